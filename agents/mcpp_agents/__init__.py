@@ -1,0 +1,1 @@
+"""Agents that join a pod: memory, bridges, models, people."""

@@ -1,0 +1,1 @@
+"""The gateway: the broadcast server of a pod."""
