@@ -1,0 +1,157 @@
+"""The envelope and its context: what travels, and the rules its text members obey.
+
+Both are msgspec structs whose members are all `str` or `Raw`. That is what makes `codec.decode`
+fast and strict at once: payload and metadata stay the sender's bytes until somebody asks for them.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from mcpp.errors import DecodeError
+
+T = TypeVar("T")
+
+PROTOCOL: Final = "mcpp/v0.1"
+MAX_METADATA_BYTES: Final = 2048
+MAX_DEPTH: Final = 64
+
+# Without anchors: `fullmatch` and the JSON Schema add their own. A trailing `$` would let a
+# newline through in Python.
+ID_PATTERN: Final = r"[A-Za-z0-9._:~-]{1,128}"
+PARTICIPANT_PATTERN: Final = r"[A-Za-z0-9._:@-]{1,64}"
+KIND_PATTERN: Final = r"[!-~]{1,128}"
+# RFC 3339 with the whole calendar in it, so that the schema and the decoder cannot disagree.
+TIMESTAMP_PATTERN: Final = (
+    r"(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+    r"|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+    r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?"
+    r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+
+
+class Context(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=False, kw_only=True):
+    """The sub-context an envelope belongs to. Make one with `new_context`."""
+
+    id: str
+    type: str | None = None
+    parent: str | None = None
+    raw_metadata: Raw | UnsetType = msgspec.field(default=UNSET, name="metadata")
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """The sender's metadata, empty where it gave none. Treat it as read-only."""
+        if self.raw_metadata is UNSET:
+            return {}
+        return msgspec.json.decode(self.raw_metadata, type=dict[str, Any])
+
+    @cached_property
+    def extra(self) -> Mapping[str, Any]:
+        """Members that the protocol does not know, as they came."""
+        return _values(raw_extra(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Context):
+            return NotImplemented
+        return _context_value(self) == _context_value(other)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=False, kw_only=True):
+    """One message on the bus, immutable. Make one with `new_envelope` or `decode`.
+
+    `sender` is JSON's `from`. Two envelopes are equal when every member is, payloads by value.
+    """
+
+    protocol: str
+    id: str
+    ts: str
+    sender: str = msgspec.field(name="from")
+    to: tuple[str, ...] | None = None
+    kind: str
+    correlation_id: str | None = None
+    context: Context | None = None
+    raw_payload: Raw = msgspec.field(name="payload")
+
+    @cached_property
+    def payload(self) -> Any:
+        """The payload's JSON value, parsed on first use. Treat it as read-only."""
+        return msgspec.json.decode(self.raw_payload)
+
+    def payload_as(self, type: type[T]) -> T:
+        """Return the payload as `type`: a struct of `mcpp.payloads`, a dataclass, a typed dict.
+
+        Raises DecodeError with the path of the member that does not fit.
+        """
+        try:
+            return msgspec.json.decode(self.raw_payload, type=type)
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at `$")
+            raise DecodeError("$.payload" + path.removesuffix("`"), reason) from None
+
+    @cached_property
+    def extra(self) -> Mapping[str, Any]:
+        """Members that the protocol does not know, as they came."""
+        return _values(raw_extra(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Envelope):
+            return NotImplemented
+        return _envelope_value(self) == _envelope_value(other)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        shown = {"id": self.id, "kind": self.kind, "sender": self.sender}
+        if self.context is not None:
+            shown["context"] = self.context.id
+        members = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return f"Envelope({members}, payload={_shortened(bytes(self.raw_payload).decode())})"
+
+
+def raw_extra(value: Envelope | Context) -> dict[str, Raw]:
+    """Return the unknown members of an envelope or a context as their raw bytes."""
+    raw: dict[str, Raw] = value.__dict__.get("_extra", {})
+    return raw
+
+
+def with_extra(value: T, raw: dict[str, Raw]) -> T:
+    """Attach unknown members to a freshly built envelope or context and return it."""
+    if raw:
+        value.__dict__["_extra"] = raw
+    return value
+
+
+def _values(raw: dict[str, Raw]) -> dict[str, Any]:
+    return {name: msgspec.json.decode(member) for name, member in raw.items()}
+
+
+def _context_value(context: Context) -> tuple[object, ...]:
+    stated = context.raw_metadata is not UNSET
+    return (context.id, context.type, context.parent, stated, context.metadata, context.extra)
+
+
+def _envelope_value(envelope: Envelope) -> tuple[object, ...]:
+    return (
+        envelope.protocol,
+        envelope.id,
+        envelope.ts,
+        envelope.sender,
+        envelope.to,
+        envelope.kind,
+        envelope.correlation_id,
+        envelope.context,
+        envelope.payload,
+        envelope.extra,
+    )
+
+
+def _shortened(text: str, limit: int = 80) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

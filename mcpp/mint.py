@@ -1,0 +1,109 @@
+"""New envelopes and contexts: the one place where ids and times are taken from the world."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import uuid6
+from msgspec import UNSET, Raw
+
+from mcpp.codec import decode, encode
+from mcpp.envelope import PROTOCOL, Context, Envelope, with_extra
+from mcpp.errors import DecodeError
+
+
+def new_id() -> str:
+    """Return a UUIDv7: unguessable, and in the order of time."""
+    return str(uuid6.uuid7())
+
+
+def now() -> datetime:
+    """Return the present time in UTC."""
+    return datetime.now(UTC)
+
+
+def timestamp(time: datetime) -> str:
+    """Return a time as an envelope's `ts`, in UTC with microseconds."""
+    if time.tzinfo is None:
+        raise ValueError("a time without a zone says nothing to others: pass an aware datetime")
+    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def new_context(
+    type: str | None = None,
+    *,
+    id: str | None = None,
+    parent: "Context | str | None" = None,
+    metadata: Mapping[str, Any] | None = None,
+    new_id: Callable[[], str] = new_id,
+) -> Context:
+    """Return a context with an id of its own, or with the one given."""
+    return Context(
+        id=new_id() if id is None else id,
+        type=type,
+        parent=parent.id if isinstance(parent, Context) else parent,
+        raw_metadata=UNSET if metadata is None else _raw(metadata, "$.context.metadata"),
+    )
+
+
+def new_envelope(
+    kind: str,
+    payload: Any = None,
+    *,
+    sender: str,
+    to: Iterable[str] | None = None,
+    correlation_id: str | None = None,
+    context: Context | str | None = None,
+    id: str | None = None,
+    ts: datetime | str | None = None,
+    extra: Mapping[str, Any] | None = None,
+    clock: Callable[[], datetime] = now,
+    new_id: Callable[[], str] = new_id,
+) -> Envelope:
+    """Return an envelope that obeys every rule of the protocol, id and time filled in.
+
+    `payload` is anything that msgspec can write as JSON: a struct of `mcpp.payloads`, a dataclass,
+    plain values. `context` may be just the id of a context that others have described.
+
+    Raises DecodeError with the path of the member that breaks a rule.
+    """
+    if isinstance(to, str):
+        raise DecodeError("$.to", f"must be several names, such as [{to!r}]")
+    time = clock() if ts is None else ts
+    raw = {name: _raw(value, f"$.{name}") for name, value in (extra or {}).items()}
+    draft = Envelope(
+        protocol=PROTOCOL,
+        id=new_id() if id is None else id,
+        ts=time if isinstance(time, str) else timestamp(time),
+        sender=sender,
+        to=None if to is None else tuple(to),
+        kind=kind,
+        correlation_id=correlation_id,
+        context=Context(id=context) if isinstance(context, str) else context,
+        raw_payload=_raw(payload, "$.payload"),
+    )
+    try:
+        return decode(encode(with_extra(draft, raw)))
+    except UnicodeEncodeError:
+        raise DecodeError("$", "has a lone surrogate") from None
+
+
+def _raw(value: Any, path: str) -> Raw:
+    try:
+        text = msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DecodeError(path, f"cannot be written as JSON: {error}") from None
+    # msgspec writes NaN and the infinities as null, which would be another value on the far side.
+    if b"null" in text and _has_odd_float(msgspec.to_builtins(value)):
+        raise DecodeError(path, "holds NaN or an infinity, which JSON cannot carry")
+    return Raw(text)
+
+
+def _has_odd_float(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_odd_float, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_odd_float, value))
+    return isinstance(value, float) and not math.isfinite(value)

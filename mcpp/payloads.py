@@ -1,0 +1,177 @@
+"""Typed payloads of the known kinds, for `envelope.payload_as(...)` and for building.
+
+Members that are not listed are allowed and ignored, as everywhere in the protocol.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from mcpp import kinds
+
+
+class _Payload(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+class Chat(_Payload, frozen=True):
+    """Something said to people."""
+
+    text: str
+    format: Literal["plain", "markdown"] = "plain"
+
+
+class Reflection(_Payload, frozen=True):
+    """A step of thought, shared inside a context."""
+
+    thought: str
+
+
+class Conclusion(_Payload, frozen=True):
+    """How a context ended. It counts only from the context's creator (C-07)."""
+
+    decision: Any = None
+    text: str | None = None
+
+
+class RpcError(_Payload, frozen=True):
+    """JSON-RPC's error object."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+class Request(_Payload, frozen=True):
+    """A JSON-RPC request; its `id` is the envelope's."""
+
+    jsonrpc: Literal["2.0"]
+    id: str | int
+    method: str
+    params: dict[str, Any] = {}
+
+
+class Response(_Payload, frozen=True):
+    """A JSON-RPC response: a result or an error."""
+
+    jsonrpc: Literal["2.0"]
+    id: str | int | None
+    result: Any = None
+    error: RpcError | None = None
+
+
+class Notification(_Payload, frozen=True):
+    """A JSON-RPC notification: progress, a cancellation, a changed list."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    params: dict[str, Any] = {}
+
+
+class Proposal(_Payload, frozen=True):
+    """A request that its sender may not make, for somebody who may."""
+
+    method: str
+    params: dict[str, Any] = {}
+
+
+class Reject(_Payload, frozen=True):
+    """An opinion against a proposal; it closes nothing."""
+
+    reason: str
+    text: str | None = None
+
+
+class Withdraw(_Payload, frozen=True):
+    """The proposer takes a proposal back."""
+
+    reason: str | None = None
+
+
+class ParticipantInfo(_Payload, frozen=True):
+    """A participant and what it may send."""
+
+    id: str
+    capabilities: list[dict[str, Any]] = []
+
+
+class PodInfo(_Payload, frozen=True):
+    """A pod and the epoch of its log; a changed epoch says that the log was lost."""
+
+    name: str
+    epoch: str
+
+
+class ContextInfo(_Payload, frozen=True):
+    """A context as the gateway knows it."""
+
+    id: str
+    type: str | None = None
+    parent: str | None = None
+
+
+class Welcome(_Payload, frozen=True):
+    """The first frame of every connection."""
+
+    you: ParticipantInfo
+    participants: list[ParticipantInfo]
+    pod: PodInfo
+    limits: dict[str, Any]
+    contexts: list[ContextInfo]
+    resumed: bool
+    replayed: int
+    more: bool = False
+
+
+class Presence(_Payload, frozen=True):
+    """Somebody joined or left."""
+
+    event: Literal["join", "leave"]
+    participant: ParticipantInfo
+
+
+class Error(_Payload, frozen=True):
+    """A refusal: its code, a sentence for people, and facts that depend on the code."""
+
+    error: str
+    message: str
+    attempted_kind: str | None = None
+    your_capabilities: list[dict[str, Any]] | None = None
+    retry_after_seconds: float | None = None
+    scope: Literal["participant", "context"] | None = None
+
+
+class ContextEvent(_Payload, frozen=True):
+    """A context was forgotten; times are the gateway's."""
+
+    event: Literal["expired"]
+    context: ContextInfo
+    messages: int
+    participants: list[str]
+    started: str
+    last: str
+
+
+class Filter(_Payload, frozen=True):
+    """A filter asked for (`pod/filter`) or in force from here on (`system/filter`)."""
+
+    filter: dict[str, Any]
+
+
+BY_FAMILY: Final[dict[str, type[_Payload]]] = {
+    kinds.CHAT: Chat,
+    kinds.REFLECTION: Reflection,
+    kinds.CONCLUSION: Conclusion,
+    kinds.REQUEST: Request,
+    kinds.RESPONSE: Response,
+    kinds.NOTIFICATION: Notification,
+    kinds.PROPOSAL: Proposal,
+    kinds.REJECT: Reject,
+    kinds.WITHDRAW: Withdraw,
+    kinds.WELCOME: Welcome,
+    kinds.PRESENCE: Presence,
+    kinds.ERROR: Error,
+    kinds.CONTEXT: ContextEvent,
+    kinds.FILTER_SET: Filter,
+    kinds.SET_FILTER: Filter,
+}
