@@ -1,8 +1,9 @@
 """MCPP: the message bus on which AI agents, tools and people work together."""
 
+from mcpp import filters
 from mcpp.codec import decode, encode
 from mcpp.envelope import PROTOCOL, Context, Envelope
-from mcpp.errors import DecodeError, McppError
+from mcpp.errors import DecodeError, FilterError, McppError
 from mcpp.kinds import Kind
 from mcpp.mint import new_context, new_envelope
 
@@ -11,10 +12,12 @@ __all__ = [
     "Context",
     "DecodeError",
     "Envelope",
+    "FilterError",
     "Kind",
     "McppError",
     "decode",
     "encode",
+    "filters",
     "new_context",
     "new_envelope",
 ]

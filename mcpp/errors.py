@@ -9,8 +9,8 @@ class McppError(Exception):
     """The root of all errors that MCPP raises on purpose."""
 
 
-class DecodeError(McppError, ValueError):
-    """A text that breaks a rule of the protocol: `path` says where, `reason` what to change."""
+class _PathError(McppError, ValueError):
+    """Something wrong at a place: `path` says where, `reason` what to change."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -19,3 +19,15 @@ class DecodeError(McppError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
+
+
+class DecodeError(_PathError):
+    """A text that breaks a rule of the protocol."""
+
+
+class FilterError(_PathError):
+    """A filter that breaks a rule of the algebra."""
+
+
+class CapabilityError(_PathError):
+    """A capability pattern that could never be meant."""

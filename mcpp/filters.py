@@ -1,0 +1,310 @@
+"""Filters: one algebra for the gateway and for the log in your hand.
+
+    wanted = filters.main_only | filters.kind("mcp/*") & ~filters.sender("noisy")
+    list(wanted.select(envelopes))
+    await pod.set_filter(wanted)          # the gateway no longer sends the rest
+
+As JSON a filter is an object with one key (F-01): `{"any": [{"main": true}, {"kind": "mcp/*"}]}`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from mcpp import kinds
+from mcpp.codec import decode_unambiguous
+from mcpp.contexts import Lineage, Lineages
+from mcpp.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
+from mcpp.errors import DecodeError, FilterError
+from mcpp.globs import compile_glob
+
+MAX_NODES: Final = 64
+MAX_DEPTH: Final = 8
+MAX_BYTES: Final = 4096
+
+_is_id = re.compile(ID_PATTERN).fullmatch
+_is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
+
+
+class Addressed(Protocol):
+    """What a filter looks at: an envelope, or whatever a log keeps of one."""
+
+    @property
+    def sender(self) -> str: ...
+    @property
+    def to(self) -> tuple[str, ...] | None: ...
+    @property
+    def kind(self) -> str: ...
+
+
+class Filter:
+    """A test of envelopes that combines with `&`, `|` and `~`. Immutable."""
+
+    __slots__ = ()
+
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        """Tell whether an envelope passes; `lineage` is its context's, None in the main one."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the filter as the JSON value that travels."""
+        raise NotImplementedError
+
+    def select(self, envelopes: Iterable[Envelope]) -> Iterator[Envelope]:
+        """Yield the envelopes of a log that pass, learning the contexts on the way."""
+        lineages = Lineages()
+        for envelope in envelopes:
+            if self.matches(envelope, lineages.observe(envelope.context)):
+                yield envelope
+            if envelope.kind == kinds.CONTEXT:
+                lineages.forget(envelope.payload["context"]["id"])
+
+    def __and__(self, other: "Filter") -> "Filter":
+        return _All((*_parts(self, _All), *_parts(other, _All)))
+
+    def __or__(self, other: "Filter") -> "Filter":
+        return _Any((*_parts(self, _Any), *_parts(other, _Any)))
+
+    def __invert__(self) -> "Filter":
+        return self.part if isinstance(self, _Not) else _Not(self)
+
+
+def parse(value: object) -> Filter:
+    """Return the filter that a JSON value or a JSON text describes.
+
+    Raises FilterError with the path of the part that is wrong.
+    """
+    if isinstance(value, str | bytes):
+        text = value.encode(errors="replace") if isinstance(value, str) else value
+        if len(text) > MAX_BYTES:
+            raise FilterError("$", f"is longer than {MAX_BYTES} bytes")
+        try:
+            value = decode_unambiguous(text, "$")
+        except (DecodeError, ValueError, RecursionError) as error:
+            raise FilterError("$", f"is not JSON: {error}") from None
+    parsed = _parse(value, "$", 1, _Count())
+    if len(msgspec.json.encode(value)) > MAX_BYTES:
+        raise FilterError("$", f"is longer than {MAX_BYTES} bytes")
+    return parsed
+
+
+# --- the parts ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Main(Filter):
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        return lineage is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"main": True}
+
+
+@dataclass(frozen=True, slots=True)
+class _Type(Filter):
+    type: str
+
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        return lineage is not None and lineage.type == self.type
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.type}
+
+
+@dataclass(frozen=True, slots=True)
+class _InContext(Filter):
+    id: str
+    descendants: bool
+
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        return lineage is not None and (
+            lineage.id == self.id or (self.descendants and self.id in lineage.ancestors)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        more = {"descendants": True} if self.descendants else {}
+        return {"context": self.id, **more}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Filter):
+    pattern: str
+    test: Callable[[str], bool] = field(compare=False, repr=False)
+
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        return self.test(envelope.kind)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.pattern}
+
+
+@dataclass(frozen=True, slots=True)
+class _From(Filter):
+    id: str
+
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        return envelope.sender == self.id
+
+    def to_json(self) -> dict[str, Any]:
+        return {"from": self.id}
+
+
+@dataclass(frozen=True, slots=True)
+class _To(Filter):
+    id: str
+
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        return envelope.to is not None and self.id in envelope.to
+
+    def to_json(self) -> dict[str, Any]:
+        return {"to": self.id}
+
+
+@dataclass(frozen=True, slots=True)
+class _Any(Filter):
+    parts: tuple[Filter, ...]
+
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        return any(part.matches(envelope, lineage) for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"any": [part.to_json() for part in self.parts]}
+
+
+@dataclass(frozen=True, slots=True)
+class _All(Filter):
+    parts: tuple[Filter, ...]
+
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        return all(part.matches(envelope, lineage) for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"all": [part.to_json() for part in self.parts]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Not(Filter):
+    part: Filter
+
+    def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
+        return not self.part.matches(envelope, lineage)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"not": self.part.to_json()}
+
+
+# --- building them: the ADR's five strategies first -------------------------------------------
+
+everything: Final[Filter] = _All(())
+main_only: Final[Filter] = _Main()
+
+
+def with_types(*types: str) -> Filter:
+    """Pass the main context and contexts of these types."""
+    return _Any((main_only, *(_parse_type(name, "$.type") for name in types)))
+
+
+conclusions: Final[Filter] = _All((_Not(main_only), _Kind(kinds.CONCLUSION, "conclusion".__eq__)))
+
+
+def in_context(id: str, *, descendants: bool = False) -> Filter:
+    """Pass one context, with those below it if `descendants`."""
+    return _InContext(_checked(id, _is_id, "$.context"), descendants)
+
+
+def kind(pattern: str) -> Filter:
+    """Pass kinds that match a glob, such as `mcp/*`."""
+    return _parse_kind(pattern, "$.kind")
+
+
+def sender(id: str) -> Filter:
+    """Pass what this participant sent."""
+    return _From(_checked(id, _is_participant, "$.from"))
+
+
+def addressed_to(id: str) -> Filter:
+    """Pass what names this participant in `to`."""
+    return _To(_checked(id, _is_participant, "$.to"))
+
+
+def _parts(part: Filter, kind: type[_All] | type[_Any]) -> tuple[Filter, ...]:
+    return part.parts if isinstance(part, kind) else (part,)
+
+
+# --- reading them from JSON --------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Count:
+    nodes: int = 0
+
+
+def _parse(value: object, path: str, depth: int, count: _Count) -> Filter:
+    count.nodes += 1
+    if count.nodes > MAX_NODES:
+        raise FilterError(path, f"is more than {MAX_NODES} parts")
+    if depth > MAX_DEPTH:
+        raise FilterError(path, f"nests deeper than {MAX_DEPTH} levels")
+    if not isinstance(value, dict):
+        raise FilterError(path, "must be an object with one key")
+    keys = set(value)
+    if "context" in keys:
+        keys.discard("descendants")
+    if len(keys) != 1:
+        raise FilterError(path, f"must have exactly one key, one of: {', '.join(_KEYS)}")
+    (key,) = keys
+    inner = value[key]
+    here = f"{path}.{key}"
+    match key:
+        case "main":
+            if inner is not True:
+                raise FilterError(here, 'must be true; for the opposite, {"not": {"main": true}}')
+            return main_only
+        case "type":
+            return _parse_type(inner, here)
+        case "context":
+            descendants = value.get("descendants", False)
+            if not isinstance(descendants, bool):
+                raise FilterError(f"{path}.descendants", "must be true or false")
+            return _InContext(_checked(inner, _is_id, here), descendants)
+        case "kind":
+            return _parse_kind(inner, here)
+        case "from":
+            return _From(_checked(inner, _is_participant, here))
+        case "to":
+            return _To(_checked(inner, _is_participant, here))
+        case "any" | "all":
+            if not isinstance(inner, list):
+                raise FilterError(here, "must be an array of filters")
+            parts = tuple(
+                _parse(part, f"{here}[{i}]", depth + 1, count) for i, part in enumerate(inner)
+            )
+            return _Any(parts) if key == "any" else _All(parts)
+        case "not":
+            return _Not(_parse(inner, here, depth + 1, count))
+        case _:
+            raise FilterError(path, f"has no key {str(key)[:40]!r}; one of: {', '.join(_KEYS)}")
+
+
+_KEYS: Final = ("main", "type", "context", "kind", "from", "to", "any", "all", "not")
+
+
+def _parse_type(value: object, path: str) -> Filter:
+    return _Type(_checked(value, _is_id, path))
+
+
+def _parse_kind(value: object, path: str) -> Filter:
+    def is_pattern(text: str) -> bool:
+        return 0 < len(text) <= 128 and all("!" <= character <= "~" for character in text)
+
+    pattern = _checked(value, is_pattern, path)
+    return _Kind(pattern, compile_glob(pattern))
+
+
+def _checked(value: object, test: Callable[[str], object], path: str) -> str:
+    if not isinstance(value, str) or not test(value):
+        raise FilterError(path, "is not a text that could match")
+    return value
