@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from mcpp.envelope import Context
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity, so that it is a cheap key: the gateway keeps one for each context.
+@dataclass(frozen=True, slots=True, eq=False)
 class Lineage:
     """A context as it was fixed when an envelope came: its id, its type, and the ids above it."""
 

@@ -1,0 +1,298 @@
+"""The configuration: a TOML file, overridden by the environment, read into frozen values.
+
+Whatever is wrong ends in one `ConfigError` that names the key, and the line of the file where that
+can be found.
+"""
+
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from mcpp.capabilities import Capabilities
+from mcpp.envelope import PARTICIPANT_PATTERN
+from mcpp.errors import CapabilityError, McppError
+from mcpp_gateway.limits import Limits
+from mcpp_gateway.pod import Standing
+
+_is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
+_is_pod_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
+_is_token = re.compile(r"[A-Za-z0-9._~-]{1,512}").fullmatch
+_SHORT_TOKEN: Final = 16
+
+
+class ConfigError(McppError):
+    """A configuration that cannot be used. Its text is one line for the person who wrote it."""
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class GatewaySection(_Section, frozen=True):
+    """Where and how to listen."""
+
+    host: str = "127.0.0.1"
+    port: int = 8787
+    allowed_origins: list[str] = []
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    log_format: Literal["text", "json"] = "text"
+    ping_seconds: float = 20.0
+    handshake_seconds: float = 10.0
+    drain_seconds: float = 8.0
+    metrics_token: str | None = None
+
+
+class ParticipantSection(_Section, frozen=True):
+    """One participant: exactly one of the four ways to state its token, and what it may send."""
+
+    token: str | None = None
+    token_sha256: str | None = None
+    token_file: str | None = None
+    token_env: str | None = None
+    capabilities: list[dict[str, Any]] = []
+    multiple: bool = False
+
+
+class PodSection(_Section, frozen=True):
+    """One pod and those who may join it."""
+
+    participants: dict[str, ParticipantSection] = {}
+
+
+class Sections(_Section, frozen=True):
+    """The file as it is written."""
+
+    gateway: GatewaySection = GatewaySection()
+    limits: Limits = Limits()
+    pods: dict[str, PodSection] = {}
+
+
+class Config(msgspec.Struct, frozen=True):
+    """A checked configuration: tokens are known only by their digests."""
+
+    gateway: GatewaySection
+    limits: Limits
+    pods: dict[str, tuple[Standing, ...]]
+    tokens: dict[bytes, tuple[str, str]]  # SHA-256 of a token → pod, participant
+    warnings: tuple[str, ...] = ()
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+    """Read and check a configuration file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    return parse(text, environment, name=str(path), folder=path.parent)
+
+
+def parse(
+    text: str, environment: Mapping[str, str], *, name: str = "config", folder: Path = Path()
+) -> Config:
+    """Check a configuration's text."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: is not TOML: {error}") from None
+    overridden = _override(document, environment)
+    try:
+        sections = msgspec.convert(document, Sections)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$")
+        key = _mentioned_key(path.removesuffix("`").lstrip("."), reason)
+        if key in overridden:
+            raise ConfigError(f"{overridden[key]}: {reason}") from None
+        raise ConfigError(f"{_at(name, text, key)}: {reason}") from None
+    try:
+        return _check(sections, environment, folder)
+    except _BadKeyError as error:
+        if error.key in overridden:
+            raise ConfigError(f"{overridden[error.key]}: {error.reason}") from None
+        raise ConfigError(f"{_at(name, text, error.key)}: {error.reason}") from None
+
+
+def digest(token: str) -> bytes:
+    """Return what the gateway keeps of a token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+# --- checking ------------------------------------------------------------------------------------
+
+
+class _BadKeyError(Exception):
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+
+def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> Config:
+    _check_gateway(sections.gateway)
+    _check_limits(sections.limits)
+    pods: dict[str, tuple[Standing, ...]] = {}
+    tokens: dict[bytes, tuple[str, str]] = {}
+    warnings: list[str] = []
+    for pod, section in sections.pods.items():
+        if not _is_pod_name(pod):
+            raise _BadKeyError(f"pods.{pod}", "a pod's name is 1 to 64 of A-Z a-z 0-9 . _ -")
+        standings = []
+        for id, participant in section.participants.items():
+            key = f"pods.{pod}.participants.{id}"
+            if not _is_participant(id):
+                raise _BadKeyError(key, "a participant's id is 1 to 64 of A-Z a-z 0-9 . _ : @ -")
+            if id.startswith("system:"):
+                raise _BadKeyError(key, "ids beginning with system: are the gateway's own")
+            secret = _token_digest(participant, key, environment, folder, warnings)
+            if secret in tokens:
+                other = ".participants.".join(tokens[secret])
+                raise _BadKeyError(key, f"has the same token as pods.{other}")
+            tokens[secret] = (pod, id)
+            standings.append(Standing(id, _capabilities(participant, key), participant.multiple))
+        pods[pod] = tuple(standings)
+    return Config(sections.gateway, sections.limits, pods, tokens, tuple(warnings))
+
+
+def _check_gateway(gateway: GatewaySection) -> None:
+    if not 0 <= gateway.port <= 65535:
+        raise _BadKeyError("gateway.port", "must be 0 to 65535")
+    if (gateway.tls_cert is None) != (gateway.tls_key is None):
+        raise _BadKeyError("gateway.tls_cert", "tls_cert and tls_key go together")
+    for origin in gateway.allowed_origins:
+        if not re.fullmatch(r"https?://[^/\s]+", origin):
+            reason = f"{origin!r} is not an origin, such as https://example.org"
+            raise _BadKeyError("gateway.allowed_origins", reason)
+    for name in ("ping_seconds", "handshake_seconds", "drain_seconds"):
+        if not 0 < getattr(gateway, name) < 86_400:
+            raise _BadKeyError(f"gateway.{name}", "must be more than 0 and less than a day")
+
+
+def _check_limits(limits: Limits) -> None:
+    for name in Limits.__struct_fields__:
+        value = getattr(limits, name)
+        lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 0.001
+        if not lowest <= value < float("inf"):
+            raise _BadKeyError(f"limits.{name}", f"must be at least {lowest}")
+    if limits.outbox_bytes < 4 * limits.max_message_bytes:
+        reason = "must be at least 4 times max_message_bytes, or one message could fill it"
+        raise _BadKeyError("limits.outbox_bytes", reason)
+
+
+_MAY_BE_ZERO: Final = {
+    "messages_per_second",
+    "context_messages_per_second",
+    "max_contexts_per_participant",
+    "max_contexts_per_pod",
+    "max_context_depth",
+    "history_messages",
+    "history_bytes",
+}
+
+
+def _token_digest(
+    participant: ParticipantSection,
+    key: str,
+    environment: Mapping[str, str],
+    folder: Path,
+    warnings: list[str],
+) -> bytes:
+    stated = [
+        name
+        for name in ("token", "token_sha256", "token_file", "token_env")
+        if getattr(participant, name) is not None
+    ]
+    if len(stated) != 1:
+        reason = "needs exactly one of token, token_sha256, token_file, token_env"
+        raise _BadKeyError(key, reason)
+    if participant.token_sha256 is not None:
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", participant.token_sha256):
+            raise _BadKeyError(f"{key}.token_sha256", "must be 64 hexadecimal digits")
+        return bytes.fromhex(participant.token_sha256)
+    where = f"{key}.{stated[0]}"
+    token = participant.token
+    if participant.token_file is not None:
+        try:
+            token = (folder / participant.token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            raise _BadKeyError(where, "names a file that cannot be read") from None
+    elif participant.token_env is not None:
+        token = environment.get(participant.token_env)
+        if token is None:
+            raise _BadKeyError(where, f"names {participant.token_env}, which is not set")
+    # Never repeat the token itself: this text ends up in logs.
+    if token is None or not _is_token(token):
+        raise _BadKeyError(where, "a token is 1 to 512 of A-Z a-z 0-9 . _ ~ -")
+    if len(token) < _SHORT_TOKEN:
+        warnings.append(f"{where} is shorter than {_SHORT_TOKEN} characters and can be guessed")
+    return digest(token)
+
+
+def _capabilities(participant: ParticipantSection, key: str) -> Capabilities:
+    try:
+        return Capabilities(participant.capabilities)
+    except CapabilityError as error:
+        raise _BadKeyError(f"{key}.capabilities", f"{error.path[1:]} {error.reason}") from None
+
+
+# --- where a mistake is --------------------------------------------------------------------------
+
+
+def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Write `MCPP_LIMITS__BURST=10` into the document; return which variable set which key."""
+    overridden = {}
+    for variable in sorted(environment):
+        section, separator, rest = variable.removeprefix("MCPP_").lower().partition("__")
+        if not (variable.startswith("MCPP_") and separator):
+            continue
+        if section not in ("gateway", "limits"):
+            known = "MCPP_GATEWAY__… and MCPP_LIMITS__…"
+            raise ConfigError(f"{variable}: only {known} are read from the environment")
+        if not isinstance(document.setdefault(section, {}), dict):
+            continue  # the file's own mistake, reported as such
+        document[section][rest] = _toml_value(environment[variable])
+        overridden[f"{section}.{rest}"] = variable
+    return overridden
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _mentioned_key(path: str, reason: str) -> str:
+    unknown = re.search(r"unknown field `([^`]*)`", reason)
+    parts = [part for part in (path, unknown[1] if unknown else "") if part]
+    return ".".join(parts)
+
+
+def _at(name: str, text: str, key: str) -> str:
+    """Return the place of a key: file and line where it can be found, and the key."""
+    for number, found in _keys(text):
+        if found == key:
+            return f"{name}:{number}: {key}"
+    return f"{name}: {key}" if key else name
+
+
+def _keys(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the dotted keys that a TOML text sets, with their lines; good enough to point at."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
+            table = _plain_key(header[1])
+            yield number, table
+        elif assignment := re.match(r"\s*([A-Za-z0-9_.\"'@:-]+)\s*=", line):
+            key = _plain_key(assignment[1])
+            yield number, f"{table}.{key}" if table else key
+
+
+def _plain_key(key: str) -> str:
+    return re.sub(r"\s*\.\s*", ".", key.replace('"', "").replace("'", ""))

@@ -1,0 +1,250 @@
+"""The hub: performs what pods ask for, many pods and connections at a time.
+
+Frames from a server are unmasked, so everyone in an audience gets the same bytes. A broadcast is
+appended once to each audience; at the end of the loop's tick the frames of an audience are joined
+once, and every connection gets one write. The cost is the envelopes plus the connections of a tick,
+not their product, and nothing is delayed.
+
+What belongs to one connection alone (an error, an acknowledgement) is noted with its place between
+the frames of the audience, and woven in when the tick is written.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol, assert_never
+
+from mcpp.filters import Filter
+from mcpp_gateway.effects import SLOW_READER, Broadcast, Close, Direct, Effect, Move
+from mcpp_gateway.pod import Audience, Pod, Session
+
+logger = logging.getLogger("mcpp.gateway")
+
+# A session that is behind reads this much of the log, then lets the others have their turn.
+CATCH_UP_BYTES = 65_536
+
+
+def frame(text: bytes) -> bytes:
+    """Return a text as one unmasked WebSocket frame."""
+    size = len(text)
+    if size < 126:
+        return bytes((0x81, size)) + text
+    if size < 65_536:
+        return b"\x81\x7e" + size.to_bytes(2) + text
+    return b"\x81\x7f" + size.to_bytes(8) + text
+
+
+class Line(Protocol):
+    """What the hub needs of a connection."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, without ever waiting."""
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection, after what was written."""
+
+    def set_outbox(self, max_bytes: int) -> None:
+        """Set how much may wait before the connection is reported as full."""
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits than the outbox holds."""
+
+
+class Peer:
+    """A session's connection as the hub sees it. The hub alone changes it."""
+
+    __slots__ = ("audience", "begin", "closed", "inserts", "line", "pod", "session")
+
+    def __init__(self, pod: Pod, line: Line) -> None:
+        self.pod = pod
+        self.line = line
+        self.session: Session
+        self.audience: Audience | None = None  # None: behind, or closed
+        self.closed = False
+        self.begin = 0  # how many of the audience's frames of this tick are not for this peer
+        self.inserts: list[tuple[int, bytes]] | None = None
+
+    def take(self, frames: list[bytes]) -> bytes:
+        """Return what this tick owes to this peer, its own texts woven in, and owe it no more."""
+        parts: list[bytes] = []
+        at = self.begin
+        for place, own in self.inserts or ():
+            parts += frames[at:place]
+            parts.append(own)
+            at = place
+        parts += frames[at:]
+        self.begin = 0
+        self.inserts = None
+        return b"".join(parts)
+
+
+class Hub:
+    """Owns the peers and what the present tick owes to them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.received = 0
+        self.delivered = 0
+        self.tick_seconds = 0.0
+        self.ticks = 0
+        self._loop = loop
+        self._scheduled = False
+        self._audiences: list[Audience] = []
+        self._special: dict[Peer, None] = {}
+        self._full: list[Peer] = []
+
+    def join(
+        self,
+        pod: Pod,
+        participant: str,
+        line: Line,
+        *,
+        filter: Filter,
+        after: str | None,
+        last: int | None,
+    ) -> Peer:
+        """Bring a connection into its pod and begin to send."""
+        peer = Peer(pod, line)
+        peer.session, effects = pod.join(
+            participant, self.clock(), filter=filter, after=after, last=last, peer=peer
+        )
+        line.set_outbox(CATCH_UP_BYTES)
+        self.perform(effects)
+        self.catch_up(peer)
+        return peer
+
+    def leave(self, peer: Peer) -> None:
+        """Take a lost connection out of its pod."""
+        peer.audience = None
+        peer.closed = True
+        self.perform(peer.pod.leave(peer.session, self.clock()))
+
+    def receive(self, peer: Peer, text: bytes) -> None:
+        """Give one text of a connection to its pod."""
+        self.received += 1
+        effect = peer.pod.receive(peer.session, text, self.clock())
+        # The common effect, inlined: 0.4 µs less than `perform`.
+        if type(effect) is Broadcast and not effect.besides:
+            data = frame(effect.text)
+            for audience in effect.audiences:
+                if not audience.frames:
+                    self._audiences.append(audience)
+                audience.frames.append(data)
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self.flush)
+        elif effect is not None:
+            self.perform((effect,))
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Do what a pod asks for, in its order."""
+        for effect in effects:
+            match effect:
+                case Broadcast():
+                    data = frame(effect.text)
+                    for audience in effect.audiences:
+                        if not audience.frames:
+                            self._audiences.append(audience)
+                        audience.frames.append(data)
+                    for session in effect.besides:
+                        self._insert(session.peer, data)
+                case Direct():
+                    self._insert(effect.session.peer, frame(effect.text))
+                case Move():
+                    self._move(effect)
+                case Close():
+                    self._close(effect.session.peer, effect.code, effect.reason)
+                case _:
+                    assert_never(effect)
+        if not self._scheduled and (self._audiences or self._special):
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def catch_up(self, peer: Peer) -> None:
+        """Send a peer that is behind as much of the log as its line takes now."""
+        while peer.audience is None and not peer.closed and not peer.line.full:
+            texts, effect = peer.pod.catch_up(peer.session, CATCH_UP_BYTES)
+            peer.line.write(b"".join(map(frame, texts)))
+            self.delivered += len(texts)
+            if effect is not None:
+                self.perform((effect,))
+                return
+            if not peer.line.full:
+                self._loop.call_soon(self.catch_up, peer)
+                return
+
+    def report_full(self, peer: Peer) -> None:
+        """Take note of a line whose outbox is full. It may be in the middle of `flush`."""
+        if peer.audience is not None:
+            self._full.append(peer)
+            self._loop.call_soon(self._close_full)
+
+    def flush(self) -> None:
+        """Write what this tick owes, one write a connection."""
+        began = self.clock()
+        self._scheduled = False
+        audiences, self._audiences = self._audiences, []
+        special, self._special = self._special, {}
+        batches: dict[Audience, list[bytes]] = {}
+        for audience in audiences:
+            batches[audience], audience.frames = audience.frames, []
+        for audience, frames in batches.items():
+            data = b"".join(frames)
+            self.delivered += len(frames) * len(audience.sessions)
+            for session in audience.sessions:
+                peer: Peer = session.peer
+                if peer not in special:
+                    peer.line.write(data)
+        for peer in special:
+            if peer.audience is not None:
+                peer.line.write(peer.take(batches.get(peer.audience, [])))
+        self.ticks += 1
+        self.tick_seconds += self.clock() - began
+
+    # --- private --------------------------------------------------------------------------------
+
+    def _insert(self, peer: Peer, data: bytes) -> None:
+        assert peer.audience is not None, "a peer that is behind gets its texts from the pod"
+        if peer.inserts is None:
+            peer.inserts = []
+        peer.inserts.append((len(peer.audience.frames), data))
+        self.delivered += 1
+        self._special[peer] = None
+
+    def _move(self, move: Move) -> None:
+        peer: Peer = move.session.peer
+        if move.text:
+            self._insert(peer, frame(move.text))
+        if peer.audience is None:
+            peer.line.set_outbox(peer.pod.limits.outbox_bytes)
+        else:
+            self._write_now(peer)
+        peer.audience = move.audience
+        peer.begin = len(move.audience.frames)
+        if peer.begin:
+            self._special[peer] = None
+
+    def _write_now(self, peer: Peer) -> None:
+        """Write what the tick owes to a peer before it leaves its audience."""
+        if peer.audience is not None:
+            peer.line.write(peer.take(peer.audience.frames))
+            self._special.pop(peer, None)
+
+    def _close(self, peer: Peer, code: int, reason: str) -> None:
+        self._write_now(peer)
+        peer.audience = None
+        peer.closed = True
+        peer.line.close(code, reason)
+
+    def _close_full(self) -> None:
+        full, self._full = self._full, []
+        for peer in full:
+            if peer.audience is not None:
+                logger.warning(
+                    "slow reader closed", extra={"participant": peer.session.member.standing.id}
+                )
+                # Not `_close`: its outbox is full, so what the tick owes it is left for its resume.
+                self._special.pop(peer, None)
+                self.leave(peer)
+                peer.line.close(SLOW_READER, "reads too slowly; resume")

@@ -1,0 +1,45 @@
+"""Token buckets, each kept as one float (GCRA).
+
+The float is the time at which the bucket will be full again. Taking a token moves it one interval
+on; a bucket whose time lies more than its depth ahead is empty. Nothing is refilled, so an idle
+bucket costs nothing.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How fast a bucket fills and how much it holds."""
+
+    interval: float  # seconds a token; 0 for no limit
+    depth: float  # seconds from empty to full
+
+    @classmethod
+    def per_second(cls, rate: float, burst: int) -> "Rate":
+        """Return the rate of `rate` tokens a second with room for `burst`; 0 is no limit."""
+        return cls(1 / rate, burst / rate) if rate else cls(0.0, 0.0)
+
+
+class Bucket:
+    """One sender's tokens. Owns its time; never looks at a clock."""
+
+    __slots__ = ("_full_at", "_rate")
+
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
+        self._full_at = 0.0
+
+    def take(self, now: float) -> float:
+        """Take a token and return 0, or return the seconds until there will be one."""
+        rate = self._rate
+        full_at = self._full_at
+        if full_at < now:
+            full_at = now
+        full_at += rate.interval
+        wait = full_at - now - rate.depth
+        # A nanosecond of grace: sums of floats never meet the depth exactly.
+        if wait > 1e-9:
+            return wait
+        self._full_at = full_at
+        return 0.0

@@ -1,0 +1,212 @@
+"""The gateway as a process: listens, keeps time, reloads, drains.
+
+gateway = Gateway(config, loop)
+await gateway.listen()
+...
+await gateway.drain()
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import uuid6
+
+from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.connection import Connection
+from mcpp_gateway.door import Admission, Denial, Door, Headers
+from mcpp_gateway.effects import DRAINING
+from mcpp_gateway.hub import Hub, Peer
+from mcpp_gateway.pod import Pod
+
+logger = logging.getLogger("mcpp.gateway")
+
+# A thousand participants that reconnect at once must not find the door shut.
+_BACKLOG: Final = 4096
+_HOUSEKEEPING_SECONDS: Final = 1.0
+
+
+def steady_clock() -> Callable[[], float]:
+    """Return a clock that shows Unix time but never jumps, whatever is done to the system's."""
+    offset = time.time() - time.monotonic()
+    monotonic = time.monotonic
+    return lambda: offset + monotonic()
+
+
+class Gateway:
+    """The pods of one process on one port. Owns sockets, timers and the hub."""
+
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self.loop = loop
+        self.hub = Hub(loop, steady_clock())
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self.pods = {name: self._new_pod(name, config) for name in config.pods}
+        self.door: Door
+        self.port: int
+        self._server: asyncio.Server
+        self._timer: asyncio.TimerHandle | None = None
+        self._ping_round = 0
+        self._drained = asyncio.Event()
+
+    async def listen(self) -> None:
+        """Open the port. Raises ConfigError where that cannot be done."""
+        section = self.config.gateway
+        try:
+            self._server = await self.loop.create_server(
+                lambda: Connection(self),
+                section.host,
+                section.port,
+                ssl=_tls(self.config),
+                backlog=_BACKLOG,
+                reuse_address=True,
+            )
+        except OSError as error:
+            raise ConfigError(_explain(error, section.host, section.port)) from None
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.door = Door(self.config, self.port)
+        self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
+
+    def admit(self, query: str, headers: Headers, address: str) -> Admission | Denial:
+        """Judge a request to join."""
+        if self.draining:
+            return Denial(503, "the gateway is about to stop; try again soon")
+        verdict = self.door.admit(query, headers, address, self.hub.clock())
+        if isinstance(verdict, Denial):
+            logger.info(
+                "refused at the door",
+                extra={"address": address, "status": verdict.status, "reason": verdict.reason},
+            )
+        return verdict
+
+    def join(self, connection: Connection, admission: Admission) -> Peer:
+        """Bring an admitted connection into its pod."""
+        logger.info("joined", extra={"pod": admission.pod, "participant": admission.participant})
+        return self.hub.join(
+            self.pods[admission.pod],
+            admission.participant,
+            connection,
+            filter=admission.filter,
+            after=admission.after,
+            last=admission.last,
+        )
+
+    def reconfigure(self, config: Config) -> None:
+        """Take a new configuration: participants and tokens now, limits and ports at a restart."""
+        now = self.hub.clock()
+        kept = {standing: secret for secret, standing in config.tokens.items()}
+        for secret, (pod, participant) in self.config.tokens.items():
+            if kept.get((pod, participant)) != secret:
+                self.hub.perform(self.pods[pod].revoke(participant, now))
+        for name in config.pods.keys() | self.pods.keys():
+            if name not in self.pods:
+                self.pods[name] = self._new_pod(name, config)
+            self.hub.perform(self.pods[name].reconfigure(config.pods.get(name, ()), now))
+        self.config = config
+        self.door.reconfigure(config)
+
+    async def drain(self) -> None:
+        """Refuse new connections, flush, tell everyone to reconnect, and close the port."""
+        self.draining = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.close()
+        self.hub.flush()
+        for connection in list(self.connections):
+            if connection.peer is not None:
+                connection.close(DRAINING, "the gateway is about to stop; reconnect")
+            else:
+                connection.abort()
+        self._drained.clear()
+        if self.connections:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.config.gateway.drain_seconds):
+                    await self._drained.wait()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def forget(self, connection: Connection) -> None:
+        """Take note that a connection is gone."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._drained.set()
+
+    def outbox_bytes(self) -> int:
+        """Return how many bytes wait to be read, over all connections."""
+        return sum(connection.waiting_bytes for connection in self.connections)
+
+    # --- private --------------------------------------------------------------------------------
+
+    @staticmethod
+    def _new_pod(name: str, config: Config) -> Pod:
+        return Pod(name, config.pods[name], config.limits, new_id=lambda: str(uuid6.uuid7()))
+
+    def _keep_house(self) -> None:
+        self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
+        now = self.hub.clock()
+        for pod in self.pods.values():
+            self.hub.perform(pod.tick(now))
+        # A slice of the connections each second, so that thousands of pings are never one burst.
+        rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
+        self._ping_round = (self._ping_round + 1) % rounds
+        for connection in list(self.connections):
+            if id(connection) // 64 % rounds == self._ping_round:
+                connection.ping()
+
+
+async def serve(
+    config: Config, reload: Callable[[], Config], started: Callable[[Gateway], None]
+) -> None:
+    """Run a gateway until SIGTERM or SIGINT; SIGHUP reloads."""
+    loop = asyncio.get_running_loop()
+    gateway = Gateway(config, loop)
+    await gateway.listen()
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _reload, gateway, reload)
+    for warning in config.warnings:
+        logger.warning(warning)
+    logger.info("listening", extra={"host": config.gateway.host, "port": gateway.port})
+    started(gateway)
+    await stop.wait()
+    logger.info("draining", extra={"connections": len(gateway.connections)})
+    await gateway.drain()
+
+
+def _reload(gateway: Gateway, reload: Callable[[], Config]) -> None:
+    try:
+        gateway.reconfigure(reload())
+    except ConfigError as error:
+        logger.error("configuration not reloaded", extra={"reason": str(error)})  # noqa: TRY400
+    else:
+        logger.info("configuration reloaded")
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    cert, key = config.gateway.tls_cert, config.gateway.tls_key
+    if cert is None or key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"gateway.tls_cert: cannot be loaded: {error}") from None
+    return context
+
+
+def _explain(error: OSError, host: str, port: int) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"gateway.host: {host!r} is not a name or address of this machine"
+    with suppress(AttributeError, TypeError):
+        if error.errno == 98 or "address already in use" in str(error):
+            return f"gateway.port: {port} is in use; stop what uses it or choose another port"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"

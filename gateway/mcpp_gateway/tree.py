@@ -1,0 +1,247 @@
+"""The tree of live contexts of one pod: who may open what, where it stands, when it is forgotten.
+
+The first envelope that names a context id creates it. Its type and its parent are each fixed by the
+first envelope that names one. A parent nobody has used yet is a placeholder of depth 1; when it is
+given a parent of its own, everything below it moves, so its deepest descendant is checked again.
+
+Leaves expire when idle, and a parent when its last child has gone and it is idle itself. So only a
+leaf needs a place in the queue of deadlines, one each, and an accepted envelope costs no more than
+writing down its time.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from mcpp.contexts import Lineage
+from mcpp.envelope import Context
+from mcpp_gateway.limits import Limits
+from mcpp_gateway.rates import Bucket, Rate
+
+CYCLE = "context_cycle"
+PARENT_CHANGED = "context_parent_changed"
+DEPTH_EXCEEDED = "context_depth_exceeded"
+LIMIT = "context_limit"
+
+
+class Node:
+    """One live context. The tree alone changes it."""
+
+    __slots__ = (
+        "bucket",
+        "charged_to",
+        "children",
+        "depth",
+        "id",
+        "last",
+        "lineage",
+        "messages",
+        "parent",
+        "participants",
+        "queued",
+        "started",
+        "type",
+    )
+
+    def __init__(self, id: str, charged_to: str, now: float, rate: Rate) -> None:
+        self.id = id
+        self.type: str | None = None
+        self.parent: Node | None = None
+        self.children: set[Node] = set()
+        self.depth = 1
+        self.lineage = Lineage(id)
+        self.charged_to = charged_to
+        self.participants: set[str] = set()
+        self.messages = 0
+        self.started = now
+        self.last = now
+        self.queued = False
+        self.bucket = Bucket(rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What accepting an envelope would do to the tree, already found to be allowed."""
+
+    node: Node | None  # None: to be created
+    context: Context
+    parent: Node | str | None  # a str: a placeholder to be created; None: as it is
+    lineage: Lineage
+
+
+@dataclass(slots=True)
+class ContextTree:
+    """The live contexts of a pod. Owns its nodes; never exceeds its limits; is always a tree."""
+
+    limits: Limits
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _deadlines: list[tuple[float, int, Node]] = field(default_factory=list)
+    _tie_break: Iterator[int] = field(default_factory=count)
+    _rate: Rate = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reconfigure(self.limits)
+
+    def reconfigure(self, limits: Limits) -> None:
+        """Take new limits. What lives already stays."""
+        self.limits = limits
+        self._rate = Rate.per_second(limits.context_messages_per_second, limits.context_burst)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        """Yield the live contexts, the latest created first."""
+        return reversed(self._nodes.values())
+
+    def lineage(self, context: Context) -> Lineage:
+        """Return where an envelope's context stands, or would stand; nothing changes."""
+        node = self._nodes.get(context.id)
+        if node is not None and not self._changes(node, context):
+            return node.lineage
+        return self._lineage_after(node, context)
+
+    def check(self, context: Context, sender: str) -> Node | Step | str:
+        """Return the node an envelope would be in, the step it needs first, or why it is refused.
+
+        The common answer, the node, costs one look-up. Nothing changes.
+        """
+        node = self._nodes.get(context.id)
+        if node is not None:
+            parent = node.parent
+            if context.parent is not None and parent is not None and parent.id != context.parent:
+                return PARENT_CHANGED
+            if not self._changes(node, context):
+                return node
+        return self._check_step(node, context, sender)
+
+    def enter(self, place: Node | Step, sender: str, now: float) -> Lineage:
+        """Count an accepted envelope in its context, taking the step it needs first."""
+        node = place if isinstance(place, Node) else self._take(place, sender, now)
+        node.last = now
+        node.messages += 1
+        node.participants.add(sender)
+        return node.lineage
+
+    def expire(self, now: float) -> list[Node]:
+        """Forget the contexts that are idle and return them, children before their parents."""
+        forgotten: list[Node] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            node: Node | None = heapq.heappop(self._deadlines)[2]
+            assert node is not None
+            node.queued = False
+            if self._nodes.get(node.id) is not node:
+                continue  # it went with its last child
+            while node is not None and not node.children:
+                if node.last + self.limits.context_idle_seconds > now:
+                    self._queue(node)
+                    break
+                forgotten.append(node)
+                node = self._forget(node)
+        return forgotten
+
+    # --- private ------------------------------------------------------------------------------
+
+    @staticmethod
+    def _changes(node: Node, context: Context) -> bool:
+        return (node.type is None and context.type is not None) or (
+            node.parent is None and context.parent is not None
+        )
+
+    def _check_step(self, node: Node | None, context: Context, sender: str) -> Step | str:
+        parent: Node | str | None = None
+        if context.parent is not None and (node is None or node.parent is None):
+            parent = self._nodes.get(context.parent, context.parent)
+            if context.parent == context.id or (node is not None and _is_above(node, parent)):
+                return CYCLE
+            depth_above = parent.depth if isinstance(parent, Node) else 1
+            if depth_above + _height(node) > self.limits.max_context_depth:
+                return DEPTH_EXCEEDED
+        elif node is None and self.limits.max_context_depth < 1:
+            return DEPTH_EXCEEDED
+        new = (node is None) + isinstance(parent, str)
+        if new and (
+            len(self._nodes) + new > self.limits.max_contexts_per_pod
+            or self._counts.get(sender, 0) + new > self.limits.max_contexts_per_participant
+        ):
+            return LIMIT
+        return Step(node, context, parent, self._lineage_after(node, context))
+
+    def _lineage_after(self, node: Node | None, context: Context) -> Lineage:
+        named = (node and node.type) or context.type
+        parent = node.parent if node is not None else None
+        if parent is None and context.parent is not None and context.parent != context.id:
+            above = self._nodes.get(context.parent)
+            ancestors = () if above is None else above.lineage.ancestors
+            return Lineage(context.id, named, (context.parent, *ancestors))
+        return Lineage(context.id, named, () if node is None else node.lineage.ancestors)
+
+    def _take(self, step: Step, sender: str, now: float) -> Node:
+        node = step.node or self._create(step.context.id, sender, now)
+        if node.type is None:
+            node.type = step.context.type
+        if step.parent is not None:
+            parent = step.parent
+            if isinstance(parent, str):
+                parent = self._create(parent, sender, now)
+            node.parent = parent
+            parent.children.add(node)
+        _settle(node)
+        return node
+
+    def _create(self, id: str, sender: str, now: float) -> Node:
+        node = Node(id, sender, now, self._rate)
+        self._nodes[id] = node
+        self._counts[sender] = self._counts.get(sender, 0) + 1
+        self._queue(node)
+        return node
+
+    def _queue(self, node: Node) -> None:
+        if not node.queued:
+            node.queued = True
+            deadline = node.last + self.limits.context_idle_seconds
+            heapq.heappush(self._deadlines, (deadline, next(self._tie_break), node))
+
+    def _forget(self, node: Node) -> Node | None:
+        """Take a leaf away and return its parent, which may now be a leaf."""
+        del self._nodes[node.id]
+        left = self._counts[node.charged_to] - 1
+        if left:
+            self._counts[node.charged_to] = left
+        else:
+            del self._counts[node.charged_to]
+        parent = node.parent
+        if parent is not None:
+            parent.children.discard(node)
+            parent.last = max(parent.last, node.last)
+        return parent
+
+
+def _is_above(node: Node, place: Node | str) -> bool:
+    at = place if isinstance(place, Node) else None
+    while at is not None:
+        if at is node:
+            return True
+        at = at.parent
+    return False
+
+
+def _height(node: Node | None) -> int:
+    """Return the number of levels from a node down to its deepest descendant."""
+    if node is None:
+        return 1
+    return 1 + max((_height(child) for child in node.children), default=0)
+
+
+def _settle(node: Node) -> None:
+    """Write down depth and lineage of a node and of all below it, after it was moved."""
+    parent = node.parent
+    ancestors: tuple[str, ...] = ()
+    if parent is not None:
+        node.depth = parent.depth + 1
+        ancestors = (parent.id, *parent.lineage.ancestors)
+    node.lineage = Lineage(node.id, node.type, ancestors)
+    for child in node.children:
+        _settle(child)
