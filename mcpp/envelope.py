@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 PROTOCOL: Final = "mcpp/v0.1"
 MAX_METADATA_BYTES: Final = 2048
-MAX_DEPTH: Final = 64
+MAX_DEPTH: Final = 64  # the envelope itself is level 1
+MAX_NUMBER_LENGTH: Final = 64  # in characters
 
 # Without anchors: `fullmatch` and the JSON Schema add their own. A trailing `$` would let a
 # newline through in Python.
@@ -116,6 +117,10 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=Fa
         return f"Envelope({members}, payload={_shortened(bytes(self.raw_payload).decode())})"
 
 
+ENVELOPE_MEMBERS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(Envelope))
+CONTEXT_MEMBERS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(Context))
+
+
 def raw_extra(value: Envelope | Context) -> dict[str, Raw]:
     """Return the unknown members of an envelope or a context as their raw bytes."""
     raw: dict[str, Raw] = value.__dict__.get("_extra", {})
@@ -133,9 +138,25 @@ def _values(raw: dict[str, Raw]) -> dict[str, Any]:
     return {name: msgspec.json.decode(member) for name, member in raw.items()}
 
 
+def _canonical(raw: Raw | UnsetType) -> bytes | None:
+    """Return a JSON value so written that equal ones are equal: in Python, `True == 1`."""
+    if raw is UNSET:
+        return None
+    return msgspec.json.encode(msgspec.json.decode(raw), order="sorted")
+
+
+def _canonical_extra(value: Envelope | Context) -> dict[str, bytes | None]:
+    return {name: _canonical(member) for name, member in raw_extra(value).items()}
+
+
 def _context_value(context: Context) -> tuple[object, ...]:
-    stated = context.raw_metadata is not UNSET
-    return (context.id, context.type, context.parent, stated, context.metadata, context.extra)
+    return (
+        context.id,
+        context.type,
+        context.parent,
+        _canonical(context.raw_metadata),
+        _canonical_extra(context),
+    )
 
 
 def _envelope_value(envelope: Envelope) -> tuple[object, ...]:
@@ -148,8 +169,8 @@ def _envelope_value(envelope: Envelope) -> tuple[object, ...]:
         envelope.kind,
         envelope.correlation_id,
         envelope.context,
-        envelope.payload,
-        envelope.extra,
+        _canonical(envelope.raw_payload),
+        _canonical_extra(envelope),
     )
 
 

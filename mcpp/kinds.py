@@ -35,4 +35,6 @@ class Kind(NamedTuple):
     def __str__(self) -> str:
         if self.method is None and self.name is not None:
             raise ValueError(f"a kind with a name needs a method: {self.name!r}")
+        if ":" in self.family or ":" in (self.method or ""):
+            raise ValueError(f"only a kind's name may hold a colon: {tuple(self)}")
         return ":".join(part for part in self if part is not None)

@@ -10,7 +10,7 @@ import uuid6
 from msgspec import UNSET, Raw
 
 from mcpp.codec import decode, encode
-from mcpp.envelope import PROTOCOL, Context, Envelope, with_extra
+from mcpp.envelope import ENVELOPE_MEMBERS, PROTOCOL, Context, Envelope, with_extra
 from mcpp.errors import DecodeError
 
 
@@ -73,6 +73,8 @@ def new_envelope(
         raise DecodeError("$.to", f"must be several names, such as [{to!r}]")
     time = clock() if ts is None else ts
     raw = {name: _raw(value, f"$.{name}") for name, value in (extra or {}).items()}
+    for name in ENVELOPE_MEMBERS.intersection(raw):
+        raise DecodeError(f"$.{name}", "is the protocol's own member and cannot be an extra one")
     draft = Envelope(
         protocol=PROTOCOL,
         id=new_id() if id is None else id,

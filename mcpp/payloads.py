@@ -28,7 +28,7 @@ class Reflection(_Payload, frozen=True):
 
 
 class Conclusion(_Payload, frozen=True):
-    """How a context ended. It counts only from the context's creator (C-07)."""
+    """How a context ended. It counts only from the context's creator."""
 
     decision: Any = None
     text: str | None = None
