@@ -1,0 +1,143 @@
+"""The gateway's commands: `mcpp gateway`, `mcpp up` and `mcpp token`."""
+
+import argparse
+import asyncio
+import getpass
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Final
+
+from mcpp import local
+from mcpp.errors import McppError
+from mcpp_gateway import config as configuration
+from mcpp_gateway import demo, logs
+from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.server import Gateway, serve
+
+_EXIT_USAGE: Final = 2
+
+
+def gateway(argv: list[str]) -> int:
+    """Run the gateway with a configuration file."""
+    parser = argparse.ArgumentParser(
+        prog="mcpp gateway",
+        description="Run the gateway with a configuration file. SIGHUP reloads participants and "
+        "tokens, SIGTERM drains and stops.",
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="a TOML file")
+    parser.add_argument("--host", help="listen on this address instead of the file's")
+    parser.add_argument("--port", help="listen on this port instead of the file's")
+    arguments = parser.parse_args(argv)
+    environment = dict(os.environ)
+    if arguments.host is not None:
+        environment["MCPP_GATEWAY__HOST"] = arguments.host
+    if arguments.port is not None:
+        environment["MCPP_GATEWAY__PORT"] = arguments.port
+    return _run("gateway", arguments.config, environment)
+
+
+def up(argv: list[str]) -> int:
+    """Start a pod here: gateway, tokens and inspector."""
+    parser = argparse.ArgumentParser(
+        prog="mcpp up",
+        description="Start a pod in this folder. Its tokens and settings are made on first use and "
+        "kept in .mcpp/, where agents and the other commands find them.",
+    )
+    parser.add_argument("--demo", action="store_true", help="start the demo's agents too")
+    parser.add_argument("--port", type=int, default=8787, help="port of a new pod (default: 8787)")
+    arguments = parser.parse_args(argv)
+    try:
+        pod = local.create(port=arguments.port)
+        person = _person()
+        pod.add(person, multiple=True)
+        with pod.running():
+            agents = demo.agents(pod) if arguments.demo else nullcontext()
+
+            def announce(gateway: Gateway) -> None:
+                address = pod.url.replace("ws", "http", 1).partition("/ws")[0]
+                print(f"Pod {pod.name!r} is up, and you are {person!r} in it.")
+                print(f"  inspector  {address}/")
+                print(f"  agents     {pod.url}")
+                print("Stop with Ctrl-C.", flush=True)
+
+            with agents:
+                return _run("up", pod.path, os.environ, announce)
+    except McppError as error:
+        return _fail("up", error)
+
+
+def token(argv: list[str]) -> int:
+    """Add a participant to the pod here, or remove one."""
+    parser = argparse.ArgumentParser(
+        prog="mcpp token",
+        description="Print the token of a participant of the pod in this folder, adding the "
+        "participant if it is new. A running gateway takes notice at once.",
+    )
+    parser.add_argument("name", help="the participant's id")
+    parser.add_argument("--revoke", action="store_true", help="remove it and close its connections")
+    parser.add_argument("--multiple", action="store_true", help="allow it several connections")
+    arguments = parser.parse_args(argv)
+    try:
+        pod = local.find()
+        if pod is None:
+            raise ConfigError("there is no pod here; start one with `mcpp up`")
+        if not arguments.revoke:
+            print(pod.add(arguments.name, multiple=arguments.multiple))
+        elif not pod.remove(arguments.name):
+            raise ConfigError(f"there is no participant {arguments.name!r} here")
+    except McppError as error:
+        return _fail("token", error)
+    return 0
+
+
+def _run(
+    command: str,
+    path: Path,
+    environment: Mapping[str, str],
+    announce: Callable[[Gateway], None] = lambda gateway: None,
+) -> int:
+    def load() -> Config:
+        return configuration.load(path, environment)
+
+    try:
+        config = load()
+        logs.configure(config.gateway.log_format)
+        _allow_many_connections()
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve(config, load, announce))
+    except McppError as error:
+        return _fail(command, error)
+    return 0
+
+
+def _fail(command: str, error: McppError) -> int:
+    print(f"mcpp {command}: {error}", file=sys.stderr)
+    return _EXIT_USAGE
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _allow_many_connections() -> None:
+    """Raise the number of open files as far as this process may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _person() -> str:
+    """Return the name under which the person at this machine takes part."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        name = ""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name)[:64] or "me"
