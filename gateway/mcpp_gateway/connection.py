@@ -8,7 +8,7 @@ are the same on both lanes: what the fast lane does not know as legal, it hands 
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from websockets import frames
 from websockets.frames import BINARY, CONT, TEXT, Frame
@@ -34,10 +34,9 @@ _MAX_REQUEST_BYTES: Final = 16_384
 _MASKED_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _CLOSE_SECONDS: Final = 5.0
 
-# websockets' own log would repeat ours, a line for every connection.
+# websockets' own log would repeat ours and, at level DEBUG, hold every header: tokens too.
 _silent = logging.getLogger("mcpp.gateway.websockets")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
+_silent.disabled = True
 
 
 class Connection(asyncio.Protocol):
@@ -73,8 +72,7 @@ class Connection(asyncio.Protocol):
     # --- asyncio's side -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         self._gateway.connections.add(self)
         self._end_in(self._gateway.config.gateway.handshake_seconds)
 
@@ -210,12 +208,9 @@ class Connection(asyncio.Protocol):
         self._respond(plain(denial.status, denial.reason))
 
     def _respond(self, response: Response) -> None:
-        assert self._protocol is not None
-        if self._transport.is_closing():
-            return
-        if self._protocol.handshake_exc is None and not self._protocol.eof_sent:
-            self._protocol.send_response(response)
-        self._send()
+        if not self._transport.is_closing():
+            self._transport.write(response.serialize())
+            self._end()
 
     # --- frames ---------------------------------------------------------------------------------
 
@@ -300,11 +295,15 @@ class Connection(asyncio.Protocol):
             else:
                 if self.peer is not None and not self.peer.closed:
                     self._gateway.hub.leave(self.peer)
-                self._end_in(_CLOSE_SECONDS)
-                if self._transport.can_write_eof():
-                    self._transport.write_eof()
-                else:
-                    self._transport.close()
+                self._end()
+
+    def _end(self) -> None:
+        """Say that nothing more will come. Closing at once could cost the peer what was sent."""
+        self._end_in(_CLOSE_SECONDS)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
 
     def _end_in(self, seconds: float) -> None:
         """End the connection after a while, unless it ends by itself or is told otherwise."""

@@ -1,0 +1,7 @@
+import pytest
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Run the tests of sockets on both loops: their transports differ."""
+    return "asyncio", {"use_uvloop": request.param}

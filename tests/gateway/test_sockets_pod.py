@@ -1,0 +1,291 @@
+"""A pod over real sockets: order, resumption, takeover, slow readers, the end."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from typing import cast
+
+import pytest
+from websockets.asyncio.client import ClientConnection
+
+import mcpp
+from mcpp_gateway import config
+from tests.gateway.sockets import (
+    BOUND,
+    chat,
+    config_text,
+    id_of,
+    joined,
+    raw,
+    receive,
+    receive_until,
+    running,
+    token,
+    upgrade_request,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def closed_with(client: ClientConnection) -> int | None:
+    """Read up to the end and return the code that the gateway gave."""
+    async with asyncio.timeout(BOUND):
+        await client.wait_closed()
+    return client.close_code
+
+
+async def test_everybody_sees_the_same_order_the_sender_included() -> None:
+    names = [f"p{i}" for i in range(8)]
+    text = config_text(dict.fromkeys(names, ""))
+    async with running(text) as gateway, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(joined(gateway, name)) for name in names]
+        for client in clients:
+            await receive(client)
+
+        async def talk(index: int) -> None:
+            for i in range(20):
+                await clients[index].send(chat(names[index], str(i)))
+
+        await asyncio.gather(*(talk(index) for index in range(len(names))))
+
+        async def hear(client: object) -> list[str]:
+            ids: list[str] = []
+            while len(ids) < 160:
+                envelope = await receive(client)  # type: ignore[arg-type]
+                if envelope["kind"] == "chat":
+                    ids.append(envelope["id"])
+            return ids
+
+        heard = await asyncio.gather(*map(hear, clients))
+        assert len(set(heard[0])) == 160
+        assert all(ids == heard[0] for ids in heard)
+
+
+async def test_the_senders_own_bytes_are_relayed() -> None:
+    async with running() as gateway, raw(gateway, "alice") as alice:
+        text = (
+            '{ "from":"alice", "x-unknown" : [1.50, {"b":1,"a":2}],"kind":"chat",\n'
+            ' "context":{"id":"c","type":"t","more":null,"metadata":{"k": 1e2}},'
+            '"protocol":"mcpp\\/v0.1","id":"m-1","ts":"2025-08-31T12:00:00Z","payload":"\\u00fc"}'
+        )
+        alice.send(0x81, text.encode())
+        assert (await alice.frame())[1] == text.encode()
+
+
+async def test_a_cut_line_is_resumed_without_a_gap_or_a_repeat_after_a_long_absence() -> None:
+    # Far more than the outbox goes by while bob is away.
+    text = config_text(
+        max_message_bytes=20_000, outbox_bytes=100_000, messages_per_second=0, history_messages=500
+    )
+    async with running(text) as gateway, joined(gateway, "alice") as alice:
+        async with joined(gateway, "bob") as bob:
+            first = chat("alice", "first")
+            await alice.send(first)
+            await receive_until(bob, id_of(first))
+        missed = [chat("alice", "x" * 10_000) for _ in range(100)]
+        for envelope in missed:
+            await alice.send(envelope)
+        await receive_until(alice, id_of(missed[-1]))
+        async with joined(gateway, "bob", query={"after": id_of(first)}) as bob:
+            welcome = await receive(bob)
+            live = chat("alice", "live")
+            await alice.send(live)
+            seen = await receive_until(bob, id_of(live))
+            assert welcome["payload"]["resumed"] is True
+            assert welcome["payload"]["replayed"] == len(missed)
+            assert [e["id"] for e in seen] == [*map(id_of, missed), id_of(live)]
+
+
+async def test_a_position_that_the_log_has_forgotten_is_told_as_a_gap() -> None:
+    text = config_text(history_messages=5)
+    async with running(text) as gateway, joined(gateway, "alice") as alice:
+        sent = [chat("alice", str(i)) for i in range(10)]
+        for envelope in sent:
+            await alice.send(envelope)
+        await receive_until(alice, id_of(sent[-1]))
+        async with joined(gateway, "bob", query={"after": id_of(sent[0]), "last": "2"}) as bob:
+            welcome = (await receive(bob))["payload"]
+            assert (welcome["resumed"], welcome["replayed"]) == (False, 2)
+
+
+class Listener(asyncio.Protocol):
+    """A client light enough to be a thousand: it joins, and waits for some bytes to come by."""
+
+    def __init__(self, request: bytes, wanted: bytes) -> None:
+        self.request = request
+        self.wanted = wanted
+        self.heard = asyncio.get_running_loop().create_future()
+        self.tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        if self.wanted in self.tail + data and not self.heard.done():
+            self.heard.set_result(True)
+        self.tail = data[-len(self.wanted) :]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.heard.done():
+            self.heard.set_result(False)
+
+
+async def test_a_thousand_connections_may_join_at_once() -> None:
+    names = [f"p{i}" for i in range(1000)]
+    loop = asyncio.get_running_loop()
+    async with (
+        running(config_text(dict.fromkeys([*names, "alice"], ""))) as gateway,
+        raw(gateway, "alice") as alice,
+    ):
+        requests = [
+            upgrade_request(gateway.port, f"Authorization: Bearer {token(name)}") for name in names
+        ]
+        text = chat("alice", "hello everyone").encode()
+
+        async def listen(request: bytes) -> Listener:
+            made = lambda: Listener(request, text)  # noqa: E731
+            return (await loop.create_connection(made, "127.0.0.1", gateway.port))[1]
+
+        listeners = await asyncio.gather(*map(listen, requests))
+        present: set[str] = set()
+        while len(present) < 1000:
+            first, presence = await alice.frame()
+            if first == 0x81:  # not a ping
+                present.add(json.loads(presence)["payload"]["participant"]["id"])
+        alice.send(0x81, text)
+        async with asyncio.timeout(BOUND):
+            assert all(await asyncio.gather(*(listener.heard for listener in listeners)))
+        for listener in listeners:
+            listener.transport.abort()
+
+
+async def test_a_slow_reader_is_told_to_reconnect_and_the_others_lose_nothing() -> None:
+    text = config_text(
+        max_message_bytes=100_000,
+        outbox_bytes=400_000,
+        messages_per_second=0,
+        context_messages_per_second=0,
+    )
+    async with (
+        running(text) as gateway,
+        joined(gateway, "alice") as alice,
+        joined(gateway, "carol") as carol,
+        raw(gateway, "bob") as bob,
+    ):
+        await receive(carol)
+        sent = []
+        left = False
+        # Bob reads nothing until his line is given up; how much the system buffers is its own.
+        while not left:
+            sent.append(chat("alice", "x" * 90_000))
+            await alice.send(sent[-1])
+            heard = await receive_until(alice, id_of(sent[-1]))
+            left = any(
+                e["kind"] == "system/presence" and e["payload"]["event"] == "leave" for e in heard
+            )
+            assert len(sent) < 2000
+        heard = await receive_until(carol, id_of(sent[-1]))
+        assert [e["id"] for e in heard if e["kind"] == "chat"] == list(map(id_of, sent))
+        assert await bob.close_code() == 4001
+
+
+async def test_a_newer_connection_replaces_the_older_without_a_presence() -> None:
+    async with running() as gateway, joined(gateway, "bob") as bob:
+        await receive(bob)
+        async with joined(gateway, "alice") as old:
+            await receive(old)
+            async with joined(gateway, "alice") as new:
+                await receive(new)
+                assert await closed_with(old) == 4500
+        events = [(await receive(bob))["payload"]["event"] for _ in range(2)]
+        assert events == ["join", "leave"]
+
+
+async def test_a_person_may_hold_several_connections() -> None:
+    text = config_text({"alice": "multiple = true", "bob": ""})
+    async with running(text) as gateway, joined(gateway, "bob") as bob:
+        await receive(bob)
+        async with joined(gateway, "alice") as one, joined(gateway, "alice") as two:
+            envelope = chat("alice")
+            await one.send(envelope)
+            assert await receive_until(two, id_of(envelope))
+            assert await receive_until(one, id_of(envelope))
+        kinds = [(await receive(bob))["kind"] for _ in range(3)]
+        assert kinds == ["system/presence", "chat", "system/presence"]
+
+
+async def test_a_revoked_token_closes_its_connections_for_good() -> None:
+    async with (
+        running() as gateway,
+        joined(gateway, "alice") as alice,
+        joined(gateway, "bob") as bob,
+    ):
+        await receive(alice)
+        await receive(bob)
+        remaining = config_text({"bob": "", "carol": ""})
+        gateway.reconfigure(config.parse(remaining, {}))
+        assert await closed_with(alice) == 4501
+        assert (await receive(bob))["payload"]["event"] == "leave"
+
+
+async def test_a_changed_token_closes_the_connections_of_the_old_one() -> None:
+    async with running() as gateway, joined(gateway, "alice") as alice:
+        await receive(alice)
+        changed = config_text().replace(token("alice"), "another-token-of-alice")
+        gateway.reconfigure(config.parse(changed, {}))
+        assert await closed_with(alice) == 4501
+
+
+async def test_draining_flushes_and_tells_everyone_to_reconnect() -> None:
+    async with running() as gateway, joined(gateway, "alice") as alice, raw(gateway, "bob") as bob:
+        text = chat("alice")
+        await alice.send(text)
+        await receive_until(alice, id_of(text))
+        drained = asyncio.create_task(gateway.drain())
+        assert await bob.close_code() == 4000
+        bob.writer.close()
+        await asyncio.wait_for(drained, BOUND)
+        assert not gateway.connections
+
+
+async def test_a_filter_is_changed_live_where_the_answer_stands() -> None:
+    async with (
+        running() as gateway,
+        joined(gateway, "alice") as alice,
+        joined(gateway, "bob") as bob,
+    ):
+        await receive(bob)
+        inside = mcpp.new_context("reasoning")
+        change = mcpp.new_envelope("pod/filter", {"filter": {"main": True}}, sender="bob")
+        before, hidden = chat("alice", context=inside), chat("alice", context=inside)
+        seen, addressed = chat("alice"), chat("alice", context=inside, to=["bob"])
+        await alice.send(before)
+        await receive_until(bob, id_of(before))
+        await bob.send(mcpp.encode(change).decode())
+        answer = (await receive_until(bob, change.id))[-1]
+        assert answer["kind"] == "system/filter"
+        for envelope in (hidden, seen, addressed):
+            await alice.send(envelope)
+        heard = await receive_until(bob, id_of(addressed))
+        assert [e["id"] for e in heard] == [id_of(seen), id_of(addressed)]
+
+
+async def test_idle_contexts_are_forgotten_and_announced_by_themselves() -> None:
+    text = config_text(context_idle_seconds=0.1)
+    async with running(text) as gateway, joined(gateway, "alice") as alice:
+        await receive(alice)
+        child = mcpp.new_context("task", id="child", parent="parent")
+        await alice.send(chat("alice", context=child))
+        await receive(alice)
+        expired = [(await receive(alice))["payload"]["context"]["id"] for _ in range(2)]
+        assert expired == ["child", "parent"]
+
+
+async def test_an_own_envelope_comes_back_whatever_the_filter() -> None:
+    nothing = json.dumps({"any": []})
+    async with running() as gateway, joined(gateway, "alice", query={"filter": nothing}) as alice:
+        await receive(alice)
+        text = chat("alice")
+        await alice.send(text)
+        assert (await receive(alice))["id"] == id_of(text)
