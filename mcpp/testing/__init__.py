@@ -1,0 +1,1 @@
+"""Tools for testing agents: Hypothesis strategies for everything that travels."""

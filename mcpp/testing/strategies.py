@@ -1,0 +1,216 @@
+"""Hypothesis strategies for envelopes, contexts, and bytes that only look like them.
+
+from hypothesis import given
+from mcpp.testing import strategies as mcpp_st
+
+@given(mcpp_st.envelopes(kinds=st.just("chat")))
+def test_my_agent_survives(envelope): ...
+"""
+
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from mcpp.codec import encode
+from mcpp.envelope import (
+    CONTEXT_MEMBERS,
+    ENVELOPE_MEMBERS,
+    ID_PATTERN,
+    KIND_PATTERN,
+    MAX_DEPTH,
+    MAX_METADATA_BYTES,
+    MAX_NUMBER_LENGTH,
+    PARTICIPANT_PATTERN,
+    Context,
+    Envelope,
+    with_extra,
+)
+from mcpp.mint import new_context, new_envelope
+
+try:
+    from hypothesis import strategies as st
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "mcpp.testing.strategies needs Hypothesis: pip install 'mcpp[testing]'"
+    ) from None
+
+_KNOWN_KINDS: Final = (
+    "chat",
+    "reflection",
+    "conclusion",
+    "mcp/request:tools/call:read_file",
+    "mcp/response:tools/call:read_file",
+    "mcp/notification:notifications/progress",
+    "mcp/proposal:tools/call:write_file",
+)
+
+
+def ids() -> st.SearchStrategy[str]:
+    """Ids of envelopes and contexts, and context types."""
+    return _names(ID_PATTERN)
+
+
+def participants() -> st.SearchStrategy[str]:
+    """Ids of participants."""
+    return _names(PARTICIPANT_PATTERN)
+
+
+def kinds() -> st.SearchStrategy[str]:
+    """Kinds that the protocol knows, and any others that it allows."""
+    return st.sampled_from(_KNOWN_KINDS) | _names(KIND_PATTERN)
+
+
+def timestamps() -> st.SearchStrategy[str]:
+    """Times as envelopes carry them, with and without fractions, in any zone."""
+    fractions = st.sampled_from(("", ".5", ".000", ".123456", ".123456789"))
+    zones = st.sampled_from(("Z", "+00:00", "-00:00", "+05:45", "-23:59"))
+    seconds = st.datetimes().map(lambda time: time.replace(microsecond=0).isoformat())
+    return st.builds(lambda *parts: "".join(parts), seconds, fractions, zones)
+
+
+def json_values(*, max_leaves: int = 8) -> st.SearchStrategy[Any]:
+    """Any JSON value: a payload, or a member that the protocol does not know."""
+    scalars = (
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | texts()
+    )
+    return st.recursive(
+        scalars,
+        lambda values: st.lists(values, max_size=4) | st.dictionaries(texts(), values, max_size=4),
+        max_leaves=max_leaves,
+    )
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Text that UTF-8 can carry."""
+    return st.text(max_size=20)
+
+
+def contexts() -> st.SearchStrategy[Context]:
+    """Contexts with or without type, parent, metadata and unknown members."""
+    metadata = st.dictionaries(texts(), json_values(max_leaves=4), max_size=3)
+    return st.builds(
+        _context_with_extra,
+        st.builds(
+            new_context,
+            st.none() | st.just("reasoning") | ids(),
+            id=ids(),
+            parent=st.none() | ids(),
+            metadata=st.none() | metadata.filter(_fits),
+        ),
+        _unknown_members(CONTEXT_MEMBERS),
+    )
+
+
+def envelopes(
+    *,
+    kinds: st.SearchStrategy[str] | None = None,
+    payloads: st.SearchStrategy[Any] | None = None,
+    senders: st.SearchStrategy[str] | None = None,
+) -> st.SearchStrategy[Envelope]:
+    """Valid envelopes of every shape; narrow them to what your agent is meant to receive."""
+    return st.builds(
+        new_envelope,
+        _all_kinds() if kinds is None else kinds,
+        json_values() if payloads is None else payloads,
+        sender=participants() if senders is None else senders,
+        to=st.none() | st.lists(participants(), max_size=3),
+        correlation_id=st.none() | ids(),
+        context=st.none() | contexts(),
+        id=ids(),
+        ts=timestamps(),
+        extra=_unknown_members(ENVELOPE_MEMBERS),
+    )
+
+
+def hostile_json() -> st.SearchStrategy[bytes]:
+    """Bytes for the far side of a trust boundary: noise, odd JSON, and envelopes gone wrong."""
+    values = json_values().map(msgspec.json.encode)
+    return st.binary(max_size=200) | texts().map(str.encode) | values | mangled_envelopes()
+
+
+def mangled_envelopes() -> st.SearchStrategy[bytes]:
+    """Envelopes' texts with pieces cut out, repeated, or put in where they do harm."""
+    # Positions are shares of the text, so that a shrunk envelope is cut at the same place.
+    place = st.floats(min_value=0, max_value=1)
+    cut_bytes = st.sampled_from((0, 0, 0, 1, 5, 20))
+    changes = st.tuples(place, st.booleans(), cut_bytes, st.sampled_from(_INSERTIONS))
+    indents = st.sampled_from((0, 0, 2))
+    return st.builds(_mangle, envelopes(), indents, st.lists(changes, min_size=1, max_size=3))
+
+
+def _mangle(
+    envelope: Envelope, indent: int, changes: list[tuple[float, bool, int, bytes | None]]
+) -> bytes:
+    text = encode(envelope, indent=indent)
+    for place, between_members, cut_bytes, insertion in changes:
+        start = int(place * len(text))
+        if between_members:  # where most harm is done
+            start = max(text.find(b',"', start), text.find(b',"'), 0)
+        cut = text[start : start + cut_bytes]
+        text = (
+            text[:start] + (cut * 2 if insertion is None else insertion) + text[start + len(cut) :]
+        )
+    return text
+
+
+_INSERTIONS: Final = (
+    None,  # what was cut out, twice
+    b"",
+    b'"from":"mallory",',
+    b',"from":"mallory"',
+    b',"\\u0066rom":"mallory"',
+    b',"context":{"id":"x","id":"y"}',
+    b',"context":{"id":"x","metadata":{"x":1e999}}',
+    b',"to":null',
+    b',"note":null',
+    b'"\\ud800"',
+    b"\\u0041",
+    b"1e999",
+    b"-1E+0400",
+    b"1" * (MAX_NUMBER_LENGTH + 1),
+    b"[" * MAX_DEPTH + b"]" * MAX_DEPTH,
+    b'{"":[' * MAX_DEPTH,
+    b" ",
+    b"\r\n\t",
+    b'"',
+    b"\\",
+    b"\x00",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"\xc3\xa9",
+    b"null",
+    b"[",
+    b"}",
+    b",",
+)
+
+_all_kinds: Final = kinds
+
+
+def _names(pattern: str) -> st.SearchStrategy[str]:
+    """Names of a pattern such as `[a-z]{1,64}`: mostly short, now and then the longest there is."""
+    alphabet = [char for char in map(chr, range(128)) if re.fullmatch(pattern, char)]
+    longest = int(pattern[pattern.rindex(",") + 1 : -1])
+    short = st.text(alphabet, min_size=1, max_size=12)
+    return short | short.map(lambda name: (name * longest)[:longest])
+
+
+def _unknown_members(known: frozenset[str]) -> st.SearchStrategy[dict[str, Any]]:
+    names = texts().filter(lambda name: name not in known)
+    return st.just({}) | st.dictionaries(names, json_values(max_leaves=4), max_size=3)
+
+
+def _context_with_extra(context: Context, extra: dict[str, Any]) -> Context:
+    return with_extra(
+        context, {name: Raw(msgspec.json.encode(value)) for name, value in extra.items()}
+    )
+
+
+def _fits(metadata: dict[str, Any]) -> bool:
+    return len(msgspec.json.encode(metadata)) <= MAX_METADATA_BYTES

@@ -1,0 +1,137 @@
+"""The envelope's rules once more, slowly and plainly: the judge of the decoder's two lanes.
+
+It shares nothing with `mcpp.codec` but the patterns: Python's own `json`, values parsed in full.
+"""
+
+import json
+import math
+import re
+from datetime import datetime
+from typing import Any, NoReturn
+
+from mcpp.envelope import ID_PATTERN, KIND_PATTERN, PARTICIPANT_PATTERN
+
+REQUIRED = {"protocol", "id", "ts", "from", "kind", "payload"}
+
+
+class RefusalError(Exception):
+    """The text is no envelope."""
+
+
+class Pairs(list[tuple[str, Any]]):
+    """An object with its repeated names, as it was written."""
+
+
+def accepts(data: bytes) -> bool:
+    try:
+        check(data)
+    except RefusalError:
+        return False
+    return True
+
+
+def check(data: bytes) -> None:
+    try:
+        text = data.decode()
+        root = json.loads(
+            text,
+            object_pairs_hook=Pairs,
+            parse_int=number,
+            parse_float=number,
+            parse_constant=refuse,
+        )
+    except (ValueError, RecursionError):
+        raise RefusalError from None
+    members = unique(root)
+    require(members.keys() >= REQUIRED)
+    check_value(root, depth=1)
+    require(members["protocol"] == "mcpp/v0.1")
+    matches(members["id"], ID_PATTERN)
+    require(isinstance(members["ts"], str) and is_timestamp(members["ts"]))
+    matches(members["from"], PARTICIPANT_PATTERN)
+    matches(members["kind"], KIND_PATTERN)
+    if "correlation_id" in members:
+        matches(members["correlation_id"], ID_PATTERN)
+    if "to" in members:
+        require(type(members["to"]) is list)
+        for name in members["to"]:
+            matches(name, PARTICIPANT_PATTERN)
+    if "context" in members:
+        context = unique(members["context"])
+        matches(context.get("id"), ID_PATTERN)
+        for name in ("type", "parent"):
+            if name in context:
+                matches(context[name], ID_PATTERN)
+        if "metadata" in context:
+            require(isinstance(context["metadata"], Pairs))
+            require(len(source(source(text, "context"), "metadata").encode()) <= 2048)
+
+
+def require(fact: bool) -> None:
+    if not fact:
+        raise RefusalError
+
+
+def refuse(_: str) -> NoReturn:
+    raise RefusalError
+
+
+def unique(value: Any) -> dict[str, Any]:
+    require(isinstance(value, Pairs))
+    require(len(dict(value)) == len(value))
+    return dict(value)
+
+
+def number(text: str) -> float:
+    require(len(text) <= 64 and math.isfinite(float(text)))
+    return float(text)
+
+
+def matches(value: Any, pattern: str) -> None:
+    require(isinstance(value, str) and re.fullmatch(pattern, value) is not None)
+
+
+def check_value(value: Any, depth: int) -> None:
+    """Refuse what is too deep, and text that is no Unicode."""
+    if isinstance(value, str):
+        require(not any("\ud800" <= char <= "\udfff" for char in value))
+    elif isinstance(value, list):
+        require(depth <= 64)
+        for item in value:
+            if isinstance(value, Pairs):
+                check_value(item[0], depth + 1)
+                item = item[1]
+            check_value(item, depth + 1)
+
+
+def is_timestamp(text: str) -> bool:
+    shape = r"(\d{4})(-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-](\d\d):(\d\d))"
+    match = re.fullmatch(shape, text, re.ASCII)
+    if match is None or int(match[5] or 0) > 23 or int(match[6] or 0) > 59:
+        return False
+    year = "2000" if match[1] == "0000" else match[1]  # Python's calendar has no year 0
+    try:
+        datetime.strptime(year + match[2], "%Y-%m-%dT%H:%M:%S")
+    except ValueError:
+        return False
+    return match[2][-2:] < "60"
+
+
+def source(text: str, name: str) -> str:
+    """Return a member's value as it is written in an object whose names are unique."""
+    decoder = json.JSONDecoder()
+    position = text.index("{") + 1
+    while True:
+        position = text.index('"', position)
+        key, position = decoder.raw_decode(text, position)
+        position = skip_space(text, text.index(":", position) + 1)
+        _, end = decoder.raw_decode(text, position)
+        if key == name:
+            return text[position:end]
+        position = end
+
+
+def skip_space(text: str, position: int) -> int:
+    while text[position] in " \t\n\r":
+        position += 1
+    return position
