@@ -1,0 +1,36 @@
+"""Kinds read apart and put together."""
+
+import pytest
+from hypothesis import given
+
+from mcpp import Kind
+from mcpp.testing.strategies import kinds
+
+
+@pytest.mark.rule("E-25")
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("chat", Kind("chat")),
+        ("mcp/request:tools/list", Kind("mcp/request", "tools/list")),
+        ("mcp/request:tools/call:read_file", Kind("mcp/request", "tools/call", "read_file")),
+        ("mcp/request:tools/call:a:b", Kind("mcp/request", "tools/call", "a:b")),
+        ("x:", Kind("x", "")),
+        ("x::y", Kind("x", "", "y")),
+    ],
+)
+def test_a_kind_is_cut_at_its_first_two_colons(text: str, kind: Kind) -> None:
+    assert Kind.parse(text) == kind
+    assert str(kind) == text
+
+
+@pytest.mark.rule("E-25")
+@given(kinds())
+def test_building_a_kind_is_the_inverse_of_parsing_it(kind: str) -> None:
+    assert str(Kind.parse(kind)) == kind
+
+
+@pytest.mark.parametrize("kind", [Kind("a", None, "n"), Kind("a:b"), Kind("a", "b:c", "d")])
+def test_parts_that_would_be_read_otherwise_cannot_be_put_together(kind: Kind) -> None:
+    with pytest.raises(ValueError, match="kind"):
+        str(kind)
