@@ -4,7 +4,9 @@ It says all that JSON Schema can say. Beyond it stay UTF-8, depth, the size of n
 metadata, and repeated names: those need the text, and a schema sees only the value.
 """
 
+import argparse
 import re
+import sys
 from typing import Any, Final
 
 import msgspec
@@ -71,6 +73,15 @@ def generate() -> dict[str, Any]:
 def render() -> str:
     """Return the schema as the text of `spec/schema/envelope.json`."""
     return msgspec.json.format(msgspec.json.encode(generate()), indent=2).decode() + "\n"
+
+
+def main(argv: list[str]) -> int:
+    """Print the schema: the command `mcpp schema`."""
+    argparse.ArgumentParser(prog="mcpp schema", description="Print the JSON Schema.").parse_args(
+        argv
+    )
+    sys.stdout.write(render())
+    return 0
 
 
 def _object(struct: type[msgspec.Struct], members: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""The wheel that people install: complete, and light without its extras."""
+
+import shutil
+import subprocess
+import sys
+import venv
+from importlib.metadata import files, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {
+    "mcpp": ROOT / "mcpp",
+    "mcpp_gateway": ROOT / "gateway" / "mcpp_gateway",
+    "mcpp_agents": ROOT / "agents" / "mcpp_agents",
+}
+# What only extras and developers install; `import mcpp` must work without any of it.
+EXTRAS = {"hypothesis", "jsonschema", "mcp", "prometheus_client", "pydantic", "pytest", "uvloop"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter that has the wheel and its base dependencies, and nothing else.
+
+    The dependencies are copied from the environment of the tests, which download nothing.
+    """
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder, with_pip=True)
+    interpreter = folder / "bin" / "python"
+    purelib = Path(ask(interpreter, "import sysconfig; print(sysconfig.get_path('purelib'))")[0])
+    for name in needed_by("mcpp") - {"mcpp"}:
+        copy_distribution(name, purelib)
+    run(interpreter, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel)
+    run(interpreter, "-m", "pip", "check")
+    return interpreter
+
+
+def needed_by(name: str) -> set[str]:
+    """Return a distribution's name and those of all that it needs without extras."""
+    found = {name}
+    for requirement in map(Requirement, requires(name) or ()):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            found |= needed_by(requirement.name)
+    return found
+
+
+def copy_distribution(name: str, target: Path) -> None:
+    for file in files(name) or ():
+        if ".." not in file.parts and "__pycache__" not in file.parts:
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(str(file.locate()), target / file)
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> None:
+    subprocess.run(command, check=True, capture_output=True, cwd=cwd)
+
+
+def ask(python: Path, code: str) -> list[str]:
+    return subprocess.check_output([python, "-c", code], text=True, cwd=python.parent).split()
+
+
+def test_the_wheel_holds_every_file_of_the_three_packages(python: Path) -> None:
+    expected = {
+        f"{name}/{path.relative_to(folder)}"
+        for name, folder in PACKAGES.items()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    code = "from importlib.metadata import files; print(*files('mcpp'), sep='\\n')"
+    assert expected <= set(ask(python, code))
+
+
+def test_the_packages_are_marked_as_typed(python: Path) -> None:
+    code = (
+        "from importlib.resources import files\n"
+        f"print(*(files(name).joinpath('py.typed').is_file() for name in {list(PACKAGES)}))"
+    )
+    assert set(ask(python, code)) == {"True"}
+
+
+def test_every_public_name_works_with_the_base_dependencies_alone(python: Path) -> None:
+    code = (
+        "import sys, mcpp\n"
+        "for name in mcpp.__all__: getattr(mcpp, name)\n"
+        "envelope = mcpp.new_envelope('chat', {'text': 'hi'}, sender='a')\n"
+        "assert mcpp.decode(mcpp.encode(envelope)) == envelope\n"
+        "print(*sys.modules)"
+    )
+    roots = {name.split(".")[0] for name in ask(python, code)}
+    assert roots & EXTRAS == set()
+
+
+def test_the_console_script_is_installed(python: Path) -> None:
+    version = subprocess.check_output([python.with_name("mcpp"), "--version"], text=True)
+    assert version.startswith("mcpp ")
+
+
+def test_strategies_without_hypothesis_name_the_extra_to_install(python: Path) -> None:
+    command = (python, "-c", "import mcpp.testing.strategies")
+    result = subprocess.run(command, capture_output=True, text=True, cwd=python.parent)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: mcpp.testing.strategies needs Hypothesis: pip install 'mcpp[testing]'"
+    )
