@@ -89,11 +89,31 @@ def decode(data: bytes | str) -> Envelope:
         text = _write(envelope)
     except (msgspec.MsgspecError, RecursionError):
         return _decode_strictly(data)
-    if (len(text) != size and not _is_only_spaced(data, text)) or not _obeys(envelope):
+    if len(text) != size and not _is_only_spaced(data, text):
+        return _decode_strictly(data)
+
+    # From here on, the text holds nothing but the envelope's members.
+    context = envelope.context
+    if context is None:
+        names: _Names = (envelope.sender, envelope.to, envelope.kind)
+    else:
+        names = (
+            envelope.sender,
+            envelope.to,
+            envelope.kind,
+            context.id,
+            context.type,
+            context.parent,
+        )
+    if not (
+        (names in _known_names or _learn(names, envelope))
+        and (_has_plain_head(data) or _has_good_head(envelope))
+        and (envelope.correlation_id is None or _is_id(envelope.correlation_id))
+        and (context is None or context.raw_metadata is UNSET or _is_metadata(context.raw_metadata))
+    ):
         return _decode_strictly(data)
     if size <= _SMALL_BYTES:
         shape = bytes(envelope.raw_payload).translate(_SHAPE)
-        context = envelope.context
         if (
             shape.find(_SUSPECT_NUMBER) >= 0
             or shape[-1] == 0x30
@@ -124,37 +144,19 @@ _SHAPE: Final = bytes(
 # five characters is too large (`1e309`).
 _SUSPECT_NUMBER: Final = b"00000,"
 
-# Most times, in 0.2 µs instead of 0.4.
-_is_plain_timestamp = re.compile(
-    r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
-    r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?Z"
-).fullmatch
+# How most texts begin: 0.35 µs, where three members matched one by one take 0.7.
+_has_plain_head = re.compile(
+    rf'{{"protocol":"{re.escape(PROTOCOL)}","id":"{ID_PATTERN}",'
+    r'"ts":"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])'
+    r'T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?Z","'.encode()
+).match
 
 
-def _obeys(envelope: Envelope) -> bool:
-    """Tell whether the members hold to their rules; the strict lane says which does not."""
-    context = envelope.context
-    if context is None:
-        names: _Names = (envelope.protocol, envelope.sender, envelope.to, envelope.kind)
-    else:
-        names = (
-            envelope.protocol,
-            envelope.sender,
-            envelope.to,
-            envelope.kind,
-            context.id,
-            context.type,
-            context.parent,
-        )
-        metadata = context.raw_metadata
-        if metadata is not UNSET and not _is_metadata(bytes(metadata)):
-            return False
-    correlation_id = envelope.correlation_id
-    return bool(
-        (names in _known_names or _learn(names, envelope))
-        and _is_id(envelope.id)
-        and (_is_plain_timestamp(envelope.ts) or _is_timestamp(envelope.ts))
-        and (correlation_id is None or _is_id(correlation_id))
+def _has_good_head(envelope: Envelope) -> bool:
+    return (
+        envelope.protocol == PROTOCOL
+        and _is_id(envelope.id) is not None
+        and _is_timestamp(envelope.ts) is not None
     )
 
 
@@ -170,8 +172,7 @@ def _learn(names: _Names, envelope: Envelope) -> bool:
     to = envelope.to
     context = envelope.context
     if not (
-        envelope.protocol == PROTOCOL
-        and _is_participant(envelope.sender)
+        _is_participant(envelope.sender)
         and (to is None or all(map(_is_participant, to)))
         and _is_kind(envelope.kind)
     ):
@@ -189,8 +190,9 @@ def _learn(names: _Names, envelope: Envelope) -> bool:
     return True
 
 
-def _is_metadata(text: bytes) -> bool:
-    return len(text) <= MAX_METADATA_BYTES and text[0] == 0x7B  # {
+def _is_metadata(raw: Raw) -> bool:
+    text = bytes(raw)
+    return len(text) <= MAX_METADATA_BYTES and text.startswith(b"{")
 
 
 def _is_only_spaced(data: bytes, text: bytes) -> bool:
@@ -258,10 +260,9 @@ def _context(data: bytes) -> Context:
 
 
 def _metadata(raw: Raw) -> Raw:
-    text = bytes(raw)
-    if not text.startswith(b"{"):
-        refuse_type("$.context.metadata", "an object", text)
-    if not _is_metadata(text):
+    if not bytes(raw).startswith(b"{"):
+        refuse_type("$.context.metadata", "an object", bytes(raw))
+    if not _is_metadata(raw):
         raise DecodeError("$.context.metadata", f"is longer than {MAX_METADATA_BYTES} bytes")
     return raw
 

@@ -1,0 +1,123 @@
+"""Decoding an envelope, payload left raw and all checks on, against json.loads and pydantic.
+
+Every round times the three in turn over the same messages, whose ids all differ, and gives a ratio;
+the median of the rounds' ratios is shown, so that a busy machine disturbs all three alike.
+pydantic checks the patterns; depth, numbers and repeated names it does not check.
+"""
+
+import json
+import platform
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mcpp import Envelope, decode, encode, new_context, new_envelope
+from mcpp.envelope import (
+    ID_PATTERN,
+    KIND_PATTERN,
+    PARTICIPANT_PATTERN,
+    PROTOCOL,
+    TIMESTAMP_PATTERN,
+)
+from mcpp.mint import new_id
+
+ROUNDS = 31
+MESSAGES = 64
+ROUND_BYTES = 1_000_000
+
+Id = Annotated[str, Field(pattern=f"^{ID_PATTERN}$")]
+Participant = Annotated[str, Field(pattern=f"^{PARTICIPANT_PATTERN}$")]
+
+
+class ContextModel(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    id: Id
+    type: Id | None = None
+    parent: Id | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class EnvelopeModel(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    protocol: Annotated[str, Field(pattern=f"^{PROTOCOL}$")]
+    id: Id
+    ts: Annotated[str, Field(pattern=f"^(?:{TIMESTAMP_PATTERN})$")]
+    sender: Participant = Field(alias="from")
+    to: list[Participant] | None = None
+    kind: Annotated[str, Field(pattern=f"^{KIND_PATTERN}$")]
+    correlation_id: Id | None = None
+    context: ContextModel | None = None
+    payload: Any
+
+
+def tool_call(arguments: dict[str, Any]) -> Envelope:
+    id = new_id()
+    return new_envelope(
+        "mcp/request:tools/call:read_file",
+        {
+            "jsonrpc": "2.0",
+            "id": id,
+            "method": "tools/call",
+            "params": {"name": "read_file", "arguments": arguments},
+        },
+        sender="researcher",
+        to=["files"],
+        context=CONTEXT,
+        id=id,
+    )
+
+
+CONTEXT = new_context("reasoning")
+
+
+def text(size: int) -> dict[str, Any]:
+    line = "The quick brown fox jumps over the lazy dog, 17 times in 2025.\n"
+    return {"text": (line * (size // len(line) + 1))[:size]}
+
+
+def nested(size: int) -> dict[str, Any]:
+    record = {"id": 72, "name": "Web development", "tags": ["a", "b"], "hours": 1.25, "open": True}
+    return {"records": [record] * (size // len(json.dumps(record)) + 1)}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "tool call": {"path": "src/main.py"},
+    "4 kB text": text(4_000),
+    "4 kB nested": nested(4_000),
+    "64 kB text": text(64_000),
+    "64 kB nested": nested(64_000),
+}
+
+
+def run() -> None:
+    print(f"Python {platform.python_version()}, median of {ROUNDS} rounds")
+    print(f"{'':14}{'bytes':>8}{'decode':>11}{'of json.loads':>16}{'of pydantic':>14}")
+    for name, arguments in CASES.items():
+        messages = [encode(tool_call(arguments)) for _ in range(MESSAGES)]
+        size = len(messages[0])
+        repeats = max(1, ROUND_BYTES // (size * MESSAGES))
+        times = [
+            [
+                seconds(function, messages, repeats)
+                for function in (decode, json.loads, EnvelopeModel.model_validate_json)
+            ]
+            for _ in range(ROUNDS)
+        ]
+        micros = median(ours for ours, _, _ in times) * 1e6
+        of_json = median(ours / theirs for ours, theirs, _ in times)
+        of_pydantic = median(ours / theirs for ours, _, theirs in times)
+        print(f"{name:14}{size:8}{micros:8.2f} µs{of_json:16.2f}{of_pydantic:14.2f}")
+
+
+def seconds(function: Callable[[bytes], object], messages: list[bytes], repeats: int) -> float:
+    """Return the time that one message takes."""
+    start = perf_counter()
+    for _ in range(repeats):
+        for message in messages:
+            function(message)
+    return (perf_counter() - start) / (repeats * len(messages))
