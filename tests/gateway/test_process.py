@@ -1,0 +1,222 @@
+"""The gateway as people run it: a process, its signals, its files and its exit codes."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests.gateway.sockets import BOUND, chat, config_text, id_of, receive, receive_until, token
+
+pytestmark = pytest.mark.anyio
+
+MCPP = str(Path(sys.executable).parent / "mcpp")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Process:
+    """A running command and what it has said."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said = ""
+
+    async def says(self, pattern: str) -> re.Match[str]:
+        """Wait until the command has said something, on either stream."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(BOUND):
+            while not (match := re.search(pattern, self.said)):
+                line = await self.process.stdout.readline()
+                assert line, f"ended without saying {pattern!r}: {self.said}"
+                self.said += line.decode()
+        return match
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(BOUND):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def started(*arguments: str, folder: Path) -> AsyncIterator[Process]:
+    process = await asyncio.create_subprocess_exec(
+        MCPP,
+        *arguments,
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("MCPP_")},
+    )
+    try:
+        yield Process(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MCPP, *arguments], cwd=folder, capture_output=True, text=True, timeout=BOUND, check=False
+    )
+
+
+@asynccontextmanager
+async def joined(url: str, secret: str) -> AsyncIterator[tuple[ClientConnection, Any]]:
+    headers = {"Authorization": f"Bearer {secret}"}
+    async with connect(url, additional_headers=headers, close_timeout=1) as client:
+        yield client, (await receive(client))["payload"]
+
+
+async def closed_with(client: ClientConnection) -> int | None:
+    async with asyncio.timeout(BOUND):
+        await client.wait_closed()
+    return client.close_code
+
+
+async def port_of(process: Process) -> int:
+    return int((await process.says(r"listening .*port=(\d+)"))[1])
+
+
+async def test_sigterm_drains_and_exits_with_0(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(config_text())
+    async with started("gateway", "--config", "gateway.toml", folder=tmp_path) as process:
+        url = f"ws://127.0.0.1:{await port_of(process)}/ws"
+        async with joined(url, token("alice")) as (alice, _):
+            process.process.send_signal(signal.SIGTERM)
+            assert await closed_with(alice) == 4000
+        assert await process.exit_code() == 0
+
+
+async def test_a_client_that_does_not_go_cannot_hold_up_the_drain(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(config_text(gateway={"drain_seconds": 0.2}))
+    async with started("gateway", "--config", "gateway.toml", folder=tmp_path) as process:
+        port = await port_of(process)
+        with socket.create_connection(("127.0.0.1", port)) as silent:
+            head = (
+                "GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade"
+            )
+            key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13"
+            bearer = f"Authorization: Bearer {token('alice')}"
+            silent.sendall(f"{head}\r\n{key}\r\n{bearer}\r\n\r\n".encode())
+            silent.settimeout(BOUND)
+            assert silent.recv(12) == b"HTTP/1.1 101"
+            process.process.send_signal(signal.SIGINT)
+            assert await process.exit_code() == 0
+
+
+async def test_sighup_reloads_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(config_text())
+    async with started("gateway", "--config", "gateway.toml", folder=tmp_path) as process:
+        url = f"ws://127.0.0.1:{await port_of(process)}/ws"
+        async with joined(url, token("alice")) as (alice, _), joined(url, token("bob")) as (bob, _):
+            file.write_text("[limits]\nburst = no")
+            process.process.send_signal(signal.SIGHUP)
+            await process.says("configuration not reloaded")
+            text = chat("alice")
+            await alice.send(text)
+            await receive_until(alice, id_of(text))
+            file.write_text(config_text({"bob": "", "dave": ""}))
+            process.process.send_signal(signal.SIGHUP)
+            assert await closed_with(alice) == 4501
+            async with joined(url, token("dave")) as (_, welcome):
+                assert welcome["you"]["id"] == "dave"
+            assert (await receive_until(bob, id_of(text)))[-1]["kind"] == "chat"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[limits]\nburts = 1\n", r"gateway\.toml:2: limits\.burts"),
+        ("[gateway]\nport = 'x'\n", r"gateway\.toml:2: gateway\.port"),
+        ("[[[", "is not TOML"),
+        ("[gateway]\ntls_cert = 'no.pem'\ntls_key = 'no.pem'\n", "tls_cert: cannot be loaded"),
+        ("[gateway]\nhost = '256.1.1.1'\n", "gateway.host"),
+    ],
+)
+def test_a_bad_configuration_is_one_readable_line_and_exit_code_2(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    (tmp_path / "gateway.toml").write_text(text)
+    ended = run("gateway", "--config", "gateway.toml", folder=tmp_path)
+    assert ended.returncode == 2
+    assert re.match(f"mcpp gateway: .*{expected}", ended.stderr)
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_one_readable_line_and_exit_code_2(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        (tmp_path / "gateway.toml").write_text(config_text())
+        ended = run("gateway", "--config", "gateway.toml", "--port", str(port), folder=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"mcpp gateway: gateway.port: {port} is in use; stop what uses it or choose another port\n"
+    )
+
+
+async def test_up_makes_a_pod_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    async with started("up", "--port", str(free_port()), folder=tmp_path) as process:
+        url = (await process.says(r"agents +(ws://\S+)"))[1]
+        assert stat.S_IMODE((tmp_path / ".mcpp").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / ".mcpp" / "pod.toml").stat().st_mode) == 0o600
+        again = run("up", folder=tmp_path)
+        assert again.returncode == 2
+        assert "running already" in again.stderr
+        secret = run("token", "helper", folder=tmp_path).stdout.strip()
+        async with joined(url, secret) as (helper, welcome):
+            assert welcome["you"]["id"] == "helper"
+            assert run("token", "helper", "--revoke", folder=tmp_path).returncode == 0
+            assert await closed_with(helper) == 4501
+        process.process.send_signal(signal.SIGINT)
+        assert await process.exit_code() == 0
+
+
+async def test_a_pod_that_was_killed_comes_up_again_with_its_tokens_and_a_new_epoch(
+    tmp_path: Path,
+) -> None:
+    epochs = []
+    secret = ""
+    for _ in range(2):
+        async with started("up", "--port", str(free_port()), folder=tmp_path) as process:
+            url = (await process.says(r"agents +(ws://\S+)"))[1]
+            secret = secret or run("token", "helper", folder=tmp_path).stdout.strip()
+            async with joined(url, secret) as (_, welcome):
+                epochs.append(welcome["pod"]["epoch"])
+                process.process.kill()
+                await process.exit_code()
+    assert len(set(epochs)) == 2
+
+
+def test_a_token_without_a_pod_says_what_to_do(tmp_path: Path) -> None:
+    ended = run("token", "helper", folder=tmp_path)
+    assert ended.returncode == 2
+    assert "mcpp up" in ended.stderr
+
+
+async def test_logs_can_be_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(config_text(gateway={"log_format": "json"}))
+    async with started("gateway", "--config", "gateway.toml", folder=tmp_path) as process:
+        line = (await process.says(r'\{.*"listening".*\}'))[0]
+        assert json.loads(line)["event"] == "listening"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
