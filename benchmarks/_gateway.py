@@ -1,0 +1,123 @@
+"""A gateway in a process of its own, and clients too light to be the bottleneck."""
+
+import asyncio
+import base64
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+# As a pod in use has them: twenty patterns, one of which reads the payload.
+CAPABILITIES = [
+    *(f'{{ kind = "x{i}/*" }}' for i in range(18)),
+    '{ kind = "mcp/request:*", payload = { params = { name = "read_*" } } }',
+    '{ kind = "chat" }',
+]
+
+
+def token(index: int) -> str:
+    return f"benchmark-token-{index:08d}"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A gateway that runs, and how to ask the system about it."""
+
+    pid: int
+    port: int
+
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        match = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert match is not None
+        return int(match[1]) * 1024
+
+
+@contextmanager
+def gateway(participants: int, limits: Mapping[str, float], core: int = 0) -> Iterator[Running]:
+    """Run a gateway for participants p0, p1, …, on a core of its own where there are two."""
+    # The clients are too light to answer pings.
+    settings = ["[gateway]", "port = 0", "ping_seconds = 3600"]
+    lines = [*settings, "[limits]", *(f"{k} = {v}" for k, v in limits.items())]
+    for index in range(participants):
+        lines += [
+            f"[pods.bench.participants.p{index}]",
+            f'token = "{token(index)}"',
+            f"capabilities = [{', '.join(CAPABILITIES)}]",
+        ]
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write("\n".join(lines))
+        file.flush()
+        command = [str(Path(sys.executable).parent / "mcpp"), "gateway", "--config", file.name]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            match = re.search(r"listening .*port=(\d+)", line)
+            assert match is not None, line
+            if (os.cpu_count() or 1) > 1:
+                os.sched_setaffinity(process.pid, {core})
+            # Nobody reads the log from here on.
+            process.stderr.close()
+            yield Running(process.pid, int(match[1]))
+        finally:
+            process.terminate()
+            process.wait()
+
+
+class Client(asyncio.Protocol):
+    """One participant: joins, and counts the bytes that come."""
+
+    def __init__(self, index: int, port: int) -> None:
+        self.index = index
+        self.port = port
+        self.received = 0
+        self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        key = base64.b64encode(os.urandom(16)).decode()
+        self.transport.write(
+            f"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nUpgrade: websocket\r\n"
+            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
+            f"Authorization: Bearer {token(self.index)}\r\n\r\n".encode()
+        )
+
+    def data_received(self, data: bytes) -> None:
+        if not self.joined.done():
+            assert data.startswith(b"HTTP/1.1 101"), data
+            self.joined.set_result(None)
+        self.received += len(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.joined.done():
+            self.joined.set_exception(error or ConnectionError("closed before it joined"))
+
+
+async def join(running: Running, indices: range) -> list[Client]:
+    """Join as many participants at once, and return when all of them are in."""
+    loop = asyncio.get_running_loop()
+
+    async def one(index: int) -> Client:
+        made = loop.create_connection(
+            lambda: Client(index, running.port), "127.0.0.1", running.port
+        )
+        _, client = await made
+        await client.joined
+        return client
+
+    return list(await asyncio.gather(*map(one, indices)))
+
+
+def allow_many_connections() -> None:
+    """Raise the number of open files as far as this process may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
