@@ -1,9 +1,9 @@
 """The command line: what it lists, loads, suggests, and how it ends."""
 
 import os
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,11 +116,13 @@ def test_the_schema_command_prints_the_schema(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == schema.render()
 
 
-def test_help_answers_within_200_milliseconds() -> None:
-    assert min(seconds_of([MCPP, "--help"]) for _ in range(5)) < 0.2
+def test_help_takes_less_than_200_milliseconds_of_work() -> None:
+    assert min(cpu_seconds_of([MCPP, "--help"]) for _ in range(5)) < 0.2
 
 
-def seconds_of(command: list[Path | str]) -> float:
-    start = time.perf_counter()
+def cpu_seconds_of(command: list[Path | str]) -> float:
+    """Return a process's own time: that of a busy machine would say nothing about it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
