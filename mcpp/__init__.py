@@ -7,9 +7,12 @@ if TYPE_CHECKING:
     from mcpp import filters
     from mcpp.codec import decode, encode
     from mcpp.envelope import PROTOCOL, Context, Envelope
-    from mcpp.errors import DecodeError, FilterError, McppError
+    from mcpp.errors import DecodeError, FilterError, McppError, Refused
     from mcpp.kinds import Kind
+    from mcpp.message import Message
     from mcpp.mint import new_context, new_envelope
+    from mcpp.participant import Participant, run
+    from mcpp.pod import Pod, connect
 
 __all__ = [
     "PROTOCOL",
@@ -19,11 +22,17 @@ __all__ = [
     "FilterError",
     "Kind",
     "McppError",
+    "Message",
+    "Participant",
+    "Pod",
+    "Refused",
+    "connect",
     "decode",
     "encode",
     "filters",
     "new_context",
     "new_envelope",
+    "run",
 ]
 
 __version__ = "0.1.0"
@@ -33,10 +42,13 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "mcpp.codec": ("decode", "encode"),
     "mcpp.envelope": ("PROTOCOL", "Context", "Envelope"),
-    "mcpp.errors": ("DecodeError", "FilterError", "McppError"),
+    "mcpp.errors": ("DecodeError", "FilterError", "McppError", "Refused"),
     "mcpp.filters": ("filters",),
     "mcpp.kinds": ("Kind",),
+    "mcpp.message": ("Message",),
     "mcpp.mint": ("new_context", "new_envelope"),
+    "mcpp.participant": ("Participant", "run"),
+    "mcpp.pod": ("Pod", "connect"),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -8,9 +8,11 @@ McppError
 ├── LocalPodError       the files of the local pod cannot be used as asked
 ├── ConnectionLostError the gateway cannot be reached, or the connection ended for good
 │   ├── UnreachableError        nobody answers at the address
+│   │   └── BusyError           a gateway answers that it cannot take us now
 │   ├── JoinError               the gateway answered the upgrade with a refusal
 │   ├── WrongParticipantError   the token is another participant's
 │   └── ClosedError             closed with a final code, or by us
+├── TooLargeError       an envelope over the gateway's limit, which was not sent
 ├── Refused             the gateway refused an envelope; `code` says why
 └── CallError           a request that brought no result; `participant` says who was asked
     ├── NoAnswerError           no answer within the time
@@ -81,6 +83,10 @@ class UnreachableError(ConnectionLostError):
         return f"no gateway answers at {self.url}: {self.reason}"
 
 
+class BusyError(UnreachableError):
+    """A gateway answers, but cannot take us now (429, 503): it is asked again."""
+
+
 class JoinError(ConnectionLostError):
     """The gateway refused the connection: 401 a token, 403 a pod or an origin, 400 the query."""
 
@@ -115,6 +121,18 @@ class ClosedError(ConnectionLostError):
 
     def __str__(self) -> str:
         return f"the connection is closed ({self.code}): {self.reason or 'no reason given'}"
+
+
+class TooLargeError(McppError):
+    """An envelope over the gateway's limit. It was not sent: it would have ended the connection."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(size_bytes, limit_bytes)
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return f"an envelope of {self.size_bytes} bytes, where {self.limit_bytes} are allowed"
 
 
 class Refused(McppError):  # noqa: N818  (the protocol's word)

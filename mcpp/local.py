@@ -37,6 +37,7 @@ class Address:
 
     url: str
     token: str
+    fresh: bool = False  # just made: a running gateway may need a moment to know it
 
 
 def find(start: Path | None = None) -> "LocalPod | None":
@@ -81,7 +82,8 @@ def locate(name: str, environ: Mapping[str, str] = os.environ) -> Address:
     pod = find()
     if pod is None:
         raise PodNotFoundError("set MCPP_URL and MCPP_TOKEN, or start one here with `mcpp up`")
-    return Address(pod.url, pod.token(name) or pod.add(name))
+    token = pod.token(name)
+    return Address(pod.url, token or pod.add(name), fresh=token is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,7 @@ def _table(
     lines = [
         f"[pods.{_key(pod)}.participants.{_key(name)}]",
         f"token = {_text(token)}",
-        f"capabilities = {_value(capabilities)}",
+        f"capabilities = {to_toml(capabilities)}",
     ]
     if multiple:
         lines.append("multiple = true")
@@ -272,14 +274,15 @@ def _text(text: str) -> str:
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
 
 
-def _value(value: object) -> str:
+def to_toml(value: object) -> str:
+    """Return a value as TOML writes it in one line."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
-        members = (f"{_key(name)} = {_value(member)}" for name, member in value.items())
+        members = (f"{_key(name)} = {to_toml(member)}" for name, member in value.items())
         return "{ " + ", ".join(members) + " }"
     if isinstance(value, Sequence):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(to_toml, value)) + "]"
     if value is None:
         raise LocalPodError("TOML has no null: a capability cannot ask for one here")
     return msgspec.json.encode(value).decode()

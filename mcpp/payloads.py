@@ -121,6 +121,7 @@ class Welcome(_Payload, frozen=True):
     resumed: bool
     replayed: int
     more: bool = False
+    position: str | None = None  # the last envelope of the log, to resume from before any comes
 
 
 class Presence(_Payload, frozen=True):

@@ -6,11 +6,114 @@ from typing import Any, Final
 
 import msgspec
 
+from mcpp import kinds
+from mcpp.codec import decode_unambiguous
+from mcpp.envelope import Envelope
+from mcpp.errors import DecodeError, RemoteError
+from mcpp.kinds import Kind
+from mcpp.payloads import Proposal, Request, Response
+
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
+CLOSED_PROPOSAL: Final = -32001
+RESOURCE_NOT_FOUND: Final = -32002
+
+
+TOOLS_CALL: Final = "tools/call"
+# Marks a structured result that is `{"result": value}` only because MCP wants an object there.
+WRAPPED: Final = "mcpp/wrapped"
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+
+
+class Failure(Exception):  # noqa: N818  (an answer on its way, never seen by callers)
+    """A JSON-RPC error to answer with."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-RPC's error object."""
+        error: dict[str, Any] = {"code": self.code, "message": self.message}
+        return error if self.data is None else error | {"data": self.data}
+
+
+def request(id: str, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request's payload; JSON-RPC's id is the envelope's."""
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+
+
+def notification(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a notification's payload."""
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def response(id: str, outcome: Any) -> dict[str, Any]:
+    """Return a response's payload: a result, or an error for a Failure."""
+    if isinstance(outcome, Failure):
+        return {"jsonrpc": "2.0", "id": id, "error": outcome.to_json()}
+    return {"jsonrpc": "2.0", "id": id, "result": outcome}
+
+
+def read_request(envelope: Envelope) -> Request:
+    """Return the request that an envelope holds.
+
+    Raises Failure where kind and payload disagree: capabilities were checked on the kind (P-13).
+    """
+    try:
+        decode_unambiguous(envelope.raw_payload, "$.payload")
+        asked = envelope.payload_as(Request)
+    except DecodeError as error:
+        raise Failure(INVALID_REQUEST, str(error)) from None
+    kind = Kind.parse(envelope.kind)
+    if asked.method != kind.method:
+        raise Failure(INVALID_REQUEST, f"the kind says {kind.method}, the payload {asked.method}")
+    if asked.params.get("name") != kind.name:
+        raise Failure(INVALID_REQUEST, "the kind's name is not params.name")
+    if asked.id != envelope.id:
+        raise Failure(INVALID_REQUEST, "the payload's id is not the envelope's")
+    return asked
+
+
+def read_response(envelope: Envelope, method: str) -> Any:
+    """Return the result that an envelope holds.
+
+    Raises RemoteError for an error, or for something that is no response.
+    """
+    try:
+        answer = envelope.payload_as(Response)
+    except DecodeError as error:
+        raise RemoteError(
+            envelope.sender, method, code=INVALID_REQUEST, message=f"answered nonsense, {error}"
+        ) from None
+    if answer.error is not None:
+        wrong = answer.error
+        raise RemoteError(
+            envelope.sender, method, code=wrong.code, message=wrong.message, data=wrong.data
+        )
+    return answer.result
+
+
+def fulfils(envelope: Envelope, proposal: Envelope) -> bool:
+    """Tell whether an envelope is a request for exactly what was proposed, to whom it was."""
+    kind, proposed = Kind.parse(envelope.kind), Kind.parse(proposal.kind)
+    if kind.family != kinds.REQUEST or kind[1:] != proposed[1:] or envelope.to != proposal.to:
+        return False
+    try:
+        asked, wanted = envelope.payload_as(Request), proposal.payload_as(Proposal)
+    except DecodeError:
+        return False
+    return asked.method == wanted.method and _bare(asked.params) == _bare(wanted.params)
+
+
+def _bare(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name != "_meta"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +135,7 @@ class ToolResult:
         """The result as a value: the structured one where there is one, else the text."""
         if self.structured is None:
             return self.text
-        if isinstance(self.structured, dict) and self.structured.keys() == {"result"}:
-            return self.structured["result"]
-        return self.structured
+        return self.structured["result"] if self.meta.get(WRAPPED) is True else self.structured
 
     @classmethod
     def from_json(cls, value: Any) -> "ToolResult":

@@ -68,6 +68,11 @@ class MemoryGateway:
         self._delivering = False
         self._pod = self._new_pod()
 
+    def add(self, participant: str, capabilities: Sequence[Mapping[str, Any]]) -> None:
+        """Let one more participant in from now on."""
+        self._standings.append(Standing(participant, Capabilities(capabilities), False))
+        self._perform(self._pod.reconfigure(self._standings, self._clock()))
+
     def connect(
         self,
         participant: str,

@@ -516,6 +516,9 @@ class Pod:
         }
         if more:
             payload["more"] = True
+        # Whoever is cut off before anything came can resume from here.
+        if latest := self.log.read(self.log.end - 1, 1):
+            payload["position"] = latest[0].id
         return self._system(kinds.WELCOME, payload, now)
 
     def _broadcast_expiry(self, node: Node, now: float) -> Broadcast:

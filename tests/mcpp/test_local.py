@@ -148,7 +148,8 @@ def test_an_agent_that_the_local_pod_does_not_know_is_added(
 ) -> None:
     monkeypatch.chdir(pod.folder.parent)
     address = local.locate("me", {})
-    assert address == local.Address(pod.url, pod.token("me") or "")
+    assert address == local.Address(pod.url, pod.token("me") or "", fresh=True)
+    assert local.locate("me", {}) == local.Address(pod.url, address.token)
 
 
 def test_without_any_pod_the_error_says_what_to_do(

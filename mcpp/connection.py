@@ -1,0 +1,367 @@
+"""A session kept connected: opens lines, reads them, opens new ones, and settles who waits.
+
+One task (`keep`) owns the line. All others talk to the session and wait for what that task brings.
+"""
+
+import copy
+import logging
+import random
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from mcpp.envelope import Envelope
+from mcpp.errors import (
+    BusyError,
+    ClosedError,
+    ConnectionLostError,
+    McppError,
+    Refused,
+    UnreachableError,
+)
+from mcpp.session import (
+    Answered,
+    Delivery,
+    Echoed,
+    Effect,
+    Gap,
+    Joined,
+    Noted,
+    Refusal,
+    Session,
+    Unreadable,
+    is_final,
+)
+from mcpp.transport import ABNORMAL, Connector, Transport, TransportClosed
+
+log = logging.getLogger("mcpp")
+
+_FIRST_BACKOFF_SECONDS: Final = 0.1
+_LAST_BACKOFF_SECONDS: Final = 10.0
+# Notes on a request (progress, opinions) beyond this many unread ones push out the oldest.
+_KEPT_NOTES: Final = 64
+# What was sent without waiting gets this long to be echoed when the connection is left.
+_LEAVE_SECONDS: Final = 2.0
+
+
+def backoff(attempt: int) -> float:
+    """Return how long to wait before attempt number `attempt`: ever longer, never in step."""
+    longest = min(_LAST_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0 ** min(attempt, 16))
+    return random.uniform(longest / 2, longest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a connection behaves. The defaults suit an agent."""
+
+    buffer_messages: int = 1024  # kept for the reader; beyond that the line is dropped and resumed
+    unechoed_messages: int = 1024  # on their way; beyond that `send` waits, whatever `wait` says
+    rate_limit_seconds: float = 30.0  # waited out for one envelope; 0 raises at once
+    open_seconds: float = 10.0  # for a line to be opened and welcomed
+    keep_trying: bool = False  # also while the gateway cannot be reached at first
+    backoff: Callable[[int], float] = backoff
+    ssl_context: ssl.SSLContext | None = None
+
+
+@dataclass(slots=True)
+class _Waiter:
+    """One who waits for an echo."""
+
+    _event: anyio.Event = field(default_factory=anyio.Event)
+    _outcome: Envelope | McppError | None = None
+
+    def settle(self, outcome: Envelope | McppError) -> None:
+        self._outcome = outcome
+        self._event.set()
+
+    async def wait(self) -> Envelope:
+        await self._event.wait()
+        assert self._outcome is not None
+        if isinstance(self._outcome, McppError):
+            raise self._outcome
+        return self._outcome
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What comes back on a request: notes on the way, then the answer."""
+
+    _notes: deque[Envelope] = field(default_factory=lambda: deque(maxlen=_KEPT_NOTES))
+    _answer: Envelope | McppError | None = None
+    _event: anyio.Event = field(default_factory=anyio.Event)
+
+    def note(self, envelope: Envelope) -> None:
+        """Add a note."""
+        self._notes.append(envelope)
+        self._event.set()
+
+    def settle(self, answer: Envelope | McppError) -> None:
+        """End the exchange with an answer or an error."""
+        self._answer = answer
+        self._event.set()
+
+    async def next(self) -> tuple[Envelope, bool]:
+        """Return the next note, or the answer with True."""
+        while not self._notes:
+            if isinstance(self._answer, McppError):
+                raise self._answer
+            if self._answer is not None:
+                return self._answer, True
+            self._event = anyio.Event()
+            await self._event.wait()
+        return self._notes.popleft(), False
+
+
+class Connection:
+    """A session, the line it uses now, and those who wait. Owns the line."""
+
+    def __init__(
+        self,
+        session: Session,
+        connector: Connector,
+        options: Options,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.session = session
+        self.failure: ConnectionLostError | None = None
+        self._connector = connector
+        self._options = options
+        self._clock = clock
+        self._transport: Transport | None = None
+        self._line: anyio.CancelScope | None = None
+        self._tasks: TaskGroup | None = None
+        self._timer_at: float | None = None
+        self._waiters: dict[str, _Waiter] = {}
+        self._exchanges: dict[str, Exchange] = {}
+        self._arrived = anyio.Event()
+        self._settled: anyio.Event | None = None
+
+    # --- what others do ---
+
+    async def send(
+        self, envelope: Envelope, *, wait: bool = True, rate_limit_seconds: float | None = None
+    ) -> Envelope:
+        """Send an envelope; return its echo, or itself at once without `wait`.
+
+        Raises Refused, or ConnectionLostError once there is no way back.
+        """
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        session = self.session
+        while len(session.outgoing) >= self._options.unechoed_messages and self.failure is None:
+            await self._settlement()
+        self.check()
+        patience = (
+            self._options.rate_limit_seconds if rate_limit_seconds is None else rate_limit_seconds
+        )
+        session.send(envelope, give_up_at=self._clock() + patience)
+        if not wait:
+            await self._transmit()
+            return envelope
+        waiter = self._waiters[envelope.id] = _Waiter()
+        try:
+            await self._transmit()
+            return await waiter.wait()
+        except BaseException:
+            # Whoever gave up waiting gave up sending, where that can still be undone.
+            session.outgoing.discard(envelope.id)
+            raise
+        finally:
+            self._waiters.pop(envelope.id, None)
+
+    async def next(self) -> Delivery | Gap:
+        """Return what comes next, waiting for it. Raises ConnectionLostError at the end."""
+        while True:
+            item = self.session.take()
+            if item is not None:
+                if self.session.should_rejoin and self._line is not None:
+                    self._line.cancel()
+                return item
+            self.check()
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+
+    def expect(self, asking: Envelope, participant: str) -> Exchange:
+        """Expect what this participant says to a request, or to whoever fulfils a proposal."""
+        self.check()
+        exchange = self._exchanges[asking.id] = Exchange()
+        self.session.expect(asking, participant)
+        return exchange
+
+    def forget(self, id: str) -> None:
+        """Expect nothing more on the request or proposal with this id."""
+        self.session.forget(id)
+        self._exchanges.pop(id, None)
+
+    def check(self) -> None:
+        """Raise the error that ended the connection, if one has."""
+        if self.failure is not None:
+            # A copy, for each who raises it adds a traceback.
+            raise copy.copy(self.failure)
+
+    async def leave(self) -> None:
+        """Give what is still on its way a moment to arrive."""
+        with anyio.move_on_after(_LEAVE_SECONDS):
+            while len(self.session.outgoing) and self.failure is None:
+                await self._settlement()
+
+    def end(self, failure: ConnectionLostError) -> None:
+        """End for good: whoever waits gets the error, and so does whoever comes later."""
+        self.failure = self.failure or failure
+        for waiter in self._waiters.values():
+            waiter.settle(copy.copy(self.failure))
+        for exchange in self._exchanges.values():
+            exchange.settle(copy.copy(self.failure))
+        self._arrived.set()
+        self._tell_settled()
+
+    # --- keeping the line ---
+
+    async def keep(self, tasks: TaskGroup, *, task_status: TaskStatus[None]) -> None:
+        """Keep a line open until the connection ends for good; `started` when first joined."""
+        self._tasks = tasks
+        self._task_status: TaskStatus[None] | None = task_status
+        try:
+            await self._keep()
+        except ConnectionLostError as error:
+            self.end(error)
+            if self._task_status is not None:
+                raise
+
+    async def _keep(self) -> None:
+        attempt = 0
+        while True:
+            transport = await self._open()
+            if transport is not None:
+                closed = await self._use(transport)
+                if is_final(closed.code):
+                    raise ClosedError(closed.code, closed.reason)
+                if self.session.joined:
+                    attempt = 0
+                if closed is _REJOIN:
+                    continue
+                log.info("line lost (%d %s), reconnecting", closed.code, closed.reason)
+            await anyio.sleep(self._options.backoff(attempt))
+            attempt += 1
+
+    async def _open(self) -> Transport | None:
+        """Open a line; None where that failed and may be tried again."""
+        try:
+            with anyio.fail_after(self._options.open_seconds):
+                return await self._connector.open(self.session.join())
+        except TimeoutError:
+            error = UnreachableError("its address", f"no answer in {self._options.open_seconds} s")
+        except UnreachableError as unreachable:
+            error = unreachable
+        first = self._task_status is not None
+        if first and not self._options.keep_trying and not isinstance(error, BusyError):
+            raise error
+        log.warning("%s; trying again", error)
+        return None
+
+    async def _use(self, transport: Transport) -> TransportClosed:
+        """Read a line to its end and tell how it ended."""
+        closed: TransportClosed | ConnectionLostError = _REJOIN
+        self._transport = transport
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._line = tasks.cancel_scope
+                tasks.start_soon(transport.keep_alive)
+                try:
+                    await self._read(transport)
+                except (TransportClosed, ConnectionLostError) as error:
+                    closed = error
+                except TimeoutError:
+                    closed = TransportClosed(ABNORMAL, "no welcome came")
+                tasks.cancel_scope.cancel()
+        finally:
+            self._transport = self._line = None
+            await transport.aclose()
+        if isinstance(closed, ConnectionLostError):
+            raise closed
+        return closed
+
+    async def _read(self, transport: Transport) -> None:
+        with anyio.fail_after(self._options.open_seconds):
+            while not self.session.joined:
+                self._process(await transport.receive())
+        await self._transmit()
+        while True:
+            self._process(await transport.receive())
+            if self.session.outgoing.waiting:
+                await self._transmit()
+
+    async def _transmit(self) -> None:
+        now = self._clock()
+        texts = self.session.transmit(now)
+        if texts and self._transport is not None:
+            await self._transport.send(texts)
+        due = self.session.outgoing.wake_at(now) if self.session.live else None
+        if due is not None and (self._timer_at is None or due < self._timer_at) and self._tasks:
+            self._timer_at = due
+            self._tasks.start_soon(self._transmit_at, due)
+
+    async def _transmit_at(self, due: float) -> None:
+        await anyio.sleep(max(0.0, due - self._clock()))
+        if self._timer_at == due:
+            self._timer_at = None
+        await self._transmit()
+
+    # --- what a line brings ---
+
+    def _process(self, texts: Sequence[bytes]) -> None:
+        now = self._clock()
+        receive = self.session.receive
+        for text in texts:
+            for effect in receive(text, now):
+                self._apply(effect)
+        self._arrived.set()
+
+    def _apply(self, effect: Effect) -> None:
+        match effect:
+            case Echoed(envelope):
+                self._settle(envelope.id, envelope)
+            case Refusal(envelope, details) if envelope is not None:
+                refused = Refused(envelope, details)
+                if not self._settle(envelope.id, refused):
+                    log.warning("%s", refused)
+            case Refusal(details=details):
+                log.warning("the gateway complains, %s: %s", details.error, details.message)
+            case Answered(id, envelope):
+                if id in self._exchanges:
+                    self._exchanges.pop(id).settle(envelope)
+            case Noted(id, envelope):
+                if id in self._exchanges:
+                    self._exchanges[id].note(envelope)
+            case Joined():
+                if self._task_status is not None:
+                    self._task_status.started()
+                    self._task_status = None
+            case Unreadable(error):
+                log.error("an envelope that cannot be read was passed over: %s", error)
+
+    def _settle(self, id: str, outcome: Envelope | McppError) -> bool:
+        waiter = self._waiters.get(id)
+        if waiter is not None:
+            waiter.settle(outcome)
+        self._tell_settled()
+        return waiter is not None
+
+    def _tell_settled(self) -> None:
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
+
+    async def _settlement(self) -> None:
+        if self._settled is None:
+            self._settled = anyio.Event()
+        await self._settled.wait()
+
+
+# We dropped the line ourselves, to be told again what did not fit.
+_REJOIN: Final = TransportClosed(1000, "rejoining")

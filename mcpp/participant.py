@@ -1,0 +1,323 @@
+"""An agent: what it does when something is said, and what others may ask of it.
+
+agent = mcpp.Participant("researcher")
+
+@agent.tool
+async def search(query: str, limit: int = 10) -> list[str]: ...
+
+@agent.on("chat")
+async def answer(message: mcpp.Message) -> None: ...
+
+mcpp.run(agent)
+"""
+
+import inspect
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, overload
+
+import anyio
+from anyio.abc import ObjectReceiveStream
+
+from mcpp import kinds, rpc
+from mcpp.connection import Options
+from mcpp.errors import CallError, ConnectionLostError, Refused
+from mcpp.filters import Filter
+from mcpp.globs import compile_glob
+from mcpp.message import Message
+from mcpp.offers import Prompt, Resource
+from mcpp.pod import OnGap, Pod, connect
+from mcpp.rpc import Failure
+from mcpp.server import Method, Server
+from mcpp.session import Gap
+from mcpp.tasks import background
+from mcpp.tools import Tool, ToolCall
+
+Handler = Callable[[Message], Awaitable[None]]
+Task = Callable[[Pod], Awaitable[None]]
+Policy = Callable[[Message], Awaitable[bool | str | None]]
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Waiting for the handlers; beyond that the pod's own bounded buffer holds the rest.
+_QUEUED_MESSAGES: Final = 64
+
+log = logging.getLogger("mcpp")
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscription:
+    matches: Callable[[str], bool]
+    own: bool
+    handler: Handler
+
+
+class Participant:
+    """An agent, described once and run against any pod. Owns its handlers and tools, no line."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        filter: Filter | None = None,
+        last: int | None = None,
+        options: Options = Options(keep_trying=True),  # noqa: B008  (frozen)
+    ) -> None:
+        self.name = name
+        self._filter = filter
+        self._last = last
+        self._options = options
+        self._on_gap: OnGap | None = None
+        self._subscriptions: list[_Subscription] = []
+        self._tasks: list[Task] = []
+        self._tools: dict[str, Tool] = {}
+        self._resources: dict[str, Resource] = {}
+        self._prompts: dict[str, Prompt] = {}
+        self._methods: dict[str, Method] = {
+            "ping": self._ping,
+            "tools/list": self._list_tools,
+            rpc.TOOLS_CALL: self._call_tool,
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._get_prompt,
+        }
+
+    # --- describing it ---
+
+    def on(self, kind: str = "*", *, own: bool = False) -> Callable[[Handler], Handler]:
+        """Have a function called for each message whose kind matches a glob, one after another.
+
+        Never for our own messages unless `own`, and never for replayed history.
+        """
+
+        def subscribe(handler: Handler) -> Handler:
+            self._subscriptions.append(_Subscription(compile_glob(kind), own, handler))
+            return handler
+
+        return subscribe
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(
+        self, /, *, name: str | None = None, description: str | None = None
+    ) -> Callable[[F], F]: ...
+    def tool(
+        self,
+        function: F | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> F | Callable[[F], F]:
+        """Let others call a function; its schema comes from the type hints."""
+
+        def offer(function: F) -> F:
+            tool = Tool.from_function(function, name, description)
+            self._tools[tool.name] = tool
+            return function
+
+        return offer if function is None else offer(function)
+
+    def resource(
+        self, uri: str, *, name: str | None = None, mime_type: str = "text/plain"
+    ) -> Callable[[F], F]:
+        """Let others read what a function without arguments returns: a text or bytes."""
+
+        def offer(function: F) -> F:
+            self._resources[uri] = Resource(uri, name or uri, mime_type, function)
+            return function
+
+        return offer
+
+    def prompt(self, function: F) -> F:
+        """Let others get the text or messages that a function makes of its arguments."""
+        prompt = Prompt.from_function(function)
+        self._prompts[prompt.name] = prompt
+        return function
+
+    def method(self, name: str) -> Callable[[Method], Method]:
+        """Serve a JSON-RPC method of our own, or one of MCP's in another way."""
+
+        def offer(method: Method) -> Method:
+            self._methods[name] = method
+            return method
+
+        return offer
+
+    def policy(self, decide: Policy) -> Policy:
+        """Decide on others' proposals: True fulfils, a text rejects, None leaves it to others."""
+
+        async def judge(message: Message) -> None:
+            verdict = await decide(message)
+            if verdict is True:
+                try:
+                    await message.pod.fulfil(message)
+                except (CallError, Refused) as error:
+                    log.info("a fulfilled proposal failed: %s", error)
+            elif verdict is not None:
+                await message.pod.reject(message, verdict or "rejected")
+
+        self.on(f"{kinds.PROPOSAL}:*")(judge)
+        return decide
+
+    def task(self, function: Task) -> Task:
+        """Have a function run beside the handlers from the moment we have joined."""
+        self._tasks.append(function)
+        return function
+
+    def on_gap(self, function: Callable[[Gap], Awaitable[None] | None]) -> OnGap:
+        """Have a function called where envelopes were missed."""
+        self._on_gap = function
+        return function
+
+    # --- running it ---
+
+    @property
+    def joining(self) -> dict[str, Any]:
+        """What this agent asks for when it connects, as `connect` takes it."""
+        return {
+            "filter": self._filter,
+            "last": self._last,
+            "own": True,
+            "on_gap": self._on_gap,
+            "options": self._options,
+        }
+
+    async def run(self, url: str | None = None, *, token: str | None = None) -> None:
+        """Connect and serve until the connection ends for good, or this is cancelled."""
+        connecting = connect(url, token=token, name=self.name, **self.joining)
+        async with connecting as pod:
+            await self.serve(pod)
+
+    async def serve(self, pod: Pod, on_error: Callable[[Exception], None] | None = None) -> None:
+        """Serve a pod that was opened with `own=True`."""
+        sender, receiver = anyio.create_memory_object_stream[tuple[Handler, Message]](
+            _QUEUED_MESSAGES
+        )
+        async with background() as tasks, sender, receiver:
+            tasks.start_soon(self._handle, receiver, on_error)
+            for task in self._tasks:
+                tasks.start_soon(self._guard, task, pod, on_error)
+            server = Server(self._methods, tasks)
+            async for message in pod:
+                await server.receive(message)
+                if message.replayed:
+                    continue
+                for subscription in self._subscriptions:
+                    if subscription.matches(message.kind) and (
+                        subscription.own or message.sender != pod.me
+                    ):
+                        await sender.send((subscription.handler, message))
+
+    @asynccontextmanager
+    async def beside(self, connecting: AbstractAsyncContextManager[Pod]) -> AsyncIterator[Pod]:
+        """Serve a pod beside the block. What handlers and tasks raise comes out at its end."""
+        errors: list[Exception] = []
+
+        async def serve(pod: Pod) -> None:
+            try:
+                await self.serve(pod, errors.append)
+            except ConnectionLostError as error:
+                errors.append(error)
+
+        async with connecting as pod, background() as tasks:
+            tasks.start_soon(serve, pod)
+            yield pod
+        if errors:
+            raise errors[0] if len(errors) == 1 else ExceptionGroup("an agent failed", errors)
+
+    async def _handle(
+        self,
+        receiver: ObjectReceiveStream[tuple[Handler, Message]],
+        on_error: Callable[[Exception], None] | None,
+    ) -> None:
+        async for handler, message in receiver:
+            await self._guard(handler, message, on_error)
+
+    async def _guard(
+        self,
+        function: Callable[[Any], Awaitable[None]],
+        argument: Any,
+        on_error: Callable[[Exception], None] | None,
+    ) -> None:
+        """Run something of the agent's. Its failure is its own: the agent goes on."""
+        try:
+            outcome = function(argument)
+            if inspect.isawaitable(outcome):
+                await outcome
+        except ConnectionLostError:
+            pass  # told to whoever serves
+        except Exception as error:
+            if on_error is None:
+                log.exception("%s of %s failed", getattr(function, "__name__", "?"), self.name)
+            else:
+                on_error(error)
+
+    # --- what it answers ---
+
+    async def _ping(self, params: dict[str, Any], call: ToolCall) -> Any:
+        return {}
+
+    async def _list_tools(self, params: dict[str, Any], call: ToolCall) -> Any:
+        return {"tools": [tool.to_json() for tool in self._tools.values()]}
+
+    async def _call_tool(self, params: dict[str, Any], call: ToolCall) -> Any:
+        tool = self._tools.get(params.get("name", ""))
+        if tool is None:
+            raise Failure(rpc.INVALID_PARAMS, f"{self.name} has no tool {params.get('name')!r}")
+        arguments = params.get("arguments", {})
+        if not isinstance(arguments, dict):
+            raise Failure(rpc.INVALID_PARAMS, "$.arguments: must be an object")
+        return (await tool.run(arguments, call)).to_json()
+
+    async def _list_resources(self, params: dict[str, Any], call: ToolCall) -> Any:
+        return {"resources": [resource.to_json() for resource in self._resources.values()]}
+
+    async def _list_templates(self, params: dict[str, Any], call: ToolCall) -> Any:
+        return {"resourceTemplates": []}
+
+    async def _read_resource(self, params: dict[str, Any], call: ToolCall) -> Any:
+        resource = self._resources.get(params.get("uri", ""))
+        if resource is None:
+            raise Failure(rpc.RESOURCE_NOT_FOUND, f"no resource {params.get('uri')!r}")
+        return {"contents": [await resource.read()]}
+
+    async def _list_prompts(self, params: dict[str, Any], call: ToolCall) -> Any:
+        return {"prompts": [prompt.to_json() for prompt in self._prompts.values()]}
+
+    async def _get_prompt(self, params: dict[str, Any], call: ToolCall) -> Any:
+        prompt = self._prompts.get(params.get("name", ""))
+        if prompt is None:
+            raise Failure(rpc.INVALID_PARAMS, f"{self.name} has no prompt {params.get('name')!r}")
+        return await prompt.get(params.get("arguments", {}))
+
+
+def run(agent: Participant, *, url: str | None = None, token: str | None = None) -> None:
+    """Run an agent until Ctrl-C or SIGTERM.
+
+    It finds its pod by `url` and `token`, by MCPP_URL and MCPP_TOKEN, or in `.mcpp/`, where
+    `mcpp up` runs one; a token that is missing there is made.
+
+    Raises ConnectionLostError when the gateway ends it for good.
+    """
+
+    async def main() -> None:
+        async with background() as tasks:
+            scope = anyio.CancelScope()
+            tasks.start_soon(_cancel_at_signal, scope)
+            with scope:
+                await agent.run(url, token=token)
+
+    anyio.run(main)
+
+
+async def _cancel_at_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return

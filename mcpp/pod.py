@@ -1,0 +1,421 @@
+"""A participant's handle on its pod.
+
+async with mcpp.connect(url, token=token) as pod:
+    await pod.send("chat", {"text": "hello"})
+    async for message in pod:
+        ...
+"""
+
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import anyio
+
+from mcpp import kinds, local, mint, payloads, rpc
+from mcpp.connection import Connection, Options
+from mcpp.envelope import Context, Envelope
+from mcpp.errors import ClosedError, DecodeError, NoAnswerError, PodNotFoundError, ToolError
+from mcpp.filters import Filter
+from mcpp.kinds import Kind
+from mcpp.message import Message
+from mcpp.payloads import ContextInfo, ParticipantInfo
+from mcpp.proposals import OpenProposal
+from mcpp.rpc import TOOLS_CALL, ToolResult
+from mcpp.scope import ContextScope
+from mcpp.session import Gap, Session
+from mcpp.tasks import background
+from mcpp.transport import Connector
+from mcpp.websocket import WebSocketConnector
+
+OnGap = Callable[[Gap], Awaitable[None] | None]
+OnProgress = Callable[["Progress"], Awaitable[None] | None]
+
+CALL_SECONDS: Final = 60.0
+# For a running gateway to learn of a token that was just made for it.
+NEW_TOKEN_SECONDS: Final = 5.0
+
+log = logging.getLogger("mcpp")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far whoever was asked says it is."""
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+@asynccontextmanager
+async def connect(
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    name: str | None = None,
+    filter: Filter | None = None,
+    last: int | None = None,
+    after: str | None = None,
+    own: bool = False,
+    on_gap: OnGap | None = None,
+    options: Options = Options(),  # noqa: B008  (frozen)
+) -> AsyncIterator["Pod"]:
+    """Connect to a pod and stay connected: `async with connect(url, token=token) as pod`.
+
+    Args:
+        name: who we expect to be; without a url, also whose token the local pod gives.
+        filter: what the gateway should send of what others say.
+        last: so many envelopes of history first, marked as replayed.
+        after: go on after this envelope, as `pod.position` gave it in an earlier life.
+        own: iterate over our own envelopes too.
+        on_gap: called where envelopes were missed, before the ones that follow.
+
+    Raises JoinError, WrongParticipantError or UnreachableError when it cannot begin. Afterwards it
+    reconnects by itself, until a final close code.
+    """
+    if url is not None and token is not None:
+        address = local.Address(url, token)
+    elif name is not None:
+        address = local.locate(name)
+    else:
+        raise PodNotFoundError("give a url and a token, or a name for the local pod")
+    session = Session(name, filter=filter, last=last, after=after, capacity=options.buffer_messages)
+    connector = WebSocketConnector(
+        address.url,
+        address.token,
+        options.ssl_context,
+        unknown_until=time.monotonic() + NEW_TOKEN_SECONDS if address.fresh else 0.0,
+    )
+    async with open_pod(session, connector, own=own, on_gap=on_gap, options=options) as pod:
+        yield pod
+
+
+@asynccontextmanager
+async def open_pod(
+    session: Session,
+    connector: Connector,
+    *,
+    own: bool = False,
+    on_gap: OnGap | None = None,
+    options: Options = Options(),  # noqa: B008  (frozen)
+) -> AsyncIterator["Pod"]:
+    """Connect a session through any transport. `connect` is this with a WebSocket."""
+    connection = Connection(session, connector, options)
+    async with background() as tasks:
+        try:
+            await tasks.start(connection.keep, tasks)
+            yield Pod(connection, own=own, on_gap=on_gap)
+            await connection.leave()
+        finally:
+            connection.end(ClosedError(1000, "we have left"))
+
+
+class Pod:
+    """A pod as one participant sees it. Iterate over it in one place for what others say."""
+
+    def __init__(
+        self, connection: Connection, *, own: bool = False, on_gap: OnGap | None = None
+    ) -> None:
+        self._connection = connection
+        self._session = connection.session
+        self._own = own
+        self._on_gap = on_gap
+
+    # --- what it knows ---
+
+    @property
+    def me(self) -> str:
+        """Our own name, as the gateway knows us."""
+        return self._session.name
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return "" if self._session.pod is None else self._session.pod.name
+
+    @property
+    def participants(self) -> Mapping[str, ParticipantInfo]:
+        """Who is here now, ourselves too, and what each may send."""
+        return MappingProxyType(self._session.participants)
+
+    @property
+    def contexts(self) -> Mapping[str, ContextInfo]:
+        """The contexts that live now, by id."""
+        return MappingProxyType(self._session.contexts)
+
+    @property
+    def position(self) -> str | None:
+        """The last envelope received: `connect(after=…)` goes on from there."""
+        return self._session.position
+
+    @property
+    def limits(self) -> Mapping[str, object]:
+        """The gateway's limits."""
+        return MappingProxyType(self._session.limits)
+
+    # --- what others say ---
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Return the next message in the log's order. Raises ConnectionLostError at the end."""
+        while True:
+            item = await self._connection.next()
+            if isinstance(item, Gap):
+                await self._tell_gap(item)
+            elif self._own or item.envelope.sender != self._session.name:
+                return Message(self, item.envelope, item.replayed)
+
+    async def _tell_gap(self, gap: Gap) -> None:
+        if self._on_gap is None:
+            log.warning("envelopes of pod %r were missed (%s)", self.name, gap)
+            return
+        outcome = self._on_gap(gap)
+        if inspect.isawaitable(outcome):
+            await outcome
+
+    # --- what we say ---
+
+    async def send(
+        self,
+        kind: str,
+        payload: Any = None,
+        *,
+        to: Iterable[str] | None = None,
+        correlation_id: str | None = None,
+        context: Context | ContextScope | str | None = None,
+        wait: bool = True,
+        rate_limit_seconds: float | None = None,
+    ) -> Envelope:
+        """Send an envelope and return its echo, which says that everybody gets it.
+
+        With `wait=False` it returns at once, and a refusal is only logged. A rate limit is waited
+        out for up to `rate_limit_seconds`.
+
+        Raises Refused, DecodeError for what breaks a rule of the protocol, or ConnectionLostError.
+        """
+        envelope = self._envelope(kind, payload, to, correlation_id, context)
+        echo = await self._connection.send(
+            envelope, wait=wait, rate_limit_seconds=rate_limit_seconds
+        )
+        if isinstance(context, ContextScope):
+            context.told()
+        return echo
+
+    def context(
+        self,
+        type: str | None = None,
+        *,
+        id: str | None = None,
+        parent: Context | ContextScope | str | None = None,
+        **metadata: Any,
+    ) -> ContextScope:
+        """Open a sub-context: `async with pod.context("reasoning", trigger="…") as thinking`."""
+        parent_id = parent if isinstance(parent, str | None) else parent.id
+        return ContextScope(self, type, id=id, parent=parent_id, metadata=metadata)
+
+    async def set_filter(self, filter: Filter) -> None:
+        """Have the gateway send only what passes; it is in force when this returns.
+
+        Raises Refused with `invalid_filter`.
+        """
+        await self.send(kinds.SET_FILTER, {"filter": filter.to_json()})
+
+    # --- requests ---
+
+    async def call(
+        self,
+        to: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        timeout: float | None = None,
+        context: Context | ContextScope | str | None = None,
+        on_progress: OnProgress | None = None,
+        **named: Any,
+    ) -> ToolResult:
+        """Call a participant's tool: `await pod.call("files", "read_file", path="notes.md")`.
+
+        Arguments whose names are taken here go into the mapping `arguments`.
+
+        Raises NoAnswerError, RemoteError, ToolError (all CallError) or Refused.
+        """
+        params = {"name": tool, "arguments": {**(arguments or {}), **named}}
+        value = await self.request(
+            to, TOOLS_CALL, params, timeout=timeout, context=context, on_progress=on_progress
+        )
+        result = ToolResult.from_json(value)
+        if result.is_error:
+            raise ToolError(to, tool, result)
+        return result
+
+    async def request(
+        self,
+        to: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        correlation_id: str | None = None,
+        context: Context | ContextScope | str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """Ask a participant by JSON-RPC and return the result. `timeout` defaults to a minute.
+
+        When it is cancelled or the time is up, whoever was asked is told so.
+
+        Raises NoAnswerError, RemoteError or Refused.
+        """
+        timeout = CALL_SECONDS if timeout is None else timeout
+        params = dict(params or {})
+        name = params.get("name")
+        id = mint.new_id()
+        if on_progress is not None:
+            params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
+        envelope = self._envelope(
+            str(Kind(kinds.REQUEST, method, name if isinstance(name, str) else None)),
+            rpc.request(id, method, params),
+            [to],
+            correlation_id,
+            context,
+            id=id,
+        )
+        exchange = self._connection.expect(envelope, to)
+        try:
+            with anyio.fail_after(timeout):
+                await self._connection.send(envelope)
+                if isinstance(context, ContextScope):
+                    context.told()
+                while True:
+                    heard, answered = await exchange.next()
+                    if answered:
+                        return rpc.read_response(heard, method)
+                    if on_progress is not None:
+                        await _tell_progress(heard, on_progress)
+        except TimeoutError:
+            await self._cancel(envelope, to, "timed out")
+            raise NoAnswerError(to, str(name or method), timeout) from None
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._cancel(envelope, to, "cancelled")
+            raise
+        finally:
+            self._connection.forget(envelope.id)
+
+    async def notify(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        to: Iterable[str] | None = None,
+        correlation_id: str | None = None,
+        wait: bool = True,
+    ) -> Envelope:
+        """Send a JSON-RPC notification."""
+        kind = str(Kind(kinds.NOTIFICATION, method))
+        payload = rpc.notification(method, params or {})
+        return await self.send(kind, payload, to=to, correlation_id=correlation_id, wait=wait)
+
+    async def _cancel(self, request: Envelope, to: str, reason: str) -> None:
+        if self._connection.failure is None:
+            params = {"requestId": request.id, "reason": reason}
+            await self.notify(rpc.CANCELLED, params, to=[to], correlation_id=request.id, wait=False)
+
+    # --- proposals ---
+
+    async def propose(
+        self,
+        to: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        context: Context | ContextScope | str | None = None,
+        **named: Any,
+    ) -> OpenProposal:
+        """Propose a call of a participant's tool that we may not make ourselves.
+
+        Somebody who may can fulfil it; then `await proposal.result()` returns the tool's answer.
+        """
+        params = {"name": tool, "arguments": {**(arguments or {}), **named}}
+        envelope = self._envelope(
+            str(Kind(kinds.PROPOSAL, TOOLS_CALL, tool)),
+            {"method": TOOLS_CALL, "params": params},
+            [to],
+            None,
+            context,
+        )
+        exchange = self._connection.expect(envelope, to)
+        try:
+            await self._connection.send(envelope)
+        except BaseException:
+            self._connection.forget(envelope.id)
+            raise
+        if isinstance(context, ContextScope):
+            context.told()
+        return OpenProposal(self, envelope, exchange)
+
+    async def fulfil(self, proposal: Message | Envelope, *, timeout: float | None = None) -> Any:
+        """Make the request that somebody proposed, and return its result.
+
+        Raises DecodeError for what is no proposal to one participant, and what `request` raises.
+        """
+        envelope = proposal.envelope if isinstance(proposal, Message) else proposal
+        proposed = envelope.payload_as(payloads.Proposal)
+        if envelope.to is None or len(envelope.to) != 1:
+            raise DecodeError("$.to", "must name the one participant that is to be asked")
+        return await self.request(
+            envelope.to[0],
+            proposed.method,
+            proposed.params,
+            timeout=timeout,
+            correlation_id=envelope.id,
+            context=None if envelope.context is None else envelope.context.id,
+        )
+
+    async def reject(
+        self, proposal: Message | Envelope, reason: str, text: str | None = None
+    ) -> Envelope:
+        """Speak against a proposal. It stays open: others may still fulfil it."""
+        return await self.send(
+            kinds.REJECT,
+            payloads.Reject(reason=reason, text=text),
+            to=[proposal.sender],
+            correlation_id=proposal.id,
+        )
+
+    def _envelope(
+        self,
+        kind: str,
+        payload: Any,
+        to: Iterable[str] | None,
+        correlation_id: str | None,
+        context: Context | ContextScope | str | None,
+        id: str | None = None,
+    ) -> Envelope:
+        return mint.new_envelope(
+            kind,
+            payload,
+            sender=self._session.name,
+            to=to,
+            correlation_id=correlation_id,
+            context=context.describe() if isinstance(context, ContextScope) else context,
+            id=id,
+        )
+
+
+async def _tell_progress(envelope: Envelope, on_progress: OnProgress) -> None:
+    params = envelope.payload.get("params", {}) if isinstance(envelope.payload, dict) else {}
+    if isinstance(params, dict) and isinstance(params.get("progress"), int | float):
+        outcome = on_progress(
+            Progress(params["progress"], params.get("total"), params.get("message"))
+        )
+        if inspect.isawaitable(outcome):
+            await outcome

@@ -1,0 +1,80 @@
+"""Proposals: asking for what one may not request, so that somebody who may can do it.
+
+A request that carries the proposal's id fulfils it; the first one in the log's order wins, and its
+answer is the proposer's too. A rejection is an opinion and closes nothing.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcpp import kinds, rpc
+from mcpp.connection import Exchange
+from mcpp.envelope import Envelope
+from mcpp.errors import ClosedError, NoAnswerError, ToolError
+from mcpp.kinds import Kind
+from mcpp.payloads import Reject
+
+if TYPE_CHECKING:
+    from mcpp.pod import Pod
+
+
+@dataclass(slots=True)
+class OpenProposal:
+    """A proposal of ours. Owns what was said to it so far."""
+
+    pod: "Pod"
+    envelope: Envelope
+    _exchange: Exchange
+    rejections: list[tuple[str, Reject]] = field(default_factory=list)
+    fulfilled_by: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The proposal's id, which a fulfilling request carries."""
+        return self.envelope.id
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """Wait until somebody fulfils the proposal, and return what its owner answers.
+
+        For a tool that is a ToolResult. It may be asked again after a timeout: a later answer
+        counts as long as the proposal is open.
+
+        Raises NoAnswerError, and what `Pod.call` raises.
+        """
+        with anyio.move_on_after(timeout):
+            return await self._result()
+        owner, kind = (self.envelope.to or ("",))[0], Kind.parse(self.envelope.kind)
+        raise NoAnswerError(owner, kind.method or "", timeout or 0.0)
+
+    async def withdraw(self, reason: str | None = None) -> Envelope:
+        """Take the proposal back. It counts unless a fulfilling request came before."""
+        payload = {} if reason is None else {"reason": reason}
+        withdrawal = await self.pod.send(
+            kinds.WITHDRAW, payload, to=self.envelope.to, correlation_id=self.id
+        )
+        self._exchange.settle(ClosedError(1000, "the proposal is withdrawn"))
+        return withdrawal
+
+    async def _result(self) -> Any:
+        while True:
+            envelope, answered = await self._exchange.next()
+            if answered:
+                return _outcome(envelope)
+            if envelope.kind == kinds.REJECT:
+                self.rejections.append((envelope.sender, envelope.payload_as(Reject)))
+            elif Kind.parse(envelope.kind).family == kinds.REQUEST:
+                self.fulfilled_by = envelope.sender
+
+
+def _outcome(envelope: Envelope) -> Any:
+    kind = Kind.parse(envelope.kind)
+    method = kind.method or ""
+    value = rpc.read_response(envelope, method)
+    if method != rpc.TOOLS_CALL:
+        return value
+    result = rpc.ToolResult.from_json(value)
+    if result.is_error:
+        raise ToolError(envelope.sender, kind.name or method, result)
+    return result

@@ -1,0 +1,127 @@
+"""Serves what others ask of a participant: requests one beside the other, each answered once."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from mcpp import kinds, rpc
+from mcpp.envelope import Envelope
+from mcpp.errors import ConnectionLostError, McppError, TooLargeError
+from mcpp.kinds import Kind
+from mcpp.message import Message
+from mcpp.rpc import Failure
+from mcpp.tools import ToolCall
+
+log = logging.getLogger("mcpp")
+
+Method = Callable[[dict[str, Any], ToolCall], Awaitable[Any]]
+
+# Beyond this many at once the next waits, and with it the log: a flood must not fill the memory.
+MAX_REQUESTS: Final = 256
+_KEPT_PROPOSALS: Final = 1024
+_CANCELLED: Final = str(Kind(kinds.NOTIFICATION, rpc.CANCELLED))
+
+
+@dataclass(slots=True)
+class _Proposal:
+    envelope: Envelope
+    closed_by: str | None = None
+
+
+@dataclass(slots=True)
+class Server:
+    """Answers requests by method. Owns those that run and the state of proposals to us."""
+
+    methods: Mapping[str, Method]
+    tasks: TaskGroup
+    _running: dict[str, tuple[str, anyio.CancelScope]] = field(default_factory=dict)
+    _proposals: dict[str, _Proposal] = field(default_factory=dict)
+    _places: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(MAX_REQUESTS))
+
+    async def receive(self, message: Message) -> None:
+        """Take note of a message in the log's order, and start to serve it if it asks us."""
+        family = Kind.parse(message.kind).family
+        if family == kinds.REQUEST and message.to == (message.pod.me,):
+            problem = self._claim(message.envelope)
+            if not message.replayed:
+                await self._places.acquire()
+                self.tasks.start_soon(self._serve, message, problem)
+        elif family == kinds.PROPOSAL and message.to == (message.pod.me,):
+            self._proposals[message.id] = _Proposal(message.envelope)
+            if len(self._proposals) > _KEPT_PROPOSALS:
+                del self._proposals[next(iter(self._proposals))]
+        elif family == kinds.WITHDRAW:
+            proposal = self._proposals.get(message.correlation_id or "")
+            if proposal is not None and proposal.envelope.sender == message.sender:
+                proposal.closed_by = proposal.closed_by or "withdrawn"
+        elif message.kind == _CANCELLED:
+            requester, scope = self._running.get(message.correlation_id or "", (None, None))
+            if scope is not None and requester == message.sender:
+                scope.cancel()
+
+    def _claim(self, envelope: Envelope) -> Failure | None:
+        """Settle which request fulfils a proposal: the first in the log's order (P-16)."""
+        proposal = self._proposals.get(envelope.correlation_id or "")
+        if proposal is None:
+            return None
+        if proposal.closed_by is not None:
+            return Failure(rpc.CLOSED_PROPOSAL, proposal.closed_by)
+        if not rpc.fulfils(envelope, proposal.envelope):
+            return Failure(rpc.INVALID_REQUEST, "this is not what was proposed")
+        proposal.closed_by = "already_fulfilled"
+        return None
+
+    async def _serve(self, message: Message, problem: Failure | None) -> None:
+        try:
+            with anyio.CancelScope() as scope:
+                self._running[message.id] = (message.sender, scope)
+                outcome = problem or await self._outcome(message)
+                await self._answer(message, outcome)
+        except ConnectionLostError:
+            pass  # nobody is left to be told
+        except McppError as error:
+            log.warning("the answer to %s of %s got lost: %s", message.kind, message.sender, error)
+        finally:
+            del self._running[message.id]
+            self._places.release()
+
+    async def _outcome(self, message: Message) -> Any:
+        try:
+            asked = rpc.read_request(message.envelope)
+            method = self.methods.get(asked.method, _unknown)
+            return await method(asked.params, ToolCall(message.pod, message.envelope))
+        except Failure as failure:
+            return failure
+        except Exception:
+            log.exception("serving %s failed", message.kind)
+            return Failure(rpc.INTERNAL_ERROR, "internal error")
+
+    async def _answer(self, message: Message, outcome: Any) -> None:
+        kind = Kind.parse(message.kind)._replace(family=kinds.RESPONSE)
+        proposal = self._proposals.get(message.correlation_id or "")
+        readers = {message.sender: None}
+        if proposal is not None:
+            readers[proposal.envelope.sender] = None
+        context = message.context
+
+        async def send(payload: Any) -> None:
+            await message.pod.send(
+                str(kind),
+                rpc.response(message.id, payload),
+                to=readers,
+                correlation_id=message.id,
+                context=None if context is None else context.id,
+            )
+
+        try:
+            await send(outcome)
+        except TooLargeError as error:
+            await send(Failure(rpc.INTERNAL_ERROR, f"the answer is too large: {error}"))
+
+
+async def _unknown(params: dict[str, Any], call: ToolCall) -> Any:
+    raise Failure(rpc.METHOD_NOT_FOUND, f"{call.pod.me} does not know this method")

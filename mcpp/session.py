@@ -1,0 +1,374 @@
+"""A participant's side of the wire without I/O: texts and time in, effects and texts out.
+
+The life of a line: `join()` says what to ask for, the first text is the welcome, then come the
+envelopes it announces as replayed, then live ones. Three promises hold across lines:
+
+- An envelope is handed out once and in the log's order. `position` is where the next line goes on;
+  ids that were seen are dropped, for a gateway that lost its log gets resent envelopes again.
+- What is sent is settled by its echo or its refusal, and sent again on a new line until then. It
+  waits for the end of the replay, which may hold the echo: then nothing needs to be sent again.
+- Echoes and answers settle before the bounded inbox. When that is full, the rest is not kept and
+  `position` stands still: a line dropped when there is room again brings it back.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from mcpp import filters, kinds, rpc
+from mcpp.codec import decode, encode
+from mcpp.envelope import Envelope
+from mcpp.errors import DecodeError, FilterError, TooLargeError, WrongParticipantError
+from mcpp.filters import Filter
+from mcpp.kinds import Kind
+from mcpp.outgoing import Outgoing
+from mcpp.payloads import (
+    ContextEvent,
+    ContextInfo,
+    Error,
+    ParticipantInfo,
+    PodInfo,
+    Presence,
+    Welcome,
+)
+from mcpp.payloads import Filter as SetFilter
+
+# Once a position is forgotten, whatever the log still holds was missed: ask for as much of it as a
+# gateway keeps by default.
+MISSED_MESSAGES: Final = 10_000
+_SEEN_IDS: Final = 2 * MISSED_MESSAGES
+_DIRECT: Final = frozenset((kinds.ERROR, kinds.FILTER_SET))
+_PROGRESS: Final = f"{kinds.NOTIFICATION}:notifications/progress"
+
+
+def is_final(code: int) -> bool:
+    """Tell whether a close code says not to come back."""
+    return 4500 <= code <= 4999
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """What to ask for when a line is opened."""
+
+    filter: Filter | None = None
+    after: str | None = None
+    last: int | None = None
+
+    def query(self) -> dict[str, str]:
+        """Return it as the members of a URL's query."""
+        asked: dict[str, str] = {}
+        if self.after is not None:
+            asked["after"] = self.after
+        if self.last is not None:
+            asked["last"] = str(self.last)
+        if self.filter is not None:
+            asked["filter"] = msgspec.json.encode(self.filter.to_json()).decode()
+        return asked
+
+
+# --- what the inbox holds ----------------------------------------------------------------------
+
+
+class Delivery(NamedTuple):
+    """An envelope for the participant; `replayed` if it is history from before it joined."""
+
+    envelope: Envelope
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Envelopes were missed here. `lost_log` tells whether the gateway itself has lost them."""
+
+    lost_log: bool
+
+
+# --- effects -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The line is up; sending may begin after `replayed` envelopes."""
+
+    replayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Echoed:
+    """An envelope of ours is in the log."""
+
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The gateway refused an envelope; None where it could not say which."""
+
+    envelope: Envelope | None
+    details: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The participant that was asked has answered a request, or a proposal's fulfilment."""
+
+    request_id: str
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """News of a request or a proposal: progress, a fulfilment, an opinion against it."""
+
+    request_id: str
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A text that is no envelope. Nothing else is lost by it."""
+
+    error: DecodeError | FilterError
+
+
+Effect: TypeAlias = Joined | Echoed | Refusal | Answered | Noted | Unreadable
+
+
+class _Question(NamedTuple):
+    participant: str
+    origins: tuple[str, ...]  # the request itself, if ours, and the proposal that it fulfils
+
+
+class Session:
+    """Everything a participant knows about its pod. Owns no connection and no clock."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        filter: Filter | None = None,
+        last: int | None = None,
+        after: str | None = None,
+        capacity: int = 1024,
+    ) -> None:
+        self.name = name or ""
+        self.filter = filter
+        self.position = after
+        self.pod: PodInfo | None = None
+        self.limits: dict[str, object] = {}
+        self.participants: dict[str, ParticipantInfo] = {}
+        self.contexts: dict[str, ContextInfo] = {}
+        self.outgoing = Outgoing()
+        self.joined = False
+        self._last = last
+        self._capacity = capacity
+        self._inbox: deque[Delivery | Gap] = deque()
+        self._overflowed = False
+        self._resuming = False
+        self._replaying = 0
+        self._end_of_replay: str | None = None
+        self._seen: set[str] = set()
+        self._seen_before: set[str] = set()
+        self._asked: dict[str, _Question] = {}
+        self._proposed: dict[str, Envelope] = {}
+
+    # --- lines ---
+
+    def join(self) -> Join:
+        """Begin a new line and return what to ask the gateway for."""
+        self.joined = False
+        self._overflowed = False
+        self._replaying = 0
+        self._resuming = self.pod is not None or self.position is not None
+        self.outgoing.requeue()
+        if self.pod is None:
+            return Join(self.filter, self.position, self._last)
+        missed = None if self.position is None else MISSED_MESSAGES
+        return Join(self.filter, self.position, missed)
+
+    @property
+    def live(self) -> bool:
+        """Whether the line has told everything from before it was opened."""
+        return self.joined and not self._replaying
+
+    @property
+    def should_rejoin(self) -> bool:
+        """Whether the inbox has overflowed on this line and has room again."""
+        return self._overflowed and len(self._inbox) <= self._capacity // 2
+
+    # --- sending ---
+
+    def send(self, envelope: Envelope, *, give_up_at: float) -> None:
+        """Take an envelope on; `transmit` says when to write it.
+
+        Raises TooLargeError where the gateway would close the line instead of answering.
+        """
+        text = encode(envelope)
+        limit = self.limits.get("max_message_bytes")
+        if isinstance(limit, int) and len(text) > limit:
+            raise TooLargeError(len(text), limit)
+        self.outgoing.add(envelope, text, give_up_at=give_up_at)
+
+    def transmit(self, now: float) -> list[bytes]:
+        """Return the texts to write to the line now."""
+        return self.outgoing.transmit(now) if self.live else []
+
+    def expect(self, asking: Envelope, participant: str) -> None:
+        """Expect an answer to a request or a proposal, and from this participant alone (P-12)."""
+        if Kind.parse(asking.kind).family == kinds.PROPOSAL:
+            self._proposed[asking.id] = asking
+        else:
+            self._asked[asking.id] = _Question(participant, (asking.id,))
+
+    def forget(self, id: str) -> None:
+        """Expect no answer any more to the request or proposal with this id."""
+        self._proposed.pop(id, None)
+        for key, asked in list(self._asked.items()):
+            if id in asked.origins:
+                rest = tuple(origin for origin in asked.origins if origin != id)
+                if rest:
+                    self._asked[key] = asked._replace(origins=rest)
+                else:
+                    del self._asked[key]
+
+    # --- receiving ---
+
+    def take(self) -> Delivery | Gap | None:
+        """Return what comes next in the log's order, or None when there is nothing."""
+        return self._inbox.popleft() if self._inbox else None
+
+    def receive(self, text: bytes, now: float) -> Sequence[Effect]:
+        """Read one text from the line.
+
+        Raises WrongParticipantError when the gateway knows us under another name.
+        """
+        try:
+            envelope = decode(text)
+            if envelope.kind == kinds.WELCOME:
+                return self._welcome(envelope.payload_as(Welcome))
+            if envelope.kind in _DIRECT:
+                return self._direct(envelope, now)
+            return self._logged(envelope)
+        except (DecodeError, FilterError) as error:
+            self._replaying = max(0, self._replaying - 1)
+            return (Unreadable(error),)
+
+    def _welcome(self, welcome: Welcome) -> Sequence[Effect]:
+        if self.name and welcome.you.id != self.name:
+            raise WrongParticipantError(self.name, welcome.you.id)
+        lost_log = self.pod is not None and self.pod.epoch != welcome.pod.epoch
+        if self._resuming and (lost_log or not welcome.resumed):
+            self._inbox.append(Gap(lost_log))
+        self.name = welcome.you.id
+        self.pod = welcome.pod
+        self.limits = welcome.limits
+        self.participants = {info.id: info for info in welcome.participants}
+        self.contexts = {info.id: info for info in welcome.contexts}
+        self.joined = True
+        self._replaying = welcome.replayed
+        self._end_of_replay = welcome.position
+        if not welcome.replayed:
+            self._arrive()
+        return (Joined(welcome.replayed),)
+
+    def _direct(self, envelope: Envelope, now: float) -> Sequence[Effect]:
+        id = envelope.correlation_id
+        if envelope.kind == kinds.FILTER_SET:
+            self.filter = filters.parse(envelope.payload_as(SetFilter).filter)
+            settled = None if id is None else self.outgoing.settle(id)
+            return () if settled is None else (Echoed(settled[0]),)
+        details = envelope.payload_as(Error)
+        if id is None or id not in self.outgoing:
+            return (Refusal(None, details),)
+        refused = self.outgoing.refuse(id, details, now)
+        return () if refused is None else (Refusal(refused, details),)
+
+    def _logged(self, envelope: Envelope) -> Sequence[Effect]:
+        replayed = self._replaying > 0
+        if replayed:
+            self._replaying -= 1
+        else:
+            self._update_state(envelope)
+        effects, times_sent = self._settle(envelope)
+        id = envelope.id
+        if id not in self._seen and id not in self._seen_before:
+            if self._overflowed or len(self._inbox) >= self._capacity:
+                self._overflowed = True
+            else:
+                self._remember(id)
+                # A second sending is answered with what the log has, out of the log's order.
+                if times_sent <= 1:
+                    self.position = id
+                self._inbox.append(Delivery(envelope, replayed and not self._resuming))
+        if replayed and not self._replaying:
+            self._arrive()
+        return effects
+
+    def _arrive(self) -> None:
+        # The replay may have ended with envelopes that the filter kept from us.
+        if self._end_of_replay is not None and not self._overflowed:
+            self.position = self._end_of_replay
+
+    def _settle(self, envelope: Envelope) -> tuple[Sequence[Effect], int]:
+        effects: list[Effect] = []
+        times_sent = 0
+        if envelope.sender == self.name:
+            settled = self.outgoing.settle(envelope.id)
+            if settled is not None:
+                times_sent = settled[1]
+                effects.append(Echoed(envelope))
+        if envelope.correlation_id is not None:
+            effects += self._answer(envelope, envelope.correlation_id)
+        return effects, times_sent
+
+    def _answer(self, envelope: Envelope, id: str) -> Sequence[Effect]:
+        asked = self._asked.get(id)
+        if asked is not None and asked.participant == envelope.sender:
+            if envelope.kind.startswith(kinds.RESPONSE):
+                del self._asked[id]
+                return [Answered(origin, envelope) for origin in asked.origins]
+            if envelope.kind == _PROGRESS:
+                return [Noted(origin, envelope) for origin in asked.origins]
+        proposal = self._proposed.get(id)
+        if proposal is not None:
+            if rpc.fulfils(envelope, proposal):
+                # P-16: the first in the log's order wins; its answer is the proposal's.
+                del self._proposed[id]
+                (owner,) = proposal.to or ("",)
+                ours = self._asked.get(envelope.id, _Question(owner, ()))
+                self._asked[envelope.id] = _Question(owner, (*ours.origins, id))
+                return (Noted(id, envelope),)
+            if envelope.kind == kinds.REJECT:
+                return (Noted(id, envelope),)
+        return ()
+
+    def _remember(self, id: str) -> None:
+        self._seen.add(id)
+        if len(self._seen) >= _SEEN_IDS:
+            self._seen_before, self._seen = self._seen, set()
+
+    def _update_state(self, envelope: Envelope) -> None:
+        context = envelope.context
+        if context is not None:
+            known = self.contexts.get(context.id)
+            if known is None:
+                self.contexts[context.id] = ContextInfo(
+                    id=context.id, type=context.type, parent=context.parent
+                )
+            elif (known.type is None and context.type) or (known.parent is None and context.parent):
+                self.contexts[context.id] = ContextInfo(
+                    id=context.id,
+                    type=known.type or context.type,
+                    parent=known.parent or context.parent,
+                )
+        if envelope.kind == kinds.PRESENCE:
+            presence = envelope.payload_as(Presence)
+            if presence.event == "join":
+                self.participants[presence.participant.id] = presence.participant
+            else:
+                self.participants.pop(presence.participant.id, None)
+        elif envelope.kind == kinds.CONTEXT:
+            self.contexts.pop(envelope.payload_as(ContextEvent).context.id, None)

@@ -1,0 +1,139 @@
+"""A pod in memory: the real gateway's core, no sockets, so that a test takes milliseconds.
+
+async def test_the_agent_answers(pod: MemoryPod) -> None:
+    async with pod.run(agent), pod.connect("alice") as alice:
+        await alice.send("chat", {"text": "hello"})
+        assert (await anext(alice)).text == "hello to you"
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import anyio
+import msgspec
+
+from mcpp.connection import Options
+from mcpp.errors import JoinError, McppError
+from mcpp.filters import Filter
+from mcpp.local import ANYTHING
+from mcpp.participant import Participant
+from mcpp.pod import OnGap, Pod, open_pod
+from mcpp.session import Join, Session
+from mcpp.transport import Link, MemoryTransport
+
+
+def _at_once(attempt: int) -> float:
+    return 0.0
+
+
+class Gateway(Protocol):
+    """What the in-memory pod needs of a gateway; the entry point `mcpp.testing` provides one."""
+
+    def add(self, participant: str, capabilities: Sequence[Mapping[str, Any]]) -> None: ...
+    def connect(
+        self,
+        participant: str,
+        *,
+        on_text: Callable[[bytes], None],
+        on_close: Callable[[int, str], None],
+        filter: str | None,
+        after: str | None,
+        last: int | None,
+    ) -> Link: ...
+    def cut(self, participant: str) -> None: ...
+    def restart(self) -> None: ...
+    def tick(self) -> None: ...
+
+
+class MemoryPod:
+    """A pod for tests. Whoever connects is let in, with every right unless `add` says less."""
+
+    def __init__(self, *, limits: Mapping[str, Any] | None = None, **options: Any) -> None:
+        """`limits` are the gateway's (§8); `clock=` replaces its time."""
+        (found,) = entry_points(group="mcpp.testing", name="gateway") or (None,)
+        if found is None:
+            raise McppError("the in-memory pod needs the gateway: pip install 'mcpp[gateway]'")
+        self.gateway: Gateway = found.load()({}, limits=limits or {}, **options)
+        self._known: set[str] = set()
+
+    def add(self, name: str, capabilities: Sequence[Mapping[str, Any]] = ANYTHING) -> None:
+        """Let a participant in, with these capabilities."""
+        self._known.add(name)
+        self.gateway.add(name, capabilities)
+
+    @asynccontextmanager
+    async def connect(
+        self,
+        name: str,
+        *,
+        filter: Filter | None = None,
+        last: int | None = None,
+        after: str | None = None,
+        own: bool = False,
+        on_gap: OnGap | None = None,
+        options: Options = Options(backoff=_at_once),  # noqa: B008  (frozen)
+    ) -> AsyncIterator[Pod]:
+        """Connect like `mcpp.connect`, by name instead of by token."""
+        session = Session(
+            name, filter=filter, last=last, after=after, capacity=options.buffer_messages
+        )
+        connector = self.connector(name)
+        async with open_pod(session, connector, own=own, on_gap=on_gap, options=options) as pod:
+            yield pod
+
+    @asynccontextmanager
+    async def run(self, agent: Participant) -> AsyncIterator[Pod]:
+        """Have an agent run beside the block. What its handlers raise comes out at the end."""
+        joining = agent.joining
+        joining["options"] = replace(joining["options"], backoff=_at_once)
+        async with agent.beside(self.connect(agent.name, **joining)) as pod:
+            yield pod
+
+    def connector(self, name: str) -> "MemoryConnector":
+        """Return what opens lines for a participant."""
+        if name not in self._known:
+            self.add(name)
+        return MemoryConnector(self.gateway, name)
+
+    def cut(self, name: str) -> None:
+        """Break a participant's line as a failing network would; it reconnects."""
+        self.gateway.cut(name)
+
+    def restart(self) -> None:
+        """Restart the gateway: its log is lost, and everybody reconnects."""
+        self.gateway.restart()
+
+    def tick(self) -> None:
+        """Let the gateway forget what is idle by its clock."""
+        self.gateway.tick()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryConnector:
+    """Opens lines to a gateway in the same process."""
+
+    gateway: Gateway
+    name: str
+
+    async def open(self, join: Join) -> MemoryTransport:
+        """Join at once."""
+        filter = None
+        if join.filter is not None:
+            filter = msgspec.json.encode(join.filter.to_json()).decode()
+        await anyio.lowlevel.checkpoint()
+        try:
+            return MemoryTransport(
+                lambda on_text, on_close: self.gateway.connect(
+                    self.name,
+                    on_text=on_text,
+                    on_close=on_close,
+                    filter=filter,
+                    after=join.after,
+                    last=join.last,
+                )
+            )
+        except KeyError:
+            raise JoinError(401, f"{self.name!r} is not known here") from None

@@ -1,0 +1,165 @@
+"""Tools from functions: the schema from the type hints, the arguments checked against it."""
+
+import copy
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+import anyio.to_thread
+import msgspec
+
+from mcpp import rpc
+from mcpp.envelope import Envelope
+from mcpp.rpc import Failure, ToolResult
+
+if TYPE_CHECKING:
+    from mcpp.pod import Pod
+
+log = logging.getLogger("mcpp")
+
+_REFERENCE: Final = "#/$defs/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A request being served. A tool gets it as the argument annotated with this class."""
+
+    pod: "Pod"
+    envelope: Envelope
+
+    @property
+    def sender(self) -> str:
+        """Who asks."""
+        return self.envelope.sender
+
+    async def progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Tell whoever asks how far it is."""
+        facts = {"progress": progress, "total": total, "message": message}
+        params = {name: fact for name, fact in facts.items() if fact is not None}
+        await self.pod.notify(
+            rpc.PROGRESS,
+            {"progressToken": self.envelope.id, **params},
+            to=[self.sender],
+            correlation_id=self.envelope.id,
+            wait=False,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that others may call."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    function: Callable[..., Any]
+    arguments: type[msgspec.Struct]
+    call_argument: str | None = None  # which one gets the ToolCall
+
+    @classmethod
+    def from_function(
+        cls, function: Callable[..., Any], name: str | None = None, description: str | None = None
+    ) -> "Tool":
+        """Make a tool of a function, sync or async.
+
+        Raises TypeError for a function whose arguments JSON cannot name or carry.
+        """
+        name = name or function.__name__
+        hints = get_type_hints(function, include_extras=True)
+        call_argument = None
+        fields: list[tuple[str, Any, Any]] = []
+        for parameter in inspect.signature(function).parameters.values():
+            hint = hints.get(parameter.name, Any)
+            if hint is ToolCall:
+                call_argument = parameter.name
+                continue
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise TypeError(f"tool {name}: {parameter} cannot be given by name")
+            fields.append((parameter.name, hint, _default(parameter)))
+        arguments = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+        return cls(
+            name,
+            description or inspect.getdoc(function) or "",
+            _schema(arguments, name),
+            function,
+            arguments,
+            call_argument,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the tool as `tools/list` tells it."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+        }
+
+    async def run(self, arguments: Mapping[str, Any], call: ToolCall) -> ToolResult:
+        """Run the function. What it raises becomes a result with `is_error`.
+
+        Raises Failure for arguments that do not fit.
+        """
+        given = self.read_arguments(arguments)
+        if self.call_argument is not None:
+            given[self.call_argument] = call
+        try:
+            if inspect.iscoroutinefunction(self.function):
+                value = await self.function(**given)
+            else:
+                value = await anyio.to_thread.run_sync(partial(self.function, **given))
+            return as_result(value)
+        except Failure:
+            raise
+        except Exception as error:
+            # P-15: the traceback is for our log, the sentence for whoever called.
+            log.exception("tool %s failed", self.name)
+            text = str(error) or type(error).__name__
+            return ToolResult([{"type": "text", "text": text}], is_error=True)
+
+    def read_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the function takes them, or raise Failure with the path."""
+        try:
+            struct = msgspec.convert(arguments, self.arguments)
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at `$")
+            path = "$.arguments" + path.removesuffix("`")
+            raise Failure(rpc.INVALID_PARAMS, f"{path}: {reason}", {"path": path}) from None
+        return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def as_result(value: Any) -> ToolResult:
+    """Return what a tool returned as a result: texts as they are, the rest as JSON too."""
+    if isinstance(value, ToolResult):
+        return value
+    if value is None:
+        return ToolResult()
+    if isinstance(value, str):
+        return ToolResult([{"type": "text", "text": value}])
+    plain = msgspec.to_builtins(value)
+    content = [{"type": "text", "text": msgspec.json.encode(plain).decode()}]
+    if isinstance(plain, dict):
+        return ToolResult(content, plain)
+    return ToolResult(content, {"result": plain}, meta={rpc.WRAPPED: True})
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    if parameter.default is parameter.empty:
+        return msgspec.field()
+    if isinstance(parameter.default, list | dict | set):
+        return msgspec.field(default_factory=partial(copy.copy, parameter.default))
+    return msgspec.field(default=parameter.default)
+
+
+def _schema(arguments: type[msgspec.Struct], name: str) -> dict[str, Any]:
+    try:
+        (root,), parts = msgspec.json.schema_components((arguments,), ref_template=_REFERENCE)
+    except TypeError as error:
+        raise TypeError(f"tool {name}: {error}") from None
+    schema = parts.pop(root["$ref"].removeprefix("#/$defs/"))
+    schema.pop("title", None)
+    return {**schema, "$defs": parts} if parts else schema

@@ -1,0 +1,219 @@
+"""Lines over WebSocket: websockets' sans-I/O `ClientProtocol` on anyio's streams.
+
+So the same few lines run on asyncio and on trio, and every rule of RFC 6455 is websockets' own.
+"""
+
+import ssl
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import anyio
+from anyio.abc import ByteStream
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.protocol import State
+from websockets.uri import parse_uri
+
+from mcpp.errors import BusyError, JoinError, UnreachableError
+from mcpp.session import Join
+from mcpp.transport import ABNORMAL, TransportClosed
+
+# Far above any gateway's limit for one message: it is only there against a foreign server.
+MAX_TEXT_BYTES: Final = 64 * 2**20
+# A line that is silent for this long is asked for a sign of life, and cut after as long again.
+SILENCE_SECONDS: Final = 20.0
+_READ_BYTES: Final = 2**18
+_CLOSE_SECONDS: Final = 1.0
+
+# What anyio's streams raise when a connection is gone, whichever side and layer it broke on.
+_BROKEN: Final = (
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+    ssl.SSLError,
+    OSError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketConnector:
+    """Opens WebSockets to a pod's URL with a bearer token, which is never part of the URL."""
+
+    url: str
+    token: str = field(repr=False)
+    ssl_context: ssl.SSLContext | None = None
+    unknown_until: float = 0.0  # by the monotonic clock: a new token may not be known before
+
+    async def open(self, join: Join) -> "WebSocket":
+        """Connect and shake hands."""
+        protocol = self._protocol(join)
+        secure = protocol.uri.secure
+        try:
+            if secure:
+                stream: ByteStream = await anyio.connect_tcp(
+                    protocol.uri.host,
+                    protocol.uri.port,
+                    tls=True,
+                    ssl_context=self.ssl_context,
+                    tls_standard_compatible=False,
+                )
+            else:
+                stream = await anyio.connect_tcp(protocol.uri.host, protocol.uri.port)
+        except (OSError, ssl.SSLError) as error:
+            raise UnreachableError(self.url, str(error)) from None
+        line = WebSocket(stream, protocol)
+        try:
+            await line.shake_hands()
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(stream)
+            if isinstance(error, InvalidStatus):
+                raise self._refusal(error.response) from None
+            if isinstance(error, TransportClosed | InvalidHandshake):
+                raise UnreachableError(self.url, f"the handshake failed: {error}") from None
+            raise
+        return line
+
+    def _protocol(self, join: Join) -> ClientProtocol:
+        parts = urlsplit(self.url)
+        query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *join.query().items()])
+        try:
+            uri = parse_uri(urlunsplit(parts._replace(query=query, fragment="")))
+        except InvalidURI as error:
+            raise JoinError(400, str(error)) from None
+        protocol = ClientProtocol(uri, max_size=MAX_TEXT_BYTES)
+        request = protocol.connect()
+        request.headers["Authorization"] = f"Bearer {self.token}"
+        protocol.send_request(request)
+        return protocol
+
+    def _refusal(self, response: Response) -> JoinError | UnreachableError:
+        status = response.status_code
+        reason = bytes(response.body or b"").decode(errors="replace").strip()[:200]
+        reason = reason or response.reason_phrase
+        unknown = status == 401 and time.monotonic() < self.unknown_until
+        if status == 429 or status >= 500 or unknown:
+            return BusyError(self.url, f"{status} {reason}")
+        return JoinError(status, reason)
+
+
+class WebSocket:
+    """One WebSocket. Owns its stream, the protocol's state, and the pieces of a message."""
+
+    def __init__(self, stream: ByteStream, protocol: ClientProtocol) -> None:
+        self._stream = stream
+        self._protocol = protocol
+        self._pieces: list[bytes] = []
+        self._writing = False
+        self._heard = False
+
+    async def shake_hands(self) -> None:
+        """Send the upgrade and wait for its answer."""
+        await self._flush()
+        while self._protocol.state is State.CONNECTING:
+            try:
+                await self._read()
+            except TransportClosed:
+                if self._protocol.handshake_exc is None:
+                    raise
+            if self._protocol.handshake_exc is not None:
+                raise self._protocol.handshake_exc
+
+    async def send(self, texts: Sequence[bytes]) -> None:
+        """Write texts, each as one frame."""
+        if self._protocol.state is State.OPEN:
+            for text in texts:
+                self._protocol.send_text(text)
+            await self._flush()
+
+    async def receive(self) -> Sequence[bytes]:
+        """Return the texts that have arrived together."""
+        while True:
+            texts = self._texts()
+            if texts:
+                return texts
+            if self._protocol.state is not State.OPEN:
+                raise self._closed()
+            await self._read()
+
+    async def keep_alive(self) -> None:
+        """Ping a silent line, and break it when not even a pong comes."""
+        while True:
+            self._heard = False
+            await anyio.sleep(SILENCE_SECONDS)
+            if not self._heard:
+                self._protocol.send_ping(b"")
+                await self._flush()
+                await anyio.sleep(SILENCE_SECONDS)
+                if not self._heard:
+                    await anyio.aclose_forcefully(self._stream)
+                    return
+
+    async def aclose(self) -> None:
+        """Say goodbye and hang up, within a second even if nobody answers."""
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True), suppress(TransportClosed):
+            if self._protocol.state is State.OPEN:
+                self._protocol.send_close(1000)
+                await self._flush()
+                while True:  # until the gateway hangs up
+                    await self._read()
+        with anyio.CancelScope(shield=True):
+            await anyio.aclose_forcefully(self._stream)
+
+    async def _read(self) -> None:
+        try:
+            data = await self._stream.receive(_READ_BYTES)
+        except _BROKEN:
+            self._protocol.receive_eof()
+            raise self._closed() from None
+        self._heard = True
+        self._protocol.receive_data(data)
+        await self._flush()
+
+    async def _flush(self) -> None:
+        # Whoever is writing already takes what the others have added.
+        if self._writing:
+            return
+        self._writing = True
+        try:
+            while chunks := self._protocol.data_to_send():
+                data = b"".join(chunks)
+                if data:
+                    await self._stream.send(data)
+        except _BROKEN:
+            pass  # `receive` tells
+        except BaseException:
+            # Cancelled: part of a frame may have gone, and nothing could follow it.
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(self._stream)
+            raise
+        finally:
+            self._writing = False
+
+    def _closed(self) -> TransportClosed:
+        frame = self._protocol.close_rcvd
+        return (
+            TransportClosed(ABNORMAL)
+            if frame is None
+            else TransportClosed(frame.code, frame.reason)
+        )
+
+    def _texts(self) -> list[bytes]:
+        texts: list[bytes] = []
+        for event in self._protocol.events_received():
+            if not isinstance(event, Frame):
+                continue
+            if event.opcode is Opcode.TEXT and event.fin:
+                texts.append(bytes(event.data))
+            elif event.opcode in (Opcode.TEXT, Opcode.CONT):
+                self._pieces.append(bytes(event.data))
+                if event.fin:
+                    texts.append(b"".join(self._pieces))
+                    self._pieces.clear()
+        return texts

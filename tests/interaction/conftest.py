@@ -1,0 +1,164 @@
+"""Two venues for every interaction: the gateway's core in memory, and a gateway on a real socket.
+
+anyio's plugin runs each test on asyncio and on trio. The gateway on the socket has a thread and an
+event loop of its own, so that it is the same for both.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
+
+import pytest
+from mcpp_gateway import config as gateway_config
+from mcpp_gateway.server import Gateway
+
+import mcpp
+from mcpp.connection import Options
+from mcpp.local import ANYTHING, to_toml
+from mcpp.testing import MemoryPod
+
+T = TypeVar("T")
+
+QUICK = Options(backoff=lambda attempt: 0.0)
+
+
+class Venue(Protocol):
+    """A pod that participants can be connected to by name."""
+
+    def add(self, name: str, capabilities: Sequence[Mapping[str, Any]] = ANYTHING) -> None: ...
+    @property
+    def connect(self) -> Callable[..., AbstractAsyncContextManager[mcpp.Pod]]: ...
+    def run(self, agent: mcpp.Participant) -> AbstractAsyncContextManager[mcpp.Pod]: ...
+    def cut(self, name: str) -> None: ...
+    def restart(self) -> None: ...
+
+
+class SocketVenue:
+    """A gateway on a real socket, in a thread."""
+
+    def __init__(self, limits: Mapping[str, Any] | None = None) -> None:
+        self._limits = dict(limits or {})
+        self._participants: dict[str, Sequence[Mapping[str, Any]]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._gateway = self._await(self._start(0))
+        self.port = self._gateway.port
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/ws?pod=test"
+
+    def token(self, name: str) -> str:
+        return f"token-of-{name}-0123456789"
+
+    def add(self, name: str, capabilities: Sequence[Mapping[str, Any]] = ANYTHING) -> None:
+        self._participants[name] = capabilities
+        self._call(lambda: self._gateway.reconfigure(self._config(self.port)))
+
+    def remove(self, name: str) -> None:
+        del self._participants[name]
+        self._call(lambda: self._gateway.reconfigure(self._config(self.port)))
+
+    def connect(self, name: str, **options: Any) -> AbstractAsyncContextManager[mcpp.Pod]:
+        if name not in self._participants:
+            self.add(name)
+        settings: dict[str, Any] = {
+            "name": name,
+            "token": self.token(name),
+            "options": QUICK,
+        } | options
+        return mcpp.connect(self.url, **settings)
+
+    def run(self, agent: mcpp.Participant) -> AbstractAsyncContextManager[mcpp.Pod]:
+        return agent.beside(self.connect(agent.name, **agent.joining | {"options": QUICK}))
+
+    def cut(self, name: str) -> None:
+        def abort() -> None:
+            for connection in list(self._gateway.connections):
+                peer = connection.peer
+                if peer is not None and peer.session.member.standing.id == name:
+                    connection.abort()
+
+        self._call(abort)
+
+    def restart(self) -> None:
+        async def restart() -> Gateway:
+            for connection in list(self._gateway.connections):
+                connection.abort()
+            await self._gateway.drain()
+            return await self._start(self.port)
+
+        self._gateway = self._await(restart())
+
+    def drain(self) -> None:
+        self._await(self._gateway.drain())
+
+    def start(self) -> None:
+        self._gateway = self._await(self._start(self.port))
+
+    def close(self) -> None:
+        self.drain()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _start(self, port: int) -> Gateway:
+        gateway = Gateway(self._config(port), asyncio.get_running_loop())
+        await gateway.listen()
+        return gateway
+
+    def _config(self, port: int) -> gateway_config.Config:
+        participants = {
+            name: {"token": self.token(name), "capabilities": list(capabilities)}
+            for name, capabilities in self._participants.items()
+        }
+        document = {
+            "gateway": {"host": "127.0.0.1", "port": port},
+            "limits": self._limits,
+            "pods": {"test": {"participants": participants}},
+        }
+        text = "\n".join(f"{name} = {to_toml(value)}" for name, value in document.items())
+        return gateway_config.parse(text, {})
+
+    def _await(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def _call(self, work: Callable[[], None]) -> None:
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                work()
+                done.set_result(None)
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        done.result(10)
+
+
+@pytest.fixture
+def limits() -> dict[str, Any]:
+    """The gateway's limits; a test parametrizes this fixture for others."""
+    return {}
+
+
+@pytest.fixture
+def sockets(limits: dict[str, Any]) -> Iterator[SocketVenue]:
+    venue = SocketVenue(limits)
+    yield venue
+    venue.close()
+
+
+@pytest.fixture(params=["memory", "socket"])
+def venue(request: pytest.FixtureRequest, limits: dict[str, Any]) -> Iterator[Venue]:
+    if request.param == "memory":
+        yield MemoryPod(limits=limits)
+        return
+    venue = SocketVenue(limits)
+    yield venue
+    venue.close()

@@ -1,0 +1,269 @@
+"""Sending, receiving and surviving, against the real gateway in memory and on a socket."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+import mcpp
+from mcpp import filters
+from mcpp.connection import Options
+from mcpp.errors import ClosedError, TooLargeError, WrongParticipantError
+from mcpp.session import Gap
+from tests.interaction.conftest import QUICK, SocketVenue, Venue
+
+pytestmark = pytest.mark.anyio
+
+
+async def texts(pod: mcpp.Pod, count: int) -> list[str]:
+    """Return the texts of the next chats."""
+    found: list[str] = []
+    with anyio.fail_after(10):
+        while len(found) < count:
+            message = await anext(pod)
+            if message.kind == "chat":
+                found.append(message.text)
+    return found
+
+
+async def test_a_send_returns_its_echo_and_others_receive_it(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        echo = await alice.send("chat", {"text": "hello"}, to=["bob"])
+        assert echo.sender == "alice"
+        message = await anext(bob)
+        assert message.envelope == echo
+        assert not message.replayed
+
+
+async def test_own_envelopes_come_only_where_they_are_asked_for(venue: Venue) -> None:
+    async with venue.connect("alice", own=True) as alice, venue.connect("bob") as bob:
+        await alice.send("chat", {"text": "mine"})
+        assert await texts(alice, 1) == ["mine"]
+        await bob.send("chat", {"text": "bob's"})
+        await alice.send("chat", {"text": "again"})
+        assert await texts(bob, 2) == ["mine", "again"]
+
+
+async def test_participants_and_contexts_are_known(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        assert list(alice.participants) == ["alice"]
+        async with venue.connect("bob") as bob:
+            assert set(bob.participants) == {"alice", "bob"}
+            joined = await anext(alice)
+            assert joined.payload["event"] == "join"
+            assert set(alice.participants) == {"alice", "bob"}
+            async with bob.context("reasoning") as thinking:
+                await thinking.send("reflection", {"thought": "…"})
+            await anext(alice)
+            assert alice.contexts[thinking.id].type == "reasoning"
+        await anext(alice)
+        assert list(alice.participants) == ["alice"]
+    assert alice.name == "test"
+
+
+async def test_a_refusal_raises_with_its_code(venue: Venue) -> None:
+    venue.add("mute", [{"kind": "reflection"}])
+    async with venue.connect("mute") as mute:
+        with pytest.raises(mcpp.Refused) as caught:
+            await mute.send("chat", {"text": "hello"})
+        assert caught.value.code == "capability_violation"
+        assert caught.value.details.attempted_kind == "chat"
+        await mute.send("reflection", {"thought": "at least that"})
+
+
+@pytest.mark.parametrize("limits", [{"messages_per_second": 50, "burst": 2}])
+async def test_a_rate_limit_is_waited_out(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        async with anyio.create_task_group() as tasks:
+            for number in range(12):
+                tasks.start_soon(alice.send, "chat", {"text": str(number)})
+        assert sorted(await texts(bob, 12), key=int) == [str(number) for number in range(12)]
+
+
+@pytest.mark.parametrize("limits", [{"messages_per_second": 0.001, "burst": 1}])
+async def test_a_rate_limit_that_lasts_too_long_raises(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        await alice.send("chat", {"text": "one"})
+        with pytest.raises(mcpp.Refused) as caught:
+            await alice.send("chat", {"text": "two"})
+        assert caught.value.code == "rate_limited"
+        with pytest.raises(mcpp.Refused):
+            await alice.send("chat", {"text": "three"}, rate_limit_seconds=0)
+
+
+async def test_a_cut_line_loses_nothing_and_repeats_nothing(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        for number in range(30):
+            await alice.send("chat", {"text": str(number)})
+            if number % 7 == 3:
+                venue.cut("bob")
+            if number % 11 == 5:
+                venue.cut("alice")
+        assert await texts(bob, 30) == [str(number) for number in range(30)]
+
+
+async def test_what_is_sent_while_the_line_is_down_arrives_once(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        await alice.send("chat", {"text": "0"})
+        for number in range(1, 20):
+            await alice.send("chat", {"text": str(number)}, wait=False)
+            venue.cut("alice")
+        assert await texts(bob, 20) == [str(number) for number in range(20)]
+
+
+async def test_a_restart_of_the_gateway_is_told_as_a_gap(venue: Venue) -> None:
+    gaps: list[Gap] = []
+    async with (
+        venue.connect("alice") as alice,
+        venue.connect("bob", on_gap=gaps.append) as bob,
+    ):
+        await alice.send("chat", {"text": "before"})
+        assert await texts(bob, 1) == ["before"]
+        venue.restart()
+        await alice.send("chat", {"text": "after"})
+        assert await texts(bob, 1) == ["after"]
+        assert gaps == [Gap(lost_log=True)]
+
+
+async def test_an_id_that_was_seen_before_a_restart_is_dropped(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        echo = await alice.send("chat", {"text": "once"})
+        assert await texts(bob, 1) == ["once"]
+        venue.restart()
+        await alice._connection.send(echo)  # as a sender does that had no echo
+        await alice.send("chat", {"text": "then"})
+        assert await texts(bob, 1) == ["then"]
+
+
+async def test_history_is_marked_as_replayed(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        for number in range(3):
+            await alice.send("chat", {"text": str(number)})
+        async with venue.connect("bob", last=2, filter=filters.kind("chat")) as bob:
+            await alice.send("chat", {"text": "live"})
+            seen = [await anext(bob) for _ in range(3)]
+            assert [message.text for message in seen] == ["1", "2", "live"]
+            assert [message.replayed for message in seen] == [True, True, False]
+
+
+async def test_a_position_of_an_earlier_life_goes_on_from_there(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        async with venue.connect("bob") as bob:
+            await alice.send("chat", {"text": "seen"})
+            assert await texts(bob, 1) == ["seen"]
+            position = bob.position
+        await alice.send("chat", {"text": "missed"})
+        async with venue.connect("bob", after=position) as bob:
+            message = await anext(bob)
+            while message.kind != "chat":
+                message = await anext(bob)
+            assert message.text == "missed"
+            assert not message.replayed
+
+
+async def test_a_filter_is_in_force_when_setting_it_returns(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        await alice.send("chat", {"text": "before"})
+        await bob.set_filter(filters.kind("reflection"))
+        await alice.send("chat", {"text": "hidden"})
+        await alice.send("reflection", {"thought": "shown"})
+        assert [(await anext(bob)).text for _ in range(2)] == ["before", "shown"]
+
+
+async def test_a_filter_survives_a_cut_line(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        await bob.set_filter(filters.kind("reflection"))
+        venue.cut("bob")
+        await alice.send("chat", {"text": "hidden"})
+        await alice.send("reflection", {"thought": "shown"})
+        with anyio.fail_after(5):
+            message = await anext(bob)
+            while message.kind.startswith("system/"):
+                message = await anext(bob)
+        assert message.text == "shown"
+
+
+async def test_a_full_buffer_drops_the_line_and_resumes_without_loss(venue: Venue) -> None:
+    small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
+    async with (
+        venue.connect("alice") as alice,
+        venue.connect("bob", options=small) as bob,
+    ):
+        for number in range(100):
+            await alice.send("chat", {"text": str(number)})
+        assert await texts(bob, 100) == [str(number) for number in range(100)]
+
+
+async def test_with_a_full_buffer_one_can_still_send(venue: Venue) -> None:
+    small = Options(buffer_messages=4, backoff=lambda attempt: 0.0)
+    async with (
+        venue.connect("alice") as alice,
+        venue.connect("bob", options=small) as bob,
+    ):
+        for number in range(50):
+            await alice.send("chat", {"text": str(number)})
+        with anyio.fail_after(5):
+            await bob.send("chat", {"text": "still here"})
+
+
+async def test_a_newer_connection_ends_the_older_for_good(venue: Venue) -> None:
+    async with venue.connect("alice") as older, venue.connect("alice") as newer:
+        with anyio.fail_after(5), pytest.raises(ClosedError) as caught:
+            await anext(older)
+        assert caught.value.code == 4500
+        with pytest.raises(ClosedError):
+            await older.send("chat", {"text": "too late"})
+        await newer.send("chat", {"text": "here"})
+
+
+@pytest.mark.parametrize("limits", [{"max_message_bytes": 2000}])
+async def test_what_is_too_large_is_refused_before_it_ends_the_line(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        with pytest.raises(TooLargeError) as caught:
+            await alice.send("chat", {"text": "x" * 3000})
+        assert caught.value.limit_bytes == 2000
+        await alice.send("chat", {"text": "x" * 100})
+
+
+async def test_an_error_of_the_block_comes_out_as_it_is(venue: Venue) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with venue.connect("alice"):
+            raise ZeroDivisionError
+
+
+async def test_after_the_block_everything_raises(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        pass
+    with pytest.raises(ClosedError):
+        await alice.send("chat", {"text": "?"})
+    with pytest.raises(ClosedError):
+        await anext(alice)
+
+
+async def test_a_token_of_somebody_else_is_told(sockets: SocketVenue) -> None:
+    sockets.add("alice")
+    with pytest.raises(WrongParticipantError) as caught:
+        async with mcpp.connect(sockets.url, token=sockets.token("alice"), name="bob"):
+            pass
+    assert (caught.value.expected, caught.value.actual) == ("bob", "alice")
+
+
+async def test_what_was_sent_without_waiting_arrives_before_the_block_ends(venue: Venue) -> None:
+    async with venue.connect("bob") as bob:
+        async with venue.connect("alice") as alice:
+            for number in range(10):
+                await alice.send("chat", {"text": str(number)}, wait=False)
+        assert await texts(bob, 10) == [str(number) for number in range(10)]
+
+
+async def test_a_cancelled_send_that_was_never_written_is_not_sent(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await alice.send("chat", {"text": "never"})
+        await alice.send("chat", {"text": "ever"})
+        assert await texts(bob, 1) == ["ever"]
+
+
+def options(**changes: Any) -> Options:
+    return Options(**{"backoff": QUICK.backoff} | changes)

@@ -1,0 +1,564 @@
+"""Agents: handlers, tools, requests, contexts and proposals, over memory and over a socket."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import anyio
+import msgspec
+import pytest
+
+import mcpp
+from mcpp import kinds
+from mcpp.errors import NoAnswerError, RemoteError, ToolError
+from mcpp.pod import Progress
+from mcpp.rpc import ToolResult
+from mcpp.tools import ToolCall
+from tests.interaction.conftest import Venue
+
+pytestmark = pytest.mark.anyio
+
+
+def toolbox() -> mcpp.Participant:
+    agent = mcpp.Participant("files")
+
+    @agent.tool
+    async def read_file(path: str, lines: Annotated[int, msgspec.Meta(ge=1)] = 10) -> str:
+        """Read a file."""
+        if path == "missing":
+            raise FileNotFoundError("no such file: missing")
+        return f"{lines} lines of {path}"
+
+    @agent.tool(name="sum")
+    def add(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    @agent.tool
+    async def count(upto: int, call: ToolCall) -> str:
+        for number in range(upto):
+            await call.progress(number + 1, upto, f"at {number + 1}")
+        return f"counted for {call.sender}"
+
+    @agent.tool
+    async def hang() -> None:
+        await anyio.sleep_forever()
+
+    return agent
+
+
+async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
+    with anyio.fail_after(10):
+        async for message in pod:
+            if message.kind in kinds:
+                return message
+    raise AssertionError
+
+
+# --- handlers ---
+
+
+async def test_a_handler_answers_and_never_hears_itself(venue: Venue) -> None:
+    agent = mcpp.Participant("parrot")
+
+    @agent.on("chat")
+    async def repeat(message: mcpp.Message) -> None:
+        await message.reply(f"{message.text}!")
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        for text in ("one", "two"):
+            sent = await alice.send("chat", {"text": text})
+            answer = await next_of(alice, "chat")
+            assert (answer.text, answer.correlation_id) == (f"{text}!", sent.id)
+            assert answer.to == ("alice",)
+
+
+async def test_a_handler_may_opt_in_to_its_own_messages(venue: Venue) -> None:
+    agent = mcpp.Participant("echo")
+    heard: list[str] = []
+    done = anyio.Event()
+
+    @agent.on("note", own=True)
+    async def hear(message: mcpp.Message) -> None:
+        heard.append(message.sender)
+        if message.sender != "echo":
+            await message.pod.send("note")
+        else:
+            done.set()
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        await alice.send("note")
+        with anyio.fail_after(5):
+            await done.wait()
+    assert heard == ["alice", "echo"]
+
+
+async def test_handlers_run_one_after_another_in_the_logs_order(venue: Venue) -> None:
+    agent = mcpp.Participant("slow")
+    steps: list[str] = []
+    done = anyio.Event()
+
+    @agent.on("chat")
+    async def handle(message: mcpp.Message) -> None:
+        steps.append(f"begin {message.text}")
+        await anyio.lowlevel.checkpoint()
+        await message.pod.send("seen", message.text)
+        steps.append(f"end {message.text}")
+        if message.text == "4":
+            done.set()
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        for number in range(5):
+            await alice.send("chat", {"text": str(number)})
+        with anyio.fail_after(5):
+            await done.wait()
+    assert steps == [f"{step} {number}" for number in range(5) for step in ("begin", "end")]
+
+
+async def test_history_runs_no_handler_and_no_tool(venue: Venue) -> None:
+    agent = mcpp.Participant("late", last=100)
+    heard: list[str] = []
+    called: list[str] = []
+
+    @agent.on("chat")
+    async def hear(message: mcpp.Message) -> None:
+        heard.append(message.text)
+        await message.reply("heard", kind="ack")
+
+    @agent.tool
+    async def work(item: str) -> None:
+        called.append(item)
+
+    async with venue.connect("alice") as alice:
+        await alice.send("chat", {"text": "before"})
+        with pytest.raises(NoAnswerError):
+            await alice.call("late", "work", item="before", timeout=0.01)
+        async with venue.run(agent):
+            await alice.send("chat", {"text": "after"})
+            await next_of(alice, "ack")
+            await alice.call("late", "work", item="after", timeout=5)
+    assert (heard, called) == (["after"], ["after"])
+
+
+async def test_what_came_while_the_line_was_cut_runs_its_handler(venue: Venue) -> None:
+    agent = mcpp.Participant("steady")
+
+    @agent.on("chat")
+    async def answer(message: mcpp.Message) -> None:
+        assert not message.replayed
+        await message.reply("here")
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        venue.cut("steady")
+        await alice.send("chat", {"text": "are you there?"})
+        assert (await next_of(alice, "chat")).text == "here"
+
+
+async def test_a_handler_that_fails_leaves_the_agent_working(venue: Venue) -> None:
+    agent = mcpp.Participant("shaky")
+
+    @agent.on("chat")
+    async def answer(message: mcpp.Message) -> None:
+        if message.text == "bad":
+            raise ZeroDivisionError("by zero")
+        await message.reply("fine")
+
+    async def talk() -> None:
+        async with venue.run(agent), venue.connect("alice") as alice:
+            await alice.send("chat", {"text": "bad"})
+            await alice.send("chat", {"text": "good"})
+            assert (await next_of(alice, "chat")).text == "fine"
+
+    with pytest.raises(ZeroDivisionError):
+        await talk()
+
+
+async def test_a_handler_may_call_while_others_call_it(venue: Venue) -> None:
+    first, second = mcpp.Participant("first"), mcpp.Participant("second")
+
+    @first.on("chat")
+    async def ask(message: mcpp.Message) -> None:
+        result = await message.pod.call("second", "double", text=message.text, timeout=5)
+        await message.reply(result.text)
+
+    @first.tool
+    async def shout(text: str) -> str:
+        return text.upper()
+
+    @second.tool
+    async def double(text: str, call: ToolCall) -> str:
+        loud = await call.pod.call("first", "shout", text=text, timeout=5)
+        return loud.text * 2
+
+    async with venue.run(first), venue.run(second), venue.connect("alice") as alice:
+        await alice.send("chat", {"text": "ab"})
+        assert (await next_of(alice, "chat")).text == "ABAB"
+
+
+async def test_a_task_runs_beside_the_handlers(venue: Venue) -> None:
+    agent = mcpp.Participant("clock")
+
+    @agent.task
+    async def greet(pod: mcpp.Pod) -> None:
+        await pod.send("chat", {"text": "I am here"})
+        await anyio.sleep_forever()
+
+    async with venue.connect("alice") as alice, venue.run(agent):
+        assert (await next_of(alice, "chat")).text == "I am here"
+
+
+# --- requests ---
+
+
+async def test_a_tool_is_called_and_its_result_read(venue: Venue) -> None:
+    async with venue.run(toolbox()), venue.connect("alice") as alice:
+        result = await alice.call("files", "read_file", path="notes.md", timeout=5)
+        assert result.text == "10 lines of notes.md"
+        total = await alice.call("files", "sum", numbers=[1, 2, 3])
+        assert total.value == 6
+        assert total.structured == {"result": 6}
+
+
+async def test_tools_are_listed_with_schemas_from_their_hints(venue: Venue) -> None:
+    async with venue.run(toolbox()), venue.connect("alice") as alice:
+        listed = await alice.request("files", "tools/list")
+        tools = {tool["name"]: tool for tool in listed["tools"]}
+        assert list(tools) == ["read_file", "sum", "count", "hang"]
+        assert tools["read_file"]["description"] == "Read a file."
+        assert tools["read_file"]["inputSchema"] == {
+            "type": "object",
+            "properties": {
+                "path": {"type": "string"},
+                "lines": {"type": "integer", "minimum": 1, "default": 10},
+            },
+            "required": ["path"],
+            "additionalProperties": False,
+        }
+        assert "call" not in tools["count"]["inputSchema"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ({}, "$.arguments"),
+        ({"path": 3}, "$.arguments.path"),
+        ({"path": "x", "lines": 0}, "$.arguments.lines"),
+        ({"path": "x", "odd": 1}, "$.arguments"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_errors_with_their_path(
+    venue: Venue, arguments: dict[str, Any], path: str
+) -> None:
+    async with venue.run(toolbox()), venue.connect("alice") as alice:
+        with pytest.raises(RemoteError) as caught:
+            await alice.call("files", "read_file", arguments)
+        assert caught.value.code == -32602
+        assert caught.value.data == {"path": path}
+        assert caught.value.participant == "files"
+
+
+async def test_a_tool_that_raises_gives_an_error_without_a_traceback(venue: Venue) -> None:
+    async with venue.run(toolbox()), venue.connect("alice") as alice:
+        with pytest.raises(ToolError) as caught:
+            await alice.call("files", "read_file", path="missing")
+        assert caught.value.result == ToolResult(
+            [{"type": "text", "text": "no such file: missing"}], is_error=True
+        )
+
+
+async def test_an_unknown_tool_or_method_is_an_error(venue: Venue) -> None:
+    async with venue.run(toolbox()), venue.connect("alice") as alice:
+        with pytest.raises(RemoteError, match="no tool 'nothing'"):
+            await alice.call("files", "nothing")
+        with pytest.raises(RemoteError) as caught:
+            await alice.request("files", "no/such")
+        assert caught.value.code == -32601
+        assert await alice.request("files", "ping") == {}
+
+
+async def test_progress_reaches_whoever_asked(venue: Venue) -> None:
+    heard: list[Progress] = []
+    async with venue.run(toolbox()), venue.connect("alice") as alice:
+        result = await alice.call("files", "count", upto=3, on_progress=heard.append)
+        assert result.text == "counted for alice"
+    assert heard == [Progress(n, 3, f"at {n}") for n in (1, 2, 3)]
+
+
+async def test_without_an_answer_the_error_says_who_was_asked(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        with pytest.raises(NoAnswerError, match="'nobody'") as caught:
+            await alice.call("nobody", "read_file", path="x", timeout=0.01)
+        assert caught.value.participant == "nobody"
+        assert isinstance(caught.value, TimeoutError)
+
+
+async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(venue: Venue) -> None:
+    agent = mcpp.Participant("worker")
+    started, stopped = anyio.Event(), anyio.Event()
+
+    @agent.tool
+    async def hang() -> None:
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with (
+        venue.run(agent),
+        venue.connect("alice") as alice,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(alice.call, "worker", "hang")
+        with anyio.fail_after(5):
+            await started.wait()
+            tasks.cancel_scope.cancel()
+    with anyio.fail_after(5, shield=True):
+        await stopped.wait()
+
+
+async def test_a_response_counts_only_from_whoever_was_asked(venue: Venue) -> None:
+    async with (
+        venue.connect("owner") as owner,
+        venue.connect("mallory") as mallory,
+        venue.connect("alice") as alice,
+        anyio.create_task_group() as tasks,
+    ):
+        results: list[Any] = []
+
+        async def ask() -> None:
+            results.append(await alice.request("owner", "ping", timeout=5))
+
+        tasks.start_soon(ask)
+        request = await next_of(owner, "mcp/request:ping")
+        for liar, result in ((mallory, "false"), (owner, "true")):
+            await liar.send(
+                "mcp/response:ping",
+                {"jsonrpc": "2.0", "id": request.id, "result": result},
+                to=["alice"],
+                correlation_id=request.id,
+            )
+    assert results == ["true"]
+
+
+async def test_a_request_whose_kind_and_payload_disagree_is_refused(venue: Venue) -> None:
+    async with venue.run(toolbox()), venue.connect("alice") as alice:
+        for kind, params in (
+            ("mcp/request:tools/list", {"name": "read_file", "arguments": {"path": "x"}}),
+            ("mcp/request:tools/call:count", {"name": "read_file", "arguments": {"path": "x"}}),
+            ("mcp/request:tools/call", {"name": "read_file", "arguments": {"path": "x"}}),
+        ):
+            envelope = mcpp.new_envelope(
+                kind, sender="alice", to=["files"], id=(id := f"odd-{kind[-5:].replace('/', '-')}")
+            )
+            payload = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+            envelope = mcpp.new_envelope(kind, payload, sender="alice", to=["files"], id=id)
+            await alice._connection.send(envelope)
+            answer = await next_of(alice, kind.replace("request", "response"))
+            assert answer.payload["error"]["code"] == -32600
+
+
+async def test_a_request_to_several_is_nobodys(venue: Venue) -> None:
+    async with venue.run(toolbox()), venue.connect("alice") as alice:
+        await alice.send(
+            "mcp/request:ping",
+            {"jsonrpc": "2.0", "id": "x", "method": "ping"},
+            to=["files", "other"],
+        )
+        await alice.call("files", "sum", numbers=[])
+        seen = await next_of(alice, "mcp/response:ping", "mcp/response:tools/call:sum")
+        assert seen.kind == "mcp/response:tools/call:sum"
+
+
+async def test_a_call_in_a_context_is_answered_inside_it(venue: Venue) -> None:
+    async with venue.run(toolbox()), venue.connect("alice") as alice:
+        async with alice.context("workflow") as work:
+            await work.call("files", "sum", numbers=[1])
+        answer = await next_of(alice, "mcp/response:tools/call:sum")
+        assert answer.context is not None
+        assert answer.context.id == work.id
+
+
+async def test_a_call_survives_a_cut_on_either_side(venue: Venue) -> None:
+    agent = mcpp.Participant("worker")
+    started, go = anyio.Event(), anyio.Event()
+
+    @agent.tool
+    async def wait() -> str:
+        started.set()
+        await go.wait()
+        return "done"
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        results: list[str] = []
+
+        async def ask() -> None:
+            results.append((await alice.call("worker", "wait", timeout=10)).text)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with anyio.fail_after(5):
+                await started.wait()
+            venue.cut("worker")
+            venue.cut("alice")
+            go.set()
+    assert results == ["done"]
+
+
+async def test_resources_and_prompts_are_served(venue: Venue) -> None:
+    agent = mcpp.Participant("library")
+
+    @agent.resource("memo://today", name="today")
+    def today() -> str:
+        """What is on today."""
+        return "tea at five"
+
+    @agent.resource("memo://logo", mime_type="image/png")
+    async def logo() -> bytes:
+        return b"\x89PNG"
+
+    @agent.prompt
+    def review(topic: str, tone: str = "kind") -> str:
+        """Ask for a review."""
+        return f"Review {topic}, be {tone}."
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        listed = await alice.request("library", "resources/list")
+        assert [resource["uri"] for resource in listed["resources"]] == [
+            "memo://today",
+            "memo://logo",
+        ]
+        read = await alice.request("library", "resources/read", {"uri": "memo://today"})
+        assert read["contents"][0]["text"] == "tea at five"
+        read = await alice.request("library", "resources/read", {"uri": "memo://logo"})
+        assert read["contents"][0]["blob"] == "iVBORw=="
+        with pytest.raises(RemoteError):
+            await alice.request("library", "resources/read", {"uri": "memo://none"})
+        prompts = await alice.request("library", "prompts/list")
+        assert prompts["prompts"][0]["arguments"] == [
+            {"name": "topic", "required": True},
+            {"name": "tone", "required": False},
+        ]
+        got = await alice.request(
+            "library", "prompts/get", {"name": "review", "arguments": {"topic": "it"}}
+        )
+        assert got["messages"][0]["content"]["text"] == "Review it, be kind."
+
+
+@pytest.mark.parametrize("limits", [{"max_message_bytes": 4096}])
+async def test_an_answer_that_is_too_large_is_an_error(venue: Venue) -> None:
+    agent = mcpp.Participant("big")
+
+    @agent.tool
+    async def fill(size: int) -> str:
+        return "x" * size
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        with pytest.raises(RemoteError, match="too large"):
+            await alice.call("big", "fill", size=5000, timeout=5)
+
+
+# --- contexts ---
+
+
+async def test_contexts_nest_and_conclude(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        async with alice.context("reasoning", trigger="question") as thinking:
+            await thinking.send("reflection", {"thought": "is it safe?"})
+            async with thinking.child("reasoning") as deeper:
+                await deeper.send("reflection", {"thought": "what if not?"})
+            await thinking.conclude({"decision": "deny"}, confidence=0.95)
+        seen = [await next_of(bob, "reflection", "conclusion") for _ in range(3)]
+        first, nested, last = (message.context for message in seen)
+        assert first is not None
+        assert nested is not None
+        assert last is not None
+        assert first.metadata.keys() == {"trigger", "started_at"}
+        assert (nested.parent, nested.type) == (thinking.id, "reasoning")
+        assert last.metadata["confidence"] == 0.95
+        assert "ended_at" in last.metadata
+        assert seen[2].payload == {"decision": "deny"}
+
+
+# --- proposals ---
+
+
+RULES: Sequence[dict[str, Any]] = (
+    {"kind": "chat"},
+    {"kind": "mcp/proposal:*"},
+    {"kind": "mcp/withdraw"},
+)
+
+
+async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(venue: Venue) -> None:
+    venue.add("intern", RULES)
+    approver = mcpp.Participant("boss")
+
+    @approver.policy
+    async def decide(message: mcpp.Message) -> bool | str | None:
+        return True if message.payload["params"]["arguments"]["path"] == "ok" else "not that one"
+
+    async with venue.run(toolbox()), venue.run(approver), venue.connect("intern") as intern:
+        with pytest.raises(mcpp.Refused):
+            await intern.call("files", "read_file", path="ok")
+        proposal = await intern.propose("files", "read_file", path="ok")
+        result = await proposal.result(timeout=5)
+        assert result.text == "10 lines of ok"
+        assert proposal.fulfilled_by == "boss"
+
+
+async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(venue: Venue) -> None:
+    venue.add("intern", RULES)
+    async with (
+        venue.run(toolbox()),
+        venue.connect("sceptic") as sceptic,
+        venue.connect("boss") as boss,
+        venue.connect("intern") as intern,
+    ):
+        proposal = await intern.propose("files", "read_file", path="x")
+        await sceptic.reject(await next_of(sceptic, "mcp/proposal:tools/call:read_file"), "risky")
+        with pytest.raises(NoAnswerError):
+            await proposal.result(timeout=0.05)
+        assert [(who, why.reason) for who, why in proposal.rejections] == [("sceptic", "risky")]
+        await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:read_file"))
+        assert (await proposal.result(timeout=5)).text == "10 lines of x"
+
+
+async def test_only_the_first_fulfilment_counts(venue: Venue) -> None:
+    async with (
+        venue.run(toolbox()),
+        venue.connect("boss") as boss,
+        venue.connect("intern") as intern,
+    ):
+        await intern.propose("files", "read_file", path="x")
+        proposal = await next_of(boss, "mcp/proposal:tools/call:read_file")
+        await boss.fulfil(proposal)
+        with pytest.raises(RemoteError, match="already_fulfilled"):
+            await boss.fulfil(proposal)
+
+
+async def test_a_withdrawn_proposal_is_not_fulfilled(venue: Venue) -> None:
+    async with (
+        venue.run(toolbox()),
+        venue.connect("boss") as boss,
+        venue.connect("intern") as intern,
+    ):
+        mine = await intern.propose("files", "read_file", path="x")
+        proposal = await next_of(boss, "mcp/proposal:tools/call:read_file")
+        await boss.send(kinds.WITHDRAW, {}, to=["files"], correlation_id=mine.id)  # not theirs
+        await mine.withdraw("changed my mind")
+        with pytest.raises(RemoteError, match="withdrawn"):
+            await boss.fulfil(proposal)
+
+
+async def test_a_request_for_something_else_does_not_use_up_a_proposal(venue: Venue) -> None:
+    async with (
+        venue.run(toolbox()),
+        venue.connect("mallory") as mallory,
+        venue.connect("intern") as intern,
+    ):
+        proposal = await intern.propose("files", "read_file", path="x")
+        await next_of(mallory, "mcp/proposal:tools/call:read_file")
+        other = {"name": "read_file", "arguments": {"path": "y"}}
+        with pytest.raises(RemoteError, match="not what was proposed"):
+            await mallory.request("files", "tools/call", other, correlation_id=proposal.id)
+        await intern.fulfil(proposal.envelope)
+        assert (await proposal.result(timeout=5)).text == "10 lines of x"
