@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from mcpp.mint import new_context, new_envelope
     from mcpp.participant import Participant, run
     from mcpp.pod import Pod, connect
+    from mcpp.tree import ContextTree
 
 __all__ = [
     "PROTOCOL",
     "Context",
+    "ContextTree",
     "DecodeError",
     "Envelope",
     "FilterError",
@@ -49,6 +51,7 @@ _HOMES: Final = {
     "mcpp.mint": ("new_context", "new_envelope"),
     "mcpp.participant": ("Participant", "run"),
     "mcpp.pod": ("Pod", "connect"),
+    "mcpp.tree": ("ContextTree",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

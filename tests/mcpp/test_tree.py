@@ -1,0 +1,134 @@
+"""A log as a tree of contexts."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpp import Context, ContextTree, Envelope, new_envelope
+
+
+def say(
+    sender: str,
+    context: str | None = None,
+    *,
+    kind: str = "reflection",
+    payload: Any = None,
+    type: str | None = None,
+    parent: str | None = None,
+) -> Envelope:
+    where = None if context is None else Context(id=context, type=type, parent=parent)
+    return new_envelope(kind, payload, sender=sender, context=where)
+
+
+def expiry(id: str) -> Envelope:
+    payload = {
+        "event": "expired",
+        "context": {"id": id},
+        "messages": 1,
+        "participants": ["a"],
+        "started": "2025-08-31T12:00:00Z",
+        "last": "2025-08-31T12:00:00Z",
+    }
+    return new_envelope("system/context", payload, sender="system:gateway")
+
+
+def test_envelopes_are_grouped_by_context_and_nested_by_parent() -> None:
+    tree = ContextTree(
+        [
+            say("alice", kind="chat"),
+            say("alice", "top", type="reasoning"),
+            say("bob", "below", parent="top", type="delegation"),
+            say("alice", "top"),
+        ]
+    )
+    top = tree["top"]
+    assert [len(tree.main), len(top.envelopes), len(tree["below"].envelopes)] == [1, 2, 1]
+    assert top.children == [tree["below"]]
+    assert tree.roots == [top]
+    assert (top.type, top.creator, top.participants) == ("reasoning", "alice", ("alice",))
+    assert len(tree) == 2
+
+
+def test_only_its_creator_concludes_a_context() -> None:
+    tree = ContextTree([say("alice", "c"), say("mallory", "c", kind="conclusion")])
+    assert tree["c"].state == "open"
+    last = say("alice", "c", kind="conclusion", payload={"decision": "deny"})
+    tree.add(last)
+    assert (tree["c"].state, tree["c"].conclusion) == ("concluded", last)
+
+
+def test_a_context_that_the_gateway_forgot_is_idle_and_its_id_begins_anew() -> None:
+    tree = ContextTree([say("alice", "c", type="old"), expiry("c")])
+    old = tree["c"]
+    assert old.state == "idle"
+    tree.add(say("bob", "c", type="new"))
+    assert (tree["c"].type, tree["c"].creator, tree["c"].state) == ("new", "bob", "open")
+    assert [node.type for node in tree] == ["old", "new"]
+
+
+def test_a_parent_that_comes_later_or_never_is_there_without_envelopes() -> None:
+    tree = ContextTree([say("alice", "child", parent="unseen")])
+    assert tree["unseen"].envelopes == []
+    assert tree["unseen"].children == [tree["child"]]
+    tree.add(say("alice", "unseen", parent="above"))
+    assert tree.roots == [tree["above"]]
+
+
+def test_the_outline_tells_the_story_in_a_line_each() -> None:
+    tree = ContextTree(
+        [
+            say("alice", kind="chat"),
+            say("alice", "r-1", type="reasoning"),
+            say("bob", "r-2", parent="r-1"),
+            say("alice", "r-1", kind="conclusion", payload={"decision": "deny"}),
+        ]
+    )
+    assert tree.outline().splitlines() == [
+        "main: 1 message",
+        "  reasoning r-1 by alice: 2 messages, concluded: deny",
+        "    context r-2 by bob: 1 message, open",
+    ]
+
+
+@pytest.mark.parametrize("payload", [None, [], {"text": "long " * 40}, {"decision": {"deep": [1]}}])
+def test_any_conclusion_can_be_shown_in_a_line(payload: Any) -> None:
+    tree = ContextTree([say("alice", "c", kind="conclusion", payload=payload)])
+    assert len(tree.outline().splitlines()[1]) < 120
+
+
+IDS = st.sampled_from("abcd")
+ENVELOPES = st.one_of(
+    st.builds(
+        say,
+        st.sampled_from(["alice", "bob"]),
+        st.none() | IDS,
+        kind=st.sampled_from(["chat", "conclusion"]),
+        parent=st.none() | IDS,
+    ),
+    st.builds(expiry, IDS),
+)
+
+
+@given(st.lists(ENVELOPES, max_size=30))
+def test_grouping_never_loses_or_repeats_an_envelope(log: list[Envelope]) -> None:
+    tree = ContextTree(log)
+    grouped = [*tree.main, *(envelope for node in tree for envelope in node.envelopes)]
+    assert sorted(envelope.id for envelope in grouped) == sorted(envelope.id for envelope in log)
+
+
+@given(st.lists(ENVELOPES, max_size=30))
+def test_whatever_the_log_says_the_result_is_a_tree(log: list[Envelope]) -> None:
+    nodes = list(ContextTree(log))
+    assert len(nodes) == len(set(nodes))
+    for node in nodes:
+        assert all(child.parent is node for child in node.children)
+
+
+@given(st.lists(ENVELOPES, max_size=30))
+def test_a_group_keeps_the_order_of_the_log(log: list[Envelope]) -> None:
+    places = {envelope.id: place for place, envelope in enumerate(log)}
+    for node in ContextTree(log):
+        order = [places[envelope.id] for envelope in node.envelopes]
+        assert order == sorted(order)
