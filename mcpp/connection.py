@@ -291,8 +291,14 @@ class Connection:
             while not self.session.joined:
                 self._process(await transport.receive())
         await self._transmit()
+        at_once = max(1, self._options.buffer_messages // 2)
         while True:
-            self._process(await transport.receive())
+            texts = await transport.receive()
+            for start in range(0, len(texts), at_once):
+                if start:
+                    # A reader that keeps up must get its turn before the buffer is full.
+                    await anyio.lowlevel.checkpoint()
+                self._process(texts[start : start + at_once])
             if self.session.outgoing.waiting:
                 await self._transmit()
 

@@ -1,7 +1,8 @@
 """An envelope as it reaches a participant: with its pod, so that it can be answered."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from mcpp import kinds
 from mcpp.envelope import Context, Envelope
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+# A struct, not a dataclass: one is made for every envelope received, four times faster.
+class Message(msgspec.Struct, frozen=True):
     """An envelope and its pod. `replayed` tells history from what happens while we are here."""
 
     pod: "Pod"

@@ -20,7 +20,7 @@ import msgspec
 
 from mcpp import filters, kinds, rpc
 from mcpp.codec import decode, encode
-from mcpp.envelope import Envelope
+from mcpp.envelope import Context, Envelope
 from mcpp.errors import DecodeError, FilterError, TooLargeError, WrongParticipantError
 from mcpp.filters import Filter
 from mcpp.kinds import Kind
@@ -40,7 +40,6 @@ from mcpp.payloads import Filter as SetFilter
 # gateway keeps by default.
 MISSED_MESSAGES: Final = 10_000
 _SEEN_IDS: Final = 2 * MISSED_MESSAGES
-_DIRECT: Final = frozenset((kinds.ERROR, kinds.FILTER_SET))
 _PROGRESS: Final = f"{kinds.NOTIFICATION}:notifications/progress"
 
 
@@ -72,7 +71,7 @@ class Join:
 # --- what the inbox holds ----------------------------------------------------------------------
 
 
-class Delivery(NamedTuple):
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """An envelope for the participant; `replayed` if it is history from before it joined."""
 
     envelope: Envelope
@@ -247,14 +246,28 @@ class Session:
         """
         try:
             envelope = decode(text)
-            if envelope.kind == kinds.WELCOME:
-                return self._welcome(envelope.payload_as(Welcome))
-            if envelope.kind in _DIRECT:
-                return self._direct(envelope, now)
-            return self._logged(envelope)
+            if envelope.kind.startswith("system/"):
+                return self._system(envelope, now)
         except (DecodeError, FilterError) as error:
             self._replaying = max(0, self._replaying - 1)
             return (Unreadable(error),)
+        return self._logged(envelope)
+
+    def _system(self, envelope: Envelope, now: float) -> Sequence[Effect]:
+        match envelope.kind:
+            case kinds.WELCOME:
+                return self._welcome(envelope.payload_as(Welcome))
+            case kinds.ERROR:
+                return self._refused(envelope.payload_as(Error), envelope.correlation_id, now)
+            case kinds.FILTER_SET:
+                self.filter = filters.parse(envelope.payload_as(SetFilter).filter)
+                settled = self.outgoing.settle(envelope.correlation_id or "")
+                return () if settled is None else (Echoed(settled[0]),)
+            case kinds.PRESENCE if not self._replaying:
+                self._update_roster(envelope.payload_as(Presence))
+            case kinds.CONTEXT if not self._replaying:
+                self.contexts.pop(envelope.payload_as(ContextEvent).context.id, None)
+        return self._logged(envelope)
 
     def _welcome(self, welcome: Welcome) -> Sequence[Effect]:
         if self.name and welcome.you.id != self.name:
@@ -274,25 +287,22 @@ class Session:
             self._arrive()
         return (Joined(welcome.replayed),)
 
-    def _direct(self, envelope: Envelope, now: float) -> Sequence[Effect]:
-        id = envelope.correlation_id
-        if envelope.kind == kinds.FILTER_SET:
-            self.filter = filters.parse(envelope.payload_as(SetFilter).filter)
-            settled = None if id is None else self.outgoing.settle(id)
-            return () if settled is None else (Echoed(settled[0]),)
-        details = envelope.payload_as(Error)
+    def _refused(self, details: Error, id: str | None, now: float) -> Sequence[Effect]:
         if id is None or id not in self.outgoing:
             return (Refusal(None, details),)
         refused = self.outgoing.refuse(id, details, now)
         return () if refused is None else (Refusal(refused, details),)
 
     def _logged(self, envelope: Envelope) -> Sequence[Effect]:
-        replayed = self._replaying > 0
+        replayed = self._replaying
         if replayed:
             self._replaying -= 1
-        else:
-            self._update_state(envelope)
-        effects, times_sent = self._settle(envelope)
+        elif envelope.context is not None:
+            self._update_contexts(envelope.context)
+        effects: Sequence[Effect] = ()
+        times_sent = 0
+        if envelope.correlation_id is not None or envelope.sender == self.name:
+            effects, times_sent = self._settle(envelope)
         id = envelope.id
         if id not in self._seen and id not in self._seen_before:
             if self._overflowed or len(self._inbox) >= self._capacity:
@@ -302,8 +312,9 @@ class Session:
                 # A second sending is answered with what the log has, out of the log's order.
                 if times_sent <= 1:
                     self.position = id
-                self._inbox.append(Delivery(envelope, replayed and not self._resuming))
-        if replayed and not self._replaying:
+                history = replayed > 0 and not self._resuming
+                self._inbox.append(Delivery(envelope, history))
+        if replayed == 1:
             self._arrive()
         return effects
 
@@ -350,25 +361,21 @@ class Session:
         if len(self._seen) >= _SEEN_IDS:
             self._seen_before, self._seen = self._seen, set()
 
-    def _update_state(self, envelope: Envelope) -> None:
-        context = envelope.context
-        if context is not None:
-            known = self.contexts.get(context.id)
-            if known is None:
-                self.contexts[context.id] = ContextInfo(
-                    id=context.id, type=context.type, parent=context.parent
-                )
-            elif (known.type is None and context.type) or (known.parent is None and context.parent):
-                self.contexts[context.id] = ContextInfo(
-                    id=context.id,
-                    type=known.type or context.type,
-                    parent=known.parent or context.parent,
-                )
-        if envelope.kind == kinds.PRESENCE:
-            presence = envelope.payload_as(Presence)
-            if presence.event == "join":
-                self.participants[presence.participant.id] = presence.participant
-            else:
-                self.participants.pop(presence.participant.id, None)
-        elif envelope.kind == kinds.CONTEXT:
-            self.contexts.pop(envelope.payload_as(ContextEvent).context.id, None)
+    def _update_contexts(self, context: Context) -> None:
+        known = self.contexts.get(context.id)
+        if known is None:
+            self.contexts[context.id] = ContextInfo(
+                id=context.id, type=context.type, parent=context.parent
+            )
+        elif (known.type is None and context.type) or (known.parent is None and context.parent):
+            self.contexts[context.id] = ContextInfo(
+                id=context.id,
+                type=known.type or context.type,
+                parent=known.parent or context.parent,
+            )
+
+    def _update_roster(self, presence: Presence) -> None:
+        if presence.event == "join":
+            self.participants[presence.participant.id] = presence.participant
+        else:
+            self.participants.pop(presence.participant.id, None)

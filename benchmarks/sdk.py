@@ -1,0 +1,168 @@
+"""The SDK beside a bare `websockets` client that does `json.loads`, on the same gateway.
+
+    python -m benchmarks.sdk
+
+Both take turns in one run, so that a busy machine slows both; the figures are medians of the
+paired ratios. The targets: receive rate at least 1 ×, round trip at most 1.3 ×.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import statistics
+import time
+import uuid
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection as Pipe
+from typing import Any, Final
+
+from mcpp_gateway.config import parse
+from mcpp_gateway.server import Gateway
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as connect_bare
+
+import mcpp
+from mcpp import filters
+from mcpp.local import to_toml
+
+ROUNDS: Final = 7
+ROUND_TRIPS: Final = 2000
+RECEIVED: Final = 20_000
+TOKEN: Final = "a-token-for-the-benchmark"
+TEXT: Final = "x" * 180  # about 400 bytes an envelope
+
+
+def serve(pipe: Pipe) -> None:
+    """Run a gateway without rate limits until the pipe closes."""
+    document = {
+        "gateway": {"host": "127.0.0.1", "port": 0},
+        "limits": {
+            "messages_per_second": 0,
+            "context_messages_per_second": 0,
+            "history_messages": 2 * RECEIVED,
+        },
+        "pods": {
+            "bench": {"participants": {"one": {"token": TOKEN, "capabilities": [{"kind": "*"}]}}}
+        },
+    }
+
+    async def main() -> None:
+        text = "\n".join(f"{name} = {to_toml(value)}" for name, value in document.items())
+        gateway = Gateway(parse(text, {}), asyncio.get_running_loop())
+        await gateway.listen()
+        pipe.send(gateway.port)
+        await asyncio.to_thread(pipe.poll, None)
+        await gateway.drain()
+
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main())
+    else:
+        uvloop.run(main())
+
+
+def bare(url: str, **query: Any) -> Any:
+    """Return a bare connection."""
+    extra = "".join(f"&{name}={value}" for name, value in query.items())
+    return connect_bare(
+        url + extra,
+        additional_headers={"Authorization": f"Bearer {TOKEN}"},
+        compression=None,
+        max_queue=None,
+    )
+
+
+async def bare_send(line: ClientConnection) -> None:
+    """Send an envelope and wait for its echo, as somebody without an SDK would."""
+    id = str(uuid.uuid4())
+    envelope = {
+        "protocol": "mcpp/v0.1",
+        "id": id,
+        "ts": datetime.now(UTC).isoformat(),
+        "from": "one",
+        "kind": "chat",
+        "payload": {"text": TEXT},
+    }
+    await line.send(json.dumps(envelope))
+    while json.loads(await line.recv()).get("id") != id:
+        pass
+
+
+async def bare_round_trip(url: str) -> float:
+    """Return the seconds that one echo takes."""
+    async with bare(url) as line:
+        for _ in range(100):
+            await bare_send(line)
+        start = time.perf_counter()
+        for _ in range(ROUND_TRIPS):
+            await bare_send(line)
+        return (time.perf_counter() - start) / ROUND_TRIPS
+
+
+async def our_round_trip(url: str) -> float:
+    """Return the seconds that one echo takes."""
+    async with mcpp.connect(url, token=TOKEN) as pod:
+        for _ in range(100):
+            await pod.send("chat", {"text": TEXT})
+        start = time.perf_counter()
+        for _ in range(ROUND_TRIPS):
+            await pod.send("chat", {"text": TEXT})
+        return (time.perf_counter() - start) / ROUND_TRIPS
+
+
+async def bare_receive(url: str) -> float:
+    """Return how many envelopes a second arrive."""
+    async with bare(url, last=RECEIVED) as line:
+        json.loads(await line.recv())
+        start = time.perf_counter()
+        for _ in range(RECEIVED):
+            json.loads(await line.recv())
+        return RECEIVED / (time.perf_counter() - start)
+
+
+async def our_receive(url: str) -> float:
+    """Return how many envelopes a second arrive, with their payloads read as bare ones are."""
+    asked = filters.everything
+    async with mcpp.connect(url, token=TOKEN, last=RECEIVED, filter=asked, own=True) as pod:
+        start = time.perf_counter()
+        for _ in range(RECEIVED):
+            (await anext(pod)).payload  # noqa: B018
+        return RECEIVED / (time.perf_counter() - start)
+
+
+async def fill(url: str) -> None:
+    """Put enough into the log."""
+    async with mcpp.connect(url, token=TOKEN) as pod:
+        for _ in range(RECEIVED):
+            await pod.send("chat", {"text": TEXT}, wait=False)
+
+
+async def measure(url: str) -> None:
+    """Take turns and print the medians."""
+    await fill(url)
+    for title, unit, ours, theirs in (
+        ("receive rate", "a second", our_receive, bare_receive),
+        ("round trip", "µs", our_round_trip, bare_round_trip),
+    ):
+        pairs = [(await ours(url), await theirs(url)) for _ in range(ROUNDS)]
+        scale = 1e6 if unit == "µs" else 1
+        mine, other = (statistics.median(side) * scale for side in zip(*pairs, strict=True))
+        ratio = statistics.median(a / b for a, b in pairs)
+        print(f"{title}: mcpp {mine:,.0f} {unit}, bare websockets {other:,.0f}; ratio {ratio:.2f}")
+
+
+def main() -> None:
+    """Run everything against a gateway in a process of its own."""
+    here, there = multiprocessing.Pipe()
+    gateway = multiprocessing.get_context("spawn").Process(target=serve, args=(there,))
+    gateway.start()
+    try:
+        asyncio.run(measure(f"ws://127.0.0.1:{here.recv()}/ws?pod=bench"))
+    finally:
+        here.send(None)
+        gateway.join()
+
+
+if __name__ == "__main__":
+    main()
