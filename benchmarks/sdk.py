@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final
 
-from mcpp_gateway.config import parse
-from mcpp_gateway.server import Gateway
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_bare
 
 import mcpp
 from mcpp import filters
 from mcpp.local import to_toml
+from mcpp_gateway.config import parse
+from mcpp_gateway.server import Gateway
 
 ROUNDS: Final = 7
 ROUND_TRIPS: Final = 2000

@@ -12,13 +12,13 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 import pytest
-from mcpp_gateway import config as gateway_config
-from mcpp_gateway.server import Gateway
 
 import mcpp
 from mcpp.connection import Options
 from mcpp.local import ANYTHING, to_toml
 from mcpp.testing import MemoryPod
+from mcpp_gateway import config as gateway_config
+from mcpp_gateway.server import Gateway
 
 T = TypeVar("T")
 
