@@ -64,7 +64,7 @@ def response(id: str, outcome: Any) -> dict[str, Any]:
 def read_request(envelope: Envelope) -> Request:
     """Return the request that an envelope holds.
 
-    Raises Failure where kind and payload disagree: capabilities were checked on the kind (P-13).
+    Raises Failure where kind and payload disagree: capabilities were checked on the kind (P-15).
     """
     try:
         decode_unambiguous(envelope.raw_payload, "$.payload")

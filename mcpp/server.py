@@ -64,7 +64,7 @@ class Server:
                 scope.cancel()
 
     def _claim(self, envelope: Envelope) -> Failure | None:
-        """Settle which request fulfils a proposal: the first in the log's order (P-16)."""
+        """Settle which request fulfils a proposal: the first in the log's order (P-20)."""
         proposal = self._proposals.get(envelope.correlation_id or "")
         if proposal is None:
             return None

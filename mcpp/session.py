@@ -216,7 +216,7 @@ class Session:
         return self.outgoing.transmit(now) if self.live else []
 
     def expect(self, asking: Envelope, participant: str) -> None:
-        """Expect an answer to a request or a proposal, and from this participant alone (P-12)."""
+        """Expect an answer to a request or a proposal, and from this participant alone (P-14)."""
         if Kind.parse(asking.kind).family == kinds.PROPOSAL:
             self._proposed[asking.id] = asking
         else:
@@ -346,7 +346,7 @@ class Session:
         proposal = self._proposed.get(id)
         if proposal is not None:
             if rpc.fulfils(envelope, proposal):
-                # P-16: the first in the log's order wins; its answer is the proposal's.
+                # P-20: the first in the log's order wins; its answer is the proposal's.
                 del self._proposed[id]
                 (owner,) = proposal.to or ("",)
                 ours = self._asked.get(envelope.id, _Question(owner, ()))

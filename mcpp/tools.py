@@ -116,7 +116,7 @@ class Tool:
         except Failure:
             raise
         except Exception as error:
-            # P-15: the traceback is for our log, the sentence for whoever called.
+            # P-17: the traceback is for our log, the sentence for whoever called.
             log.exception("tool %s failed", self.name)
             text = str(error) or type(error).__name__
             return ToolResult([{"type": "text", "text": text}], is_error=True)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
@@ -39,7 +40,8 @@ class Venue(Protocol):
 class SocketVenue:
     """A gateway on a real socket, in a thread."""
 
-    def __init__(self, limits: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, limits: Mapping[str, Any] | None = None, *, tls: Path | None = None) -> None:
+        self._tls = {} if tls is None else {"tls_cert": str(tls), "tls_key": str(tls)}
         self._limits = dict(limits or {})
         self._participants: dict[str, Sequence[Mapping[str, Any]]] = {}
         self._loop = asyncio.new_event_loop()
@@ -50,7 +52,8 @@ class SocketVenue:
 
     @property
     def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/ws?pod=test"
+        scheme = "wss" if self._tls else "ws"
+        return f"{scheme}://127.0.0.1:{self.port}/ws?pod=test"
 
     def token(self, name: str) -> str:
         return f"token-of-{name}-0123456789"
@@ -117,7 +120,7 @@ class SocketVenue:
             for name, capabilities in self._participants.items()
         }
         document = {
-            "gateway": {"host": "127.0.0.1", "port": port},
+            "gateway": {"host": "127.0.0.1", "port": port} | self._tls,
             "limits": self._limits,
             "pods": {"test": {"participants": participants}},
         }

@@ -35,6 +35,7 @@ async def test_a_send_returns_its_echo_and_others_receive_it(venue: Venue) -> No
         assert not message.replayed
 
 
+@pytest.mark.rule("P-13")
 async def test_own_envelopes_come_only_where_they_are_asked_for(venue: Venue) -> None:
     async with venue.connect("alice", own=True) as alice, venue.connect("bob") as bob:
         await alice.send("chat", {"text": "mine"})
@@ -44,6 +45,7 @@ async def test_own_envelopes_come_only_where_they_are_asked_for(venue: Venue) ->
         assert await texts(bob, 2) == ["mine", "again"]
 
 
+@pytest.mark.rule("P-04")
 async def test_participants_and_contexts_are_known(venue: Venue) -> None:
     async with venue.connect("alice") as alice:
         assert list(alice.participants) == ["alice"]
@@ -72,6 +74,7 @@ async def test_a_refusal_raises_with_its_code(venue: Venue) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 50, "burst": 2}])
+@pytest.mark.rule("P-06")
 async def test_a_rate_limit_is_waited_out(venue: Venue) -> None:
     async with venue.connect("alice") as alice, venue.connect("bob") as bob:
         async with anyio.create_task_group() as tasks:
@@ -91,6 +94,7 @@ async def test_a_rate_limit_that_lasts_too_long_raises(venue: Venue) -> None:
             await alice.send("chat", {"text": "three"}, rate_limit_seconds=0)
 
 
+@pytest.mark.rule("P-05", "P-08")
 async def test_a_cut_line_loses_nothing_and_repeats_nothing(venue: Venue) -> None:
     async with venue.connect("alice") as alice, venue.connect("bob") as bob:
         for number in range(30):
@@ -102,6 +106,7 @@ async def test_a_cut_line_loses_nothing_and_repeats_nothing(venue: Venue) -> Non
         assert await texts(bob, 30) == [str(number) for number in range(30)]
 
 
+@pytest.mark.rule("P-05")
 async def test_what_is_sent_while_the_line_is_down_arrives_once(venue: Venue) -> None:
     async with venue.connect("alice") as alice, venue.connect("bob") as bob:
         await alice.send("chat", {"text": "0"})
@@ -111,6 +116,7 @@ async def test_what_is_sent_while_the_line_is_down_arrives_once(venue: Venue) ->
         assert await texts(bob, 20) == [str(number) for number in range(20)]
 
 
+@pytest.mark.rule("P-10")
 async def test_a_restart_of_the_gateway_is_told_as_a_gap(venue: Venue) -> None:
     gaps: list[Gap] = []
     async with (
@@ -125,6 +131,7 @@ async def test_a_restart_of_the_gateway_is_told_as_a_gap(venue: Venue) -> None:
         assert gaps == [Gap(lost_log=True)]
 
 
+@pytest.mark.rule("P-08")
 async def test_an_id_that_was_seen_before_a_restart_is_dropped(venue: Venue) -> None:
     async with venue.connect("alice") as alice, venue.connect("bob") as bob:
         echo = await alice.send("chat", {"text": "once"})
@@ -170,6 +177,7 @@ async def test_a_filter_is_in_force_when_setting_it_returns(venue: Venue) -> Non
         assert [(await anext(bob)).text for _ in range(2)] == ["before", "shown"]
 
 
+@pytest.mark.rule("P-09")
 async def test_a_filter_survives_a_cut_line(venue: Venue) -> None:
     async with venue.connect("alice") as alice, venue.connect("bob") as bob:
         await bob.set_filter(filters.kind("reflection"))
@@ -183,6 +191,7 @@ async def test_a_filter_survives_a_cut_line(venue: Venue) -> None:
         assert message.text == "shown"
 
 
+@pytest.mark.rule("P-11")
 async def test_a_full_buffer_drops_the_line_and_resumes_without_loss(venue: Venue) -> None:
     small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
     async with (
@@ -194,6 +203,7 @@ async def test_a_full_buffer_drops_the_line_and_resumes_without_loss(venue: Venu
         assert await texts(bob, 100) == [str(number) for number in range(100)]
 
 
+@pytest.mark.rule("P-11")
 async def test_with_a_full_buffer_one_can_still_send(venue: Venue) -> None:
     small = Options(buffer_messages=4, backoff=lambda attempt: 0.0)
     async with (
@@ -206,6 +216,7 @@ async def test_with_a_full_buffer_one_can_still_send(venue: Venue) -> None:
             await bob.send("chat", {"text": "still here"})
 
 
+@pytest.mark.rule("P-12")
 async def test_a_newer_connection_ends_the_older_for_good(venue: Venue) -> None:
     async with venue.connect("alice") as older, venue.connect("alice") as newer:
         with anyio.fail_after(5), pytest.raises(ClosedError) as caught:
@@ -217,6 +228,7 @@ async def test_a_newer_connection_ends_the_older_for_good(venue: Venue) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"max_message_bytes": 2000}])
+@pytest.mark.rule("P-07")
 async def test_what_is_too_large_is_refused_before_it_ends_the_line(venue: Venue) -> None:
     async with venue.connect("alice") as alice:
         with pytest.raises(TooLargeError) as caught:
@@ -240,6 +252,7 @@ async def test_after_the_block_everything_raises(venue: Venue) -> None:
         await anext(alice)
 
 
+@pytest.mark.rule("P-02")
 async def test_a_token_of_somebody_else_is_told(sockets: SocketVenue) -> None:
     sockets.add("alice")
     with pytest.raises(WrongParticipantError) as caught:

@@ -56,6 +56,7 @@ async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
 # --- handlers ---
 
 
+@pytest.mark.rule("P-13")
 async def test_a_handler_answers_and_never_hears_itself(venue: Venue) -> None:
     agent = mcpp.Participant("parrot")
 
@@ -113,6 +114,7 @@ async def test_handlers_run_one_after_another_in_the_logs_order(venue: Venue) ->
     assert steps == [f"{step} {number}" for number in range(5) for step in ("begin", "end")]
 
 
+@pytest.mark.rule("P-03")
 async def test_history_runs_no_handler_and_no_tool(venue: Venue) -> None:
     agent = mcpp.Participant("late", last=100)
     heard: list[str] = []
@@ -138,6 +140,7 @@ async def test_history_runs_no_handler_and_no_tool(venue: Venue) -> None:
     assert (heard, called) == (["after"], ["after"])
 
 
+@pytest.mark.rule("P-03")
 async def test_what_came_while_the_line_was_cut_runs_its_handler(venue: Venue) -> None:
     agent = mcpp.Participant("steady")
 
@@ -244,6 +247,7 @@ async def test_tools_are_listed_with_schemas_from_their_hints(venue: Venue) -> N
         ({"path": "x", "odd": 1}, "$.arguments"),
     ],
 )
+@pytest.mark.rule("P-17")
 async def test_arguments_that_do_not_fit_are_errors_with_their_path(
     venue: Venue, arguments: dict[str, Any], path: str
 ) -> None:
@@ -255,6 +259,7 @@ async def test_arguments_that_do_not_fit_are_errors_with_their_path(
         assert caught.value.participant == "files"
 
 
+@pytest.mark.rule("P-17")
 async def test_a_tool_that_raises_gives_an_error_without_a_traceback(venue: Venue) -> None:
     async with venue.run(toolbox()), venue.connect("alice") as alice:
         with pytest.raises(ToolError) as caught:
@@ -290,6 +295,7 @@ async def test_without_an_answer_the_error_says_who_was_asked(venue: Venue) -> N
         assert isinstance(caught.value, TimeoutError)
 
 
+@pytest.mark.rule("P-18")
 async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(venue: Venue) -> None:
     agent = mcpp.Participant("worker")
     started, stopped = anyio.Event(), anyio.Event()
@@ -315,6 +321,7 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(venue: Ven
         await stopped.wait()
 
 
+@pytest.mark.rule("P-14")
 async def test_a_response_counts_only_from_whoever_was_asked(venue: Venue) -> None:
     async with (
         venue.connect("owner") as owner,
@@ -339,6 +346,7 @@ async def test_a_response_counts_only_from_whoever_was_asked(venue: Venue) -> No
     assert results == ["true"]
 
 
+@pytest.mark.rule("P-15")
 async def test_a_request_whose_kind_and_payload_disagree_is_refused(venue: Venue) -> None:
     async with venue.run(toolbox()), venue.connect("alice") as alice:
         for kind, params in (
@@ -356,6 +364,7 @@ async def test_a_request_whose_kind_and_payload_disagree_is_refused(venue: Venue
             assert answer.payload["error"]["code"] == -32600
 
 
+@pytest.mark.rule("P-16")
 async def test_a_request_to_several_is_nobodys(venue: Venue) -> None:
     async with venue.run(toolbox()), venue.connect("alice") as alice:
         await alice.send(
@@ -368,6 +377,7 @@ async def test_a_request_to_several_is_nobodys(venue: Venue) -> None:
         assert seen.kind == "mcp/response:tools/call:sum"
 
 
+@pytest.mark.rule("P-19")
 async def test_a_call_in_a_context_is_answered_inside_it(venue: Venue) -> None:
     async with venue.run(toolbox()), venue.connect("alice") as alice:
         async with alice.context("workflow") as work:
@@ -459,6 +469,7 @@ async def test_an_answer_that_is_too_large_is_an_error(venue: Venue) -> None:
 # --- contexts ---
 
 
+@pytest.mark.rule("P-22")
 async def test_contexts_nest_and_conclude(venue: Venue) -> None:
     async with venue.connect("alice") as alice, venue.connect("bob") as bob:
         async with alice.context("reasoning", trigger="question") as thinking:
@@ -488,6 +499,7 @@ RULES: Sequence[dict[str, Any]] = (
 )
 
 
+@pytest.mark.rule("P-20")
 async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(venue: Venue) -> None:
     venue.add("intern", RULES)
     approver = mcpp.Participant("boss")
@@ -505,6 +517,7 @@ async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(venue
         assert proposal.fulfilled_by == "boss"
 
 
+@pytest.mark.rule("P-21")
 async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(venue: Venue) -> None:
     venue.add("intern", RULES)
     async with (
@@ -522,6 +535,7 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(venue: 
         assert (await proposal.result(timeout=5)).text == "10 lines of x"
 
 
+@pytest.mark.rule("P-20")
 async def test_only_the_first_fulfilment_counts(venue: Venue) -> None:
     async with (
         venue.run(toolbox()),
@@ -535,6 +549,7 @@ async def test_only_the_first_fulfilment_counts(venue: Venue) -> None:
             await boss.fulfil(proposal)
 
 
+@pytest.mark.rule("P-21")
 async def test_a_withdrawn_proposal_is_not_fulfilled(venue: Venue) -> None:
     async with (
         venue.run(toolbox()),
@@ -549,6 +564,7 @@ async def test_a_withdrawn_proposal_is_not_fulfilled(venue: Venue) -> None:
             await boss.fulfil(proposal)
 
 
+@pytest.mark.rule("P-20")
 async def test_a_request_for_something_else_does_not_use_up_a_proposal(venue: Venue) -> None:
     async with (
         venue.run(toolbox()),

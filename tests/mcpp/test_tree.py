@@ -112,6 +112,7 @@ ENVELOPES = st.one_of(
 
 
 @given(st.lists(ENVELOPES, max_size=30))
+@pytest.mark.rule("P-23")
 def test_grouping_never_loses_or_repeats_an_envelope(log: list[Envelope]) -> None:
     tree = ContextTree(log)
     grouped = [*tree.main, *(envelope for node in tree for envelope in node.envelopes)]
@@ -127,6 +128,7 @@ def test_whatever_the_log_says_the_result_is_a_tree(log: list[Envelope]) -> None
 
 
 @given(st.lists(ENVELOPES, max_size=30))
+@pytest.mark.rule("P-23")
 def test_a_group_keeps_the_order_of_the_log(log: list[Envelope]) -> None:
     places = {envelope.id: place for place, envelope in enumerate(log)}
     for node in ContextTree(log):

@@ -1,0 +1,204 @@
+"""The WebSocket itself: refusals at the door, TLS, frames in pieces, a gateway that comes later."""
+
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import SocketStream
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+import mcpp
+from mcpp import encode, new_envelope
+from mcpp.connection import Options
+from mcpp.errors import JoinError, UnreachableError
+from tests.interaction.conftest import QUICK, SocketVenue
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.rule("P-12")
+async def test_refusals_at_the_door_are_final_and_typed(sockets: SocketVenue) -> None:
+    sockets.add("alice")
+    for url, token, status in (
+        (sockets.url, "wrong-token-0123456789", 401),
+        (sockets.url.replace("pod=test", "pod=other"), sockets.token("alice"), 403),
+        (sockets.url + "&last=many", sockets.token("alice"), 400),
+    ):
+        with pytest.raises(JoinError) as caught:
+            async with mcpp.connect(url, token=token, options=QUICK):
+                pass
+        assert caught.value.status == status
+        assert token not in str(caught.value)
+
+
+async def test_a_gateway_that_is_not_there_is_told_at_once(free_tcp_port: int) -> None:
+    with pytest.raises(UnreachableError, match=str(free_tcp_port)):
+        async with mcpp.connect(f"ws://127.0.0.1:{free_tcp_port}/ws", token="x" * 20):
+            pass
+
+
+async def test_a_patient_participant_waits_for_a_gateway(sockets: SocketVenue) -> None:
+    sockets.add("alice")
+    sockets.drain()
+    patient = Options(keep_trying=True, backoff=lambda attempt: 0.01)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, sockets.start)
+        with anyio.fail_after(10):
+            async with sockets.connect("alice", options=patient) as alice:
+                await alice.send("chat", {"text": "at last"})
+
+
+async def test_a_gateway_that_drains_is_come_back_to(sockets: SocketVenue) -> None:
+    async with sockets.connect("alice") as alice:
+        await alice.send("chat", {"text": "before"})
+        await anyio.to_thread.run_sync(sockets.drain)
+        await anyio.to_thread.run_sync(sockets.start)
+        with anyio.fail_after(10):
+            await alice.send("chat", {"text": "after"})
+
+
+async def test_a_revoked_token_ends_it_for_good(sockets: SocketVenue) -> None:
+    async with sockets.connect("alice") as alice:
+        sockets.remove("alice")
+        with anyio.fail_after(5), pytest.raises(mcpp.errors.ClosedError) as caught:
+            await anext(alice)
+        assert caught.value.code == 4501
+
+
+async def test_the_token_stays_out_of_what_is_shown(sockets: SocketVenue, caplog: Any) -> None:
+    caplog.set_level(0)
+    async with sockets.connect("alice"):
+        pass
+    assert sockets.token("alice") not in caplog.text
+
+
+# --- a server of a few lines, for what a gateway does not do ---
+
+WELCOME = encode(
+    new_envelope(
+        "system/welcome",
+        {
+            "you": {"id": "alice"},
+            "participants": [],
+            "pod": {"name": "p", "epoch": "e"},
+            "limits": {},
+            "contexts": [],
+            "resumed": False,
+            "replayed": 0,
+        },
+        sender="system:gateway",
+    )
+)
+
+
+def frame(data: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> bytes:
+    return Frame(opcode, data, fin).serialize(mask=False)
+
+
+async def serve(stream: SocketStream, pieces: list[bytes]) -> None:
+    """Answer the upgrade, then write the pieces as they are."""
+    async with stream:
+        protocol = ServerProtocol()
+        while not (events := protocol.events_received()):
+            protocol.receive_data(await stream.receive())
+        assert isinstance(events[0], Request)
+        protocol.send_response(protocol.accept(events[0]))
+        head = b"".join(protocol.data_to_send())
+        for piece in [head + pieces[0], *pieces[1:]]:
+            await stream.send(piece)
+            await anyio.lowlevel.checkpoint()
+        await anyio.sleep_forever()
+
+
+def chopped(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+TEXTS = [encode(new_envelope("chat", {"text": "é" * n}, sender="b")) for n in (1, 200, 40_000)]
+STREAM = b"".join(
+    [
+        frame(WELCOME),
+        frame(TEXTS[0]),
+        frame(b"are you there?", Opcode.PING),
+        frame(TEXTS[1][:100], fin=False),
+        frame(b"in between", Opcode.PING),
+        frame(TEXTS[1][100:150], Opcode.CONT, fin=False),
+        frame(TEXTS[1][150:], Opcode.CONT),
+        frame(TEXTS[2]),
+    ]
+)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1000, 7])
+async def test_frames_are_read_however_they_are_cut(size: int) -> None:
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, lambda stream: serve(stream, chopped(STREAM, size)))
+        with anyio.fail_after(20):
+            async with mcpp.connect(f"ws://127.0.0.1:{port}/", token="x" * 20) as pod:
+                received = [encode((await anext(pod)).envelope) for _ in TEXTS]
+        assert received == TEXTS
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 101 Switching Protocols\r\n\r\n", b"\x00" * 300],
+    ids=["nothing", "ssh", "half", "zeros"],
+)
+async def test_something_else_at_the_address_is_unreachable(answer: bytes) -> None:
+    async def speak(stream: SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            if answer:
+                await stream.send(answer)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, speak)
+        with anyio.fail_after(5), pytest.raises(UnreachableError):
+            async with mcpp.connect(f"ws://127.0.0.1:{port}/", token="x" * 20):
+                pass
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 and its key in one file."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost "
+        "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    )
+    try:
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed, so no certificate can be made")
+    both = folder / "both.pem"
+    both.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())
+    return both
+
+
+async def test_a_pod_is_joined_over_tls(certificate: Path) -> None:
+    venue = SocketVenue(tls=certificate)
+    try:
+        venue.add("alice")
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        options = Options(backoff=QUICK.backoff, ssl_context=trusting)
+        async with venue.connect("alice", options=options) as alice:
+            for number in range(20):
+                await alice.send("chat", {"text": str(number)})
+                if number == 10:
+                    venue.cut("alice")
+        with pytest.raises(UnreachableError, match="certificate"):
+            async with venue.connect("alice"):
+                pass
+    finally:
+        venue.close()

@@ -1,0 +1,411 @@
+"""A participant's side of the wire, without a wire."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpp import Envelope, decode, encode, filters, new_envelope
+from mcpp.errors import TooLargeError, WrongParticipantError
+from mcpp.session import (
+    MISSED_MESSAGES,
+    Answered,
+    Delivery,
+    Echoed,
+    Gap,
+    Join,
+    Noted,
+    Refusal,
+    Session,
+    Unreadable,
+    is_final,
+)
+
+
+def welcome(**changes: Any) -> bytes:
+    facts = {
+        "you": {"id": "me"},
+        "participants": [{"id": "me"}],
+        "pod": {"name": "p", "epoch": "one"},
+        "limits": {},
+        "contexts": [],
+        "resumed": False,
+        "replayed": 0,
+    }
+    return system("system/welcome", facts | changes)
+
+
+def system(kind: str, payload: Any, **members: Any) -> bytes:
+    return encode(new_envelope(kind, payload, sender="system:gateway", **members))
+
+
+def refusal(id: str | None, code: str, **facts: Any) -> bytes:
+    payload = {"error": code, "message": "no", **facts}
+    return system("system/error", payload, correlation_id=id)
+
+
+def chat(text: str = "", *, sender: str = "you", **members: Any) -> Envelope:
+    return new_envelope("chat", {"text": text}, sender=sender, **members)
+
+
+def joined(**options: Any) -> Session:
+    session = Session("me", **options)
+    session.join()
+    session.receive(welcome(), 0)
+    return session
+
+
+def taken(session: Session) -> list[str | Gap]:
+    """Empty the inbox; envelopes by their texts."""
+    items: list[str | Gap] = []
+    while (item := session.take()) is not None:
+        items.append(item if isinstance(item, Gap) else item.envelope.payload["text"])
+    return items
+
+
+# --- joining ---
+
+
+def test_the_first_join_asks_for_what_was_wanted() -> None:
+    session = Session(filter=filters.main_only, last=5)
+    assert session.join() == Join(filters.main_only, None, 5)
+    assert session.join().query() == {"last": "5", "filter": '{"main":true}'}
+
+
+@pytest.mark.rule("P-02")
+def test_another_name_in_the_welcome_is_an_error() -> None:
+    session = Session("me")
+    session.join()
+    with pytest.raises(WrongParticipantError):
+        session.receive(welcome(you={"id": "other"}), 0)
+
+
+def test_without_a_name_the_welcome_gives_it() -> None:
+    session = Session()
+    session.join()
+    session.receive(welcome(), 0)
+    assert session.name == "me"
+
+
+@pytest.mark.rule("P-01")
+def test_nothing_is_sent_before_the_replay_is_over() -> None:
+    session = Session("me", last=2)
+    session.join()
+    mine = chat(sender="me")
+    session.send(mine, give_up_at=0)
+    assert session.transmit(0) == []
+    session.receive(welcome(replayed=2), 0)
+    session.receive(encode(chat("1")), 0)
+    assert session.transmit(0) == []
+    session.receive(encode(chat("2")), 0)
+    assert session.transmit(0) == [encode(mine)]
+
+
+@pytest.mark.rule("P-01", "P-05")
+def test_an_echo_in_the_replay_saves_sending_again() -> None:
+    session = joined()
+    mine = chat(sender="me")
+    session.send(mine, give_up_at=0)
+    assert len(session.transmit(0)) == 1
+    session.join()
+    session.receive(welcome(resumed=True, replayed=1), 0)
+    assert session.receive(encode(mine), 0) == [Echoed(mine)]
+    assert session.transmit(0) == []
+
+
+@pytest.mark.rule("P-03")
+def test_history_is_replayed_and_what_came_meanwhile_is_not() -> None:
+    session = Session("me", last=1)
+    session.join()
+    session.receive(welcome(replayed=1), 0)
+    session.receive(encode(chat("history")), 0)
+    session.join()
+    session.receive(welcome(resumed=True, replayed=1), 0)
+    session.receive(encode(chat("meanwhile")), 0)
+    items = [session.take(), session.take()]
+    assert [item.replayed for item in items if isinstance(item, Delivery)] == [True, False]
+
+
+@pytest.mark.rule("P-04")
+def test_replayed_presence_does_not_change_the_roster() -> None:
+    left = {"event": "leave", "participant": {"id": "me"}}
+    session = Session("me", last=1)
+    session.join()
+    session.receive(welcome(replayed=1), 0)
+    session.receive(system("system/presence", left), 0)
+    assert set(session.participants) == {"me"}
+    session.receive(system("system/presence", left), 0)
+    assert set(session.participants) == set()
+
+
+# --- positions and gaps ---
+
+
+@pytest.mark.rule("P-09")
+def test_the_next_line_goes_on_after_the_last_envelope_of_the_log() -> None:
+    session = joined()
+    last = chat()
+    session.receive(encode(last), 0)
+    session.receive(refusal(None, "invalid_envelope"), 0)
+    assert session.join() == Join(None, last.id, MISSED_MESSAGES)
+
+
+@pytest.mark.rule("P-09")
+def test_before_any_envelope_the_welcome_tells_the_position() -> None:
+    session = Session("me")
+    session.join()
+    session.receive(welcome(position="here"), 0)
+    assert session.join().after == "here"
+
+
+@pytest.mark.rule("P-09")
+def test_the_answer_to_a_second_sending_moves_no_position() -> None:
+    session = joined()
+    mine, last = chat(sender="me"), chat()
+    session.send(mine, give_up_at=0)
+    session.transmit(0)
+    session.join()
+    session.receive(welcome(), 0)
+    session.transmit(0)
+    session.receive(encode(last), 0)
+    session.receive(encode(mine), 0)
+    assert session.position == last.id
+
+
+@pytest.mark.rule("P-10")
+@pytest.mark.parametrize(
+    ("changes", "gaps"),
+    [
+        ({"resumed": True}, []),
+        ({"resumed": False}, [Gap(lost_log=False)]),
+        ({"resumed": False, "pod": {"name": "p", "epoch": "two"}}, [Gap(lost_log=True)]),
+        ({"resumed": True, "pod": {"name": "p", "epoch": "two"}}, [Gap(lost_log=True)]),
+    ],
+)
+def test_a_gap_is_told_where_it_is(changes: dict[str, Any], gaps: list[Gap]) -> None:
+    session = joined()
+    session.receive(encode(chat("before")), 0)
+    session.join()
+    session.receive(welcome(**changes), 0)
+    session.receive(encode(chat("after")), 0)
+    assert taken(session) == ["before", *gaps, "after"]
+
+
+@pytest.mark.rule("P-08")
+def test_what_was_seen_is_dropped() -> None:
+    session = joined()
+    again = encode(chat("once"))
+    session.receive(again, 0)
+    session.join()
+    session.receive(welcome(pod={"name": "p", "epoch": "two"}), 0)
+    session.receive(again, 0)
+    assert taken(session) == ["once", Gap(lost_log=True)]
+
+
+# --- the bounded inbox ---
+
+
+@pytest.mark.rule("P-11")
+def test_a_full_inbox_keeps_its_position_and_settles_all_the_same() -> None:
+    session = joined(capacity=2)
+    mine = chat(sender="me")
+    session.send(mine, give_up_at=0)
+    session.transmit(0)
+    kept = [chat("1"), chat("2")]
+    for envelope in (*kept, chat("3")):
+        session.receive(encode(envelope), 0)
+    assert session.receive(encode(mine), 0) == [Echoed(mine)]
+    assert session.position == kept[-1].id
+    assert not session.should_rejoin
+    session.take()
+    assert session.should_rejoin
+    session.join()
+    assert not session.should_rejoin
+
+
+@given(st.lists(st.sampled_from(["send", "cut", "take"]), max_size=80), st.integers(1, 4))
+def test_every_envelope_is_handed_out_once_and_in_order(steps: list[str], capacity: int) -> None:
+    """Whatever is cut and however slowly the inbox is read."""
+    log: list[Envelope] = []
+    session = Session("me", capacity=capacity)
+
+    def connect() -> None:
+        after = session.join().after
+        places = [place for place, envelope in enumerate(log) if envelope.id == after]
+        missed = log[places[0] + 1 :] if places else []
+        end = log[-1].id if log else "none"
+        told = welcome(resumed=bool(places), replayed=len(missed), position=end)
+        for text in (told, *map(encode, missed)):
+            session.receive(text, 0)
+
+    log.append(chat("0"))
+    connect()
+    found: list[str | Gap] = []
+    for step in [*steps, *(["take"] * 4 * len(steps))]:
+        if step == "send":
+            log.append(chat(str(len(log))))
+            session.receive(encode(log[-1]), 0)
+        elif step == "cut":
+            connect()
+        elif (item := session.take()) is not None:
+            assert isinstance(item, Delivery)
+            found.append(item.envelope.payload["text"])
+        if session.should_rejoin:
+            connect()
+    assert found == [envelope.payload["text"] for envelope in log[1:]]
+
+
+# --- settling ---
+
+
+def test_a_refusal_settles_what_it_is_correlated_to() -> None:
+    session = joined()
+    mine = chat(sender="me")
+    session.send(mine, give_up_at=0)
+    session.transmit(0)
+    (effect,) = session.receive(refusal(mine.id, "capability_violation"), 0)
+    assert isinstance(effect, Refusal)
+    assert (effect.envelope, effect.details.error) == (mine, "capability_violation")
+    session.join()
+    session.receive(welcome(), 0)
+    assert session.transmit(0) == []
+
+
+@pytest.mark.rule("P-07")
+def test_what_is_too_large_is_not_sent() -> None:
+    session = Session("me")
+    session.join()
+    session.receive(welcome(limits={"max_message_bytes": 300}), 0)
+    with pytest.raises(TooLargeError):
+        session.send(chat("x" * 300, sender="me"), give_up_at=0)
+    assert session.transmit(0) == []
+
+
+@pytest.mark.rule("P-14")
+def test_an_answer_counts_once_and_only_from_whom_was_asked() -> None:
+    session = joined()
+    request = new_envelope("mcp/request:ping", sender="me", to=["you"])
+    session.expect(request, "you")
+
+    def answer(sender: str) -> Envelope:
+        return new_envelope("mcp/response:ping", sender=sender, correlation_id=request.id)
+
+    assert session.receive(encode(answer("mallory")), 0) == []
+    right = answer("you")
+    assert session.receive(encode(right), 0) == [Answered(request.id, right)]
+    assert session.receive(encode(answer("you")), 0) == []
+
+
+@pytest.mark.rule("P-20")
+def test_a_proposals_answer_is_that_of_its_first_fulfilment() -> None:
+    session = joined()
+    params = {"name": "t", "arguments": {}}
+    proposal = new_envelope(
+        "mcp/proposal:tools/call:t",
+        {"method": "tools/call", "params": params},
+        sender="me",
+        to=["owner"],
+    )
+    session.expect(proposal, "owner")
+
+    def request(sender: str) -> Envelope:
+        payload = {"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": params}
+        return new_envelope(
+            "mcp/request:tools/call:t",
+            payload,
+            sender=sender,
+            to=["owner"],
+            correlation_id=proposal.id,
+        )
+
+    first, second = request("boss"), request("rival")
+    assert session.receive(encode(first), 0) == [Noted(proposal.id, first)]
+    assert session.receive(encode(second), 0) == []
+    answer = new_envelope("mcp/response:tools/call:t", sender="owner", correlation_id=first.id)
+    assert session.receive(encode(answer), 0) == [Answered(proposal.id, answer)]
+
+
+def test_what_cannot_be_read_is_told_and_costs_nothing_else() -> None:
+    session = joined()
+    (effect,) = session.receive(b'{"from": 1}', 0)
+    assert isinstance(effect, Unreadable)
+    session.receive(encode(chat("next")), 0)
+    assert taken(session) == ["next"]
+
+
+def test_contexts_are_known_until_they_expire() -> None:
+    session = joined()
+    text = '"context":{"id":"c","parent":"above"},"payload"'
+    session.receive(encode(chat()).replace(b'"payload"', text.encode()), 0)
+    assert session.contexts["c"].parent == "above"
+    gone = {
+        "event": "expired",
+        "context": {"id": "c"},
+        "messages": 1,
+        "participants": [],
+        "started": "",
+        "last": "",
+    }
+    session.receive(system("system/context", gone), 0)
+    assert "c" not in session.contexts
+
+
+def test_a_filter_that_is_in_force_is_asked_for_again() -> None:
+    session = joined()
+    mine = new_envelope("pod/filter", {"filter": {"main": True}}, sender="me")
+    session.send(mine, give_up_at=0)
+    session.transmit(0)
+    told = system("system/filter", {"filter": {"main": True}}, correlation_id=mine.id)
+    assert session.receive(told, 0) == (Echoed(mine),)
+    assert session.join().filter == filters.main_only
+
+
+@pytest.mark.rule("P-12")
+def test_only_the_upper_band_of_close_codes_is_final() -> None:
+    assert [is_final(code) for code in (1000, 1006, 1011, 4000, 4499)] == [False] * 5
+    assert [is_final(code) for code in (4500, 4999)] == [True] * 2
+
+
+# --- waiting out a rate limit ---
+
+
+@pytest.mark.rule("P-06")
+def test_after_a_rate_limit_envelopes_go_one_by_one_and_then_faster() -> None:
+    session = joined()
+    for number in range(6):
+        session.send(chat(str(number), sender="me"), give_up_at=100)
+    sent = [decode(text) for text in session.transmit(0)]
+    for envelope in sent:
+        session.receive(refusal(envelope.id, "rate_limited", retry_after_seconds=2), 0)
+    assert session.transmit(1) == []
+    assert session.outgoing.wake_at(1) == 2
+    widths = []
+    now = 2.0
+    while texts := session.transmit(now):
+        widths.append(len(texts))
+        for text in texts:
+            session.receive(text, now)
+    assert widths == [1, 2, 3]
+
+
+@pytest.mark.rule("P-06")
+def test_a_limit_of_one_context_holds_up_only_its_own() -> None:
+    session = joined()
+    inside, outside = chat(sender="me", context="c"), chat(sender="me")
+    session.send(inside, give_up_at=100)
+    session.transmit(0)
+    session.receive(refusal(inside.id, "rate_limited", retry_after_seconds=5, scope="context"), 0)
+    session.send(outside, give_up_at=100)
+    assert session.transmit(0) == [encode(outside)]
+    assert session.outgoing.wake_at(0) == 5
+    assert session.transmit(5) == [encode(inside)]
+
+
+def test_a_rate_limit_beyond_ones_patience_is_a_refusal() -> None:
+    session = joined()
+    mine = chat(sender="me")
+    session.send(mine, give_up_at=1)
+    session.transmit(0)
+    (effect,) = session.receive(refusal(mine.id, "rate_limited", retry_after_seconds=2), 0)
+    assert isinstance(effect, Refusal)
