@@ -1,0 +1,42 @@
+"""Results that a model reads once: marked by the server, collapsed by the client.
+
+A tool's author marks (`transient`, `consumed`, `with_context_hints`, or `@tool(transient=…)`), a
+`Workflow` says which tool uses up which, a `Scratch` keeps data out of sight altogether. On the
+other side a `Tracker` follows the log. The rules are T-01 and on, in `spec/transient.md`.
+"""
+
+from mcpp.transient.calls import ToolCall, ToolCalls
+from mcpp.transient.marks import (
+    Hint,
+    Mark,
+    consumed,
+    read_hints,
+    read_mark,
+    transient,
+    with_context_hints,
+)
+from mcpp.transient.scratch import Scratch
+from mcpp.transient.summaries import TransientRule, mark_by_rule, summarize
+from mcpp.transient.tracker import Badge, Tracked, Tracker
+from mcpp.transient.workflow import Step, Workflow
+
+__all__ = [
+    "Badge",
+    "Hint",
+    "Mark",
+    "Scratch",
+    "Step",
+    "ToolCall",
+    "ToolCalls",
+    "Tracked",
+    "Tracker",
+    "TransientRule",
+    "Workflow",
+    "consumed",
+    "mark_by_rule",
+    "read_hints",
+    "read_mark",
+    "summarize",
+    "transient",
+    "with_context_hints",
+]

@@ -1,0 +1,151 @@
+"""Summaries of results, and the rule by which a tool's result is marked without its author's work.
+
+The form is the source's: "15 activity records (page 1/9, IDs: 72, 73, 74…)".
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcpp.tokens import estimate
+from mcpp.transient.marks import Result, cut, read_mark, transient
+
+SHOWN_IDS: Final = 3
+_GENERIC: Final = frozenset({"records", "items", "results", "data", "rows", "entries", "result"})
+_ID_KEYS: Final = ("id", "ID", "_id", "uuid", "key", "name", "title")
+_PAGE_KEYS: Final = ("page", "page_number", "pageNumber", "current_page", "currentPage")
+_PAGES_KEYS: Final = ("pages", "total_pages", "totalPages", "page_count", "pageCount")
+
+
+@dataclass(frozen=True, slots=True)
+class TransientRule:
+    """When a tool's results are transient by themselves: enough records, or enough tokens saved."""
+
+    noun: str | None = None
+    min_records: int = 5
+    min_saved_tokens: int = 500
+
+
+def mark_by_rule(result: Result, rule: TransientRule | str | bool = True) -> dict[str, Any]:
+    """Mark a result as transient if the rule says so; what `@tool(transient=…)` does (T-03).
+
+    `True` is the rule as it comes, a text is its noun ("activity"), `False` marks nothing. A result
+    that its author has marked stays as it is.
+    """
+    if rule is False or result.get("isError") or _is_marked(result):
+        return dict(result)
+    if not isinstance(rule, TransientRule):
+        rule = TransientRule(noun=rule if isinstance(rule, str) else None)
+    summary = summarize(result, noun=rule.noun)
+    records = find_records(result)
+    enough = records is not None and len(records[1]) >= rule.min_records
+    if not enough:
+        saved = estimate(visible_text(result)) - estimate(summary)
+        enough = saved >= rule.min_saved_tokens
+    return transient(result, summary) if enough else dict(result)
+
+
+def summarize(result: Result, *, noun: str | None = None) -> str:
+    """Return one line that stands for a result: how many of what, which page, the first ids."""
+    found = find_records(result)
+    if found is None:
+        return _size_of(result, noun)
+    key, records, around = found
+    # An unknown noun may still be in the key: {"activities": […]} are activities.
+    what = f"{noun} records" if noun else ("records" if key in _GENERIC else key)
+    if len(records) == 1 and what.endswith("records"):
+        what = what[:-1]
+    facts = [fact for fact in (_page(around), _ids(records)) if fact]
+    return cut(f"{len(records):,} {what}" + (f" ({', '.join(facts)})" if facts else ""))
+
+
+def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]] | None:
+    """Return the records a result holds: their key, the list, and the object around them."""
+    value = result.get("structuredContent")
+    if value is None:
+        value = _only_json(result)
+    if isinstance(value, list):
+        return "records", value, {}
+    if not isinstance(value, Mapping):
+        return None
+    lists = {key: item for key, item in value.items() if isinstance(item, list)}
+    if not lists:
+        return None
+    key = max(lists, key=lambda name: (len(lists[name]), name in _GENERIC))
+    return key, lists[key], value
+
+
+def visible_text(result: Result) -> str:
+    """Return all text of a result that a model would see."""
+    parts = [block["text"] for block in blocks_of(result) if isinstance(block.get("text"), str)]
+    if not parts and result.get("structuredContent") is not None:
+        parts = [compact(result["structuredContent"])]
+    return "\n".join(parts)
+
+
+def blocks_of(result: Result) -> list[Mapping[str, Any]]:
+    """Return a result's content blocks, skipping whatever is not an object."""
+    content = result.get("content")
+    if not isinstance(content, list):
+        return []
+    return [block for block in content if isinstance(block, Mapping)]
+
+
+def compact(value: Any) -> str:
+    """Return a value as JSON in one line, keys in the order they came."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _is_marked(result: Result) -> bool:
+    mark = read_mark(result)
+    return mark.transient or mark.consumed
+
+
+def _only_json(result: Result) -> Any:
+    blocks = blocks_of(result)
+    text = blocks[0].get("text") if len(blocks) == 1 else None
+    if not isinstance(text, str) or text[:1] not in ("[", "{"):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _size_of(result: Result, noun: str | None) -> str:
+    text = visible_text(result)
+    images = sum(block.get("type") == "image" for block in blocks_of(result))
+    parts = [f"{len(text):,} characters of {noun or 'text'}"] if text else []
+    parts += [f"{images} image{'s' if images > 1 else ''}"] if images else []
+    lines = text.strip().splitlines()
+    opening = f": {cut(lines[0], 60)}" if lines else ""
+    return cut((", ".join(parts) or "nothing") + opening)
+
+
+def _page(around: Mapping[str, Any]) -> str:
+    nested = around.get("pagination")
+    places = [around, nested] if isinstance(nested, Mapping) else [around]
+    page = _first_int(places, _PAGE_KEYS)
+    pages = _first_int(places, _PAGES_KEYS)
+    if page is None:
+        return ""
+    return f"page {page}" if pages is None else f"page {page}/{pages}"
+
+
+def _first_int(places: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int | None:
+    for place in places:
+        for key in keys:
+            value = place.get(key)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+    return None
+
+
+def _ids(records: Sequence[Any]) -> str:
+    for key in _ID_KEYS:
+        ids = [record.get(key) for record in records[:SHOWN_IDS] if isinstance(record, Mapping)]
+        if ids and all(isinstance(value, str | int) for value in ids):
+            shown = ", ".join(cut(str(value), 40) for value in ids)
+            return f"IDs: {shown}{'…' if len(records) > SHOWN_IDS else ''}"
+    return ""

@@ -1,0 +1,199 @@
+"""The client's side: which results are pending, which have been consumed, what each UI may badge.
+
+The tracker folds a log, one envelope at a time. What it knows does not depend on who looks; only
+whether a result has been *shown* does (T-06), and that is asked with a viewer. It never changes an
+envelope: a collapsed result is a decision about how to show it, and the original stays.
+"""
+
+import hashlib
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from mcpp import kinds
+from mcpp.envelope import Envelope
+from mcpp.transient.calls import ToolCall, ToolCalls
+from mcpp.transient.marks import Mark, cut, read_hints, read_mark
+from mcpp.transient.summaries import summarize
+
+Badge = Literal["transient", "consumed", "collapsed"]
+State = Literal["pending", "consumed", "superseded"]
+
+# What a participant's runtime sends by itself is no sign that its model has read anything.
+_MECHANICAL: Final = (kinds.RESPONSE, kinds.NOTIFICATION, "pod/", "system/")
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """A transient result: whose, where, and what has become of it."""
+
+    call: ToolCall
+    handle: str
+    mark: Mark
+    state: State = "pending"
+    settled_by: str | None = None  # the id of the response that consumed or superseded it
+    settled_at: int = -1
+
+    @property
+    def summary(self) -> str:
+        """The server's summary cut to size, or one made from the result (T-17)."""
+        return cut(self.mark.summary or "") or summarize(self.call.result)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an envelope brought about: a call answered, and a transient result settled."""
+
+    call: ToolCall | None = None
+    tracked: Tracked | None = None  # the new transient result
+    settled: tuple[Tracked, ...] = ()
+
+
+class Tracker:
+    """Folds a log into the life of its transient results. Owns the calls and pairs it has seen."""
+
+    def __init__(self) -> None:
+        self.calls = ToolCalls()
+        self._length = 0
+        self._tracked: dict[str, Tracked] = {}  # by the call's id
+        self._by_response: dict[str, Tracked] = {}
+        self._by_handle: dict[str, Tracked] = {}
+        self._pairs: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+        self._pending: dict[tuple[object, ...], deque[Tracked]] = defaultdict(deque)
+        self._copies: dict[tuple[object, ...], Tracked] = {}
+        self._consumers: set[str] = set()
+        self._last_sent: dict[str, int] = {}
+
+    def add(self, envelope: Envelope) -> Change:
+        """Learn from the next envelope of the log."""
+        index = self._length
+        self._length += 1
+        if not envelope.kind.startswith(_MECHANICAL):
+            self._last_sent[envelope.sender] = index
+        call = self.calls.add(envelope, index)
+        if call is None or call.response is not envelope:
+            return Change(call)
+        if call.is_error:
+            return Change(call)  # T-07, T-08: a failed call neither consumes nor is collapsible
+        for hint in read_hints(call.result):
+            if call.server is not None:
+                # T-11: keyed by who declares it, so nobody pairs the tools of another.
+                self._pairs[call.server, hint.consumed_by].setdefault(hint.tool)
+        mark = read_mark(call.result)
+        settled = self._consume(call, mark) if mark.consumed else ()
+        tracked = None
+        if mark.transient:
+            tracked, superseded = self._track(call, mark)
+            settled += superseded
+        return Change(call, tracked, settled)
+
+    def is_shown(self, index: int, viewer: str) -> bool:
+        """Tell whether a viewer's model has been called since this place in the log (T-06)."""
+        return self._last_sent.get(viewer, -1) > index
+
+    def find(self, id: str) -> Tracked | None:
+        """Return the transient result with this handle, call id or response id."""
+        return self._by_handle.get(id) or self._tracked.get(id) or self._by_response.get(id)
+
+    def is_paired(self, tracked: Tracked) -> bool:
+        """Tell whether some tool is known to use up results like this one."""
+        call = tracked.call
+        return any(
+            server == call.server and call.tool in tools
+            for (server, _), tools in self._pairs.items()
+        )
+
+    def is_collapsible(self, tracked: Tracked, viewer: str | None = None) -> bool:
+        """Tell whether a result may collapse for a viewer; without one, for its own caller."""
+        shown = self.is_shown(tracked.call.answered_at, viewer or tracked.call.caller)
+        return tracked.state != "pending" and shown
+
+    def badges(self, response_id: str, viewer: str | None = None) -> tuple[Badge, ...]:
+        """Return what a UI may show beside a response: transient, consumed, collapsed."""
+        found: list[Badge] = []
+        tracked = self._by_response.get(response_id)
+        if tracked is not None:
+            found.append("collapsed" if self.is_collapsible(tracked, viewer) else "transient")
+        if response_id in self._consumers:
+            found.append("consumed")
+        return tuple(found)
+
+    def collapse(self, tracked: Tracked) -> dict[str, Any]:
+        """Return the result as it is shown once collapsed: every visible part gone (T-15)."""
+        text = f"{tracked.summary} [collapsed: {tracked.handle}]"
+        return {"content": [{"type": "text", "text": text}]}
+
+    def expand(self, handle: str) -> Mapping[str, Any] | None:
+        """Return the original result behind a handle, as it came; None if there is none (T-16).
+
+        It is parsed anew from the response's bytes: whatever the caller does to it, the log stays.
+        """
+        tracked = self._by_handle.get(handle)
+        return None if tracked is None else tracked.call.original()
+
+    def _track(self, call: ToolCall, mark: Mark) -> tuple[Tracked, tuple[Tracked, ...]]:
+        assert call.response is not None
+        tracked = Tracked(call, self._new_handle(call.response.id), mark)
+        self._tracked[call.id] = tracked
+        self._by_response[call.response.id] = tracked
+        self._by_handle[tracked.handle] = tracked
+        self._pending[self._queue(call, call.tool)].append(tracked)
+        question = call.same_question()
+        older = self._copies.get(question)
+        self._copies[question] = tracked
+        if older is not None and older.state == "pending":
+            # T-14: the newer copy says all that the older did.
+            return tracked, (self._settle(older, "superseded", call),)
+        return tracked, ()
+
+    def _consume(self, call: ToolCall, mark: Mark) -> tuple[Tracked, ...]:
+        if mark.consumes is not None:
+            named = (self._tracked.get(one) or self._by_response.get(one) for one in mark.consumes)
+            found = [
+                tracked
+                for tracked in dict.fromkeys(named)
+                if tracked is not None
+                and tracked.state == "pending"
+                and tracked.call.caller == call.caller
+                and tracked.call.answered_at < call.index
+            ]
+        else:
+            oldest = self._oldest(call)
+            found = [] if oldest is None else [oldest]
+        if found and call.response is not None:
+            self._consumers.add(call.response.id)
+        return tuple(self._settle(tracked, "consumed", call) for tracked in found)
+
+    def _oldest(self, call: ToolCall) -> Tracked | None:
+        fronts = []
+        for tool in self._pairs.get((call.server or "", call.tool), ()):
+            pending = self._pending.get(self._queue(call, tool))
+            while pending and pending[0].state != "pending":
+                pending.popleft()
+            # T-06: what came after the consumer was asked cannot be what it was given.
+            if pending and pending[0].call.answered_at < call.index:
+                fronts.append(pending[0])
+        return min(fronts, key=lambda tracked: tracked.call.answered_at, default=None)
+
+    def _settle(self, tracked: Tracked, state: State, by: ToolCall) -> Tracked:
+        tracked.state = state
+        tracked.settled_by = None if by.response is None else by.response.id
+        tracked.settled_at = by.answered_at
+        return tracked
+
+    @staticmethod
+    def _queue(call: ToolCall, tool: str) -> tuple[object, ...]:
+        return (call.caller, call.context_id, call.server, tool)
+
+    def _new_handle(self, id: str) -> str:
+        length = 8
+        digest = new_handle(id, 64)
+        while digest[:length] in self._by_handle and length < len(digest):
+            length += 2
+        return digest[:length]
+
+
+def new_handle(id: str, length: int = 8) -> str:
+    """Return a short name for an id: few tokens, the same in every prompt."""
+    return hashlib.sha256(id.encode()).hexdigest()[:length]

@@ -1,0 +1,93 @@
+"""A log written by hand: short verbs for what participants do, ids that can be foretold."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from mcpp import Envelope, new_envelope
+from mcpp.envelope import Context
+
+TS = "2026-01-01T00:00:00Z"
+
+
+def text_result(text: str, **more: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], **more}
+
+
+class Log:
+    """Envelopes in order. `log.call(…)` gives the call's id, `log.answer(id, …)` the response's."""
+
+    def __init__(self) -> None:
+        self.envelopes: list[Envelope] = []
+        self._asked: dict[str, Envelope] = {}
+
+    def send(
+        self,
+        kind: str,
+        payload: Any,
+        sender: str,
+        *,
+        to: Iterable[str] | None = None,
+        correlation_id: str | None = None,
+        context: Context | str | None = None,
+        id: str | None = None,
+    ) -> str:
+        envelope = new_envelope(
+            kind,
+            payload,
+            sender=sender,
+            to=to,
+            correlation_id=correlation_id,
+            context=context,
+            id=id or f"e{len(self.envelopes)}",
+            ts=TS,
+        )
+        self.envelopes.append(envelope)
+        return envelope.id
+
+    def chat(self, sender: str, text: str = "Fine.", **more: Any) -> str:
+        return self.send("chat", {"text": text}, sender, **more)
+
+    def reflect(self, sender: str, thought: str, context: Context | str) -> str:
+        return self.send("reflection", {"thought": thought}, sender, context=context)
+
+    def conclude(self, sender: str, decision: str, context: Context | str) -> str:
+        return self.send("conclusion", {"decision": decision}, sender, context=context)
+
+    def call(
+        self,
+        tool: str = "search_records",
+        arguments: dict[str, Any] | None = None,
+        *,
+        sender: str = "analyst",
+        server: str | None = "crm",
+        **more: Any,
+    ) -> str:
+        call = f"e{len(self.envelopes)}"
+        params = {"name": tool, "arguments": arguments or {}}
+        payload = {"jsonrpc": "2.0", "id": call, "method": "tools/call", "params": params}
+        to = None if server is None else [server]
+        self.send(f"mcp/request:tools/call:{tool}", payload, sender, to=to, id=call, **more)
+        self._asked[call] = self.envelopes[-1]
+        return call
+
+    def answer(
+        self, call: str, result: dict[str, Any] | None = None, *, sender: str = "", **more: Any
+    ) -> str:
+        request = self._asked[call]
+        tool = request.kind.split(":", 2)[2]
+        return self.send(
+            f"mcp/response:tools/call:{tool}",
+            {"jsonrpc": "2.0", "id": call, "result": result or text_result("ok")},
+            sender or (request.to or ("nobody",))[0],
+            to=[request.sender],
+            correlation_id=call,
+            context=more.pop("context", request.context),
+            **more,
+        )
+
+    def fail(self, call: str, message: str = "broken") -> str:
+        return self.answer(call, text_result(message, isError=True))
+
+    def run(self, tool: str, arguments: dict[str, Any], result: dict[str, Any], **more: Any) -> str:
+        """Make a call and answer it; give the response's id."""
+        return self.answer(self.call(tool, arguments, **more), result)

@@ -1,0 +1,329 @@
+"""The client's side of transient results: what is pending, what collapses, what never does."""
+
+import pytest
+
+from mcpp.transient import Hint, Tracker, consumed, transient, with_context_hints
+from tests.mcpp.prompts.logs import Log, text_result
+
+PAIR = [Hint("search_records", "store_analysis")]
+
+
+def page(number: int) -> dict[str, object]:
+    return transient(text_result(f"page {number} " + "data " * 50), f"page {number}")
+
+
+def stored() -> dict[str, object]:
+    return consumed(text_result("stored"))
+
+
+def paired_log() -> Log:
+    log = Log()
+    log.run("get_workflow_step", {}, with_context_hints(text_result("steps"), PAIR))
+    return log
+
+
+def track(log: Log) -> Tracker:
+    tracker = Tracker()
+    for envelope in log.envelopes:
+        tracker.add(envelope)
+    return tracker
+
+
+def states(log: Log, *calls: str) -> list[str]:
+    tracker = track(log)
+    found = [tracker.find(call) for call in calls]
+    return ["none" if one is None else one.state for one in found]
+
+
+@pytest.mark.rule("T-05")
+def test_the_oldest_pending_result_collapses() -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    second = log.run("search_records", {"page": 2}, page(2))
+    log.run("store_analysis", {}, stored())
+    assert states(log, first, second) == ["consumed", "pending"]
+
+
+@pytest.mark.rule("T-05")
+@pytest.mark.parametrize("by", ["call", "response"])
+def test_named_results_collapse_instead_of_the_oldest(by: str) -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    call = log.call("search_records", {"page": 2})
+    second = log.answer(call, page(2))
+    named = call if by == "call" else second
+    log.run("store_analysis", {}, consumed(text_result("ok"), [named]))
+    assert states(log, first, second) == ["pending", "consumed"]
+
+
+@pytest.mark.rule("T-05")
+@pytest.mark.parametrize("named", [[], ["e999"]])
+def test_naming_nothing_that_is_pending_collapses_nothing(named: list[str]) -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    log.run("store_analysis", {}, consumed(text_result("ok"), named))
+    assert states(log, first) == ["pending"]
+
+
+@pytest.mark.rule("T-05")
+@pytest.mark.rule("T-13")
+def test_nobody_collapses_another_callers_result_by_naming_it() -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1), sender="b")
+    log.run("store_analysis", {}, consumed(text_result("ok"), [first]), sender="a")
+    assert states(log, first) == ["pending"]
+
+
+@pytest.mark.rule("T-06")
+def test_a_result_that_came_after_the_consumers_request_stays() -> None:
+    log = paired_log()
+    fetch = log.call("search_records", {"page": 1})
+    store = log.call("store_analysis")
+    first = log.answer(fetch, page(1))
+    log.answer(store, stored())
+    assert states(log, first) == ["pending"]
+
+
+@pytest.mark.rule("T-06")
+def test_a_consumed_result_collapses_for_a_viewer_only_once_it_has_spoken() -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    log.run("store_analysis", {}, stored())
+    tracker = track(log)
+    tracked = tracker.find(first)
+    assert tracked is not None
+    assert tracker.is_collapsible(tracked, "analyst")
+    assert not tracker.is_collapsible(tracked, "observer")
+    log.chat("observer")
+    tracker.add(log.envelopes[-1])
+    assert tracker.is_collapsible(tracked, "observer")
+
+
+@pytest.mark.rule("T-06")
+def test_an_automatic_answer_does_not_show_that_the_model_has_read() -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    asked = log.call("status", sender="boss", server="observer")
+    log.run("store_analysis", {}, stored())
+    log.answer(asked)
+    log.send("mcp/notification:progress", {"method": "progress"}, "observer")
+    tracker = track(log)
+    tracked = tracker.find(first)
+    assert tracked is not None
+    assert not tracker.is_collapsible(tracked, "observer")
+
+
+@pytest.mark.rule("T-07")
+def test_a_failed_consumer_collapses_nothing() -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    log.run("store_analysis", {}, {**stored(), "isError": True})
+    log.run("store_analysis", {}, {**consumed(text_result(""), [first]), "isError": True})
+    assert states(log, first) == ["pending"]
+
+
+@pytest.mark.rule("T-08")
+def test_a_failed_fetch_is_never_transient() -> None:
+    log = paired_log()
+    failed = log.run("search_records", {"page": 1}, {**page(1), "isError": True})
+    assert states(log, failed) == ["none"]
+    assert "_meta" not in transient(text_result("no", isError=True), "summary")
+
+
+@pytest.mark.rule("T-09")
+def test_a_consumer_with_nothing_pending_is_a_no_op() -> None:
+    log = paired_log()
+    early = log.run("store_analysis", {}, stored())
+    first = log.run("search_records", {"page": 1}, page(1))
+    assert states(log, first) == ["pending"]
+    assert track(log).badges(early) == ()
+
+
+@pytest.mark.rule("T-10")
+def test_a_result_from_somebody_who_was_not_asked_is_nothing() -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    store = log.call("store_analysis")
+    log.answer(store, stored(), sender="mallory")
+    assert states(log, first) == ["pending"]
+    log.answer(store, stored())
+    assert states(log, first) == ["consumed"]
+
+
+@pytest.mark.rule("T-10")
+def test_a_call_to_nobody_is_answered_by_nobody() -> None:
+    log = paired_log()
+    call = log.call("search_records", server=None)
+    log.answer(call, page(1), sender="crm")
+    assert states(log, call) == ["none"]
+
+
+@pytest.mark.rule("T-11")
+def test_a_hint_pairs_only_tools_of_whoever_declares_it() -> None:
+    log = Log()
+    hints = with_context_hints(text_result(""), PAIR)
+    log.run("get_workflow_step", {}, hints, server="mallory")
+    first = log.run("search_records", {"page": 1}, page(1), server="crm")
+    log.run("store_analysis", {}, stored(), server="crm")
+    log.run("store_analysis", {}, stored(), server="mallory")
+    assert states(log, first) == ["pending"]
+
+
+@pytest.mark.rule("T-11")
+def test_two_fetchers_share_a_consumer_and_the_older_result_goes_first() -> None:
+    log = paired_log()
+    more = [Hint("find_records", "store_analysis")]
+    log.run("get_workflow_step", {"order": 2}, with_context_hints(text_result(""), more))
+    first = log.run("find_records", {}, page(1))
+    second = log.run("search_records", {}, page(2))
+    log.run("store_analysis", {}, stored())
+    assert states(log, first, second) == ["consumed", "pending"]
+    log.run("store_analysis", {}, stored())
+    assert states(log, first, second) == ["consumed", "consumed"]
+
+
+@pytest.mark.rule("T-11")
+def test_a_hint_holds_for_callers_who_were_not_told() -> None:
+    log = paired_log()
+    first = log.run("search_records", {}, page(1), sender="worker")
+    log.run("store_analysis", {}, stored(), sender="worker")
+    assert states(log, first) == ["consumed"]
+
+
+@pytest.mark.rule("T-12")
+def test_an_unregistered_consumer_counts_only_with_named_results() -> None:
+    log = Log()
+    first = log.run("search_records", {}, page(1))
+    log.run("store_analysis", {}, stored())
+    assert states(log, first) == ["pending"]
+    log.run("store_analysis", {}, consumed(text_result("ok"), [first]))
+    assert states(log, first) == ["consumed"]
+
+
+@pytest.mark.rule("T-13")
+def test_one_agents_store_never_folds_anothers_page() -> None:
+    log = paired_log()
+    theirs = log.run("search_records", {"page": 1}, page(1), sender="b")
+    log.run("store_analysis", {}, stored(), sender="a")
+    assert states(log, theirs) == ["pending"]
+
+
+@pytest.mark.rule("T-13")
+def test_matching_stays_within_one_context() -> None:
+    log = paired_log()
+    outside = log.run("search_records", {"page": 1}, page(1))
+    inside = log.run("search_records", {"page": 1}, page(1), context="c1")
+    log.run("store_analysis", {}, stored(), context="c1")
+    assert states(log, outside, inside) == ["pending", "consumed"]
+
+
+@pytest.mark.rule("T-13")
+def test_a_retried_consumer_counts_once() -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    second = log.run("search_records", {"page": 2}, page(2))
+    store = log.call("store_analysis")
+    log.answer(store, stored())
+    log.answer(store, stored())
+    assert states(log, first, second) == ["consumed", "pending"]
+
+
+@pytest.mark.rule("T-14")
+def test_a_page_fetched_again_supersedes_its_older_pending_copy() -> None:
+    log = paired_log()
+    old = log.run("search_records", {"page": 1, "q": "x"}, page(1))
+    new = log.run("search_records", {"q": "x", "page": 1}, page(1))
+    assert states(log, old, new) == ["superseded", "pending"]
+    log.run("store_analysis", {}, stored())
+    assert states(log, old, new) == ["superseded", "consumed"]
+
+
+@pytest.mark.rule("T-14")
+def test_a_failed_second_fetch_supersedes_nothing() -> None:
+    log = paired_log()
+    old = log.run("search_records", {"page": 1}, page(1))
+    log.fail(log.call("search_records", {"page": 1}))
+    assert states(log, old) == ["pending"]
+
+
+@pytest.mark.rule("T-15")
+def test_every_visible_part_collapses() -> None:
+    log = paired_log()
+    whole = {
+        "content": [
+            {"type": "text", "text": "all the data"},
+            {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+        ],
+        "structuredContent": {"records": [1, 2, 3]},
+    }
+    response = log.run("search_records", {}, transient(whole, "three"))
+    tracker = track(log)
+    tracked = tracker.find(response)
+    assert tracked is not None
+    collapsed = tracker.collapse(tracked)
+    assert collapsed == text_result(f"three [collapsed: {tracked.handle}]")
+
+
+@pytest.mark.rule("T-16")
+def test_the_original_comes_back_byte_for_byte_and_cannot_be_changed() -> None:
+    log = paired_log()
+    response = log.run("search_records", {"page": 1}, page(1))
+    log.run("store_analysis", {}, stored())
+    tracker = track(log)
+    tracked = tracker.find(response)
+    assert tracked is not None
+    assert tracked.call.response is not None
+    before = bytes(tracked.call.response.raw_payload)
+    first = tracker.expand(tracked.handle)
+    assert first == page(1)
+    first.clear()  # type: ignore[attr-defined]
+    assert tracker.expand(tracked.handle) == page(1)
+    assert bytes(tracked.call.response.raw_payload) == before
+    assert tracker.expand("unknown") is None
+
+
+@pytest.mark.rule("T-17")
+def test_a_missing_summary_is_made_and_an_overlong_one_is_cut() -> None:
+    log = Log()
+    records = {"records": [{"id": n} for n in range(7)], "page": 2, "pages": 3}
+    made = log.run("a", {}, transient({"content": [], "structuredContent": records}))
+    loud = {"_meta": {"context": {"lifecycle": "transient", "summary": "line\n" * 500}}}
+    long = log.run("b", {}, {**text_result("data"), **loud})
+    tracker = track(log)
+    summaries = [found.summary for one in (made, long) if (found := tracker.find(one))]
+    assert summaries[0] == "7 records (page 2/3, IDs: 0, 1, 2…)"
+    assert len(summaries[1]) <= 240
+    assert "\n" not in summaries[1]
+
+
+@pytest.mark.rule("T-19")
+def test_badges_say_what_a_ui_may_show() -> None:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    assert track(log).badges(first) == ("transient",)
+    store = log.run("store_analysis", {}, stored())
+    tracker = track(log)
+    assert tracker.badges(first) == ("collapsed",)
+    assert tracker.badges(store) == ("consumed",)
+    assert tracker.badges(first, viewer="observer") == ("transient",)
+    assert tracker.badges("e0") == ()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [None, [], "x", {"result": 3}, {"error": "no"}, {"error": {"message": 5}}, {}],
+)
+def test_a_broken_response_reads_as_a_failed_call(payload: object) -> None:
+    log = Log()
+    call = log.call("search_records")
+    log.send("mcp/response:tools/call:search_records", payload, "crm", correlation_id=call)
+    tracker = track(log)
+    assert tracker.calls.by_id[call].is_error
+
+
+@pytest.mark.parametrize("meta", [None, [], {"context": 1}, {"context": {"consumes": 3}}])
+def test_broken_marks_say_nothing(meta: object) -> None:
+    log = paired_log()
+    first = log.run("search_records", {}, page(1))
+    log.run("store_analysis", {}, {**text_result("ok"), "_meta": meta})
+    assert states(log, first) == ["pending"]
