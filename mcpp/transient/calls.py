@@ -55,7 +55,7 @@ class ToolCall:
     def result(self) -> Mapping[str, Any]:
         """The MCP result; a JSON-RPC error or a broken response reads as a failed call."""
         if self._result is None:
-            self._result = {} if self.response is None else _read_result(self.response.payload)
+            self._result = {} if self.response is None else read_result(self.response.payload)
         return self._result
 
     @property
@@ -67,7 +67,7 @@ class ToolCall:
         """Return the result parsed anew from the response's bytes, for the caller to keep."""
         if self.response is None:
             return {}
-        return _read_result(msgspec.json.decode(self.response.raw_payload))
+        return read_result(msgspec.json.decode(self.response.raw_payload))
 
     def same_question(self) -> tuple[object, ...]:
         """Return what two calls share that ask the same of the same one in the same place."""
@@ -120,7 +120,8 @@ class ToolCalls:
         return call
 
 
-def _read_result(payload: Any) -> dict[str, Any]:
+def read_result(payload: Any) -> dict[str, Any]:
+    """Return the tool result in a response's payload; anything else reads as a failed call."""
     if isinstance(payload, dict):
         result = payload.get("result")
         if isinstance(result, dict):

@@ -1,0 +1,33 @@
+"""From a pod's log to what a model is shown.
+
+builder = PromptBuilder(viewer="analyst", token_budget=100_000)
+prompt = builder.build(envelopes)
+client.messages.create(model=…, tools=…, **prompt.anthropic())
+"""
+
+from mcpp.prompts.blocks import Call, Image, Message, Result, Text
+from mcpp.prompts.budget import BudgetError
+from mcpp.prompts.builder import PromptBuilder
+from mcpp.prompts.draft import Changed, LeftOut
+from mcpp.prompts.economy import CachePolicy
+from mcpp.prompts.names import EXPAND, call_id, expand_tool, tool_name
+from mcpp.prompts.prompt import Prompt, Report
+
+__all__ = [
+    "EXPAND",
+    "BudgetError",
+    "CachePolicy",
+    "Call",
+    "Changed",
+    "Image",
+    "LeftOut",
+    "Message",
+    "Prompt",
+    "PromptBuilder",
+    "Report",
+    "Result",
+    "Text",
+    "call_id",
+    "expand_tool",
+    "tool_name",
+]

@@ -1,0 +1,72 @@
+"""What a prompt is made of, whichever API it goes to: messages of text, images, calls, results."""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from mcpp.tokens import Counter, image_tokens
+
+Role = Literal["user", "assistant"]
+
+
+class Text(msgspec.Struct, frozen=True, gc=False):
+    """Something to read. Never empty, never only spaces: an API would refuse it."""
+
+    text: str
+
+
+class Image(msgspec.Struct, frozen=True, gc=False):
+    """A picture in base64."""
+
+    data: str
+    media_type: str
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call that the viewer itself made, under the name its API knows."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    json: str  # the arguments as text
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a call of the viewer's gave."""
+
+    call_id: str
+    content: tuple[Text | Image, ...]
+    is_error: bool = False
+
+
+Block = Text | Image | Call | Result
+
+
+class Message(msgspec.Struct, frozen=True):
+    """Blocks of one side. An assistant's calls come last, a user's results first."""
+
+    role: Role
+    blocks: tuple[Block, ...]
+
+
+# What an API adds around a block: role, separators, ids. Generous, so that a budget holds.
+TEXT_OVERHEAD: Final = 4
+CALL_OVERHEAD: Final = 12
+
+
+def price(block: Block, count: Counter) -> int:
+    """Return what a block costs in tokens, with what the API adds around it."""
+    match block:
+        case Text(text):
+            return count(text) + TEXT_OVERHEAD
+        case Image(data):
+            return image_tokens(data) + TEXT_OVERHEAD
+        case Call():
+            return count(block.name) + count(block.json) + CALL_OVERHEAD
+        case Result():
+            return sum(price(part, count) for part in block.content) + CALL_OVERHEAD
+
+
+def price_all(messages: "tuple[Message, ...] | list[Message]", count: Counter) -> int:
+    """Return what messages cost in tokens."""
+    return sum(price(block, count) for message in messages for block in message.blocks)

@@ -1,0 +1,181 @@
+"""The ladder down which a prompt goes until it fits its budget.
+
+Consumed results collapse first, then superseded ones, then transient ones that no tool is known to
+consume; then concluded contexts fold, from the inside out; then what is long is cut to a preview;
+then the oldest turns go. What is kept by number goes after that, errors and pins last. A result
+that the viewer's model has not seen never collapses and never goes: at the end of the ladder it is
+cut, and says so.
+
+Each rung takes the oldest first and in steps of an eighth of the budget. A step takes a little more
+than is needed, and then holds for a while: if every call took just enough, every call would change
+the beginning of the prompt and no cache would ever hold.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from mcpp.errors import McppError
+from mcpp.prompts.blocks import Block, Result, Text
+from mcpp.prompts.draft import Draft
+from mcpp.prompts.entries import PREVIEW_CHARS, Entry, Episode
+from mcpp.transient.tracker import State, Tracker
+
+STEPS_PER_BUDGET: Final = 8
+_MIN_SAVED: Final = 16
+
+
+class BudgetError(McppError, ValueError):
+    """A budget that nothing can meet: what the model has yet to read needs more."""
+
+    def __init__(self, needed: int, budget: int) -> None:
+        super().__init__(needed, budget)
+        self.needed = needed
+        self.budget = budget
+
+    def __str__(self) -> str:
+        return f"the prompt needs {self.needed} tokens, the budget is {self.budget}"
+
+
+class Kept(NamedTuple):
+    """Places that a rung may not touch, each for its reason."""
+
+    pins: frozenset[int]
+    errors: frozenset[int]
+    unseen: frozenset[int]  # results of the viewer's own calls that it has not seen
+    last: frozenset[int]
+
+    def all(self) -> frozenset[int]:
+        """Return every kept place."""
+        return self.pins | self.errors | self.unseen | self.last
+
+
+class _Move(NamedTuple):
+    saved: int
+    apply: Callable[[], None]
+
+
+def fit(
+    draft: Draft, budget: int, *, kept: Kept, tracker: Tracker, episodes: Iterable[Episode]
+) -> None:
+    """Bring a draft down to a budget, or raise BudgetError if nothing can."""
+    viewer = draft.entries[0].viewer if draft.entries else ""
+    every = kept.all()
+    step = max(1, budget // STEPS_PER_BUDGET)
+
+    def collapses(state: State, *, paired: bool | None = None) -> list[_Move]:
+        return [
+            _replacing(draft, entry, entry.collapsed(), state if paired is None else "unpaired")
+            for entry in draft.entries
+            if entry.tracked is not None
+            and entry.tracked.state == state
+            and entry.at not in every
+            and draft.blocks[entry.at] is entry.whole()
+            and tracker.is_shown(entry.index, viewer)
+            and (paired is None or tracker.is_paired(entry.tracked) is paired)
+        ]
+
+    rungs: list[Callable[[], list[_Move]]] = [
+        lambda: collapses("consumed"),
+        lambda: collapses("superseded"),
+        lambda: collapses("pending", paired=False),
+    ]
+    for depth in sorted({episode.depth for episode in episodes}, reverse=True):
+        level = [episode for episode in episodes if episode.depth == depth]
+        rungs.append(lambda level=level: _folds(draft, level, every))  # type: ignore[misc]
+    rungs += [
+        lambda: _previews(draft, every),
+        lambda: _drops(draft, every),
+        lambda: _drops(draft, kept.pins | kept.errors | kept.unseen),
+        lambda: _unseen(draft, kept.unseen, budget),
+        lambda: _drops(draft, kept.pins | kept.unseen),
+        lambda: _drops(draft, kept.unseen),
+    ]
+    for rung in rungs:
+        over = draft.total - budget
+        if over <= 0:
+            return
+        # Up to the next whole step; an exact multiple stays.
+        _take(rung(), -(-over // step) * step)
+    if draft.total > budget:
+        raise BudgetError(draft.total, budget)
+
+
+def _take(moves: Iterable[_Move], need: int) -> None:
+    for move in moves:
+        if need <= 0:
+            return
+        if move.saved > 0:
+            move.apply()
+            need -= move.saved
+
+
+def _replacing(draft: Draft, entry: Entry, block: Block, reason: str) -> _Move:
+    return _Move(draft.saving(entry, block), lambda: draft.replace(entry, block, reason))
+
+
+def _folds(draft: Draft, episodes: Iterable[Episode], kept: frozenset[int]) -> list[_Move]:
+    moves = []
+    for episode in episodes:
+        end = episode.conclusion
+        if end is None or draft.blocks[end.at] is not end.whole():
+            continue
+        hidden = [one for one in episode.members if one.at <= end.at and one.at not in kept]
+        # The note costs about what the conclusion does and a line more.
+        saved = sum(draft.costs[one.at] for one in hidden if one is not end) - 2 * _MIN_SAVED
+
+        def apply(episode: Episode = episode) -> None:
+            draft.fold(episode, kept, "folded")
+
+        moves.append(_Move(saved, apply))
+    return moves
+
+
+def _previews(draft: Draft, kept: frozenset[int]) -> list[_Move]:
+    return [
+        _replacing(draft, entry, entry.preview(), "preview")
+        for entry in draft.entries
+        if entry.sort in ("hear", "result")
+        and entry.at not in kept
+        and draft.blocks[entry.at] is entry.whole()
+        and draft.costs[entry.at] > PREVIEW_CHARS // 3
+    ]
+
+
+def _drops(draft: Draft, kept: frozenset[int]) -> list[_Move]:
+    moves = []
+    for entry in draft.entries:
+        if entry.sort == "result" or entry.at in kept or draft.blocks[entry.at] is None:
+            continue
+        saved = draft.costs[entry.at]
+        if entry.partner is not None:
+            saved += draft.costs[entry.partner.at]
+
+        def apply(entry: Entry = entry) -> None:
+            draft.remove(entry, "oldest")
+
+        moves.append(_Move(saved, apply))
+    return moves
+
+
+def _unseen(draft: Draft, places: frozenset[int], budget: int) -> list[_Move]:
+    results = [draft.entries[at] for at in sorted(places) if draft.entries[at].sort == "result"]
+    if not results:
+        return []
+    spent = sum(draft.costs[entry.at] for entry in results)
+    share = (budget - (draft.total - spent)) // len(results)
+    moves = []
+    for entry in results:
+        if draft.costs[entry.at] <= share:
+            continue
+        chars = _length(draft.blocks[entry.at]) * max(0, share) // draft.costs[entry.at]
+        block = entry.preview(chars)
+        while chars and draft.costs[entry.at] - draft.saving(entry, block) > share:
+            chars = chars * 3 // 4
+            block = entry.preview(chars)
+        moves.append(_replacing(draft, entry, block, "preview of what has not been seen"))
+    return moves
+
+
+def _length(block: Block | None) -> int:
+    parts = block.content if isinstance(block, Result) else ()
+    return sum(len(part.text) for part in parts if isinstance(part, Text))

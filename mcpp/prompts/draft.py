@@ -1,0 +1,119 @@
+"""A prompt in the making: each entry with the block that shows it, or none.
+
+Everything that changes what is shown goes through `replace`, `remove` and `fold`, so the draft
+knows what the prompt costs and what has been done to it, and why.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from mcpp.envelope import Envelope
+from mcpp.prompts.blocks import CALL_OVERHEAD, Block, Text, price
+from mcpp.prompts.entries import NO_RESULT, Entry, Episode
+from mcpp.prompts.folding import fold_handle, fold_note, members_of
+from mcpp.tokens import Counter
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """An envelope that is shown in another form, and why; `handle` gives it back."""
+
+    id: str
+    handle: str
+    reason: str
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """An envelope that is not shown, and why."""
+
+    id: str
+    reason: str
+
+
+class Draft:
+    """What a prompt shows of its entries. Owns the choice, never the entries."""
+
+    def __init__(self, entries: Sequence[Entry], count: Counter) -> None:
+        self.entries: Final = entries
+        self.count: Final = count
+        self.blocks: list[Block | None] = [entry.whole() for entry in entries]
+        self.changed: dict[str, Changed] = {}
+        self.left_out: dict[str, LeftOut] = {}
+        self.originals: dict[str, tuple[Envelope, ...]] = {}
+        self.dropped = 0
+        self._costs: list[int] | None = None
+        self._missing = price(NO_RESULT, count) + CALL_OVERHEAD
+
+    @property
+    def total(self) -> int:
+        """What the entries cost as they are shown now."""
+        return sum(self.costs)
+
+    @property
+    def costs(self) -> list[int]:
+        """What each entry costs as it is shown now; a call without a result pays for its error."""
+        if self._costs is None:
+            self._costs = [
+                0 if block is None else self._cost(entry, block)
+                for entry, block in zip(self.entries, self.blocks, strict=True)
+            ]
+        return self._costs
+
+    def shown(self) -> Iterator[tuple[Entry, Block]]:
+        """Yield the entries that are shown, each with its block."""
+        for entry, block in zip(self.entries, self.blocks, strict=True):
+            if block is not None:
+                yield entry, block
+
+    def saving(self, entry: Entry, block: Block) -> int:
+        """Return what it would save to show an entry by this block."""
+        return self.costs[entry.at] - self._cost(entry, block)
+
+    def replace(self, entry: Entry, block: Block, reason: str) -> None:
+        """Show an entry in another form; its original stays under its handle."""
+        self._put(entry, block)
+        self.changed[entry.envelope.id] = Changed(entry.envelope.id, entry.handle, reason)
+        self.originals[entry.handle] = (entry.envelope,)
+
+    def remove(self, entry: Entry, reason: str) -> None:
+        """Show an entry no more, nor the other half of its pair."""
+        for one in (entry, entry.partner):
+            if one is not None and self.blocks[one.at] is not None:
+                self._put(one, None)
+                self.changed.pop(one.envelope.id, None)
+                self.left_out[one.envelope.id] = LeftOut(one.envelope.id, reason)
+                self.dropped += 1
+
+    def fold(self, episode: Episode, kept: frozenset[int], reason: str) -> None:
+        """Show a concluded context by its conclusion and an outline, but for the places kept."""
+        end = episode.conclusion
+        assert end is not None
+        members = members_of(episode)
+        hidden = [entry for entry in members if entry is end or entry.at not in kept]
+        for entry in hidden:
+            if self.blocks[entry.at] is not None:
+                self._put(entry, None)
+            self.changed.pop(entry.envelope.id, None)
+            self.left_out[entry.envelope.id] = LeftOut(entry.envelope.id, reason)
+        self.left_out.pop(end.envelope.id, None)
+        handle = fold_handle(episode)
+        self._put(end, fold_note(episode, members))
+        self.changed[end.envelope.id] = Changed(end.envelope.id, handle, reason)
+        self.originals[handle] = tuple(entry.envelope for entry in members)
+
+    def _put(self, entry: Entry, block: Block | None) -> None:
+        self.blocks[entry.at] = block
+        if self._costs is not None:
+            self._costs[entry.at] = 0 if block is None else self._cost(entry, block)
+
+    def _cost(self, entry: Entry, block: Block) -> int:
+        if block is entry.whole():
+            cost = entry.tokens(self.count)
+            return cost + self._missing if entry.sort == "call" and not entry.partner else cost
+        return price(block, self.count)
+
+
+def omission(dropped: int) -> Text | None:
+    """Return the word that stands for messages left out at the beginning."""
+    return Text(f"[{dropped} earlier messages are left out.]") if dropped else None

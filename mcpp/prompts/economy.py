@@ -1,0 +1,76 @@
+"""Collapsing when it pays: a prompt cache loses everything after the first changed message.
+
+A token read from the cache costs a tenth; one that has to be written anew costs 1.25, so 1.15 more.
+To take `saved` tokens out of every further call is worth `0.1 × saved × calls`; it costs
+`1.15 × tokens after` once. Several candidates share that cost, so they are judged together: all
+from some place on, or none.
+
+The decision is made when a result becomes collapsible and never taken back, so it depends on the
+log alone: waiting only adds tokens after it, and the next candidate brings the question up again.
+"""
+
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mcpp.prompts.entries import Entry
+
+MAX_CANDIDATES: Final = 128
+"""Older ones wait for the budget; with this bound a decision costs the same in any log."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePolicy:
+    """What a cache's tokens cost, in prices of an uncached one, and how often it will be read."""
+
+    read: float = 0.1
+    rewrite: float = 1.15
+    further_calls: float = 10
+
+    def gain(self, saved: int, after: int) -> float:
+        """Return what a collapse brings: positive if it pays."""
+        return self.read * saved * self.further_calls - self.rewrite * after
+
+
+class Collapses:
+    """What has been collapsed so far, and what could be. Owns both."""
+
+    def __init__(self, policy: CachePolicy | None) -> None:
+        self._policy = policy
+        self._candidates: list[tuple[int, int, Entry]] = []  # place, saved, entry
+        self._done: list[tuple[int, int]] = []  # place, saved; in order
+        self.collapsed: set[int] = set()  # places among the entries
+
+    def consider(self, offered: list[tuple[Entry, int]], after: Callable[[Entry], int]) -> None:
+        """Take in new candidates with what each would save, and collapse what pays."""
+        for entry, saved in offered:
+            if saved > 0:
+                insort(self._candidates, (entry.at, saved, entry), key=lambda one: one[0])
+        del self._candidates[:-MAX_CANDIDATES]
+        first = self._first_paying(after)
+        if first is None:
+            return
+        for at, saved, _ in self._candidates[first:]:
+            self.collapsed.add(at)
+            insort(self._done, (at, saved))
+        del self._candidates[first:]
+
+    def _first_paying(self, after: Callable[[Entry], int]) -> int | None:
+        if self._policy is None:
+            return 0 if self._candidates else None
+        best, best_gain = None, 0.0
+        saved_from_here = 0
+        done = len(self._done)
+        saved_after = 0
+        for i in range(len(self._candidates) - 1, -1, -1):
+            at, saved, entry = self._candidates[i]
+            while done and self._done[done - 1][0] > at:
+                done -= 1
+                saved_after += self._done[done][1]
+            rewritten = after(entry) - saved_after - saved_from_here
+            saved_from_here += saved
+            gain = self._policy.gain(saved_from_here, rewritten)
+            if gain > best_gain:
+                best, best_gain = i, gain
+        return best

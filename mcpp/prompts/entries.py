@@ -1,0 +1,231 @@
+"""Envelopes read as a viewer sees them: what it said, what it heard, what it called, what it got.
+
+An entry turns into blocks only when somebody asks, and then once; the same holds for its price.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from mcpp import kinds
+from mcpp.envelope import Envelope
+from mcpp.prompts import fences
+from mcpp.prompts.blocks import Block, Call, Image, Result, Text, price
+from mcpp.prompts.names import EXPAND, call_id, tool_name
+from mcpp.tokens import Counter
+from mcpp.transient.calls import ToolCall
+from mcpp.transient.summaries import blocks_of, compact, summarize
+from mcpp.transient.tracker import Tracked, new_handle
+
+Sort = Literal["say", "hear", "call", "result"]
+
+PREVIEW_CHARS: Final = 600
+IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+NO_RESULT: Final = Text("No result has come.")
+
+
+class Episode:
+    """A context from its first envelope until it is forgotten; ids may be used anew after that."""
+
+    __slots__ = ("conclusion", "creator", "depth", "id", "members", "type")
+
+    def __init__(self, id: str, creator: str) -> None:
+        self.id = id
+        self.creator = creator
+        self.type: str | None = None
+        self.depth = 0
+        self.members: list[Entry] = []  # those of inner contexts too
+        self.conclusion: Entry | None = None
+
+
+class Entry:
+    """One envelope in a viewer's prompt. Owns its blocks and prices, made on first use."""
+
+    __slots__ = (
+        "_tokens",
+        "_whole",
+        "at",
+        "call",
+        "chain",
+        "envelope",
+        "index",
+        "partner",
+        "sort",
+        "tracked",
+        "viewer",
+    )
+
+    def __init__(self, sort: Sort, envelope: Envelope, index: int, viewer: str) -> None:
+        self.sort: Sort = sort
+        self.envelope = envelope
+        self.index = index  # in the log
+        self.at = -1  # among the entries
+        self.viewer = viewer
+        self.chain: tuple[Episode, ...] = ()  # its contexts, the outermost first
+        self.call: ToolCall | None = None
+        self.partner: Entry | None = None  # a call's result, a result's call
+        self.tracked: Tracked | None = None
+        self._whole: Block | None = None
+        self._tokens = -1
+
+    @property
+    def is_error(self) -> bool:
+        """Whether this is the result of a failed call."""
+        return self.call is not None and self.call.response is self.envelope and self.call.is_error
+
+    @property
+    def is_result(self) -> bool:
+        """Whether this is the result of a call, the viewer's or another's."""
+        return self.call is not None and self.call.response is self.envelope
+
+    @property
+    def handle(self) -> str:
+        """The name under which the original can be asked for."""
+        return self.tracked.handle if self.tracked else new_handle(self.envelope.id)
+
+    def whole(self) -> Block:
+        """Return the entry as it is shown when nothing is left out."""
+        if self._whole is None:
+            self._whole = self._read()
+        return self._whole
+
+    def tokens(self, count: Counter) -> int:
+        """Return what the whole entry costs; always asked with the same counter."""
+        if self._tokens < 0:
+            self._tokens = price(self.whole(), count)
+        return self._tokens
+
+    def collapsed(self) -> Block:
+        """Return the summary with its handle in place of the whole result (T-15, T-18)."""
+        assert self.call is not None
+        summary = self.tracked.summary if self.tracked else summarize(self.call.result)
+        return self._short(f"[collapsed; handle {self.handle}]\n{fences.quote(summary)}")
+
+    def preview(self, chars: int = PREVIEW_CHARS) -> Block:
+        """Return the beginning of the entry with the handle of the rest."""
+        if self.sort == "result":
+            assert self.call is not None
+            text = "\n".join(
+                part.text if isinstance(part, Text) else f"[image, {part.media_type}]"
+                for part in result_content(self.call.result)
+            )
+        else:
+            text = self._body()
+        note = f"[cut; {min(chars, len(text))} of {len(text)} characters; handle {self.handle}]"
+        shown = text[:chars]
+        return self._short(
+            f"{note}\n{shown if self.sort == 'result' else fences.quote(shown)}", cut=True
+        )
+
+    def _short(self, text: str, *, cut: bool = False) -> Block:
+        if self.sort == "result":
+            assert self.call is not None
+            return Result(call_id(self.call.id), (Text(text),), cut and self.call.is_error)
+        return Text(f"{self._header()}\n{text}")
+
+    def _read(self) -> Block:
+        match self.sort:
+            case "say":
+                return Text(_said(self.envelope) or "…")
+            case "hear":
+                return Text(f"{self._header()}\n{fences.quote(self._body())}")
+            case "call":
+                assert self.call is not None
+                call = self.call
+                server = call.server or "+".join(call.request.to or ())
+                own = server == self.viewer and call.tool == EXPAND
+                shown = EXPAND if own else tool_name(server, call.tool)
+                arguments = dict(call.arguments)
+                return Call(call_id(call.id), shown, arguments, compact(arguments))
+            case "result":
+                assert self.call is not None
+                content = result_content(self.call.result)
+                return Result(call_id(self.call.id), content, self.call.is_error)
+
+    def _header(self) -> str:
+        envelope = self.envelope
+        who = f"@{fences.name(envelope.sender)}"
+        call = self.call
+        if call is not None:
+            tool = fences.name(call.tool)
+            if call.response is envelope:
+                verb = "fails" if call.is_error else "answers"
+                return f"{who} {verb} @{fences.name(call.caller)}'s {tool}:"
+            servers = " and ".join(f"@{fences.name(to)}" for to in call.request.to or ())
+            return f"{who} calls {tool}{' of ' + servers if servers else ''}:"
+        to = (
+            f" to {', '.join(f'@{fences.name(one)}' for one in envelope.to)}" if envelope.to else ""
+        )
+        about = [] if envelope.kind == kinds.CHAT else [fences.name(envelope.kind)]
+        if self.chain:
+            about.append(f"in {fences.name(self.chain[-1].type or self.chain[-1].id)}")
+        return f"{who}{to}{f' ({chr(32).join(about)})' if about else ''}:"
+
+    def _body(self) -> str:
+        call = self.call
+        if call is None:
+            return _said(self.envelope)
+        if call.response is not self.envelope:
+            return compact(call.arguments)
+        parts = result_content(call.result)
+        return "\n".join(
+            part.text if isinstance(part, Text) else f"[image, {part.media_type}]" for part in parts
+        )
+
+
+def result_content(result: Mapping[str, Any]) -> tuple[Text | Image, ...]:
+    """Return what a model sees of a tool result; what it cannot see is named."""
+    parts = [part for block in blocks_of(result) if (part := _part(block)) is not None]
+    structured = result.get("structuredContent")
+    if structured is not None and not any(isinstance(part, Text) for part in parts):
+        parts.append(Text(compact(structured)))
+    return tuple(parts) or (Text("(nothing)"),)
+
+
+def _part(block: Mapping[str, Any]) -> Text | Image | None:
+    sort = block.get("type")
+    text = block.get("text")
+    if sort == "text" and isinstance(text, str):
+        return Text(text) if text.strip() else None
+    data, media_type = block.get("data"), str(block.get("mimeType"))
+    if sort == "image" and media_type in IMAGE_TYPES and isinstance(data, str) and _is_base64(data):
+        return Image(data, media_type)
+    resource = block.get("resource")
+    if sort == "resource" and isinstance(resource, dict):
+        inner = resource.get("text")
+        if isinstance(inner, str) and inner.strip():
+            return Text(inner)
+        return Text(f"[resource {fences.name(str(resource.get('uri')))}]")
+    if sort == "resource_link":
+        return Text(f"[link {fences.name(str(block.get('uri')))}]")
+    return Text(f"[{fences.name(str(sort))}, {fences.name(media_type)}]")
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        return bool(base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _said(envelope: Envelope) -> str:
+    payload = envelope.payload
+    if isinstance(payload, dict):
+        member = {kinds.CHAT: "text", kinds.REFLECTION: "thought"}.get(envelope.kind)
+        if member is not None and isinstance(text := payload.get(member), str):
+            return text if text.strip() else ""
+        if envelope.kind == kinds.CONCLUSION:
+            return conclusion_text(payload)
+    return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+
+
+def conclusion_text(payload: Any) -> str:
+    """Return what a conclusion says: its decision, its text, or all of it."""
+    if isinstance(payload, dict):
+        parts = [payload.get("decision"), payload.get("text")]
+        said = [part if isinstance(part, str) else compact(part) for part in parts if part]
+        if said:
+            return "\n".join(said)
+    return compact(payload)

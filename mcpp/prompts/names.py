@@ -1,0 +1,67 @@
+"""Names as model APIs take them: tools one to one and stably, call ids short enough for all."""
+
+import hashlib
+import re
+from typing import Any, Final
+
+EXPAND: Final = "expand"
+"""The tool that shows again what was collapsed. No tool of a participant maps to this name."""
+
+# OpenAI's chat API takes call ids of 40 characters, its Responses 64, Anthropic's this alphabet.
+_is_call_id = re.compile(r"[A-Za-z0-9_-]{1,40}").fullmatch
+_is_plain_server = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*").fullmatch
+_is_plain_tool = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_-]*").fullmatch
+_looks_digested = re.compile(r".*__[0-9a-f]{16}").fullmatch
+_is_digested_id = re.compile(r"call-[0-9a-f]{32}").fullmatch
+_MAX: Final = 64
+
+
+def tool_name(server: str, tool: str) -> str:
+    """Return the name under which a participant's tool is offered to a model.
+
+    `SERVER__TOOL` where that fits `[a-zA-Z0-9_-]{1,64}` and can be read back in one way only, else
+    as much as fits and a digest of both. It depends on nothing else, so it never changes.
+    """
+    plain = f"{server}__{tool}"
+    if (
+        len(plain) <= _MAX
+        and _is_plain_server(server)
+        and _is_plain_tool(tool)
+        and not _looks_digested(plain)
+    ):
+        return plain
+    digest = hashlib.sha256(f"{len(server)}:{server}{tool}".encode("utf-8", "replace")).hexdigest()
+    shown = re.sub(r"[^A-Za-z0-9-]+", "_", tool)[: _MAX - 18]
+    return f"{shown}__{digest[:16]}"
+
+
+def call_id(id: str) -> str:
+    """Return a call's id as every API takes it."""
+    if _is_call_id(id) and not _is_digested_id(id):
+        return id
+    return "call-" + hashlib.sha256(id.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def expand_tool(api: str = "anthropic") -> dict[str, Any]:
+    """Return the definition of `expand` for `anthropic`, `openai_chat` or `openai_responses`."""
+    description = (
+        "Show again what stands in the conversation as [collapsed; handle H], [folded; handle H] "
+        "or [cut; handle H]."
+    )
+    schema = {
+        "type": "object",
+        "properties": {"handle": {"type": "string"}},
+        "required": ["handle"],
+        "additionalProperties": False,
+    }
+    match api:
+        case "anthropic":
+            return {"name": EXPAND, "description": description, "input_schema": schema}
+        case "openai_chat":
+            function = {"name": EXPAND, "description": description, "parameters": schema}
+            return {"type": "function", "function": function}
+        case "openai_responses":
+            function = {"name": EXPAND, "description": description, "parameters": schema}
+            return {"type": "function", **function}
+        case _:
+            raise ValueError(f"no such API: {api!r}")

@@ -1,0 +1,143 @@
+"""A finished prompt: what it says, in each API's form, and what was done to make it fit."""
+
+from functools import cached_property
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from mcpp.envelope import Envelope
+from mcpp.prompts import fences, render
+from mcpp.prompts.blocks import Block, Message, price, price_all
+from mcpp.prompts.draft import Changed, Draft, LeftOut, omission
+from mcpp.prompts.turns import to_messages
+from mcpp.tokens import Counter
+from mcpp.transient.calls import failure, read_result
+from mcpp.transient.marks import transient
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a prompt costs and what it leaves out.
+
+    `first_changed` is the index of the first message that differs from the prompt before, or, if
+    none was given, from this prompt with nothing changed or dropped. `cache_lost` is what the cache
+    of that one loses.
+    """
+
+    tokens_before: int
+    tokens_after: int
+    changed: tuple[Changed, ...]
+    left_out: tuple[LeftOut, ...]
+    first_changed: int | None
+    cache_lost: int
+
+
+class Prompt:
+    """Messages for a model. Immutable; the same log gives the same prompt, byte for byte."""
+
+    def __init__(
+        self,
+        system: str,
+        draft: Draft,
+        *,
+        left_out: tuple[LeftOut, ...] = (),
+        previous: "Prompt | None" = None,
+    ) -> None:
+        self.system: Final = system
+        self.messages: Final = to_messages(draft.shown(), omission(draft.dropped))
+        self._draft = draft
+        self._left_out = left_out
+        self._previous = () if previous is None else previous.messages
+        self._has_previous = previous is not None
+
+    def anthropic(self) -> dict[str, Any]:
+        """Return `system` and `messages` for Anthropic's Messages API."""
+        return render.anthropic(self.system, self.messages)
+
+    def openai_chat(self) -> dict[str, Any]:
+        """Return `messages` for OpenAI's Chat Completions API."""
+        return render.openai_chat(self.system, self.messages)
+
+    def openai_responses(self) -> dict[str, Any]:
+        """Return `instructions` and `input` for OpenAI's Responses API."""
+        return render.openai_responses(self.system, self.messages)
+
+    def markdown(self) -> str:
+        """Return the prompt as a page for people."""
+        return render.markdown(self.system, self.messages)
+
+    @cached_property
+    def tokens(self) -> int:
+        """What the prompt costs by its counter, system text included, tool definitions not."""
+        return self._count(self.system) + price_all(self.messages, self._count)
+
+    @cached_property
+    def report(self) -> Report:
+        """What was done and what it saved. Made on first use: it counts every token."""
+        whole = to_messages((entry, entry.whole()) for entry in self._draft.entries)
+        reference = self._previous if self._has_previous else whole
+        first, lost = _departure(reference, self.messages, self._count)
+        return Report(
+            tokens_before=self._count(self.system) + price_all(whole, self._count),
+            tokens_after=self.tokens,
+            changed=tuple(self._draft.changed.values()),
+            left_out=self._left_out + tuple(self._draft.left_out.values()),
+            first_changed=first,
+            cache_lost=lost,
+        )
+
+    @property
+    def handles(self) -> frozenset[str]:
+        """The handles that this prompt shows."""
+        return frozenset(change.handle for change in self._draft.changed.values())
+
+    def originals(self, handle: str) -> tuple[Envelope, ...]:
+        """Return the envelopes behind a handle as they came, byte for byte; none if unknown."""
+        return self._draft.originals.get(handle, ())
+
+    def expand(self, handle: str) -> dict[str, Any]:
+        """Return what a call of the `expand` tool gives: the original, itself transient.
+
+        Publish it as the answer to a call that the viewer addressed to itself, and the log holds it
+        as any other result. A tool's result comes back as it was; anything else is quoted.
+        """
+        envelopes = self.originals(handle)
+        if not envelopes:
+            return failure(f"Nothing is collapsed under {fences.name(handle)}.")
+        if len(envelopes) == 1 and envelopes[0].kind.startswith("mcp/response:"):
+            return transient(read_result(msgspec.json.decode(envelopes[0].raw_payload)))
+        lines = [
+            f"@{fences.name(one.sender)} ({fences.name(one.kind)}):\n"
+            + fences.quote(bytes(one.raw_payload).decode())
+            for one in envelopes
+        ]
+        return transient({"content": [{"type": "text", "text": "\n".join(lines)}]})
+
+    @property
+    def _count(self) -> Counter:
+        return self._draft.count
+
+
+def _departure(
+    before: tuple[Message, ...], after: tuple[Message, ...], count: Counter
+) -> tuple[int | None, int]:
+    """Return the message of `after` in which `before` is left, and what of `before` is lost."""
+    old, new = _flat(before), _flat(after)
+    same = 0
+    for (_, one), (_, other) in zip(old, new, strict=False):
+        if one != other:
+            break
+        same += 1
+    if same == len(old):
+        return None, 0
+    index = new[same][0] if same < len(new) else len(after)
+    return index, sum(price(block, count) for _, (_, block) in old[same:])
+
+
+def _flat(messages: tuple[Message, ...]) -> list[tuple[int, tuple[str, Block]]]:
+    return list(
+        chain.from_iterable(
+            ((index, (message.role, block)) for block in message.blocks)
+            for index, message in enumerate(messages)
+        )
+    )

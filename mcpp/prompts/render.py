@@ -1,0 +1,181 @@
+"""Messages as the three APIs take them, and as Markdown for people.
+
+Each function returns the keyword arguments of its API that the prompt decides: system and messages.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mcpp.prompts.blocks import Block, Call, Image, Message, Result, Text
+
+
+def anthropic(system: str, messages: Sequence[Message]) -> dict[str, Any]:
+    """Return `system` and `messages` for Anthropic's Messages API."""
+    rendered = [
+        {"role": message.role, "content": [_anthropic(block) for block in message.blocks]}
+        for message in messages
+    ]
+    return {"system": system, "messages": rendered}
+
+
+def openai_chat(system: str, messages: Sequence[Message]) -> dict[str, Any]:
+    """Return `messages` for OpenAI's Chat Completions API: one `tool` message for each call.
+
+    A `tool` message holds text only, so a result's images come in the user message behind it.
+    """
+    rendered: list[dict[str, Any]] = [{"role": "system", "content": system}]
+    for message in messages:
+        calls = [block for block in message.blocks if isinstance(block, Call)]
+        results = [block for block in message.blocks if isinstance(block, Result)]
+        parts = [
+            _chat_part(block) for block in message.blocks if not isinstance(block, Call | Result)
+        ]
+        if message.role == "assistant":
+            said: dict[str, Any] = {"role": "assistant", "content": parts or None}
+            if calls:
+                said["tool_calls"] = [
+                    {
+                        "id": call.id,
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": call.json},
+                    }
+                    for call in calls
+                ]
+            rendered.append(said)
+            continue
+        images: list[dict[str, Any]] = []
+        for result in results:
+            found = [part for part in result.content if isinstance(part, Image)]
+            text = _result_text(result)
+            rendered.append({"role": "tool", "tool_call_id": result.call_id, "content": text})
+            if found:
+                images.append({"type": "text", "text": f"[images of call {result.call_id}]"})
+                images.extend(map(_chat_part, found))
+        if images or parts:
+            rendered.append({"role": "user", "content": images + parts})
+    return {"messages": rendered}
+
+
+def openai_responses(system: str, messages: Sequence[Message]) -> dict[str, Any]:
+    """Return `instructions` and `input` for OpenAI's Responses API."""
+    items: list[dict[str, Any]] = []
+    for message in messages:
+        said: list[dict[str, Any]] = []
+        for block in message.blocks:
+            match block:
+                case Text(text):
+                    sort = "output_text" if message.role == "assistant" else "input_text"
+                    said.append({"type": sort, "text": text})
+                case Image():
+                    said.append(_input_image(block))
+                case Call():
+                    said = _flush(items, message.role, said)
+                    items.append(
+                        {
+                            "type": "function_call",
+                            "call_id": block.id,
+                            "name": block.name,
+                            "arguments": block.json,
+                        }
+                    )
+                case Result():
+                    said = _flush(items, message.role, said)
+                    items.append(_function_output(block))
+        _flush(items, message.role, said)
+    return {"instructions": system, "input": items}
+
+
+def markdown(system: str, messages: Sequence[Message]) -> str:
+    """Return the prompt as a page for people."""
+    parts = [f"# System\n\n{system}"]
+    for number, message in enumerate(messages):
+        parts.append(f"# {number} · {message.role}")
+        parts.extend(map(_markdown, message.blocks))
+    return "\n\n".join(parts) + "\n"
+
+
+def _anthropic(block: Block) -> dict[str, Any]:
+    match block:
+        case Text(text):
+            return {"type": "text", "text": text}
+        case Image(data, media_type):
+            source = {"type": "base64", "media_type": media_type, "data": data}
+            return {"type": "image", "source": source}
+        case Call():
+            return {
+                "type": "tool_use",
+                "id": block.id,
+                "name": block.name,
+                "input": block.arguments,
+            }
+        case Result():
+            return {
+                "type": "tool_result",
+                "tool_use_id": block.call_id,
+                "content": [_anthropic(part) for part in block.content],
+                **({"is_error": True} if block.is_error else {}),
+            }
+
+
+def _chat_part(block: Block) -> dict[str, Any]:
+    if isinstance(block, Image):
+        return {"type": "image_url", "image_url": {"url": _data_url(block)}}
+    assert isinstance(block, Text)
+    return {"type": "text", "text": block.text}
+
+
+def _result_text(result: Result) -> str:
+    texts = [part.text for part in result.content if isinstance(part, Text)]
+    text = "\n".join(texts) or "[images follow]"
+    return _ERROR + text if result.is_error else text
+
+
+def _function_output(result: Result) -> dict[str, Any]:
+    output: Any = _result_text(result)
+    if any(isinstance(part, Image) for part in result.content):
+        texts = [{"type": "input_text", "text": output}]
+        images = [_input_image(part) for part in result.content if isinstance(part, Image)]
+        output = texts + images
+    return {"type": "function_call_output", "call_id": result.call_id, "output": output}
+
+
+def _input_image(image: Image) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": _data_url(image), "detail": "auto"}
+
+
+def _flush(
+    items: list[dict[str, Any]], role: str, said: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    if said:
+        items.append({"type": "message", "role": role, "content": said})
+    return []
+
+
+def _data_url(image: Image) -> str:
+    return f"data:{image.media_type};base64,{image.data}"
+
+
+def _markdown(block: Block) -> str:
+    match block:
+        case Text(text):
+            return text
+        case Image():
+            return f"*[image, {block.media_type}]*"
+        case Call():
+            return f"**calls** `{block.name}` ({block.id})\n\n{_code(block.json)}"
+        case Result():
+            verb = "fails" if block.is_error else "gives"
+            inner = "\n".join(map(_markdown, block.content))
+            return f"**{verb}** ({block.call_id})\n\n{_code(inner)}"
+
+
+def _code(text: str) -> str:
+    # A fence longer than any run of backticks inside, or the text could end it.
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"
+
+
+_ERROR = "[error] "
+"""OpenAI's APIs have no place for a failed call: the text says it."""
