@@ -101,7 +101,9 @@ class PromptBuilder:
     def _clear(self) -> None:
         self._seen: set[str] = set()
         self._entries: list[Entry] = []
-        self._sums: list[int] = []  # what the entries up to each place cost, as far as asked
+        # What the entries behind `_sums_from` cost up to each place; only as far as asked.
+        self._sums: list[int] = []
+        self._sums_from = 0
         self._left_out: list[LeftOut] = []
         self._pinned: set[int] = set()
         self._calls: dict[str, Entry] = {}  # entries of the viewer's own calls
@@ -155,8 +157,13 @@ class PromptBuilder:
         if entry is not None:
             self._append(entry, chain)
             entry.tracked = change.tracked
-            if change.tracked is not None and change.call is not None:
-                self._results[change.call.id] = entry
+            if change.tracked is not None:
+                self._results[change.tracked.call.id] = entry
+                if self._tracker.is_paired(change.tracked):
+                    self._collapses.expect(entry)
+        for tracked in change.settled:
+            if settled := self._results.get(tracked.call.id):
+                self._collapses.settle(settled)
         self._waiting.extend(change.settled)
         if self._waiting and (change.settled or envelope.sender == self.viewer):
             self._collapse()
@@ -257,13 +264,19 @@ class PromptBuilder:
                 ready.append((entry, saved))
         self._waiting = waiting
         if ready:
-            self._collapses.consider(ready, self._tokens_after)
+            self._collapses.consider(ready, self._tokens_after, self._count)
+        if self._collapses.is_idle:
+            self._sums.clear()
 
     def _tokens_after(self, entry: Entry) -> int:
-        for later in self._entries[len(self._sums) :]:
-            before = self._sums[-1] if self._sums else 0
-            self._sums.append(before + later.tokens(self._count))
-        return self._sums[-1] - self._sums[entry.at]
+        if not self._sums or entry.at < self._sums_from:
+            self._sums_from = entry.at
+            self._sums = [0]
+        total = self._sums[-1]
+        for later in self._entries[self._sums_from + len(self._sums) :]:
+            total += later.tokens(self._count)
+            self._sums.append(total)
+        return total - self._sums[entry.at - self._sums_from]
 
     def _unseen(self) -> frozenset[int]:
         places: set[int] = set()

@@ -3,7 +3,8 @@
 A token read from the cache costs a tenth; one that has to be written anew costs 1.25, so 1.15 more.
 To take `saved` tokens out of every further call is worth `0.1 × saved × calls`; it costs
 `1.15 × tokens after` once. Several candidates share that cost, so they are judged together: all
-from some place on, or none.
+from some place on, or none. A result behind them that still waits for its consumer counts twice: it
+will be rewritten again when its own turn comes, and by then both could have gone at once.
 
 The decision is made when a result becomes collapsible and never taken back, so it depends on the
 log alone: waiting only adds tokens after it, and the next candidate brings the question up again.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcpp.prompts.entries import Entry
+from mcpp.tokens import Counter
 
 MAX_CANDIDATES: Final = 128
 """Older ones wait for the budget; with this bound a decision costs the same in any log."""
@@ -39,16 +41,34 @@ class Collapses:
     def __init__(self, policy: CachePolicy | None) -> None:
         self._policy = policy
         self._candidates: list[tuple[int, int, Entry]] = []  # place, saved, entry
+        self._pending: dict[int, Entry] = {}  # results that wait for a consumer, in order
         self._done: list[tuple[int, int]] = []  # place, saved; in order
         self.collapsed: set[int] = set()  # places among the entries
 
-    def consider(self, offered: list[tuple[Entry, int]], after: Callable[[Entry], int]) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits: no candidate, no pending result."""
+        return not self._candidates and not self._pending
+
+    def expect(self, entry: Entry) -> None:
+        """Take note of a result that a later call will probably consume."""
+        self._pending[entry.at] = entry
+        if len(self._pending) > MAX_CANDIDATES:
+            del self._pending[next(iter(self._pending))]
+
+    def settle(self, entry: Entry) -> None:
+        """Take note that a result has been consumed or superseded."""
+        self._pending.pop(entry.at, None)
+
+    def consider(
+        self, offered: list[tuple[Entry, int]], after: Callable[[Entry], int], count: Counter
+    ) -> None:
         """Take in new candidates with what each would save, and collapse what pays."""
         for entry, saved in offered:
             if saved > 0:
                 insort(self._candidates, (entry.at, saved, entry), key=lambda one: one[0])
         del self._candidates[:-MAX_CANDIDATES]
-        first = self._first_paying(after)
+        first = self._first_paying(after, count)
         if first is None:
             return
         for at, saved, _ in self._candidates[first:]:
@@ -56,19 +76,23 @@ class Collapses:
             insort(self._done, (at, saved))
         del self._candidates[first:]
 
-    def _first_paying(self, after: Callable[[Entry], int]) -> int | None:
+    def _first_paying(self, after: Callable[[Entry], int], count: Counter) -> int | None:
         if self._policy is None:
             return 0 if self._candidates else None
         best, best_gain = None, 0.0
         saved_from_here = 0
         done = len(self._done)
         saved_after = 0
+        pending = list(self._pending.values())
+        twice = 0
         for i in range(len(self._candidates) - 1, -1, -1):
             at, saved, entry = self._candidates[i]
             while done and self._done[done - 1][0] > at:
                 done -= 1
                 saved_after += self._done[done][1]
-            rewritten = after(entry) - saved_after - saved_from_here
+            while pending and pending[-1].at > at:
+                twice += pending.pop().tokens(count)
+            rewritten = after(entry) + twice - saved_after - saved_from_here
             saved_from_here += saved
             gain = self._policy.gain(saved_from_here, rewritten)
             if gain > best_gain:

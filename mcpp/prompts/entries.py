@@ -128,7 +128,8 @@ class Entry:
     def _read(self) -> Block:
         match self.sort:
             case "say":
-                return Text(_said(self.envelope) or "…")
+                said = _said(self.envelope)
+                return Text(said if said.strip() else "…")
             case "hear":
                 return Text(f"{self._header()}\n{fences.quote(self._body())}")
             case "call":
@@ -215,7 +216,7 @@ def _said(envelope: Envelope) -> str:
     if isinstance(payload, dict):
         member = {kinds.CHAT: "text", kinds.REFLECTION: "thought"}.get(envelope.kind)
         if member is not None and isinstance(text := payload.get(member), str):
-            return text if text.strip() else ""
+            return text
         if envelope.kind == kinds.CONCLUSION:
             return conclusion_text(payload)
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))

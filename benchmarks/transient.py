@@ -1,0 +1,262 @@
+"""What collapsing saves: fetch-and-store loops, with and without it, in o200k tokens.
+
+    python -m benchmarks.transient
+
+Before each call of the model a prompt is built from the log so far. `final` is the last one,
+`input` the sum of all, `cost` that sum with a prompt cache: what the prompt before already held
+costs 0.1, the rest 1.25. Percentages are against the same log without collapsing.
+"""
+
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mcpp import Envelope, new_envelope, tokens
+from mcpp.prompts import CachePolicy, Prompt, PromptBuilder
+from mcpp.prompts.blocks import Block, price
+from mcpp.transient import Workflow, consumed, mark_by_rule
+
+TS = "2026-01-01T00:00:00Z"
+NEVER = CachePolicy(further_calls=0)
+READ, WRITE = 0.1, 1.25
+WORDS = [
+    *("analysis", "client", "meeting", "budget", "review", "draft", "invoice", "design"),
+    *("workshop", "payment", "travel", "support", "research", "planning", "migration"),
+    *("security", "report", "training", "release", "customer", "website", "prototype"),
+]
+WORKFLOW = Workflow(
+    [
+        {"order": 1, "title": "Read the brief"},
+        {
+            "order": 2,
+            "title": "Fetch activities",
+            "tool": "search_records",
+            "loopGroup": "fetch-analyze",
+            "contextHint": {"lifecycle": "transient", "consumedBy": "store_analysis_memory"},
+        },
+        {
+            "order": 3,
+            "title": "Store what you found",
+            "tool": "store_analysis_memory",
+            "loopGroup": "fetch-analyze",
+        },
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A loop over pages of records, with or without talk in between."""
+
+    name: str
+    records: int
+    page_size: int
+    peers: int = 0
+    fetch_first: bool = False
+
+    @property
+    def pages(self) -> int:
+        return -(-self.records // self.page_size)
+
+
+SCENARIOS = [
+    Scenario(f"{name}, {'fetch all, then store' if first else 'sequential'}", *sizes, first)
+    for name, sizes in {
+        "source: 132 records, 9 pages": (132, 15, 0),
+        "the same, 3 peer messages a page": (132, 15, 3),
+        "20 × 50 records": (1000, 50, 0),
+        "40 × 50 records": (2000, 50, 0),
+    }.items()
+    for first in (False, True)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a log cost over all calls of the model."""
+
+    final: int
+    input: int
+    cost: float
+
+
+class _Log:
+    def __init__(self) -> None:
+        self.envelopes: list[Envelope] = []
+
+    def send(self, kind: str, payload: Any, sender: str, **more: Any) -> str:
+        number = f"m{len(self.envelopes)}"
+        envelope = new_envelope(kind, payload, sender=sender, id=number, ts=TS, **more)
+        self.envelopes.append(envelope)
+        return number
+
+    def run(self, tool: str, arguments: dict[str, Any], result: dict[str, Any]) -> None:
+        params = {"name": tool, "arguments": arguments}
+        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        call = self.send(f"mcp/request:tools/call:{tool}", request, "analyst", to=["crm"])
+        response = {"jsonrpc": "2.0", "id": call, "result": result}
+        kind = f"mcp/response:tools/call:{tool}"
+        self.send(kind, response, "crm", to=["analyst"], correlation_id=call)
+
+
+def write_log(scenario: Scenario) -> list[Envelope]:
+    """Return a scenario's log, the same every time."""
+    rng = random.Random(132)
+    log = _Log()
+    log.send("chat", {"text": "Please reclassify all activities of this year."}, "boss")
+    log.run("get_workflow_step", {"order": 2}, WORKFLOW.get_workflow_step(2))
+    pages = range(1, scenario.pages + 1)
+    for page in pages:
+        log.run("search_records", {"type": "activity", "page": page}, _page(scenario, page, rng))
+        if not scenario.fetch_first:
+            _store(log, scenario, page, rng)
+    for page in pages if scenario.fetch_first else ():
+        _store(log, scenario, page, rng)
+    log.send("chat", {"text": "All activities have been reclassified."}, "analyst")
+    return log.envelopes
+
+
+def _page(scenario: Scenario, page: int, rng: random.Random) -> dict[str, Any]:
+    first = 72 + (page - 1) * scenario.page_size
+    last = min(first + scenario.page_size, 72 + scenario.records)
+    value = {
+        "records": [_record(number, rng) for number in range(first, last)],
+        "page": page,
+        "pages": scenario.pages,
+        "total": scenario.records,
+    }
+    text = json.dumps(value, separators=(",", ":"))
+    result = {"content": [{"type": "text", "text": text}], "structuredContent": value}
+    return mark_by_rule(result, "activity")
+
+
+def _record(number: int, rng: random.Random) -> dict[str, Any]:
+    return {
+        "id": number,
+        "title": " ".join(rng.choices(WORDS, k=4)).capitalize(),
+        "description": " ".join(rng.choices(WORDS, k=16)).capitalize() + ".",
+        "date": f"2025-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}",
+        "minutes": rng.randrange(15, 480, 15),
+        "project": f"P-{rng.randint(100, 999)}",
+        "category": rng.choice(WORDS),
+        "billable": rng.random() < 0.5,
+    }
+
+
+def _store(log: _Log, scenario: Scenario, page: int, rng: random.Random) -> None:
+    moved, words = rng.randint(2, 7), " ".join(rng.choices(WORDS, k=12))
+    finding = f"Page {page}: {moved} activities to Web Dev, {words}."
+    done = {"content": [{"type": "text", "text": f"Stored analysis finding {page}."}]}
+    log.run("store_analysis_memory", {"finding": finding}, consumed(done))
+    for peer in range(scenario.peers):
+        text = f"Note {page}.{peer}: {' '.join(rng.choices(WORDS, k=14))}."
+        log.send("chat", {"text": text}, "peer")
+
+
+def measure(log: list[Envelope], cache: CachePolicy | None) -> Figures:
+    """Build the prompt of every call that the log holds, and count."""
+    count = _counter()
+    builder = PromptBuilder("analyst", cache=cache, counter=count)
+    before: list[tuple[str, Block]] = []
+    final = total = 0
+    cost = 0.0
+    for envelope in log:
+        if envelope.sender == "analyst":
+            blocks = list(_blocks(builder.build()))
+            prices = [count(builder.system), *(price(block, count) for _, block in blocks)]
+            same = 0
+            while same < min(len(before), len(blocks)) and before[same] == blocks[same]:
+                same += 1
+            cached = sum(prices[: same + 1]) if before else 0
+            final = sum(prices)
+            total += final
+            cost += READ * cached + WRITE * (final - cached)
+            before = blocks
+        builder.add(envelope)
+    return Figures(final, total, cost)
+
+
+def _blocks(prompt: Prompt) -> Iterator[tuple[str, Block]]:
+    for message in prompt.messages:
+        for block in message.blocks:
+            yield message.role, block
+
+
+@lru_cache(maxsize=1)
+def _counter() -> Callable[[str], int]:
+    return lru_cache(maxsize=100_000)(tokens.exact())
+
+
+def time_building(length: int) -> tuple[float, float, float]:
+    """Return milliseconds to build without and with a budget, and microseconds for one `add`."""
+    log = busy_log(length)
+    plain = PromptBuilder("analyst")
+    tight = PromptBuilder("analyst", token_budget=100_000)
+    without = _best(lambda: plain.build(_again(log)))
+    within = _best(lambda: tight.build(_again(log)))
+    for envelope in log:
+        plain.add(envelope)
+    more = busy_log(length + 2000)[length:]
+    start = time.perf_counter()
+    for envelope in more:
+        plain.add(envelope)
+    return without, within, (time.perf_counter() - start) / len(more) * 1e6
+
+
+def busy_log(length: int) -> list[Envelope]:
+    """Return talk, tool calls and pages as a busy pod would have them."""
+    rng = random.Random(1)
+    log = _Log()
+    scenario = Scenario("", 10**6, 5)
+    log.run("get_workflow_step", {"order": 2}, WORKFLOW.get_workflow_step(2))
+    page = 0
+    while len(log.envelopes) < length:
+        page += 1
+        if page % 10 == 0:
+            log.run("search_records", {"page": page}, _page(scenario, page, rng))
+            _store(log, scenario, page, rng)
+        text = " ".join(rng.choices(WORDS, k=24))
+        log.send("chat", {"text": text}, rng.choice(("boss", "peer", "analyst")))
+    return log.envelopes[:length]
+
+
+def _again(log: list[Envelope]) -> list[Envelope]:
+    """Return the log as if it had just come: payloads not parsed yet."""
+    for envelope in log:
+        envelope.__dict__.pop("payload", None)
+    return log
+
+
+def _best(run: Callable[[], object], times: int = 5) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        run()
+        return (time.perf_counter() - start) * 1e3
+
+    return statistics.median(once() for _ in range(times))
+
+
+def main() -> None:
+    print("| scenario | final | | input | | cost with cache |\n|---|---|---|---|---|---|")
+    for scenario in SCENARIOS:
+        log = write_log(scenario)
+        without, within = measure(log, NEVER), measure(log, CachePolicy())
+        print(
+            f"| {scenario.name} | {without.final:,} → {within.final:,} "
+            f"| {within.final / without.final - 1:+.0%} "
+            f"| {without.input:,} → {within.input:,} | {within.input / without.input - 1:+.0%} "
+            f"| {within.cost / without.cost - 1:+.0%} |"
+        )
+    print("\n| envelopes | build | with a budget | one more `add` |\n|---|---|---|---|")
+    for length in (100, 1000, 10_000):
+        without_budget, within_budget, add = time_building(length)
+        print(f"| {length:,} | {without_budget:.1f} ms | {within_budget:.1f} ms | {add:.1f} µs |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Whatever the log: valid messages, nothing unseen collapsed, every original recovered."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mcpp import Envelope, filters
+from mcpp.prompts import BudgetError, CachePolicy, Prompt, PromptBuilder, Text
+from tests.mcpp.prompts.formats import check_all
+from tests.properties.random_logs import random_log
+
+LOGS = st.binary(min_size=1, max_size=260).map(random_log)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "contexts": st.sampled_from(["include", "exclude", "conclusions", "fold"]),
+        "token_budget": st.integers(120, 3000),
+        "keep_last": st.integers(0, 6),
+        "pins": st.sets(st.integers(0, 40).map(lambda n: f"e{n}"), max_size=3),
+        "exclude_tools": st.sets(st.sampled_from(["plain", "fetch"])),
+        "cache": st.sampled_from([None, CachePolicy(further_calls=1), CachePolicy()]),
+        "filter": st.sampled_from([filters.main_only, ~filters.sender("b"), filters.conclusions]),
+    },
+)
+COLLAPSED = {"consumed", "superseded", "unpaired"}
+OURS = re.compile(
+    r"> .*|@[^\s]+( to @[^\s]+)?( \([^()]*\))?:|@\S+ (answers|fails) @\S+'s \S+:"
+    r"|@\S+ calls \S+( of @\S+)?:|\[(collapsed|cut); [^\[\]]*\]"
+    r"|\[folded; handle \w+\] [^>]*|\[\d+ earlier messages are left out\.\]"
+    r"|\[The log begins here\.\]|\[Nothing new has been said\.\]"
+)
+
+
+def fuzz(max_examples: int) -> settings:
+    return settings(
+        max_examples=max_examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+def check(log: list[Envelope], options: dict[str, Any]) -> None:
+    builder = PromptBuilder("analyst", **options)
+    try:
+        prompt = builder.build(log)
+    except BudgetError:
+        return
+    check_all(prompt)
+    prompt.markdown()
+    check_budget(prompt, options.get("token_budget"))
+    check_changes(prompt, log, set(options.get("pins", ())))
+    check_fences(prompt)
+    for envelope in log:
+        builder.add(envelope)
+    assert json.dumps(builder.build().anthropic()) == json.dumps(prompt.anthropic())
+
+
+def check_budget(prompt: Prompt, budget: int | None) -> None:
+    if budget is not None:
+        assert prompt.tokens <= budget
+
+
+def check_changes(prompt: Prompt, log: list[Envelope], pins: set[str]) -> None:
+    """The rules again, read naively from the log."""
+    places = {envelope.id: place for place, envelope in enumerate(log)}
+    report = prompt.report
+    assert report.tokens_after == prompt.tokens
+    for change in report.changed:
+        originals = prompt.originals(change.handle)
+        assert change.id in {one.id for one in originals}
+        for original in originals:
+            assert original.raw_payload == log[places[original.id]].raw_payload
+        assert not prompt.expand(change.handle).get("isError")
+        if change.reason not in COLLAPSED:
+            continue
+        place = places[change.id]
+        result = log[place].payload["result"]
+        assert not result.get("isError")
+        assert result["_meta"]["context"]["lifecycle"] == "transient"
+        assert any(
+            later.sender == "analyst" and not later.kind.startswith(("mcp/resp", "mcp/not"))
+            for later in log[place + 1 :]
+        ), "collapsed before it was shown"
+        assert change.id not in pins
+    shown = {change.id for change in report.changed}
+    assert shown.isdisjoint(left.id for left in report.left_out)
+
+
+def check_fences(prompt: Prompt) -> None:
+    """In what the viewer hears, every line is ours by its form or is quoted."""
+    for message in prompt.messages:
+        if message.role == "user":
+            for block in message.blocks:
+                if isinstance(block, Text):
+                    for line in block.text.splitlines():
+                        assert OURS.fullmatch(line), line
+
+
+@fuzz(400)
+@given(LOGS, OPTIONS)
+def test_a_prompt_is_valid_and_honest_whatever_the_log(
+    log: list[Envelope], options: dict[str, Any]
+) -> None:
+    check(log, options)
+
+
+@pytest.mark.slow
+@fuzz(6000)
+@given(LOGS, OPTIONS)
+def test_a_prompt_is_valid_and_honest_in_many_thousand_logs(
+    log: list[Envelope], options: dict[str, Any]
+) -> None:
+    check(log, options)
