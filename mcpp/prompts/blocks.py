@@ -56,15 +56,13 @@ CALL_OVERHEAD: Final = 12
 
 def price(block: Block, count: Counter) -> int:
     """Return what a block costs in tokens, with what the API adds around it."""
-    match block:
-        case Text(text):
-            return count(text) + TEXT_OVERHEAD
-        case Image(data):
-            return image_tokens(data) + TEXT_OVERHEAD
-        case Call():
-            return count(block.name) + count(block.json) + CALL_OVERHEAD
-        case Result():
-            return sum(price(part, count) for part in block.content) + CALL_OVERHEAD
+    if isinstance(block, Text):
+        return count(block.text) + TEXT_OVERHEAD
+    if isinstance(block, Image):
+        return image_tokens(block.data) + TEXT_OVERHEAD
+    if isinstance(block, Call):
+        return count(block.name) + count(block.json) + CALL_OVERHEAD
+    return sum([price(part, count) for part in block.content]) + CALL_OVERHEAD
 
 
 def price_all(messages: "tuple[Message, ...] | list[Message]", count: Counter) -> int:

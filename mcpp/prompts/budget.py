@@ -11,17 +11,19 @@ than is needed, and then holds for a while: if every call took just enough, ever
 the beginning of the prompt and no cache would ever hold.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from mcpp.errors import McppError
 from mcpp.prompts.blocks import Block, Result, Text
 from mcpp.prompts.draft import Draft
 from mcpp.prompts.entries import PREVIEW_CHARS, Entry, Episode
+from mcpp.prompts.folding import members_of
 from mcpp.transient.tracker import State, Tracker
 
 STEPS_PER_BUDGET: Final = 8
-_MIN_SAVED: Final = 16
+_OUTLINE_TOKENS: Final = 40
 
 
 class BudgetError(McppError, ValueError):
@@ -74,14 +76,14 @@ def fit(
             and (paired is None or tracker.is_paired(entry.tracked) is paired)
         ]
 
-    rungs: list[Callable[[], list[_Move]]] = [
+    rungs: list[Callable[[], Iterable[_Move]]] = [
         lambda: collapses("consumed"),
         lambda: collapses("superseded"),
         lambda: collapses("pending", paired=False),
     ]
     for depth in sorted({episode.depth for episode in episodes}, reverse=True):
         level = [episode for episode in episodes if episode.depth == depth]
-        rungs.append(lambda level=level: _folds(draft, level, every))  # type: ignore[misc]
+        rungs.append(partial(_folds, draft, level, every))
     rungs += [
         lambda: _previews(draft, every),
         lambda: _drops(draft, every),
@@ -110,24 +112,18 @@ def _take(moves: Iterable[_Move], need: int) -> None:
 
 
 def _replacing(draft: Draft, entry: Entry, block: Block, reason: str) -> _Move:
-    return _Move(draft.saving(entry, block), lambda: draft.replace(entry, block, reason))
+    return _Move(draft.saving(entry, block), partial(draft.replace, entry, block, reason))
 
 
-def _folds(draft: Draft, episodes: Iterable[Episode], kept: frozenset[int]) -> list[_Move]:
-    moves = []
+def _folds(draft: Draft, episodes: Iterable[Episode], kept: frozenset[int]) -> Iterator[_Move]:
     for episode in episodes:
         end = episode.conclusion
         if end is None or draft.blocks[end.at] is not end.whole():
             continue
-        hidden = [one for one in episode.members if one.at <= end.at and one.at not in kept]
+        hidden = [one for one in members_of(episode) if one is not end and one.at not in kept]
         # The note costs about what the conclusion does and a line more.
-        saved = sum(draft.costs[one.at] for one in hidden if one is not end) - 2 * _MIN_SAVED
-
-        def apply(episode: Episode = episode) -> None:
-            draft.fold(episode, kept, "folded")
-
-        moves.append(_Move(saved, apply))
-    return moves
+        saved = sum(draft.costs[one.at] for one in hidden) - _OUTLINE_TOKENS
+        yield _Move(saved, partial(draft.fold, episode, kept, "folded"))
 
 
 def _previews(draft: Draft, kept: frozenset[int]) -> list[_Move]:
@@ -141,20 +137,14 @@ def _previews(draft: Draft, kept: frozenset[int]) -> list[_Move]:
     ]
 
 
-def _drops(draft: Draft, kept: frozenset[int]) -> list[_Move]:
-    moves = []
+def _drops(draft: Draft, kept: frozenset[int]) -> Iterator[_Move]:
     for entry in draft.entries:
         if entry.sort == "result" or entry.at in kept or draft.blocks[entry.at] is None:
             continue
         saved = draft.costs[entry.at]
         if entry.partner is not None:
             saved += draft.costs[entry.partner.at]
-
-        def apply(entry: Entry = entry) -> None:
-            draft.remove(entry, "oldest")
-
-        moves.append(_Move(saved, apply))
-    return moves
+        yield _Move(saved, partial(draft.remove, entry, "oldest"))
 
 
 def _unseen(draft: Draft, places: frozenset[int], budget: int) -> list[_Move]:

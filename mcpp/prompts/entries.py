@@ -5,9 +5,10 @@ An entry turns into blocks only when somebody asks, and then once; the same hold
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
+
+import msgspec
 
 from mcpp import kinds
 from mcpp.envelope import Envelope
@@ -212,14 +213,27 @@ def _is_base64(data: str) -> bool:
 
 
 def _said(envelope: Envelope) -> str:
+    if envelope.kind == kinds.CHAT:
+        try:
+            return _read_chat(envelope.raw_payload).text
+        except msgspec.MsgspecError:
+            return compact(envelope.payload)
     payload = envelope.payload
     if isinstance(payload, dict):
-        member = {kinds.CHAT: "text", kinds.REFLECTION: "thought"}.get(envelope.kind)
-        if member is not None and isinstance(text := payload.get(member), str):
-            return text
+        thought = payload.get("thought")
+        if envelope.kind == kinds.REFLECTION and isinstance(thought, str):
+            return thought
         if envelope.kind == kinds.CONCLUSION:
             return conclusion_text(payload)
-    return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+    return compact(payload)
+
+
+class _Chat(msgspec.Struct):
+    text: str
+
+
+# Most of a log is talk: this skips the payload's dictionary.
+_read_chat = msgspec.json.Decoder(_Chat).decode
 
 
 def conclusion_text(payload: Any) -> str:

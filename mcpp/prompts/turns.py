@@ -38,22 +38,21 @@ def to_messages(
     turns = [turn]
     results: dict[str, Result] = {}
     for entry, block in shown:
-        match block:
-            case Result():
-                results[block.call_id] = block
-                turn.answered = turn.answered or block.call_id in turn.calls
-            case Call():
-                if turn.answered or (turn.hears and not turn.calls):
-                    turn = _Turn()
-                    turns.append(turn)
-                turn.calls[block.id] = block
-            case _ if entry.sort == "say" and block is entry.whole():
-                if turn.answered or turn.hears:
-                    turn = _Turn()
-                    turns.append(turn)
-                turn.says.append(block)
-            case _:
-                turn.hears.append(block)
+        if isinstance(block, Result):
+            results[block.call_id] = block
+            turn.answered = turn.answered or block.call_id in turn.calls
+        elif isinstance(block, Call):
+            if turn.answered or (turn.hears and not turn.calls):
+                turn = _Turn()
+                turns.append(turn)
+            turn.calls[block.id] = block
+        elif entry.sort == "say" and block is entry.whole():
+            if turn.answered or turn.hears:
+                turn = _Turn()
+                turns.append(turn)
+            turn.says.append(block)
+        else:
+            turn.hears.append(block)
     return _messages(turns, results, opening)
 
 

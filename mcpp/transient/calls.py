@@ -71,7 +71,7 @@ class ToolCall:
 
     def same_question(self) -> tuple[object, ...]:
         """Return what two calls share that ask the same of the same one in the same place."""
-        asked = json.dumps(self.arguments, sort_keys=True, separators=(",", ":"))
+        asked = msgspec.json.encode(self.arguments, order="sorted")
         return (self.caller, self.context_id, self.server, self.tool, asked)
 
 

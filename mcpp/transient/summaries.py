@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from mcpp.tokens import estimate
 from mcpp.transient.marks import Result, cut, read_mark, transient
 
@@ -94,7 +96,7 @@ def blocks_of(result: Result) -> list[Mapping[str, Any]]:
 
 def compact(value: Any) -> str:
     """Return a value as JSON in one line, keys in the order they came."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return msgspec.json.encode(value).decode()
 
 
 def _is_marked(result: Result) -> bool:

@@ -50,6 +50,9 @@ class Change:
     settled: tuple[Tracked, ...] = ()
 
 
+_NOTHING: Final = Change()
+
+
 class Tracker:
     """Folds a log into the life of its transient results. Owns the calls and pairs it has seen."""
 
@@ -72,9 +75,9 @@ class Tracker:
         if not envelope.kind.startswith(_MECHANICAL):
             self._last_sent[envelope.sender] = index
         call = self.calls.add(envelope, index)
-        if call is None or call.response is not envelope:
-            return Change(call)
-        if call.is_error:
+        if call is None:
+            return _NOTHING
+        if call.response is not envelope or call.is_error:
             return Change(call)  # T-07, T-08: a failed call neither consumes nor is collapsible
         for hint in read_hints(call.result):
             if call.server is not None:
