@@ -151,7 +151,7 @@ class Entry:
         who = f"@{fences.name(envelope.sender)}"
         call = self.call
         if call is not None:
-            tool = fences.name(call.tool)
+            tool = fences.tool(call.tool)
             if call.response is envelope:
                 verb = "fails" if call.is_error else "answers"
                 return f"{who} {verb} @{fences.name(call.caller)}'s {tool}:"

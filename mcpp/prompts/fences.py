@@ -25,6 +25,7 @@ _SUSPECT: Final = re.compile(
 )
 
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9._:@/~-]")
+_NOT_TOOL: Final = re.compile(r"[^A-Za-z0-9._/-]")
 MAX_NAME_CHARS: Final = 64
 
 
@@ -47,3 +48,9 @@ def clean(text: str) -> str:
 def name(text: str | None) -> str:
     """Return a name that can stand outside a quotation: no space, no line, no bracket."""
     return _NOT_NAME.sub("_", text or "")[:MAX_NAME_CHARS] or "_"
+
+
+@lru_cache(maxsize=4096)
+def tool(text: str) -> str:
+    """Return a tool's name in the same way, and without what marks a participant."""
+    return _NOT_TOOL.sub("_", text)[:MAX_NAME_CHARS] or "_"

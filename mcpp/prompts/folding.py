@@ -74,7 +74,7 @@ def fold_note(episode: Episode, members: Iterable[Entry]) -> Text:
     entries = list(members)
     senders = Counter(fences.name(entry.envelope.sender) for entry in entries)
     tools = Counter(
-        fences.name(entry.call.tool)
+        fences.tool(entry.call.tool)
         for entry in entries
         if entry.call is not None and entry.call.request is entry.envelope
     )

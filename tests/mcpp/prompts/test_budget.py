@@ -1,0 +1,146 @@
+"""The ladder: what goes first, what goes last, and that the budget is kept."""
+
+import pytest
+
+from mcpp import tokens
+from mcpp.prompts import BudgetError, CachePolicy, Prompt, PromptBuilder
+from mcpp.transient import Hint, consumed, transient, with_context_hints
+from tests.mcpp.prompts.formats import check_all
+from tests.mcpp.prompts.logs import Log, text_result
+
+NEVER = CachePolicy(further_calls=0)
+PAGE = "some data in a row " * 60
+
+
+def ladder_log() -> Log:
+    """One of everything that a rung can take."""
+    log = Log()
+    log.chat("boss", "oldest words " * 40)
+    hints = with_context_hints(text_result("steps"), [Hint("fetch", "store")])
+    log.run("get_workflow_step", {}, hints)
+    log.run("fetch", {"page": 1}, transient(text_result("consumed " + PAGE), "page 1"))
+    log.run("store", {}, consumed(text_result("stored")))
+    log.run("fetch", {"page": 2}, transient(text_result("superseded " + PAGE), "page 2"))
+    log.run("fetch", {"page": 2}, transient(text_result("pending " + PAGE), "page 2"))
+    log.run("other", {}, transient(text_result("unpaired " + PAGE), "other"))
+    for n in range(8):
+        log.reflect("b", f"context thought {n} " * 10, "k")
+    log.conclude("b", "context over", "k")
+    log.run("plain", {}, text_result("preview " + PAGE * 2))
+    log.fail(log.call("broken"), "error " + PAGE)
+    log.chat("boss", "pinned words " * 40)
+    for n in range(30):
+        log.chat("boss", f"talk {n} " * 12)
+    log.chat("analyst", "I have read it all.")
+    log.chat("boss", "Go on.")
+    return log
+
+
+PIN = next(one.id for one in ladder_log().envelopes if b"pinned" in bytes(one.raw_payload))
+
+
+def build(budget: int | None, keep_last: int = 0) -> Prompt:
+    builder = PromptBuilder(
+        "analyst", token_budget=budget, cache=NEVER, pins=[PIN], keep_last=keep_last
+    )
+    prompt = builder.build(ladder_log().envelopes)
+    check_all(prompt)
+    if budget is not None:
+        assert prompt.tokens <= budget
+    return prompt
+
+
+def reasons(prompt: Prompt) -> set[str]:
+    changed = {change.reason for change in prompt.report.changed}
+    return changed | {left.reason for left in prompt.report.left_out}
+
+
+def test_the_rungs_come_in_order() -> None:
+    whole = build(None).tokens
+    order: list[str] = []
+    for budget in range(whole, 600, -40):
+        order += sorted(reasons(build(budget)) - set(order))
+    assert order == ["consumed", "superseded", "unpaired", "folded", "preview", "oldest"]
+
+
+def test_a_pin_and_an_error_outlive_everything_else() -> None:
+    prompt = build(1500)
+    page = prompt.markdown()
+    assert "oldest" in reasons(prompt)
+    assert "pinned words" in page
+    assert "error some data" in page
+    assert "talk 3" not in page
+
+
+def test_at_the_end_of_the_ladder_errors_go_before_pins() -> None:
+    page = build(520).markdown()
+    assert "error some data" not in page
+    assert "pinned words" in page
+    assert "pinned words" not in build(210).markdown()
+
+
+def test_the_last_ones_are_kept_if_asked_for() -> None:
+    kept = "talk 20 "
+    assert kept not in build(800).markdown()
+    assert kept in build(800, keep_last=14).markdown()
+
+
+def test_a_budget_that_nothing_meets_is_an_error() -> None:
+    with pytest.raises(BudgetError) as raised:
+        build(50)
+    assert raised.value.needed > raised.value.budget
+
+
+def test_dropping_says_how_much_is_missing() -> None:
+    assert "earlier messages are left out.]" in build(800).markdown()
+
+
+@pytest.mark.rule("T-06")
+def test_an_unseen_result_is_cut_at_the_very_end_and_never_collapsed() -> None:
+    log = Log()
+    log.chat("boss", "Fetch it.")
+    call = log.call("fetch")
+    log.answer(call, transient(text_result("row of data\n" * 3000), "a summary"))
+    prompt = PromptBuilder("analyst", token_budget=1000).build(log.envelopes)
+    check_all(prompt)
+    assert prompt.tokens <= 1000
+    assert reasons(prompt) >= {"preview of what has not been seen"}
+    page = prompt.markdown()
+    assert "a summary" not in page
+    assert page.count("row of data") > 50
+
+
+def test_the_budget_is_kept_by_the_counter_that_was_chosen() -> None:
+    count = tokens.exact()
+    builder = PromptBuilder("analyst", token_budget=1200, counter=count)
+    prompt = builder.build(ladder_log().envelopes)
+    rendered = prompt.anthropic()
+    texts = [rendered["system"]]
+    for message in rendered["messages"]:
+        for block in message["content"]:
+            parts = block["content"] if block["type"] == "tool_result" else [block]
+            texts += [part.get("text") or str(part.get("input")) for part in parts]
+    assert sum(map(count, texts)) <= 1200
+
+
+def test_the_beginning_holds_still_while_the_log_grows() -> None:
+    """A step takes more than is needed, so that the cache is not lost at every call."""
+    log = Log()
+    changes = 0
+    previous = None
+    builder = PromptBuilder("analyst", token_budget=1000)
+    for n in range(200):
+        log.chat("boss", f"message number {n} with some words")
+        builder.add(log.envelopes[-1])
+        prompt = builder.build(previous=previous)
+        changes += previous is not None and prompt.report.first_changed is not None
+        previous = prompt
+    assert 5 < changes < 40
+
+
+def test_an_image_costs_what_an_image_costs() -> None:
+    log = Log()
+    data = "iVBORw0KGgo" + "A" * 400_001
+    image = {"type": "image", "data": data, "mimeType": "image/png"}
+    log.run("draw", {}, {"content": [image]})
+    assert PromptBuilder("analyst").build(log.envelopes).tokens < 2500

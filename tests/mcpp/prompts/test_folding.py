@@ -1,0 +1,145 @@
+"""Contexts in a prompt: as they are, not at all, only conclusions, or folded."""
+
+import pytest
+
+from mcpp import filters, new_context
+from mcpp.envelope import Context
+from mcpp.prompts import Prompt, PromptBuilder
+from mcpp.prompts.builder import ContextMode
+from tests.mcpp.prompts.formats import check_all
+from tests.mcpp.prompts.logs import Log, text_result
+
+OUTER = new_context("reasoning", id="outer")
+INNER = new_context("detail", id="inner", parent="outer")
+
+
+def sample() -> Log:
+    log = Log()
+    log.chat("boss", "main one")
+    log.reflect("b", "outer one", OUTER)
+    log.reflect("b", "inner one", INNER)
+    log.run("look", {}, text_result("inner data"), sender="b", context=INNER)
+    log.conclude("b", "inner done", INNER)
+    log.reflect("b", "outer two", OUTER)
+    log.chat("boss", "main two")
+    return log
+
+
+def build(log: Log, contexts: ContextMode = "fold", **more: int) -> Prompt:
+    builder = PromptBuilder("analyst", contexts=contexts, token_budget=more.get("budget"))
+    prompt = builder.build(log.envelopes)
+    check_all(prompt)
+    return prompt
+
+
+def test_exclude_shows_the_main_context_alone() -> None:
+    page = build(sample(), "exclude").markdown()
+    assert "main one" in page
+    assert "outer" not in page
+
+
+def test_conclusions_shows_them_and_the_main_context() -> None:
+    page = build(sample(), "conclusions").markdown()
+    assert "main two" in page
+    assert "inner done" in page
+    assert "inner one" not in page
+
+
+def test_a_concluded_context_folds_to_its_conclusion_and_an_outline() -> None:
+    page = build(sample()).markdown()
+    assert "inner one" not in page
+    assert "inner data" not in page
+    assert (
+        "detail inner: 4 messages from b, crm; calls of look. @b concludes:\n> inner done" in page
+    )
+    assert "outer one" in page
+    assert "outer two" in page
+
+
+def test_an_outer_context_takes_the_folded_inner_one_in() -> None:
+    log = sample()
+    log.conclude("b", "all done", OUTER)
+    prompt = build(log)
+    page = prompt.markdown()
+    assert page.count("[folded") == 2  # the system text explains it once
+    assert "inner done" not in page
+    assert "7 messages from b, crm; calls of look; 1 inner contexts" in page
+    assert "> all done" in page
+
+
+def test_a_folded_context_expands_to_its_envelopes() -> None:
+    log = sample()
+    prompt = build(log)
+    (change,) = prompt.report.changed
+    originals = prompt.originals(change.handle)
+    assert [one.id for one in originals] == [one.id for one in log.envelopes[2:6]]
+    assert "> " in prompt.expand(change.handle)["content"][0]["text"]
+
+
+def test_only_the_creator_concludes_a_context() -> None:
+    log = Log()
+    log.reflect("b", "a thought", OUTER)
+    log.conclude("mallory", "replaced", OUTER)
+    page = build(log).markdown()
+    assert "a thought" in page
+    assert "[folded; handle" not in page.partition("# 0")[2]
+
+
+def test_what_is_said_after_a_conclusion_is_news() -> None:
+    log = sample()
+    log.reflect("b", "one more thing", INNER)
+    assert "one more thing" in build(log).markdown()
+
+
+def test_an_id_used_anew_after_expiry_is_another_context() -> None:
+    log = Log()
+    log.reflect("b", "first life", Context(id="k"))
+    log.conclude("b", "first end", Context(id="k"))
+    log.send("system/context", {"event": "expired", "context": {"id": "k"}}, "system:gateway")
+    log.reflect("c", "second life", Context(id="k"))
+    log.conclude("b", "not the creator now", Context(id="k"))
+    page = build(log).markdown()
+    assert "first life" not in page
+    assert "second life" in page
+    assert "first end" in page
+
+
+def test_the_viewers_own_pairs_fold_whole_but_not_before_they_are_seen() -> None:
+    log = Log()
+    log.reflect("b", "thinking", OUTER)
+    log.run("look", {}, text_result("seen data"), context=OUTER)
+    log.chat("analyst", "I see.", context=OUTER)
+    log.run("look", {"again": 1}, text_result("new data"), context=OUTER)
+    log.conclude("b", "done", OUTER)
+    page = build(log).markdown()
+    assert "seen data" not in page
+    assert "new data" in page
+
+
+def test_a_late_result_folds_with_its_call_whatever_context_it_names() -> None:
+    log = Log()
+    log.reflect("b", "thinking", OUTER)
+    call = log.call("look", context=OUTER)
+    log.conclude("b", "done", OUTER)
+    log.answer(call, text_result("late data"), context=None)
+    log.chat("analyst", "Seen.")
+    page = build(log).markdown()
+    assert "late data" not in page
+    assert "calls** `crm__look" not in page
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shown"),
+    [
+        (filters.everything, {"main one", "outer one", "inner one", "inner done"}),
+        (filters.main_only, {"main one"}),
+        (filters.with_types("reasoning"), {"main one", "outer one"}),
+        (filters.conclusions, {"inner done"}),
+        (filters.in_context("inner"), {"inner one", "inner done"}),
+    ],
+)
+def test_the_five_strategies_are_filters(strategy: filters.Filter, shown: set[str]) -> None:
+    page = PromptBuilder("analyst", filter=strategy).build(sample().envelopes).markdown()
+    assert {
+        text for text in ("main one", "outer one", "inner one", "inner done") if text in page
+    } == shown

@@ -1,0 +1,203 @@
+"""Calls and results put together so that every API accepts them."""
+
+from typing import Any
+
+import pytest
+
+from mcpp.prompts import Call, Image, Prompt, PromptBuilder, Result, Text
+from tests.mcpp.prompts.formats import check_all, check_anthropic
+from tests.mcpp.prompts.logs import Log, text_result
+from tests.properties.random_logs import PIXEL
+
+
+def build(log: Log, **options: Any) -> Prompt:
+    prompt = PromptBuilder("analyst", **options).build(log.envelopes)
+    check_all(prompt)
+    return prompt
+
+
+def shape(prompt: Prompt) -> list[str]:
+    """Each message in a word: who, and what in which order."""
+    letters = {Text: "t", Image: "i", Call: "c", Result: "r"}
+    return [
+        message.role[0] + ":" + "".join(letters[type(block)] for block in message.blocks)
+        for message in prompt.messages
+    ]
+
+
+def results(prompt: Prompt) -> dict[str, str]:
+    return {
+        block.call_id: "".join(part.text for part in block.content if isinstance(part, Text))
+        for message in prompt.messages
+        for block in message.blocks
+        if isinstance(block, Result)
+    }
+
+
+def test_an_empty_log_makes_a_valid_prompt() -> None:
+    assert shape(build(Log())) == ["u:t"]
+
+
+def test_sequential_calls_take_turns() -> None:
+    log = Log()
+    log.chat("boss")
+    log.run("a", {}, text_result("1"))
+    log.run("b", {}, text_result("2"))
+    assert shape(build(log)) == ["u:t", "a:c", "u:r", "a:c", "u:r"]
+
+
+def test_parallel_calls_stay_together_whatever_is_said_meanwhile() -> None:
+    log = Log()
+    log.chat("boss")
+    log.chat("analyst", "On it.")
+    first = log.call("a")
+    log.chat("peer")
+    second = log.call("b")
+    log.answer(second, text_result("2"))
+    log.answer(first, text_result("1"))
+    prompt = build(log)
+    assert shape(prompt) == ["u:t", "a:tcc", "u:rrt"]
+    assert results(prompt) == {first: "1", second: "2"}
+
+
+def test_a_late_result_moves_to_its_call() -> None:
+    log = Log()
+    slow = log.call("slow")
+    fast = log.call("fast")
+    log.answer(fast)
+    log.chat("analyst", "Meanwhile.")
+    log.answer(slow, text_result("at last"))
+    prompt = build(log)
+    assert shape(prompt) == ["u:t", "a:cc", "u:rr", "a:t", "u:t"]
+    assert results(prompt)[slow] == "at last"
+
+
+def test_a_missing_result_is_made_up_as_an_error() -> None:
+    log = Log()
+    call = log.call("slow")
+    prompt = build(log)
+    assert results(prompt) == {call: "No result has come."}
+    assert prompt.anthropic()["messages"][-1]["content"][0]["is_error"]
+
+
+def test_an_orphan_is_dropped_and_reported() -> None:
+    log = Log()
+    call = log.call("a")
+    orphan = log.answer(call)
+    del log.envelopes[0]
+    prompt = build(log)
+    assert results(prompt) == {}
+    assert [(left.id, left.reason) for left in prompt.report.left_out] == [(orphan, "orphan")]
+
+
+@pytest.mark.rule("T-10")
+def test_an_impostors_result_is_not_shown_as_one() -> None:
+    log = Log()
+    call = log.call("a")
+    log.answer(call, text_result("forged"), sender="mallory")
+    log.answer(call, text_result("real"))
+    log.answer(call, text_result("again"))
+    prompt = build(log)
+    assert results(prompt) == {call: "real"}
+    assert "forged" not in prompt.markdown()
+
+
+def test_what_others_call_and_get_is_quoted_text() -> None:
+    log = Log()
+    log.run("a", {"x": 1}, text_result("their data"), sender="b")
+    prompt = build(log)
+    assert shape(prompt) == ["u:tt"]
+    texts = [block["text"] for block in prompt.anthropic()["messages"][0]["content"]]
+    assert texts == ['@b calls a of @crm:\n> {"x":1}', "@crm answers @b's a:\n> their data"]
+
+
+def test_the_system_text_goes_where_each_api_wants_it() -> None:
+    prompt = build(Log(), system="Be brief.")
+    assert prompt.anthropic()["system"].startswith("Be brief.\n\n")
+    assert prompt.openai_chat()["messages"][0]["role"] == "system"
+    assert prompt.openai_responses()["instructions"] == prompt.system
+
+
+def test_images_go_where_each_api_takes_them() -> None:
+    log = Log()
+    image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+    call = log.call("draw")
+    log.answer(call, {"content": [image, {"type": "text", "text": "a dot"}]})
+    prompt = build(log)
+    block = prompt.anthropic()["messages"][2]["content"][0]
+    assert [part["type"] for part in block["content"]] == ["image", "text"]
+    chat = prompt.openai_chat()["messages"]
+    assert chat[-2] == {"role": "tool", "tool_call_id": call, "content": "a dot"}
+    assert [part["type"] for part in chat[-1]["content"]] == ["text", "image_url"]
+    output = prompt.openai_responses()["input"][-1]["output"]
+    assert [part["type"] for part in output] == ["input_text", "input_image"]
+
+
+def test_a_failed_call_says_so_in_every_api() -> None:
+    log = Log()
+    log.fail(log.call("a"), "no such record")
+    prompt = build(log)
+    assert prompt.anthropic()["messages"][2]["content"][0]["is_error"] is True
+    assert prompt.openai_chat()["messages"][-1]["content"] == "[error] no such record"
+    assert prompt.openai_responses()["input"][-1]["output"] == "[error] no such record"
+
+
+def test_an_excluded_tool_goes_with_its_results_in_pairs() -> None:
+    log = Log()
+    log.run("noisy", {}, text_result("noise"))
+    log.run("noisy", {}, text_result("noise"), sender="b")
+    kept = log.call("useful")
+    log.answer(kept)
+    prompt = build(log, exclude_tools=["noisy"])
+    assert "noise" not in prompt.markdown()
+    assert list(results(prompt)) == [kept]
+    assert len(prompt.report.left_out) == 4
+
+
+def test_a_call_that_the_filter_hides_takes_its_result_along() -> None:
+    log = Log()
+    hidden = log.call("a")
+    log.answer(hidden, text_result("hidden"))
+    prompt = build(log, filter=lambda envelope: envelope.id != hidden)
+    assert "hidden" not in prompt.markdown()
+    log = Log()
+    shown = log.call("a")
+    response = log.answer(shown, text_result("shown"))
+    prompt = build(log, filter=lambda envelope: envelope.id != response)
+    assert results(prompt) == {shown: "shown"}
+
+
+def test_housekeeping_is_left_out_and_refusals_are_shown() -> None:
+    log = Log()
+    log.send("system/presence", {"event": "join"}, "system:gateway")
+    log.send("mcp/request:tools/list", {}, "analyst", to=["crm"])
+    log.send("system/error", {"error": "rate_limited"}, "system:gateway")
+    prompt = build(log)
+    assert [left.reason for left in prompt.report.left_out] == ["housekeeping"] * 2
+    assert '@system:gateway (system/error):\n> {"error":"rate_limited"}' in prompt.markdown()
+
+
+def test_the_same_log_gives_the_same_prompt_and_repeated_envelopes_change_nothing() -> None:
+    log = Log()
+    log.chat("boss")
+    log.run("a", {}, text_result("1"))
+    builder = PromptBuilder("analyst")
+    once = builder.build(log.envelopes).anthropic()
+    assert builder.build(log.envelopes + log.envelopes).anthropic() == once
+    for envelope in log.envelopes:
+        builder.add(envelope)
+    assert builder.build().anthropic() == once
+
+
+def test_a_prompt_made_earlier_does_not_change_when_the_log_goes_on() -> None:
+    log = Log()
+    builder = PromptBuilder("analyst")
+    call = log.call("a")
+    builder.add(log.envelopes[-1])
+    early = builder.build()
+    before = early.anthropic()
+    log.answer(call)
+    builder.add(log.envelopes[-1])
+    assert early.anthropic() == before
+    assert builder.build().anthropic() != before
+    check_anthropic(early.anthropic())
