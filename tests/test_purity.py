@@ -24,6 +24,7 @@ PURE = (
     "mcpp.prompts",
     "mcpp.rpc",
     "mcpp.session",
+    "mcpp.tokens",
     "mcpp.transient",
     "mcpp.tree",
     "mcpp_gateway.effects",

@@ -80,9 +80,9 @@ def test_at_the_end_of_the_ladder_errors_go_before_pins() -> None:
 
 
 def test_the_last_ones_are_kept_if_asked_for() -> None:
-    kept = "talk 20 "
+    kept = "talk 24 "
     assert kept not in build(800).markdown()
-    assert kept in build(800, keep_last=14).markdown()
+    assert kept in build(800, keep_last=8).markdown()
 
 
 def test_a_budget_that_nothing_meets_is_an_error() -> None:

@@ -1,0 +1,88 @@
+"""The tracker against the rules read naively: every rule a loop over the whole log."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpp import Envelope
+from mcpp.transient import Tracker
+from tests.properties.random_logs import random_log
+
+LOGS = st.binary(min_size=1, max_size=300).map(random_log)
+
+
+def expected(log: list[Envelope]) -> dict[str, str]:
+    """Return what becomes of each transient response, by its id."""
+    asked = {one.id: (at, one) for at, one in enumerate(log) if "request:tools/call" in one.kind}
+    answered: dict[str, tuple[int, Envelope]] = {}  # by call
+    pairs: set[tuple[str, str, str]] = set()
+    states: dict[str, str] = {}  # by call
+    for at, one in enumerate(log):
+        call = one.correlation_id or ""
+        if "response:tools/call" not in one.kind or call not in asked or call in answered:
+            continue
+        asked_at, request = asked[call]
+        if asked_at > at or one.sender not in (request.to or ()):
+            continue
+        answered[call] = (at, one)
+        result = one.payload["result"]
+        if result.get("isError"):
+            continue
+        server, tool = one.sender, request.kind.split(":", 2)[2]
+        meta = result.get("_meta", {})
+        for hint in meta.get("contextHints", []):
+            pairs.add((server, hint["consumedBy"], hint["tool"]))
+        mark = meta.get("context", {})
+        if mark.get("consumed"):
+            ready = [
+                other
+                for other, state in states.items()
+                if state == "pending"
+                and asked[other][1].sender == request.sender
+                and answered[other][0] < asked_at
+            ]
+            if "consumes" in mark:
+                ids = mark["consumes"]
+                chosen = [c for c in ready if c in ids or answered[c][1].id in ids]
+            else:
+                chosen = sorted(
+                    (
+                        c
+                        for c in ready
+                        if context(asked[c][1]) == context(request)
+                        and (server, tool, asked[c][1].kind.split(":", 2)[2]) in pairs
+                        and answered[c][1].sender == server
+                    ),
+                    key=lambda c: answered[c][0],
+                )[:1]
+            states |= dict.fromkeys(chosen, "consumed")
+        if mark.get("lifecycle") == "transient":
+            for other, state in states.items():
+                if state == "pending" and question(asked[other][1]) == question(request):
+                    states[other] = "superseded"
+            states[call] = "pending"
+    return {answered[call][1].id: state for call, state in states.items()}
+
+
+def context(envelope: Envelope) -> str | None:
+    return None if envelope.context is None else envelope.context.id
+
+
+def question(request: Envelope) -> tuple[Any, ...]:
+    arguments = request.payload["params"]["arguments"]
+    return (request.sender, request.to, context(request), request.kind, arguments)
+
+
+@settings(max_examples=400, deadline=None)
+@given(LOGS)
+def test_the_tracker_follows_the_rules(log: list[Envelope]) -> None:
+    tracker = Tracker()
+    for envelope in log:
+        tracker.add(envelope)
+    found = {
+        envelope.id: tracked.state
+        for envelope in log
+        if "response" in envelope.kind and (tracked := tracker.find(envelope.id)) is not None
+    }
+    assert found == expected(log)
