@@ -33,6 +33,10 @@ apply_mask = frames.apply_mask  # type: ignore[attr-defined]
 _MAX_REQUEST_BYTES: Final = 16_384
 _MASKED_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _CLOSE_SECONDS: Final = 5.0
+# Frames that cost no token: refused for the rate, control frames, fragments. A flood of them must
+# not cost the others the gateway's time, so above this a connection is not read until the next
+# second. Nothing is lost: it waits at the sender.
+_UNPAID_PER_SECOND: Final = 500
 
 # websockets' own log would repeat ours and, at level DEBUG, hold every header: tokens too.
 _silent = logging.getLogger("mcpp.gateway.websockets")
@@ -51,6 +55,7 @@ class Connection(asyncio.Protocol):
         "_protocol",
         "_timer",
         "_transport",
+        "_unpaid",
         "full",
         "heard",
         "peer",
@@ -64,7 +69,8 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self._have = 0
         self._need = 0
-        self._fragments: list[bytes] | None = None
+        self._fragments: bytearray | None = None
+        self._unpaid = 0
         self.peer: Peer | None = None
         self.full = False
         self.heard = True
@@ -89,6 +95,8 @@ class Connection(asyncio.Protocol):
             self._chunks = []
         if self.peer is not None:
             self._read_frames(data, self.peer)
+            if self._unpaid + self.peer.session.limited > _UNPAID_PER_SECOND:
+                self._gateway.hold(self)
         elif self._protocol is None:
             self._read_request(data)
 
@@ -128,6 +136,7 @@ class Connection(asyncio.Protocol):
         if self._protocol.state is OPEN:
             self._protocol.fail(code, reason)
             self._send()
+            self.release()  # its own goodbye is to be heard
 
     def ping(self) -> None:
         """Ask for a sign of life, or end the connection if the last question had no answer."""
@@ -136,6 +145,19 @@ class Connection(asyncio.Protocol):
         elif self._protocol is not None and self._protocol.state is OPEN:
             self.heard = False
             self._transport.write(b"\x89\x00")
+
+    def hold(self) -> None:
+        """Read no more for now: what comes waits in the system's buffers, then at the sender."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read again, with a clean slate."""
+        self._unpaid = 0
+        if self.peer is not None:
+            self.peer.session.limited = 0
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     @property
     def waiting_bytes(self) -> int:
@@ -175,6 +197,9 @@ class Connection(asyncio.Protocol):
             headers.setdefault(name.lower(), []).append(value)
         path, _, query = request.path.partition("?")
         address = self._address()
+        if request.method != "GET":
+            self._refuse(Denial(405, "the gateway answers GET alone"))
+            return
         if path != "/ws":
             self._respond(respond(self._gateway, path, headers, address))
             return
@@ -256,6 +281,7 @@ class Connection(asyncio.Protocol):
 
     def _judge(self, data: bytes, peer: Peer) -> None:
         """Let the protocol judge a frame that is not a text in one piece."""
+        self._unpaid += 1
         protocol = self._protocol
         assert protocol is not None
         protocol.receive_data(data)
@@ -269,11 +295,11 @@ class Connection(asyncio.Protocol):
 
     def _join_fragment(self, piece: Frame, peer: Peer) -> None:
         if self._fragments is None:
-            self._fragments = []
-        self._fragments.append(bytes(piece.data))
+            self._fragments = bytearray()
+        self._fragments += piece.data
         if not piece.fin:
             return
-        text = b"".join(self._fragments)
+        text = bytes(self._fragments)
         self._fragments = None
         if _is_utf8(text):
             self._gateway.hub.receive(peer, text)

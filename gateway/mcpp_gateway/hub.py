@@ -23,6 +23,10 @@ logger = logging.getLogger("mcpp.gateway")
 # A session that is behind reads this much of the log, then lets the others have their turn.
 CATCH_UP_BYTES = 65_536
 
+# News of presence may wait this long for more of it: when a thousand join at once, each of them is
+# news to all the others, and a write for each would be a million.
+PRESENCE_SECONDS = 0.02
+
 
 def frame(text: bytes) -> bytes:
     """Return a text as one unmasked WebSocket frame."""
@@ -89,7 +93,8 @@ class Hub:
         self.tick_seconds = 0.0
         self.ticks = 0
         self._loop = loop
-        self._scheduled = False
+        self._soon = False
+        self._later = False
         self._audiences: list[Audience] = []
         self._special: dict[Peer, None] = {}
         self._full: list[Peer] = []
@@ -110,7 +115,8 @@ class Hub:
             participant, self.clock(), filter=filter, after=after, last=last, peer=peer
         )
         line.set_outbox(CATCH_UP_BYTES)
-        self.perform(effects)
+        self._perform(effects)
+        self._flush_later()
         self.catch_up(peer)
         return peer
 
@@ -118,7 +124,8 @@ class Hub:
         """Take a lost connection out of its pod."""
         peer.audience = None
         peer.closed = True
-        self.perform(peer.pod.leave(peer.session, self.clock()))
+        self._perform(peer.pod.leave(peer.session, self.clock()))
+        self._flush_later()
 
     def receive(self, peer: Peer, text: bytes) -> None:
         """Give one text of a connection to its pod."""
@@ -131,34 +138,17 @@ class Hub:
                 if not audience.frames:
                     self._audiences.append(audience)
                 audience.frames.append(data)
-            if not self._scheduled:
-                self._scheduled = True
+            if not self._soon:
+                self._soon = True
                 self._loop.call_soon(self.flush)
         elif effect is not None:
             self.perform((effect,))
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Do what a pod asks for, in its order."""
-        for effect in effects:
-            match effect:
-                case Broadcast():
-                    data = frame(effect.text)
-                    for audience in effect.audiences:
-                        if not audience.frames:
-                            self._audiences.append(audience)
-                        audience.frames.append(data)
-                    for session in effect.besides:
-                        self._insert(session.peer, data)
-                case Direct():
-                    self._insert(effect.session.peer, frame(effect.text))
-                case Move():
-                    self._move(effect)
-                case Close():
-                    self._close(effect.session.peer, effect.code, effect.reason)
-                case _:
-                    assert_never(effect)
-        if not self._scheduled and (self._audiences or self._special):
-            self._scheduled = True
+        """Do what a pod asks for, in its order, before the loop's tick ends."""
+        self._perform(effects)
+        if not self._soon and (self._audiences or self._special):
+            self._soon = True
             self._loop.call_soon(self.flush)
 
     def catch_up(self, peer: Peer) -> None:
@@ -183,7 +173,7 @@ class Hub:
     def flush(self) -> None:
         """Write what this tick owes, one write a connection."""
         began = self.clock()
-        self._scheduled = False
+        self._soon = self._later = False
         audiences, self._audiences = self._audiences, []
         special, self._special = self._special, {}
         batches: dict[Audience, list[bytes]] = {}
@@ -203,6 +193,31 @@ class Hub:
         self.tick_seconds += self.clock() - began
 
     # --- private --------------------------------------------------------------------------------
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Broadcast():
+                    data = frame(effect.text)
+                    for audience in effect.audiences:
+                        if not audience.frames:
+                            self._audiences.append(audience)
+                        audience.frames.append(data)
+                    for session in effect.besides:
+                        self._insert(session.peer, data)
+                case Direct():
+                    self._insert(effect.session.peer, frame(effect.text))
+                case Move():
+                    self._move(effect)
+                case Close():
+                    self._close(effect.session.peer, effect.code, effect.reason)
+                case _:
+                    assert_never(effect)
+
+    def _flush_later(self) -> None:
+        if not (self._soon or self._later):
+            self._later = True
+            self._loop.call_later(PRESENCE_SECONDS, self.flush)
 
     def _insert(self, peer: Peer, data: bytes) -> None:
         assert peer.audience is not None, "a peer that is behind gets its texts from the pod"

@@ -92,6 +92,7 @@ class Session:
     audience: Audience | None = None
     waiting: deque[tuple[int, bytes, Filter | None]] | None = None
     waiting_bytes: int = 0
+    limited: int = 0  # texts refused for the rate; the hub's to look at and to reset
 
 
 class Pod:
@@ -225,6 +226,8 @@ class Pod:
         """Judge one text of a session: relay it, answer it, or refuse it. Never raises."""
         member = session.member
         wait = member.bucket.take(now)
+        if wait:
+            session.limited += 1
         try:
             envelope = decode(text)
         except DecodeError as error:

@@ -54,6 +54,7 @@ class Gateway:
         self._server: asyncio.Server
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
+        self._held: set[Connection] = set()
         self._drained = asyncio.Event()
 
     async def listen(self) -> None:
@@ -132,9 +133,15 @@ class Gateway:
         for connection in list(self.connections):
             connection.abort()
 
+    def hold(self, connection: Connection) -> None:
+        """Stop reading from a connection until the next second."""
+        self._held.add(connection)
+        connection.hold()
+
     def forget(self, connection: Connection) -> None:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
+        self._held.discard(connection)
         if not self.connections:
             self._drained.set()
 
@@ -151,6 +158,9 @@ class Gateway:
     def _keep_house(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
         now = self.hub.clock()
+        held, self._held = self._held, set()
+        for connection in held:
+            connection.release()
         for pod in self.pods.values():
             self.hub.perform(pod.tick(now))
         # A slice of the connections each second, so that thousands of pings are never one burst.

@@ -17,6 +17,7 @@ from tests.gateway.sockets import (
     id_of,
     joined,
     raw,
+    raw_frame,
     receive,
     receive_until,
     running,
@@ -289,3 +290,43 @@ async def test_an_own_envelope_comes_back_whatever_the_filter() -> None:
         text = chat("alice")
         await alice.send(text)
         assert (await receive(alice))["id"] == id_of(text)
+
+
+async def test_a_flood_of_context_ids_is_refused_and_the_others_notice_nothing() -> None:
+    text = config_text(max_contexts_per_participant=16, messages_per_second=200, burst=400)
+    async with (
+        running(text) as gateway,
+        raw(gateway, "alice") as alice,
+        joined(gateway, "bob") as bob,
+    ):
+        flood = b"".join(
+            raw_frame(0x81, chat("alice", context=mcpp.new_context(id=f"c{i}")).encode())
+            for i in range(1_000)
+        )
+        pod = gateway.pods["demo"]
+        alice.writer.write(flood * 20)
+        await receive(bob)
+        for i in range(20):
+            mine = chat("bob", str(i))
+            await bob.send(mine)
+            assert await receive_until(bob, id_of(mine))
+        assert len(pod.tree) == 16
+        # No token, no time: most of the flood still waits at its sender.
+        assert gateway.hub.received < 10_000
+        assert pod.refused["rate_limited"] < 10_000
+
+
+async def test_a_flood_of_pings_is_held_back_and_nothing_is_lost() -> None:
+    async with running() as gateway, raw(gateway, "alice") as alice:
+        text = chat("alice").encode()
+        alice.writer.write(raw_frame(0x89, b"") * 1_000)
+        # A chunk of its own, which is read only when alice is read again.
+        assert [(await alice.frame())[0] for _ in range(1_000)] == [0x8A] * 1_000
+        alice.send(0x81, text)
+        async with joined(gateway, "bob") as bob:
+            mine = chat("bob")
+            await bob.send(mine)
+            heard = await receive_until(bob, id_of(mine))
+            assert id_of(text.decode()) not in [envelope["id"] for envelope in heard]
+        while (await alice.frame())[1] != text:
+            pass
