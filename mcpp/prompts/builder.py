@@ -6,6 +6,7 @@ the same prompt.
 """
 
 from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
 from typing import Final, Literal
 
 from mcpp import kinds
@@ -148,16 +149,19 @@ class PromptBuilder:
         self._seen.add(envelope.id)
         index = self._length
         self._length += 1
-        lineage = self._lineages.observe(envelope.context)
-        chain = () if lineage is None else self._episodes.observe(envelope, lineage)
+        lineage = None
+        chain: tuple[Episode, ...] = ()
+        if envelope.context is not None:
+            lineage = self._lineages.observe(envelope.context)
+            chain = () if lineage is None else self._episodes.observe(envelope, lineage)
         change = self._tracker.add(envelope)
         if envelope.kind == kinds.CONTEXT:
             self._forget(envelope)
         entry = self._read(envelope, index, lineage, chain, change.call)
         if entry is not None:
             self._append(entry, chain)
-            entry.tracked = change.tracked
             if change.tracked is not None:
+                entry.tracked = change.tracked
                 self._results[change.tracked.call.id] = entry
                 if self._tracker.is_paired(change.tracked):
                     self._collapses.expect(entry)
@@ -194,11 +198,7 @@ class PromptBuilder:
             else:
                 sort = "call" if own else "hear"
                 reason = self._hidden(envelope, lineage, chain)
-        elif envelope.kind.startswith("mcp/response:tools/call"):
-            reason = "orphan"
-        elif envelope.kind.startswith(_HOUSEKEEPING):
-            reason = "housekeeping"
-        else:
+        elif not (reason := _why_not(envelope.kind)):
             if own and envelope.kind in _SAID:
                 sort = "say"
             reason = self._hidden(envelope, lineage, chain)
@@ -322,6 +322,14 @@ class PromptBuilder:
 
 
 _SAID: Final = frozenset({kinds.CHAT, kinds.REFLECTION, kinds.CONCLUSION})
+
+
+@lru_cache(maxsize=1024)
+def _why_not(kind: str) -> str:
+    """Return why a kind that makes or settles no call is not for a model to read, if it is not."""
+    if kind.startswith("mcp/response:tools/call"):
+        return "orphan"
+    return "housekeeping" if kind.startswith(_HOUSEKEEPING) else ""
 
 
 def _passes(test: Test, envelope: Envelope, lineage: Lineage | None) -> bool:

