@@ -61,7 +61,7 @@ def price(block: Block, count: Counter) -> int:
     if isinstance(block, Image):
         return image_tokens(block.data) + TEXT_OVERHEAD
     if isinstance(block, Call):
-        return count(block.name) + count(block.json) + CALL_OVERHEAD
+        return count(block.name + block.json) + CALL_OVERHEAD
     return sum([price(part, count) for part in block.content]) + CALL_OVERHEAD
 
 

@@ -17,7 +17,7 @@ from mcpp.prompts.blocks import Block, Call, Image, Result, Text, price
 from mcpp.prompts.names import EXPAND, call_id, tool_name
 from mcpp.tokens import Counter
 from mcpp.transient.calls import ToolCall
-from mcpp.transient.summaries import blocks_of, compact, summarize
+from mcpp.transient.summaries import blocks_of, compact
 from mcpp.transient.tracker import Tracked, new_handle
 
 Sort = Literal["say", "hear", "call", "result"]
@@ -45,6 +45,7 @@ class Entry:
     """One envelope in a viewer's prompt. Owns its blocks and prices, made on first use."""
 
     __slots__ = (
+        "_collapsed",
         "_tokens",
         "_whole",
         "at",
@@ -69,6 +70,7 @@ class Entry:
         self.partner: Entry | None = None  # a call's result, a result's call
         self.tracked: Tracked | None = None
         self._whole: Block | None = None
+        self._collapsed: Block | None = None
         self._tokens = -1
 
     @property
@@ -100,9 +102,11 @@ class Entry:
 
     def collapsed(self) -> Block:
         """Return the summary with its handle in place of the whole result (T-15, T-18)."""
-        assert self.call is not None
-        summary = self.tracked.summary if self.tracked else summarize(self.call.result)
-        return self._short(f"[collapsed; handle {self.handle}]\n{fences.quote(summary)}")
+        if self._collapsed is None:
+            assert self.tracked is not None
+            quoted = fences.quote(self.tracked.summary)
+            self._collapsed = self._short(f"[collapsed; handle {self.handle}]\n{quoted}")
+        return self._collapsed
 
     def preview(self, chars: int = PREVIEW_CHARS) -> Block:
         """Return the beginning of the entry with the handle of the rest."""

@@ -55,7 +55,7 @@ class ToolCall:
     def result(self) -> Mapping[str, Any]:
         """The MCP result; a JSON-RPC error or a broken response reads as a failed call."""
         if self._result is None:
-            self._result = {} if self.response is None else read_result(self.response.payload)
+            self._result = self.original()
         return self._result
 
     @property
@@ -95,7 +95,7 @@ class ToolCalls:
         if envelope.id in self.by_id:
             return None
         name = kinds.Kind.parse(envelope.kind).name
-        payload = envelope.payload
+        payload = msgspec.json.decode(envelope.raw_payload)
         params = payload.get("params") if isinstance(payload, dict) else None
         params = params if isinstance(params, dict) else {}
         stated = params.get("name")

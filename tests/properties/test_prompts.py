@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.transient import busy_log
 from mcpp import Envelope, filters
 from mcpp.prompts import BudgetError, CachePolicy, Prompt, PromptBuilder, Text
 from tests.mcpp.prompts.formats import check_all
@@ -115,3 +116,24 @@ def test_a_prompt_is_valid_and_honest_in_many_thousand_logs(
     log: list[Envelope], options: dict[str, Any]
 ) -> None:
     check(log, options)
+
+
+@pytest.mark.slow
+def test_adding_an_envelope_costs_the_same_in_a_long_log() -> None:
+    """Work is counted, not time: what a counter is asked for stands for what an add looks at."""
+    asked = 0
+
+    def count(text: str) -> int:
+        nonlocal asked
+        asked += 1
+        return len(text)
+
+    log = busy_log(4000)
+    builder = PromptBuilder("analyst", counter=count)
+    work = []
+    for envelope in log:
+        before = asked
+        builder.add(envelope)
+        work.append(asked - before)
+    assert max(work[2000:]) <= max(work[:2000])
+    assert sum(work[2000:]) <= sum(work[:2000]) * 1.2
