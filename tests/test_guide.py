@@ -1,0 +1,63 @@
+"""Every Python block of the guide runs, in the order in which it stands there."""
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcpp.testing import MemoryPod
+from tests.interaction.conftest import SocketVenue
+
+pytest_plugins = ["mcpp.testing.plugin"]
+
+GUIDE = Path(__file__).parent.parent / "docs" / "guide.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def read() -> dict[str, Any]:
+    """Run the blocks as one module and return its names."""
+    text = GUIDE.read_text()
+    names: dict[str, Any] = {"__name__": "guide"}
+    for block in BLOCK.finditer(text):
+        # Line numbers in a traceback are those of the page.
+        above = "\n" * text[: block.start(1)].count("\n")
+        exec(compile(above + block[1], str(GUIDE), "exec"), names)
+    return names
+
+
+NAMES = read()
+TESTS = {name: value for name, value in NAMES.items() if name.startswith("test_")}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("test", TESTS.values(), ids=TESTS)
+async def test_a_test_of_the_guide_passes(test: Callable[[MemoryPod], Any], pod: MemoryPod) -> None:
+    with anyio.fail_after(10):
+        await test(pod)
+
+
+@pytest.mark.anyio
+async def test_the_script_of_the_guide_finds_the_pod_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    venue = SocketVenue()
+    try:
+        venue.add("alice")
+        monkeypatch.setenv("MCPP_URL", venue.url)
+        monkeypatch.setenv("MCPP_TOKEN", venue.token("alice"))
+        with anyio.fail_after(10):
+            async with venue.run(NAMES["agent"]):
+                await NAMES["main"]()
+    finally:
+        venue.close()
+    assert capsys.readouterr().out == "['alice', 'parrot'] good morning, good morning!\n"
+
+
+def test_every_example_with_assertions_is_run() -> None:
+    asserting = [block for block in BLOCK.findall(GUIDE.read_text()) if "assert" in block]
+    assert len(asserting) == len(TESTS)
+    assert all(inspect.iscoroutinefunction(test) for test in TESTS.values())
