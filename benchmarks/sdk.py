@@ -26,7 +26,7 @@ from mcpp_gateway.config import parse
 from mcpp_gateway.server import Gateway
 
 ROUNDS: Final = 7
-ROUND_TRIPS: Final = 2000
+ROUND_TRIPS: Final = 1000
 RECEIVED: Final = 20_000
 TOKEN: Final = "a-token-for-the-benchmark"
 TEXT: Final = "x" * 180  # about 400 bytes an envelope

@@ -13,7 +13,6 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import anyio
-from anyio.abc import ByteStream
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.frames import Frame, Opcode
@@ -23,6 +22,7 @@ from websockets.uri import parse_uri
 
 from mcpp.errors import BusyError, JoinError, UnreachableError
 from mcpp.session import Join
+from mcpp.tcp import Stream, open_stream
 from mcpp.transport import ABNORMAL, TransportClosed
 
 # Far above any gateway's limit for one message: it is only there against a foreign server.
@@ -42,7 +42,6 @@ _BROKEN: Final = (
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,
     anyio.EndOfStream,
-    ssl.SSLError,
     OSError,
 )
 
@@ -59,26 +58,18 @@ class WebSocketConnector:
     async def open(self, join: Join) -> "WebSocket":
         """Connect and shake hands."""
         protocol = self._protocol(join)
-        secure = protocol.uri.secure
+        uri = protocol.uri
+        tls = (self.ssl_context or ssl.create_default_context()) if uri.secure else None
         try:
-            if secure:
-                stream: ByteStream = await anyio.connect_tcp(
-                    protocol.uri.host,
-                    protocol.uri.port,
-                    tls=True,
-                    ssl_context=self.ssl_context,
-                    tls_standard_compatible=False,
-                )
-            else:
-                stream = await anyio.connect_tcp(protocol.uri.host, protocol.uri.port)
-        except (OSError, ssl.SSLError) as error:
+            stream = await open_stream(uri.host, uri.port, tls)
+        except OSError as error:
             raise UnreachableError(self.url, str(error)) from None
         line = WebSocket(stream, protocol)
         try:
             await line.shake_hands()
         except BaseException as error:
             with anyio.CancelScope(shield=True):
-                await anyio.aclose_forcefully(stream)
+                await stream.aclose()
             if isinstance(error, InvalidStatus):
                 raise self._refusal(error.response) from None
             if isinstance(error, TransportClosed | InvalidHandshake):
@@ -112,7 +103,7 @@ class WebSocketConnector:
 class WebSocket:
     """One WebSocket. Owns its stream, the protocol's state, and the pieces of a message."""
 
-    def __init__(self, stream: ByteStream, protocol: ClientProtocol) -> None:
+    def __init__(self, stream: Stream, protocol: ClientProtocol) -> None:
         self._stream = stream
         self._protocol = protocol
         self._texts: list[bytes] = []
@@ -161,7 +152,7 @@ class WebSocket:
                 await self._flush()
                 await anyio.sleep(SILENCE_SECONDS)
                 if not self._heard:
-                    await anyio.aclose_forcefully(self._stream)
+                    await self._stream.aclose()
                     return
 
     async def aclose(self) -> None:
@@ -173,7 +164,7 @@ class WebSocket:
                 while True:  # until the gateway hangs up
                     await self._read()
         with anyio.CancelScope(shield=True):
-            await anyio.aclose_forcefully(self._stream)
+            await self._stream.aclose()
 
     async def _read(self) -> None:
         try:
@@ -250,7 +241,7 @@ class WebSocket:
         except BaseException:
             # Cancelled: part of a frame may have gone, and nothing could follow it.
             with anyio.CancelScope(shield=True):
-                await anyio.aclose_forcefully(self._stream)
+                await self._stream.aclose()
             raise
         finally:
             self._writing = False

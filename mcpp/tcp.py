@@ -1,0 +1,114 @@
+"""TCP and TLS streams: anyio's on trio, a leaner one on asyncio.
+
+anyio's stream for asyncio stops and starts reading around every read, and yields after every
+write. For a round trip that is a third of the time, so asyncio gets a stream of its own.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from typing import Final, Protocol, cast
+
+import anyio
+import sniffio
+
+# Beyond this much unread, the other side has to wait.
+_UNREAD_BYTES: Final = 2**20
+
+
+class Stream(Protocol):
+    """What a WebSocket needs of a connection."""
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Return what has come. Raises anyio.EndOfStream and the like."""
+
+    async def send(self, item: bytes) -> None:
+        """Write all of it."""
+
+    async def aclose(self) -> None:
+        """Hang up."""
+
+
+async def open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> Stream:
+    """Connect. Raises OSError, which ssl.SSLError is too."""
+    if sniffio.current_async_library() == "asyncio":
+        loop = asyncio.get_running_loop()
+        _, stream = await loop.create_connection(
+            _AsyncioStream, host, port, ssl=tls, happy_eyeballs_delay=0.25
+        )
+        return stream
+    if tls is None:
+        return await anyio.connect_tcp(host, port)
+    return await anyio.connect_tcp(
+        host, port, tls=True, ssl_context=tls, tls_standard_compatible=False
+    )
+
+
+class _AsyncioStream(asyncio.Protocol):
+    """A connection on asyncio. Owns its transport and what was not yet received."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._unread: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._ended = False
+        self._reader: asyncio.Future[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    # --- asyncio's side ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+
+    def data_received(self, data: bytes) -> None:
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+        if self._unread_bytes > _UNREAD_BYTES:
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._wake()
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended = True
+        self._writable.set()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # --- ours ---
+
+    async def receive(self, max_bytes: int) -> bytes:
+        while not self._unread:
+            if self._ended:
+                raise anyio.EndOfStream
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        data = b"".join(self._unread) if len(self._unread) > 1 else self._unread[0]
+        self._unread.clear()
+        if self._unread_bytes > _UNREAD_BYTES:
+            self._transport.resume_reading()
+        self._unread_bytes = 0
+        return data
+
+    async def send(self, item: bytes) -> None:
+        if self._transport.is_closing():
+            raise anyio.BrokenResourceError
+        self._transport.write(item)
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+    async def aclose(self) -> None:
+        self._transport.abort()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
