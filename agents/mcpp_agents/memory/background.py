@@ -1,0 +1,53 @@
+"""Embedding beside the work: a thread that gives new items their vectors."""
+
+import logging
+import threading
+
+from .embedding import Embedder
+from .engine import Engine
+from .vectors import VectorIndex
+
+_log = logging.getLogger(__name__)
+
+
+class Background:
+    """Owns the vector index and the thread that fills it, begun at the first wake."""
+
+    def __init__(self, engine: Engine, embedder: Embedder) -> None:
+        self.index = VectorIndex(engine, embedder)
+        self._pending = threading.Event()
+        self._closing = threading.Event()
+        self._embedding = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.wake()  # another process may have left items without vectors
+
+    def wake(self) -> None:
+        """There are new items."""
+        self._pending.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="mcpp-memory", daemon=True)
+            self._thread.start()
+
+    def drain(self) -> None:
+        """Embed all that is pending before returning."""
+        while not self._closing.is_set():
+            with self._embedding:
+                if not self.index.embed_some():
+                    return
+
+    def close(self) -> None:
+        """Finish the batch in hand, and stop."""
+        self._closing.set()
+        self._pending.set()
+        if self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._pending.wait()
+                self._pending.clear()
+                self.drain()
+        except Exception:
+            # Packs are still found by words; the next opening tries again.
+            _log.exception("embedding has stopped")

@@ -1,0 +1,151 @@
+"""The seam behind the store: what a database must do, and the rows it deals in.
+
+An engine keeps rows, finds them by words inside a view, and says how well they match. It never
+decides what a pack holds: weights, fusion, recency and facets are shared Python (`ranking`), the
+same whatever the engine.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from .access import View
+from .terms import Pair, Query
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A memory as it is stored. `seq` is its place in the order of remembering, 0 before that."""
+
+    id: str
+    scope: str
+    kind: str
+    title: str
+    content: str
+    principal: str
+    origin: str
+    created_at: float
+    updated_at: float
+    author: str | None = None
+    domain: str | None = None
+    project: str | None = None
+    agent_id: str | None = None
+    tags: tuple[str, ...] = ()
+    retrieval_keys: tuple[str, ...] = ()
+    source: str | None = None
+    url: str | None = None
+    valid_at: str | None = None
+    idempotency_key: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    seq: int = 0
+
+
+class Link(NamedTuple):
+    """A relation between two stored items, by their ids."""
+
+    source: str
+    relationship: str
+    target: str
+
+
+class Neighbour(NamedTuple):
+    """An item one relation away from another."""
+
+    of: int
+    item: Item
+    relationship: str
+    outgoing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What the words found: higher is better, on the engine's own scale."""
+
+    words: Mapping[int, float]
+    pairs: Mapping[int, float]
+    rarity: Mapping[str, float]  # of each term that some item holds
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Which of a query's terms and pairs an item holds, and those that stand only beside it."""
+
+    terms: list[str] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    nearby: list[str] = field(default_factory=list)
+
+
+class Embedded(NamedTuple):
+    """A vector as it is stored: `mark` grows with each that is added, whoever adds it."""
+
+    mark: int
+    seq: int
+    scope: int
+    vector: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One call, without a word of what was said: lengths and ids only."""
+
+    at: float
+    principal: str
+    tool: str
+    details: Mapping[str, Any]
+    author: str | None = None
+
+
+class Engine(Protocol):
+    """One database. Its methods may be called from several threads."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """One atomic write, alone in the database: all of it is kept or nothing."""
+
+    def add(self, items: Sequence[Item], links: Iterable[Link] = ()) -> None:
+        """Store items, searchable at once. Only inside `writing`."""
+
+    def remove(self, seq: int) -> None:
+        """Erase an item, its relations and vectors. Only inside `writing`."""
+
+    def audit(self, entry: AuditEntry) -> None:
+        """Keep a row about a call."""
+
+    def find(self, ids: Sequence[str], view: View | None) -> dict[str, Item]:
+        """Items by id, superseded ones too; a view of None sees all."""
+
+    def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
+        """Those of the items that are in the view and not superseded."""
+
+    def keyed(self, principal: str, author: str | None, key: str) -> Item | None:
+        """What was stored under an idempotency key."""
+
+    def count_since(self, author: str, origin: str, since: float) -> int:
+        """How many items of that origin an author has stored."""
+
+    def match(self, query: Query, view: View, limit: int) -> Matches:
+        """The best matches by words, inside the view."""
+
+    def evidence(self, query: Query, seqs: Sequence[int]) -> dict[int, Evidence]:
+        """What in these items matched."""
+
+    def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Item]:
+        """The latest items of these kinds, inside the view."""
+
+    def neighbours(self, seqs: Sequence[int], view: View) -> list[Neighbour]:
+        """Everything in the view that is one relation away, in either direction."""
+
+    def scopes(self, view: View) -> frozenset[int]:
+        """The engine's numbers for the scopes of a view."""
+
+    def unembedded(self, model: str, after: int, limit: int) -> list[Item]:
+        """Items later than one that have no vector of the model yet, in their order."""
+
+    def embed(self, model: str, vectors: Mapping[int, bytes]) -> None:
+        """Store vectors of items, in one write."""
+
+    def embedded(self, model: str, after: int) -> list[Embedded]:
+        """The vectors added since a mark."""
+
+    def close(self) -> None:
+        """Let go of the database."""

@@ -1,0 +1,91 @@
+"""A context pack, as the source document's response schema spells it."""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class RelatedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item one relation away from another."""
+
+    id: str
+    type: str
+    name: str
+    relationship: str
+    direction: Literal["outgoing", "incoming"]
+    distance: int = 1
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an item comes from and how old it is."""
+
+    origin: str | None
+    source: str | None
+    url: str | None
+    created_at: str | None
+    updated_at: str | None
+    valid_at: str | None
+    project_id: str | None
+
+
+class PackItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory in a pack. Its score lies in 0–1; spec/memory.md says what it means."""
+
+    id: str
+    type: str
+    name: str
+    content: str
+    score: float
+    facet: str
+    reason: str
+    source: str | None
+    quality: Quality
+    metadata: dict[str, Any]
+    related: list[RelatedItem]
+
+
+class PackSection(msgspec.Struct, frozen=True, kw_only=True):
+    """The items of one facet, best first."""
+
+    facet: str
+    title: str
+    items: list[PackItem]
+
+
+class ContextPack(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent should know before it starts."""
+
+    goal: str
+    intent: str
+    query: str
+    domain: str | None
+    project: str | None
+    layer: str
+    sections: list[PackSection]
+    total_items: int
+    usage_hint: str
+    markdown: str
+
+    @property
+    def items(self) -> list[PackItem]:
+        """All items of all sections, best first."""
+        found = [item for section in self.sections for item in section.items]
+        return sorted(found, key=lambda item: -item.score)
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `remember`. `created` is false where the idempotency key was known."""
+
+    id: str
+    kind: str
+    facet: str
+    project: str | None
+    created: bool
+    secrets_withheld: bool
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `forget`."""
+
+    id: str
+    forgotten: bool = True

@@ -1,0 +1,144 @@
+"""How a pack is chosen: relevance from words and meaning, shaped by intent, layer and age.
+
+Relevance is a convex combination of two scores, each relative to the best candidate: BM25 of the
+words (with a part for neighbouring pairs of them) and the cosine. A convex combination, because
+fusing by rank threw away how much better the first is than the second, and did worse on
+dialogues than words alone.
+
+Relative scores say who is best, not whether the best is any good. So all of a pack's scores are
+scaled by its `strength`: how much of the goal its best item covers, by the rarity of the words it
+holds or by its cosine. A score of 1 then means: all words of the goal, best in words and meaning,
+of a facet that the intent stresses, and new.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from .drafts import seconds_of
+from .engine import Evidence, Item, Matches
+from .terms import Query
+from .vocabulary import Intent, Layer, emphasis, facet_of
+
+# What a pair of neighbouring words adds to the words by themselves.
+_PAIR_WEIGHT: Final = 0.3
+# After this time age has taken half of what it can take.
+_HALF_LIFE_SECONDS: Final = 30 * 86_400.0
+# A facet's share is held for items at least this good beside the best one.
+_SHARE_FLOOR: Final = 0.35
+# The score of something that does not match but is the newest of the work at hand.
+_NEWEST_RELEVANCE: Final = 0.25
+_LEAST_STRENGTH: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Relevance:
+    """How well an item answers a goal, relative to the best; the cosine is absolute."""
+
+    fused: float
+    words: float
+    cosine: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An item on its way into a pack. Its score still lacks the pack's strength."""
+
+    item: Item
+    relevance: Relevance
+    score: float
+    newest: bool = False
+
+    @property
+    def facet(self) -> str:
+        return facet_of(self.item.kind)
+
+
+def fuse(
+    matches: Matches, cosines: Mapping[int, float] | None, lexical_share: float
+) -> dict[int, Relevance]:
+    """Relevance of everything that words or meaning found."""
+    raw = {
+        seq: score + _PAIR_WEIGHT * matches.pairs.get(seq, 0.0)
+        for seq, score in matches.words.items()
+    }
+    most = max(raw.values(), default=0.0)
+    words = {seq: score / most for seq, score in raw.items()} if most > 0 else {}
+    if not cosines:
+        return {seq: Relevance(score, score) for seq, score in words.items()}
+    high = max(cosines.values())
+    # With few candidates the lowest of them may be good too: half of the best is the least zero.
+    low = min(*cosines.values(), high / 2)
+    share = lexical_share if words else 0.0
+    found = {}
+    for seq in words.keys() | cosines.keys():
+        word, cosine = words.get(seq, 0.0), cosines.get(seq)
+        if cosine is None:  # not embedded yet: the words speak for it alone
+            found[seq] = Relevance(word, word)
+        else:
+            meaning = (cosine - low) / (high - low) if high > low else 0.0
+            found[seq] = Relevance(share * word + (1 - share) * meaning, word, cosine)
+    return found
+
+
+def shape(item: Item, relevance: Relevance, *, intent: Intent, layer: Layer, now: float) -> float:
+    """The score of an item: relevance, with the intent's factor and age's, each once."""
+    faded: float = 1 - 0.5 ** (age_seconds(item, now) / _HALF_LIFE_SECONDS)
+    factor = emphasis(intent, facet_of(item.kind)).factor
+    return relevance.fused * factor * (1 - layer.recency * faded)
+
+
+def newest_relevance() -> Relevance:
+    """The relevance of what is there only because it is new."""
+    return Relevance(_NEWEST_RELEVANCE, 0.0)
+
+
+def choose(candidates: Iterable[Candidate], *, intent: Intent, limit: int) -> list[Candidate]:
+    """The items of a pack, best first.
+
+    Each facet may first fill its share with good items; what room is left goes to the best of the
+    rest, so that a store of one facet fills the pack as a plain ranking would.
+    """
+    ranked = sorted(candidates, key=lambda c: (-c.score, -c.item.seq))
+    if len(ranked) <= limit:
+        return ranked
+    floor = _SHARE_FLOOR * ranked[0].score
+    taken: list[Candidate] = []
+    left: list[Candidate] = []
+    filled: Counter[str] = Counter()
+    for candidate in ranked:
+        room = math.ceil(limit * emphasis(intent, candidate.facet).share)
+        if candidate.score >= floor and filled[candidate.facet] < room and len(taken) < limit:
+            filled[candidate.facet] += 1
+            taken.append(candidate)
+        else:
+            left.append(candidate)
+    taken += left[: limit - len(taken)]
+    return sorted(taken, key=lambda c: (-c.score, -c.item.seq))
+
+
+def strength(
+    chosen: Iterable[Candidate],
+    evidence: Mapping[int, Evidence],
+    query: Query,
+    rarity: Mapping[str, float],
+) -> float:
+    """How much of the goal the best item covers, 0 to 1."""
+    # A word that no item holds says little by itself: it counts like an average one that some do.
+    average = sum(rarity.values()) / len(rarity) if rarity else 1.0
+    whole = sum(rarity.get(term, average) for term in query.terms) or 1.0
+    best = 0.0
+    for candidate in chosen:
+        held = evidence[candidate.item.seq].terms
+        covered = sum(rarity.get(term, average) for term in held) / whole
+        best = max(best, covered, candidate.relevance.cosine or 0.0)
+    # What only stands beside a match, or is only new, is weak but not nothing.
+    return min(1.0, max(best, _LEAST_STRENGTH))
+
+
+def age_seconds(item: Item, now: float) -> float:
+    """How long ago an item became true, or was stored."""
+    since = seconds_of(item.valid_at) if item.valid_at else item.created_at
+    return max(0.0, now - since)

@@ -1,0 +1,76 @@
+"""Why an item is in a pack: the evidence itself, in a few words."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from .engine import Evidence, Item
+from .ranking import Candidate, age_seconds
+
+_MAX_TERMS: Final = 4
+_MAX_TITLE_CHARS: Final = 60
+# A cosine is worth naming from about half of the best one on.
+_NAMED_COSINE: Final = 0.3
+
+_UNITS: Final = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3_600),
+                 ("minute", 60))  # fmt: skip
+
+
+def reason(
+    candidate: Candidate,
+    evidence: Evidence,
+    *,
+    rarity: Mapping[str, float],
+    better: Sequence[Candidate],
+    contradicted_by: Iterable[Item],
+    now: float,
+) -> str:
+    """The sentence for one item; `better` are those that stand before it in the pack."""
+    item = candidate.item
+    parts = []
+    if evidence.terms:
+        parts.append(f"matches {_quoted(_shown(evidence, rarity))}")
+    elif evidence.nearby:
+        parts.append(f"said beside something that matches {_quoted(evidence.nearby[:_MAX_TERMS])}")
+    cosine = candidate.relevance.cosine
+    if cosine is not None and cosine >= _NAMED_COSINE:
+        parts.append(f"close in meaning ({cosine:.2f})")
+    if candidate.newest:
+        parts.append(f"the latest {item.kind}")
+    if kin := next((other.item for other in better if _same_context(other.item, item)), None):
+        verb = "decided in" if candidate.facet == "decisions" else "from"
+        parts.append(f"{verb} the same context as {_quoted([_title(kin)])}")
+    parts += [f"contradicted by {_quoted([_title(other)])}" for other in contradicted_by]
+    parts.append(age(age_seconds(item, now)))
+    return ", ".join(parts)
+
+
+def age(seconds: float) -> str:
+    """A time span as people say it."""
+    for unit, length in _UNITS:
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' if count > 1 else ''} old"
+    return "new"
+
+
+def _shown(evidence: Evidence, rarity: Mapping[str, float]) -> list[str]:
+    """Pairs first, in the goal's own spelling, then the rarest words outside them."""
+    paired = {word for pair in evidence.pairs for word in (pair.first, pair.second)}
+    single = [term for term in evidence.terms if term not in paired]
+    single.sort(key=lambda term: -rarity.get(term, 0.0))
+    shown = [" ".join(pair.shown.split()) for pair in evidence.pairs]
+    return (shown + single)[:_MAX_TERMS]
+
+
+def _same_context(one: Item, other: Item) -> bool:
+    context = other.metadata.get("context")
+    return context is not None and context == one.metadata.get("context")
+
+
+def _title(item: Item) -> str:
+    text = " ".join(item.title.split())
+    return text if len(text) <= _MAX_TITLE_CHARS else text[: _MAX_TITLE_CHARS - 1] + "…"
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)

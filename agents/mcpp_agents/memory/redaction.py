@@ -1,0 +1,55 @@
+"""Secrets that betray themselves by their form are taken out before anything is stored."""
+
+import re
+from typing import Any, Final
+
+WITHHELD: Final = "[secret withheld]"
+
+# Each pattern is linear: no nested repetition, bounded gaps. Where there is a group, only the
+# group is secret and what introduces it may stay.
+_PATTERNS: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]{0,20000}?(?:-----END [A-Z ]{0,40}-----|\Z)",
+        r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+        r"\bgh[pousr]_[A-Za-z0-9]{20,255}",
+        r"\bgithub_pat_[A-Za-z0-9_]{20,255}",
+        r"\bglpat-[A-Za-z0-9_-]{16,64}",
+        r"\bsk-[A-Za-z0-9_-]{16,255}",
+        r"\bxox[abeoprs]-[A-Za-z0-9-]{10,255}",
+        r"\bAIza[0-9A-Za-z_-]{30,64}",
+        r"\b(?:npm|pypi|hf|dop_v1|shpat)[_-][A-Za-z0-9_-]{24,255}",
+        r"\beyJ[A-Za-z0-9_-]{8,2048}\.[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,1024}",
+        r"(?i)\b(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,2048}=*)",
+        r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{1,128}:([^\s/@]{1,256})@",
+        r"(?i)(?:password|passwd|passphrase)[\"']?\s{0,4}[:=]\s{0,4}[\"']?([^\s\"',;]{4,256})",
+        # A bare "token: rotation" is a phrase; with a digit in it, it is a token.
+        r"(?i)(?:secret|token|api[_-]?key)[\"']?\s{0,4}[:=]\s{0,4}[\"']?((?=[^\s,;]{0,99}\d)[^\s\"',;]{8,256})",
+    )
+)
+
+
+def redact(text: str) -> str:
+    """The text without its secrets; equal to what came in where there are none."""
+    for pattern in _PATTERNS:
+        text = pattern.sub(_withhold, text)
+    return text
+
+
+def redact_all(value: Any) -> Any:
+    """The same for every string in a JSON value, keys included."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {redact(key): redact_all(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(redact_all(item) for item in value)
+    return value
+
+
+def _withhold(match: re.Match[str]) -> str:
+    if not match.re.groups:
+        return WITHHELD
+    start, end = match.span(1)
+    whole, offset = match[0], match.start()
+    return whole[: start - offset] + WITHHELD + whole[end - offset :]

@@ -1,0 +1,119 @@
+"""The SQLite file: tables, the word index beside them, and what opening one takes."""
+
+import sqlite3
+from typing import Final
+
+from .errors import MemoryFault
+
+VERSION: Final = 1
+
+# The index is external-content: it keeps no second copy of the text. Its columns and their weights
+# (sqlite.py) go together. `near` holds the neighbours' text, `grams` the unspaced scripts' pairs.
+_TABLES: Final = """
+CREATE TABLE scope (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE
+);
+CREATE TABLE memory (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    scope INTEGER NOT NULL REFERENCES scope,
+    thread TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    title TEXT NOT NULL,
+    content TEXT NOT NULL,
+    keys TEXT NOT NULL,
+    near TEXT NOT NULL,
+    grams TEXT NOT NULL,
+    domain TEXT,
+    created_at REAL NOT NULL,
+    principal TEXT NOT NULL,
+    author TEXT,
+    origin TEXT NOT NULL,
+    idempotency_key TEXT,
+    superseded INTEGER NOT NULL DEFAULT 0,
+    more TEXT NOT NULL
+);
+CREATE INDEX memory_thread ON memory (scope, thread, seq);
+CREATE INDEX memory_kind ON memory (kind, seq);
+CREATE INDEX memory_author ON memory (author, created_at) WHERE author IS NOT NULL;
+CREATE UNIQUE INDEX memory_key ON memory (principal, coalesce(author, ''), idempotency_key)
+    WHERE idempotency_key IS NOT NULL;
+CREATE VIRTUAL TABLE memory_index USING fts5 (
+    title, content, keys, near, grams,
+    content = 'memory', content_rowid = 'seq',
+    tokenize = 'porter unicode61 remove_diacritics 2'
+);
+CREATE TABLE relation (
+    source INTEGER NOT NULL REFERENCES memory,
+    relationship TEXT NOT NULL,
+    target INTEGER NOT NULL REFERENCES memory,
+    PRIMARY KEY (source, relationship, target)
+) WITHOUT ROWID;
+CREATE INDEX relation_target ON relation (target);
+CREATE TABLE vector (
+    mark INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq INTEGER NOT NULL REFERENCES memory,
+    model TEXT NOT NULL,
+    data BLOB NOT NULL,
+    UNIQUE (model, seq)
+);
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL,
+    principal TEXT NOT NULL,
+    author TEXT,
+    tool TEXT NOT NULL,
+    details TEXT NOT NULL
+);
+"""
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Open or make a file of this version.
+
+    Raises:
+        MemoryFault: it is no memory file, or one of a newer version.
+    """
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
+    try:
+        # WAL lets readers and a writer of several processes work at once; FULL makes an answered
+        # write survive the machine's fall too, not only the process's.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA cache_size = -65536")
+        connection.execute("PRAGMA mmap_size = 1073741824")
+        _prepare(connection)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise MemoryFault(f"Cannot open {path}: {error}") from error
+    except MemoryFault:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")  # two processes may be the first at once
+    try:
+        _make(connection)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _make(connection: sqlite3.Connection) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == VERSION:
+        return
+    if version != 0:
+        raise MemoryFault(f"The file is of version {version}; this program knows {VERSION}")
+    if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        raise MemoryFault("The file holds another program's database")
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -1,0 +1,357 @@
+"""The embedded engine: one SQLite file. Its words are found by `fts`."""
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Final
+
+from .access import View
+from .engine import AuditEntry, Embedded, Evidence, Item, Link, Matches, Neighbour
+from .fts import Within, WordIndex
+from .schema import connect
+from .terms import Query, grams
+
+# Only short items lend each other their text: a turn of a dialogue needs its neighbours to be
+# understood, a page does not.
+_NEAR_CHARS: Final = 600
+# Items without a source are of one thread while they follow each other as closely as this.
+_NEAR_SECONDS: Final = 600.0
+
+_COLUMNS: Final = (
+    "m.seq, m.id, s.name, m.kind, m.title, m.content, m.principal, m.origin, m.created_at,"
+    " m.author, m.idempotency_key, m.more"
+)
+_FROM: Final = "FROM memory m JOIN scope s ON s.id = m.scope"
+_MORE: Final = (
+    "updated_at",
+    "domain",
+    "project",
+    "agent_id",
+    "tags",
+    "retrieval_keys",
+    "source",
+    "url",
+    "valid_at",
+    "metadata",
+)
+
+
+class SqliteEngine:
+    """An open memory file; it owns its connection and the lock around it."""
+
+    def __init__(self, path: str) -> None:
+        self._connection = connect(path)
+        self._words = WordIndex(self._connection)
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    # Writing
+
+    def add(self, items: Sequence[Item], links: Iterable[Link] = ()) -> None:
+        scopes = {name: self._scope(name) for name in {item.scope for item in items}}
+        threads: dict[tuple[int, str], tuple[int, Item]] = {}  # each one's latest item
+        near: dict[int, list[str]] = {}
+        rows: list[tuple[Any, ...]] = []
+        first = seq = self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence"
+                                " WHERE name = 'memory'")[0] + 1  # fmt: skip
+        for seq, item in enumerate(items, first):
+            scope, thread = scopes[item.scope], _thread(item)
+            before = threads.get((scope, thread)) or self._latest(scope, thread)
+            near[seq] = []
+            if before and _adjoin(before[1], item):
+                near[seq].append(before[1].content)
+                near.setdefault(before[0], []).append(item.content)
+            threads[scope, thread] = seq, item
+            rows.append((seq, scope, thread, item))
+        for older in sorted(near.keys() - range(first, seq + 1)):
+            self._reindex(older, near.pop(older))
+        self._connection.executemany(
+            f"INSERT INTO memory (seq, scope, thread, near, {', '.join(_STORED)})"
+            f" VALUES (?, ?, ?, ?{', ?' * len(_STORED)})",
+            [
+                (seq, scope, thread, "\n".join(near[seq]), *_stored(item))
+                for seq, scope, thread, item in rows
+            ],
+        )
+        self._words.add(first, seq)
+        for link in links:
+            self._link(link)
+
+    def remove(self, seq: int) -> None:
+        scope, thread = self._one("SELECT scope, thread FROM memory WHERE seq = ?", seq)
+        self._words.remove(seq)
+        self._connection.execute(
+            "UPDATE memory SET superseded = superseded - 1 WHERE seq IN (SELECT target"
+            " FROM relation WHERE source = ? AND relationship = 'supersedes')",
+            [seq],
+        )
+        self._connection.execute("DELETE FROM relation WHERE ? IN (source, target)", [seq])
+        self._connection.execute("DELETE FROM vector WHERE seq = ?", [seq])
+        self._connection.execute("DELETE FROM memory WHERE seq = ?", [seq])
+        # What it lent to its neighbours must go too, or it would still be found there.
+        for order, side in (("DESC", "<"), ("ASC", ">")):
+            found = self._connection.execute(
+                f"SELECT seq FROM memory WHERE scope = ? AND thread = ? AND seq {side} ?"
+                f" ORDER BY seq {order} LIMIT 1",
+                [scope, thread, seq],
+            ).fetchone()
+            if found:
+                self._reindex(found[0], self._beside(scope, thread, found[0]), replace=True)
+
+    def audit(self, entry: AuditEntry) -> None:
+        with self._lock:
+            self._connection.execute(
+                "INSERT INTO audit (at, principal, author, tool, details) VALUES (?, ?, ?, ?, ?)",
+                [entry.at, entry.principal, entry.author, entry.tool, json.dumps(entry.details)],
+            )
+
+    # Reading
+
+    def find(self, ids: Sequence[str], view: View | None) -> dict[str, Item]:
+        where, values = self._within(view) if view else ("", [])
+        rows = self._all(
+            f"SELECT {_COLUMNS} {_FROM} WHERE m.id IN (SELECT value FROM json_each(?)){where}",
+            json.dumps(list(ids)),
+            *values,
+        )
+        return {item.id: item for item in map(_item, rows)}
+
+    def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
+        where, values = self._within(view)
+        rows = self._all(
+            f"SELECT {_COLUMNS} {_FROM} WHERE m.seq IN (SELECT value FROM json_each(?))"
+            f" AND m.superseded = 0{where}",
+            json.dumps(list(seqs)),
+            *values,
+        )
+        return {item.seq: item for item in map(_item, rows)}
+
+    def keyed(self, principal: str, author: str | None, key: str) -> Item | None:
+        rows = self._all(
+            f"SELECT {_COLUMNS} {_FROM} WHERE m.principal = ? AND coalesce(m.author, '') = ?"
+            " AND m.idempotency_key = ?",
+            principal,
+            author or "",
+            key,
+        )
+        return _item(rows[0]) if rows else None
+
+    def count_since(self, author: str, origin: str, since: float) -> int:
+        row = self._one(
+            "SELECT count(*) FROM memory WHERE author = ? AND origin = ? AND created_at > ?",
+            author,
+            origin,
+            since,
+        )
+        return int(row[0])
+
+    def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Item]:
+        where, values = self._within(view)
+        rows = self._all(
+            f"SELECT {_COLUMNS} {_FROM} WHERE m.kind IN (SELECT value FROM json_each(?))"
+            f" AND m.superseded = 0{where} ORDER BY m.seq DESC LIMIT ?",
+            json.dumps(list(kinds)),
+            *values,
+            limit,
+        )
+        return [_item(row) for row in rows]
+
+    def neighbours(self, seqs: Sequence[int], view: View) -> list[Neighbour]:
+        where, values = self._within(view)
+        found: list[Neighbour] = []
+        for here, there in (("source", "target"), ("target", "source")):
+            rows = self._all(
+                f"SELECT r.{here}, r.relationship, {_COLUMNS} FROM relation r"
+                f" JOIN memory m ON m.seq = r.{there} JOIN scope s ON s.id = m.scope"
+                f" WHERE r.{here} IN (SELECT value FROM json_each(?)) AND m.superseded = 0{where}"
+                " ORDER BY m.seq DESC",
+                json.dumps(list(seqs)),
+                *values,
+            )
+            found += [Neighbour(of, _item(row), how, here == "source") for of, how, *row in rows]
+        return found
+
+    def scopes(self, view: View) -> frozenset[int]:
+        found = self._all(
+            "SELECT id FROM scope WHERE name IN (SELECT value FROM json_each(?))",
+            json.dumps(sorted(view.scopes)),
+        )
+        for prefix in view.prefixes:
+            found += self._all(
+                "SELECT id FROM scope WHERE name >= ? AND name < ?", prefix, f"{prefix}\U0010ffff"
+            )
+        return frozenset(row[0] for row in found)
+
+    # Finding by words
+
+    def match(self, query: Query, view: View, limit: int) -> Matches:
+        with self._lock:
+            return self._words.match(query, self._within(view), limit)
+
+    def evidence(self, query: Query, seqs: Sequence[int]) -> dict[int, Evidence]:
+        with self._lock:
+            return self._words.evidence(query, seqs)
+
+    # Vectors
+
+    def unembedded(self, model: str, after: int, limit: int) -> list[Item]:
+        rows = self._all(
+            f"SELECT {_COLUMNS} {_FROM} WHERE m.seq > ? AND NOT EXISTS"
+            " (SELECT 1 FROM vector v WHERE v.model = ? AND v.seq = m.seq)"
+            " ORDER BY m.seq LIMIT ?",
+            after,
+            model,
+            limit,
+        )
+        return [_item(row) for row in rows]
+
+    def embed(self, model: str, vectors: Mapping[int, bytes]) -> None:
+        with self.writing():
+            # An item may have been forgotten while its vector was made.
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO vector (seq, model, data)"
+                " SELECT seq, ?, ? FROM memory WHERE seq = ?",
+                [(model, data, seq) for seq, data in vectors.items()],
+            )
+
+    def embedded(self, model: str, after: int) -> list[Embedded]:
+        rows = self._all(
+            "SELECT v.mark, v.seq, m.scope, v.data FROM vector v JOIN memory m ON m.seq = v.seq"
+            " WHERE v.mark > ? AND v.model = ? ORDER BY v.mark",
+            after,
+            model,
+        )
+        return [Embedded(*row) for row in rows]
+
+    # Inside
+
+    def _all(self, sql: str, *values: Any) -> list[Any]:
+        with self._lock:
+            return self._connection.execute(sql, values).fetchall()
+
+    def _one(self, sql: str, *values: Any) -> tuple[Any, ...]:
+        with self._lock:
+            row: tuple[Any, ...] = self._connection.execute(sql, values).fetchone()
+            return row
+
+    def _within(self, view: View) -> Within:
+        """The condition that keeps a query inside a view, and its values."""
+        where = " AND m.scope IN (SELECT value FROM json_each(?))"
+        values: list[Any] = [json.dumps(sorted(self.scopes(view)))]
+        if view.domain is not None:
+            where += " AND m.domain = ?"
+            values.append(view.domain.casefold())
+        return where, values
+
+    def _scope(self, name: str) -> int:
+        self._connection.execute("INSERT OR IGNORE INTO scope (name) VALUES (?)", [name])
+        return int(self._one("SELECT id FROM scope WHERE name = ?", name)[0])
+
+    def _latest(self, scope: int, thread: str) -> tuple[int, Item] | None:
+        rows = self._all(
+            f"SELECT {_COLUMNS} {_FROM} WHERE m.scope = ? AND m.thread = ?"
+            " ORDER BY m.seq DESC LIMIT 1",
+            scope,
+            thread,
+        )
+        return (rows[0][0], _item(rows[0])) if rows else None
+
+    def _beside(self, scope: int, thread: str, seq: int) -> list[str]:
+        """The texts of the items before and after one, as far as they adjoin it."""
+        rows = []
+        for order, side, count in (("DESC", "<=", 2), ("ASC", ">", 1)):
+            rows += self._all(
+                f"SELECT {_COLUMNS} {_FROM} WHERE m.scope = ? AND m.thread = ? AND m.seq {side} ?"
+                f" ORDER BY m.seq {order} LIMIT {count}",
+                scope,
+                thread,
+                seq,
+            )
+        items = sorted(map(_item, rows), key=lambda item: item.seq)
+        adjoining = [(a, b) for a, b in pairwise(items) if _adjoin(a, b)]
+        return [(b if a.seq == seq else a).content for a, b in adjoining]
+
+    def _reindex(self, seq: int, texts: list[str], *, replace: bool = False) -> None:
+        self._words.remove(seq)
+        near = "\n".join(texts)
+        self._connection.execute(
+            "UPDATE memory SET near = ? WHERE seq = ?"
+            if replace
+            else "UPDATE memory SET near = near || char(10) || ? WHERE seq = ?",
+            [near, seq],
+        )
+        self._words.add(seq, seq)
+
+    def _link(self, link: Link) -> None:
+        done = self._connection.execute(
+            "INSERT OR IGNORE INTO relation (source, relationship, target)"
+            " SELECT a.seq, ?, b.seq FROM memory a, memory b WHERE a.id = ? AND b.id = ?",
+            [link.relationship, link.source, link.target],
+        )
+        if done.rowcount and link.relationship == "supersedes":
+            self._connection.execute(
+                "UPDATE memory SET superseded = superseded + 1 WHERE id = ?", [link.target]
+            )
+
+
+_STORED: Final = (
+    "id", "kind", "title", "content", "keys", "grams", "domain", "created_at", "principal",
+    "author", "origin", "idempotency_key", "more",
+)  # fmt: skip
+
+
+def _stored(item: Item) -> tuple[Any, ...]:
+    keys = " ".join(filter(None, (*item.retrieval_keys, *item.tags, item.domain)))
+    return (
+        item.id,
+        item.kind,
+        item.title,
+        item.content,
+        keys,
+        grams(f"{item.title}\n{item.content}\n{keys}"),
+        item.domain and item.domain.casefold(),
+        item.created_at,
+        item.principal,
+        item.author,
+        item.origin,
+        item.idempotency_key,
+        json.dumps({name: getattr(item, name) for name in _MORE}, ensure_ascii=False),
+    )
+
+
+def _item(row: Sequence[Any]) -> Item:
+    seq, id_, scope, kind, title, content, principal, origin, created_at, author, key, more = row
+    fields = json.loads(more)
+    for name in ("tags", "retrieval_keys"):
+        fields[name] = tuple(fields[name])
+    return Item(
+        seq=seq, id=id_, scope=scope, kind=kind, title=title, content=content, principal=principal,
+        origin=origin, created_at=created_at, author=author, idempotency_key=key, **fields,
+    )  # fmt: skip
+
+
+def _thread(item: Item) -> str:
+    """Items of one source belong together; what follows a # only says where in it."""
+    return (item.source or "").partition("#")[0]
+
+
+def _adjoin(before: Item, after: Item) -> bool:
+    short = len(before.content) <= _NEAR_CHARS and len(after.content) <= _NEAR_CHARS
+    close = after.created_at - before.created_at <= _NEAR_SECONDS
+    return short and (close or bool(after.source))

@@ -1,0 +1,314 @@
+"""The store: `remember`, `context` and `forget` for one principal, over any engine."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+import uuid6
+
+from .access import OWNER, Principal, reach_of, scope_for
+from .compiler import Compiler
+from .drafts import (
+    Draft,
+    DraftFields,
+    ForgetRequest,
+    PackFields,
+    PackRequest,
+    ScopeFields,
+    read,
+)
+from .embedding import Embedder, load
+from .engine import AuditEntry, Engine, Item, Link
+from .errors import AccessDenied, CapReached, InvalidMemory, UnknownMemory
+from .pack import ContextPack, Forgotten, Remembered
+from .redaction import redact, redact_all
+from .sqlite import SqliteEngine
+from .vocabulary import facet_of
+
+if TYPE_CHECKING:
+    from .background import Background
+
+# What one participant can add in an hour by way of the bus.
+BUS_HOURLY_CAP: Final = 120
+
+
+@dataclass(frozen=True)
+class Caller:
+    """On whose behalf a store acts.
+
+    The principal decides what may be read and written. On the bus it is the pod, and `author` is
+    the participant that spoke: what it stores is marked with its name, and capped.
+    """
+
+    principal: Principal = OWNER
+    author: str | None = None
+    origin: str = "direct"
+
+
+# The library and stdio act as whoever owns the file.
+_OWNER: Final = Caller()
+
+
+class MemoryStore:
+    """Memories in one database, as one caller may use them. `acting_as` gives the same store to
+    another caller; only the first one, from `open`, closes it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        caller: Caller = _OWNER,
+        background: "Background | None" = None,
+        clock: Callable[[], float] = time.time,
+        bus_hourly_cap: int = BUS_HOURLY_CAP,
+    ) -> None:
+        self._engine = engine
+        self._caller = caller
+        self._background = background
+        self._clock = clock
+        self._bus_hourly_cap = bus_hourly_cap
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str],
+        *,
+        embedder: Embedder | str | None = "auto",
+        clock: Callable[[], float] = time.time,
+        bus_hourly_cap: int = BUS_HOURLY_CAP,
+    ) -> Self:
+        """Open or make a memory file, as its owner.
+
+        Args:
+            embedder: an embedder, one's name, or None for words alone; `auto` takes the best
+                that is installed.
+            clock: seconds since 1970.
+            bus_hourly_cap: how many memories a participant may add in an hour by way of a pod.
+
+        Raises:
+            MemoryFault: the file is not a memory file, or the embedder is not installed.
+        """
+        chosen = load(embedder) if isinstance(embedder, str) else embedder
+        engine = SqliteEngine(fspath(path))
+        background = None
+        if chosen is not None:
+            from .background import Background  # needs NumPy, as embedders do
+
+            background = Background(engine, chosen)
+        return cls(engine, background=background, clock=clock, bus_hourly_cap=bus_hourly_cap)
+
+    def acting_as(
+        self, principal: Principal, *, author: str | None = None, origin: str = "direct"
+    ) -> "MemoryStore":
+        """The same store for another caller."""
+        return MemoryStore(
+            self._engine,
+            caller=Caller(principal, author, origin),
+            background=self._background,
+            clock=self._clock,
+            bus_hourly_cap=self._bus_hourly_cap,
+        )
+
+    def close(self) -> None:
+        """Stop embedding and let go of the file. What is not embedded yet is so the next time."""
+        if self._background:
+            self._background.close()
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def remember(
+        self, title: str, content: str, kind: str, **fields: Unpack[DraftFields]
+    ) -> Remembered:
+        """Store one memory; the other fields are those of `Draft`.
+
+        Raises:
+            MemoryFault: a field breaks a rule, or the caller may not write there.
+        """
+        draft = read({"title": title, "content": content, "kind": kind, **fields}, Draft)
+        return self.remember_many([draft])[0]
+
+    def remember_many(
+        self, drafts: Iterable[Draft], *, metadata: Mapping[str, Any] | None = None
+    ) -> list[Remembered]:
+        """Store many in one write: all or none. They can be found by their words at once.
+
+        Args:
+            metadata: facts that the program itself adds to each, such as a lineage.
+        """
+        wanted = list(drafts)
+        for draft in wanted:
+            draft.check()
+        now = self._clock()
+        answers: list[Remembered] = []
+        items: list[Item] = []
+        links: list[Link] = []
+        keys: dict[str, Item] = {}
+        with self._engine.writing():
+            for draft in wanted:
+                known = self._known(draft, keys)
+                if known is None:
+                    item = self._item(draft, now, metadata or {})
+                    links += self._links(draft, item)
+                    items.append(item)
+                    if draft.idempotency_key:
+                        keys[draft.idempotency_key] = item
+                answers.append(_answer(known or item, created=known is None, draft=draft))
+            self._check_cap(len(items), now)
+            self._engine.add(items, links)
+            self._audit(
+                "remember",
+                ids=[answer.id for answer in answers],
+                lengths=[len(draft.content) for draft in wanted],
+            )
+        if self._background and items:
+            self._background.wake()
+        return answers
+
+    def context(self, goal: str, **fields: Unpack[PackFields]) -> ContextPack:
+        """Compile what is worth knowing for a goal; the other fields are those of `PackRequest`.
+
+        Raises:
+            MemoryFault: a field breaks a rule, or the caller may not read there.
+        """
+        request = read({"goal": goal, **fields}, PackRequest)
+        request.check()
+        asked = {
+            "goal_length": len(goal),
+            "intent": request.intent,
+            "layer": request.layer,
+            "project": request.project,
+            "agent_id": request.agent_id,
+        }
+        try:
+            pack = self._compiler().compile(request, self._caller.principal, self._clock())
+        except AccessDenied as error:
+            self._audit("context", **asked, refused=type(error).__name__)
+            raise
+        self._audit("context", **asked, ids=[item.id for item in pack.items])
+        return pack
+
+    def search(
+        self, text: str, *, limit: int = 100, **fields: Unpack[ScopeFields]
+    ) -> list[tuple[str, float]]:
+        """Ids by plain relevance, without intents, ages and facets: for evaluation.
+
+        The relevance is relative to the best. The other fields are project, agent_id and domain.
+        """
+        request = read({"goal": text, **fields}, PackRequest)
+        return self._compiler().rank(request, self._caller.principal, limit)
+
+    def forget(self, id: str) -> Forgotten:
+        """Erase a memory, its relations and its traces in the index. What it superseded is back.
+
+        Raises:
+            UnknownMemory: there is none that the caller may see.
+            AccessDenied: it is another's.
+        """
+        request = read({"id": id}, ForgetRequest)
+        with self._engine.writing():
+            item = self._engine.find([request.id], reach_of(self._caller.principal)).get(request.id)
+            if item is None:
+                raise UnknownMemory(request.id)
+            caller = self._caller
+            own = (item.principal, item.author) == (caller.principal.id, caller.author)
+            if not own and caller != _OWNER:
+                raise AccessDenied(f"Only its author may forget {request.id}")
+            self._engine.remove(item.seq)
+            self._audit("forget", ids=[item.id])
+        return Forgotten(id=item.id)
+
+    def embed_pending(self) -> None:
+        """Embed here and now whatever has no vector yet, instead of in the background."""
+        if self._background:
+            self._background.drain()
+
+    # Inside
+
+    def _compiler(self) -> Compiler:
+        return Compiler(self._engine, self._background.index if self._background else None)
+
+    def _known(self, draft: Draft, keys: Mapping[str, Item]) -> Item | None:
+        if draft.idempotency_key is None:
+            return None
+        caller = self._caller
+        return keys.get(draft.idempotency_key) or self._engine.keyed(
+            caller.principal.id, caller.author, draft.idempotency_key
+        )
+
+    def _item(self, draft: Draft, now: float, metadata: Mapping[str, Any]) -> Item:
+        principal = self._caller.principal
+        return Item(
+            id=f"mem_{uuid6.uuid7().hex}",
+            scope=scope_for(principal, project=draft.project, agent=draft.agent_id),
+            kind=draft.kind,
+            title=redact(draft.title),
+            content=redact(draft.content),
+            principal=principal.id,
+            author=self._caller.author,
+            origin=self._caller.origin,
+            created_at=now,
+            updated_at=now,
+            domain=draft.domain,
+            project=draft.project or principal.home,
+            agent_id=draft.agent_id,
+            tags=redact_all(draft.tags),
+            retrieval_keys=redact_all(draft.retrieval_keys),
+            source=draft.source and redact(draft.source),
+            url=draft.url and redact(draft.url),
+            valid_at=draft.valid_at,
+            idempotency_key=draft.idempotency_key,
+            metadata=redact_all(dict(metadata)),
+        )
+
+    def _links(self, draft: Draft, item: Item) -> list[Link]:
+        relations = draft.relations
+        if not relations:
+            return []
+        view = reach_of(self._caller.principal)
+        found = self._engine.find([relation.target for relation in relations], view)
+        for relation in relations:
+            target = found.get(relation.target)
+            if target is None:
+                raise UnknownMemory(relation.target)
+            if relation.relationship == "supersedes":
+                self._check_supersedes(item, target)
+        return [Link(item.id, relation.relationship, relation.target) for relation in relations]
+
+    def _check_supersedes(self, item: Item, target: Item) -> None:
+        # Otherwise its readers would lose it for something that they cannot see.
+        if item.scope != target.scope:
+            raise InvalidMemory(f"{target.id} lies in another scope, and cannot be superseded here")
+        if item.origin == "bus" and (target.origin, target.author) != ("bus", item.author):
+            raise AccessDenied(f"Only its author may supersede {target.id}")
+
+    def _check_cap(self, adding: int, now: float) -> None:
+        caller = self._caller
+        if caller.origin != "bus" or caller.author is None or not adding:
+            return
+        stored = self._engine.count_since(caller.author, "bus", now - 3600)
+        if stored + adding > self._bus_hourly_cap:
+            raise CapReached(caller.author, self._bus_hourly_cap)
+
+    def _audit(self, tool: str, **details: Any) -> None:
+        caller = self._caller
+        self._engine.audit(
+            AuditEntry(self._clock(), caller.principal.id, tool, details, caller.author)
+        )
+
+
+def _answer(item: Item, *, created: bool, draft: Draft) -> Remembered:
+    return Remembered(
+        id=item.id,
+        kind=item.kind,
+        facet=facet_of(item.kind),
+        project=item.project,
+        created=created,
+        secrets_withheld=created and (item.title, item.content) != (draft.title, draft.content),
+    )

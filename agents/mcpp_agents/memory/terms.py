@@ -1,0 +1,96 @@
+"""From people's text to what the index is asked for: words, pairs of words, character pairs.
+
+Words are what the engine's tokenizer sees too. Pairs of neighbouring words ("boundary layer") are
+evidence of their own. Chinese, Japanese, Korean, Thai and their like put no spaces between words,
+so their runs are cut into overlapping pairs of characters, in the text and in the goal alike.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+# A page of text as a goal costs no more than a paragraph.
+MAX_TERMS: Final = 48
+
+_UNSPACED = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
+    "\u3040-\u30ff\u31f0-\u31ff"  # Hiragana, Katakana
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Han
+    "\uac00-\ud7af\u1100-\u11ff"  # Hangul
+    "\U00020000-\U0003ffff"  # rarer Han
+)
+_RUN = re.compile(f"[{_UNSPACED}]+")
+_WORD = re.compile(rf"[^\W_{_UNSPACED}]+")
+_MIXED = re.compile(rf"(?:[^\W_]*[{_UNSPACED}][^\W_]*)+")
+
+# Words that say nothing about a goal's subject. Other languages are left to the rarity weights.
+_STOP_WORDS: Final = """
+    a about an and any are as at be been being but by can could did do does for from had has have
+    he her his how i if in into is it its me my no not of on or our should she so some such than
+    that the their them then there these they this to us was we were what when where which who
+    whom why will with would you your
+"""
+_STOP: Final = frozenset(_STOP_WORDS.split())
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two neighbouring words, with the goal's own way to write them."""
+
+    first: str
+    second: str
+    shown: str
+
+
+@dataclass(frozen=True)
+class Query:
+    """A goal as the index is asked for it."""
+
+    terms: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.terms)
+
+    def __str__(self) -> str:
+        return " ".join(self.terms)
+
+
+def parse(goal: str) -> Query:
+    """The words and pairs of a goal, the first of each kept."""
+    text = unicodedata.normalize("NFKC", goal)
+    found = [(m[0].lower(), m.start(), m.end()) for m in _WORD.finditer(text)]
+    telling = [each for each in found if each[0] not in _STOP] or found
+    kept = {start for _, start, _ in telling}
+    pairs = {
+        (a, b): Pair(a, b, text[start:end])
+        for (a, start, between), (b, after, end) in pairwise(found)
+        if start in kept and after in kept and len(text[between:after]) <= 2
+    }
+    terms = dict.fromkeys([word for word, _, _ in telling] + _grams(text, single=False))
+    return Query(tuple(terms)[:MAX_TERMS], tuple(pairs.values())[:MAX_TERMS])
+
+
+def grams(text: str) -> str:
+    """The character pairs of unspaced scripts, and the words written into them, for the index.
+
+    The words are there because a tokenizer takes `用户auth服务` for one word.
+    """
+    if text.isascii():
+        return ""
+    text = unicodedata.normalize("NFKC", text)
+    inside = [word for mixed in _MIXED.findall(text) for word in _WORD.findall(mixed)]
+    return " ".join(_grams(text, single=True) + inside)
+
+
+def _grams(text: str, *, single: bool) -> list[str]:
+    """Pairs of each run; single characters too where asked, or where a run has no more."""
+    found: list[str] = []
+    for run in _RUN.findall(text):
+        found += [run[i : i + 2] for i in range(len(run) - 1)]
+        if single or len(run) == 1:
+            found += run
+    return found

@@ -1,0 +1,138 @@
+"""The words of a pack: kinds, facets, intents and layers, as tables.
+
+`spec/memory.md` prints the same tables, and a test compares them.
+"""
+
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+Intent = Literal["build", "plan", "ideate", "research", "debug", "decide", "learn", "general"]
+LayerName = Literal["wake", "recall", "deep_search"]
+
+# Facet → the title of its section.
+FACETS: Final = MappingProxyType(
+    {
+        "active_work": "Active work",
+        "artifacts": "Artifacts",
+        "constraints": "Constraints",
+        "decisions": "Decisions",
+        "domain": "Domain knowledge",
+        "gotchas": "Gotchas",
+        "ideation": "Ideas",
+        "planning": "Plans",
+        "procedures": "Procedures",
+        "recent_memory": "Recent memory",
+        "verification": "Verification",
+    }
+)
+
+_KINDS_BY_FACET: Final = {
+    "active_work": ("task", "todo", "bug", "progress"),
+    "artifacts": ("artifact", "file", "document", "code", "reference"),
+    "constraints": ("constraint", "requirement", "rule", "policy", "preference"),
+    "decisions": ("decision", "conclusion"),
+    "domain": ("note", "fact", "concept", "definition", "entity", "learning"),
+    "gotchas": ("gotcha", "error", "warning", "pitfall", "lesson"),
+    "ideation": ("idea", "hypothesis", "question", "option"),
+    "planning": ("plan", "milestone", "roadmap", "goal"),
+    "procedures": ("procedure", "how_to", "runbook", "command", "workflow"),
+    "recent_memory": ("session", "summary", "message", "diary"),
+    "verification": ("verification", "test", "result", "benchmark"),
+}
+KINDS: Final = MappingProxyType(
+    {kind: facet for facet, kinds in _KINDS_BY_FACET.items() for kind in kinds}
+)
+
+
+def facet_of(kind: str) -> str:
+    """The facet that a kind belongs to; a kind of one's own is domain knowledge."""
+    return KINDS.get(kind, "domain")
+
+
+# Intent → the facets it stresses, most first, and those it plays down. The rest stand between.
+_STRESS: Final[dict[Intent, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "build": (
+        ("active_work", "constraints", "decisions", "procedures", "gotchas", "artifacts"),
+        ("ideation",),
+    ),
+    "plan": (
+        ("planning", "active_work", "decisions", "constraints"),
+        ("artifacts", "verification"),
+    ),
+    "ideate": (("ideation", "domain", "planning"), ("procedures", "verification", "active_work")),
+    "research": (("domain", "artifacts", "ideation", "decisions"), ("active_work", "procedures")),
+    "debug": (
+        ("gotchas", "verification", "procedures", "active_work"),
+        ("ideation", "planning"),
+    ),
+    "decide": (
+        ("decisions", "constraints", "ideation", "verification"),
+        ("active_work", "procedures"),
+    ),
+    "learn": (("domain", "procedures", "artifacts", "gotchas"), ("active_work", "planning")),
+    "general": ((), ()),
+}
+INTENTS: Final = tuple(_STRESS)
+
+
+class Emphasis(NamedTuple):
+    """What an intent does to a facet: a factor on scores and a share of the pack."""
+
+    factor: float
+    share: float
+
+
+# The factors are close together: an intent breaks ties between items that match about equally
+# well, and must not lift what hardly matches over what matches.
+_STRESSED: Final = Emphasis(1.0, 0.4)
+_PLAIN: Final = Emphasis(0.92, 0.25)
+_PLAYED_DOWN: Final = Emphasis(0.84, 0.15)
+_EVEN: Final = Emphasis(1.0, 0.3)
+
+
+def emphasis(intent: Intent, facet: str) -> Emphasis:
+    """How much an intent makes of a facet."""
+    if intent == "general":
+        return _EVEN
+    stressed, played_down = _STRESS[intent]
+    if facet in stressed:
+        return _STRESSED
+    return _PLAYED_DOWN if facet in played_down else _PLAIN
+
+
+def section_order(intent: Intent) -> tuple[str, ...]:
+    """All facets, those that the intent stresses first."""
+    stressed, played_down = _STRESS[intent]
+    between = [f for f in FACETS if f not in stressed and f not in played_down]
+    return (*stressed, *between, *played_down)
+
+
+class Layer(NamedTuple):
+    """How deep a retrieval goes."""
+
+    candidates: int  # items weighed before the pack is chosen
+    recency: float  # the most that age alone can take from a score
+    floor: float  # items below this part of the best one's score are left out
+    excerpt_chars: int  # content beyond this is cut, and the item says so
+    newest: int  # newest work and sessions added although they do not match
+
+
+LAYERS: Final[MappingProxyType[LayerName, Layer]] = MappingProxyType(
+    {
+        "wake": Layer(candidates=60, recency=0.3, floor=0.3, excerpt_chars=300, newest=4),
+        "recall": Layer(candidates=200, recency=0.1, floor=0.1, excerpt_chars=2_000, newest=0),
+        "deep_search": Layer(
+            candidates=400, recency=0.0, floor=0.0, excerpt_chars=16_000, newest=0
+        ),
+    }
+)
+
+# What one item may say of another; the last is what a bare id means.
+RELATIONSHIPS: Final = (
+    "supersedes",
+    "contradicts",
+    "requires",
+    "supports",
+    "decides",
+    "related_to",
+)
