@@ -28,12 +28,13 @@ class Background:
             self._thread = threading.Thread(target=self._run, name="mcpp-memory", daemon=True)
             self._thread.start()
 
-    def drain(self) -> None:
-        """Embed all that is pending before returning."""
-        while not self._closing.is_set():
-            with self._embedding:
-                if not self.index.embed_some():
-                    return
+    def drain(self) -> int:
+        """Embed all that is pending before returning; how many that were."""
+        total = 0
+        with self._embedding:
+            while not self._closing.is_set() and (count := self.index.embed_some()):
+                total += count
+        return total
 
     def close(self) -> None:
         """Finish the batch in hand, and stop."""

@@ -66,7 +66,7 @@ class Compiler:
                 why=reason(
                     candidate,
                     evidence[candidate.item.seq],
-                    rarity=matches.rarity,
+                    matches=matches,
                     better=chosen[:place],
                     contradicted_by=_contradictors(neighbours[candidate.item.seq]),
                     now=now,

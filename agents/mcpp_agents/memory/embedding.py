@@ -39,7 +39,7 @@ class WordLlamaEmbedder:
     """Averaged word vectors: a tenth of a millisecond a text, and a modest sense of meaning."""
 
     model = "wordllama-l2-supercat-256"
-    lexical_share = 0.7
+    lexical_share = 0.75
 
     def __init__(self) -> None:
         import wordllama

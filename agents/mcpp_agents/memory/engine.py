@@ -58,21 +58,29 @@ class Neighbour(NamedTuple):
     outgoing: bool
 
 
+class PairMatch(NamedTuple):
+    """A pair of neighbouring words: its rarity, and who holds it."""
+
+    pair: Pair
+    rarity: float
+    seqs: frozenset[int] | set[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What the words found: higher is better, on the engine's own scale."""
+    """What the words found. The points are BM25's: the sum of rarities, each times how much an
+    item makes of the word."""
 
     words: Mapping[int, float]
-    pairs: Mapping[int, float]
+    pairs: Sequence[PairMatch]
     rarity: Mapping[str, float]  # of each term that some item holds
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Which of a query's terms and pairs an item holds, and those that stand only beside it."""
+    """Which of a query's terms an item holds, or, if none, those that stand beside it."""
 
     terms: list[str] = field(default_factory=list)
-    pairs: list[Pair] = field(default_factory=list)
     nearby: list[str] = field(default_factory=list)
 
 

@@ -23,7 +23,7 @@ from .terms import Query
 from .vocabulary import Intent, Layer, emphasis, facet_of
 
 # What a pair of neighbouring words adds to the words by themselves.
-_PAIR_WEIGHT: Final = 0.3
+_PAIR_WEIGHT: Final = 0.4
 # After this time age has taken half of what it can take.
 _HALF_LIFE_SECONDS: Final = 30 * 86_400.0
 # A facet's share is held for items at least this good beside the best one.
@@ -60,10 +60,10 @@ def fuse(
     matches: Matches, cosines: Mapping[int, float] | None, lexical_share: float
 ) -> dict[int, Relevance]:
     """Relevance of everything that words or meaning found."""
-    raw = {
-        seq: score + _PAIR_WEIGHT * matches.pairs.get(seq, 0.0)
-        for seq, score in matches.words.items()
-    }
+    raw = dict(matches.words)
+    for match in matches.pairs:
+        for seq in match.seqs:
+            raw[seq] += _PAIR_WEIGHT * match.rarity
     most = max(raw.values(), default=0.0)
     words = {seq: score / most for seq, score in raw.items()} if most > 0 else {}
     if not cosines:

@@ -1,9 +1,9 @@
 """Why an item is in a pack: the evidence itself, in a few words."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from .engine import Evidence, Item
+from .engine import Evidence, Item, Matches
 from .ranking import Candidate, age_seconds
 
 _MAX_TERMS: Final = 4
@@ -19,7 +19,7 @@ def reason(
     candidate: Candidate,
     evidence: Evidence,
     *,
-    rarity: Mapping[str, float],
+    matches: Matches,
     better: Sequence[Candidate],
     contradicted_by: Iterable[Item],
     now: float,
@@ -28,7 +28,7 @@ def reason(
     item = candidate.item
     parts = []
     if evidence.terms:
-        parts.append(f"matches {_quoted(_shown(evidence, rarity))}")
+        parts.append(f"matches {_quoted(_shown(item, evidence, matches))}")
     elif evidence.nearby:
         parts.append(f"said beside something that matches {_quoted(evidence.nearby[:_MAX_TERMS])}")
     cosine = candidate.relevance.cosine
@@ -53,13 +53,14 @@ def age(seconds: float) -> str:
     return "new"
 
 
-def _shown(evidence: Evidence, rarity: Mapping[str, float]) -> list[str]:
+def _shown(item: Item, evidence: Evidence, matches: Matches) -> list[str]:
     """Pairs first, in the goal's own spelling, then the rarest words outside them."""
-    paired = {word for pair in evidence.pairs for word in (pair.first, pair.second)}
-    single = [term for term in evidence.terms if term not in paired]
-    single.sort(key=lambda term: -rarity.get(term, 0.0))
-    shown = [" ".join(pair.shown.split()) for pair in evidence.pairs]
-    return (shown + single)[:_MAX_TERMS]
+    own = set(evidence.terms)
+    pairs = [match.pair for match in matches.pairs if item.seq in match.seqs]
+    pairs = [pair for pair in pairs if pair.first in own and pair.second in own]
+    paired = {word for pair in pairs for word in (pair.first, pair.second)}
+    single = sorted(own - paired, key=lambda term: (-matches.rarity.get(term, 0.0), term))
+    return ([" ".join(pair.shown.split()) for pair in pairs] + single)[:_MAX_TERMS]
 
 
 def _same_context(one: Item, other: Item) -> bool:

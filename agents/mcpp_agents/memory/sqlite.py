@@ -12,12 +12,7 @@ from .engine import AuditEntry, Embedded, Evidence, Item, Link, Matches, Neighbo
 from .fts import Within, WordIndex
 from .schema import connect
 from .terms import Query, grams
-
-# Only short items lend each other their text: a turn of a dialogue needs its neighbours to be
-# understood, a page does not.
-_NEAR_CHARS: Final = 600
-# Items without a source are of one thread while they follow each other as closely as this.
-_NEAR_SECONDS: Final = 600.0
+from .threads import adjoin, thread_of
 
 _COLUMNS: Final = (
     "m.seq, m.id, s.name, m.kind, m.title, m.content, m.principal, m.origin, m.created_at,"
@@ -71,10 +66,10 @@ class SqliteEngine:
         first = seq = self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence"
                                 " WHERE name = 'memory'")[0] + 1  # fmt: skip
         for seq, item in enumerate(items, first):
-            scope, thread = scopes[item.scope], _thread(item)
+            scope, thread = scopes[item.scope], thread_of(item)
             before = threads.get((scope, thread)) or self._latest(scope, thread)
             near[seq] = []
-            if before and _adjoin(before[1], item):
+            if before and adjoin(before[1], item):
                 near[seq].append(before[1].content)
                 near.setdefault(before[0], []).append(item.content)
             threads[scope, thread] = seq, item
@@ -284,7 +279,7 @@ class SqliteEngine:
                 seq,
             )
         items = sorted(map(_item, rows), key=lambda item: item.seq)
-        adjoining = [(a, b) for a, b in pairwise(items) if _adjoin(a, b)]
+        adjoining = [(a, b) for a, b in pairwise(items) if adjoin(a, b)]
         return [(b if a.seq == seq else a).content for a, b in adjoining]
 
     def _reindex(self, seq: int, texts: list[str], *, replace: bool = False) -> None:
@@ -344,14 +339,3 @@ def _item(row: Sequence[Any]) -> Item:
         seq=seq, id=id_, scope=scope, kind=kind, title=title, content=content, principal=principal,
         origin=origin, created_at=created_at, author=author, idempotency_key=key, **fields,
     )  # fmt: skip
-
-
-def _thread(item: Item) -> str:
-    """Items of one source belong together; what follows a # only says where in it."""
-    return (item.source or "").partition("#")[0]
-
-
-def _adjoin(before: Item, after: Item) -> bool:
-    short = len(before.content) <= _NEAR_CHARS and len(after.content) <= _NEAR_CHARS
-    close = after.created_at - before.created_at <= _NEAR_SECONDS
-    return short and (close or bool(after.source))

@@ -224,10 +224,9 @@ class MemoryStore:
             self._audit("forget", ids=[item.id])
         return Forgotten(id=item.id)
 
-    def embed_pending(self) -> None:
-        """Embed here and now whatever has no vector yet, instead of in the background."""
-        if self._background:
-            self._background.drain()
+    def embed_pending(self) -> int:
+        """Embed here and now what has no vector yet; how many that were."""
+        return self._background.drain() if self._background else 0
 
     # Inside
 

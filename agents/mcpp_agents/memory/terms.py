@@ -75,15 +75,14 @@ def parse(goal: str) -> Query:
 
 
 def grams(text: str) -> str:
-    """The character pairs of unspaced scripts, and the words written into them, for the index.
-
-    The words are there because a tokenizer takes `用户auth服务` for one word.
-    """
+    """What the tokenizer cannot make of a text, for the index: the pairs of unspaced scripts,
+    the words written into them (`用户auth服务` is one word to it), and those in other forms."""
     if text.isascii():
         return ""
-    text = unicodedata.normalize("NFKC", text)
-    inside = [word for mixed in _MIXED.findall(text) for word in _WORD.findall(mixed)]
-    return " ".join(_grams(text, single=True) + inside)
+    plain = unicodedata.normalize("NFKC", text)
+    inside = [word for mixed in _MIXED.findall(plain) for word in _WORD.findall(mixed)]
+    reformed = set(_WORD.findall(plain)).difference(_WORD.findall(text), inside)
+    return " ".join([*_grams(plain, single=True), *inside, *sorted(reformed)])
 
 
 def _grams(text: str, *, single: bool) -> list[str]:

@@ -1,0 +1,114 @@
+"""How fast memory is: storing in bulk, and packs from 100,000 memories.
+
+    python -m benchmarks.memory [--memories 100000] [--packs 200] [--embedder none|wordllama|…]
+
+Words are drawn by Zipf's law, so that goals hold common words as real ones do. The wanted numbers
+are 2,000 memories a second in bulk, and a pack within 50 ms at the 95th percentile.
+"""
+
+import argparse
+import itertools
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mcpp_agents.memory import Draft, MemoryStore
+from mcpp_agents.memory.embedding import NAMES, Embedder, load
+from mcpp_agents.memory.vocabulary import INTENTS, KINDS
+
+_BATCH = 1_000
+_VOCABULARY = 30_000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; 0 where both numbers are reached, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory")
+    parser.add_argument("--memories", type=int, default=100_000)
+    parser.add_argument("--packs", type=int, default=200)
+    parser.add_argument("--embedder", choices=NAMES, default="wordllama")
+    options = parser.parse_args(argv)
+    language = Language(random.Random(1))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "memory.db"
+        embedder = load(options.embedder)
+        with MemoryStore.open(path, embedder=embedder) as store:
+            rate = _store(store, language, options.memories)
+            print(f"remember, in bulk      {rate:10,.0f} /s, found by words at once")
+        if embedder:
+            rate = _embed(path, embedder)
+            print(f"embedded, in background{rate:10,.0f} /s by {embedder.model}")
+        with MemoryStore.open(path, embedder=embedder) as store:
+            times = _packs(store, language, options.packs)
+        size = path.stat().st_size
+    p50, p95 = times[len(times) // 2], times[int(len(times) * 0.95)]
+    print(f"pack of 24 from {options.memories:,}: p50 {p50:.1f} ms, p95 {p95:.1f} ms")
+    print(f"file                   {size / 1e6:10,.0f} MB")
+    return 0 if p95 <= 50 else 1
+
+
+class Language:
+    """Words by Zipf's law: a few are everywhere, most are rare."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self._words = [self._word() for _ in range(_VOCABULARY)]
+        self._weights = list(itertools.accumulate(1 / (rank + 3) for rank in range(_VOCABULARY)))
+
+    def text(self, words: int) -> str:
+        return " ".join(self.chance.choices(self._words, cum_weights=self._weights, k=words))
+
+    def goal(self) -> str:
+        """Eight words, none of the twenty commonest: those would be stop words."""
+        weights = [weight - self._weights[19] for weight in self._weights[20:]]
+        return " ".join(self.chance.choices(self._words[20:], cum_weights=weights, k=8))
+
+    def _word(self) -> str:
+        syllables = self.chance.randint(2, 4)
+        return "".join(
+            self.chance.choice("bcdfghklmnprstvz") + self.chance.choice("aeiou")
+            for _ in range(syllables)
+        )
+
+
+def _store(store: MemoryStore, language: Language, count: int) -> float:
+    kinds = list(KINDS)
+    spent = 0.0
+    for _ in range(0, count, _BATCH):
+        drafts = [
+            Draft(
+                title=language.text(6),
+                content=language.text(40),
+                kind=language.chance.choice(kinds),
+                project=f"project-{language.chance.randrange(10)}",
+            )
+            for _ in range(_BATCH)
+        ]
+        start = time.perf_counter()
+        store.remember_many(drafts)
+        spent += time.perf_counter() - start
+    return count / spent
+
+
+def _embed(path: Path, embedder: Embedder) -> float:
+    with MemoryStore.open(path, embedder=embedder) as store:
+        start = time.perf_counter()
+        pending = store.embed_pending()
+        return pending / (time.perf_counter() - start)
+
+
+def _packs(store: MemoryStore, language: Language, count: int) -> list[float]:
+    times = []
+    store.context(language.goal())  # the first one reads the vectors
+    for _ in range(count):
+        goal, intent = language.goal(), language.chance.choice(INTENTS)
+        start = time.perf_counter()
+        store.context(goal, intent=intent)
+        times.append((time.perf_counter() - start) * 1e3)
+    return sorted(times)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

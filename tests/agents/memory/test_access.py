@@ -1,0 +1,185 @@
+"""Whose memory: projects, private items, diaries, pods."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcpp_agents.memory import (
+    AccessDenied,
+    CapReached,
+    MemoryStore,
+    OrganizationRequired,
+    Principal,
+    ProjectDenied,
+    UnknownMemory,
+)
+from mcpp_agents.memory.access import scope_for, view_of
+
+from .conftest import Clock, rows
+
+ALICE = Principal("alice", frozenset({"web", "api"}))
+BOB = Principal("bob", frozenset({"api"}))
+DEMO = Principal.for_pod("demo", granted=frozenset({"api"}))
+
+
+def names(store: MemoryStore, **fields: str) -> set[str]:
+    return {item.name for item in store.context("apple", **fields).items}  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def filled(store: MemoryStore) -> MemoryStore:
+    alice, bob = store.acting_as(ALICE), store.acting_as(BOB)
+    alice.remember("alice private", "apple", "note")
+    alice.remember("web", "apple", "note", project="web")
+    alice.remember("api", "apple", "note", project="api")
+    alice.remember("alice diary", "apple", "note", agent_id="runner")
+    alice.remember("alice diary of web", "apple", "note", agent_id="runner", project="web")
+    bob.remember("bob private", "apple", "note")
+    bob.remember("bob diary", "apple", "note", agent_id="runner")
+    store.acting_as(DEMO).remember("pod", "apple", "note")
+    return store
+
+
+def test_one_sees_ones_own_items_and_projects(filled: MemoryStore) -> None:
+    assert names(filled.acting_as(ALICE)) == {"alice private", "web", "api"}
+    assert names(filled.acting_as(BOB)) == {"bob private", "api"}
+
+
+def test_a_project_narrows_to_itself_and_private_items(filled: MemoryStore) -> None:
+    assert names(filled.acting_as(ALICE), project="web") == {"alice private", "web"}
+
+
+def test_a_diary_is_read_only_when_asked_for_and_only_ones_own(filled: MemoryStore) -> None:
+    diary = {"alice diary", "alice diary of web"}
+    assert names(filled.acting_as(ALICE), agent_id="runner") == {
+        "alice private",
+        "web",
+        "api",
+        *diary,
+    }
+    assert names(filled.acting_as(ALICE), agent_id="runner", project="api") == {
+        "alice private",
+        "api",
+        "alice diary",
+    }
+    assert "bob diary" not in names(filled.acting_as(ALICE), agent_id="runner")
+
+
+def test_the_owner_sees_every_project_but_nobodys_private_items(filled: MemoryStore) -> None:
+    assert names(filled) == {"web", "api", "pod"}
+
+
+def test_a_pod_sees_its_project_and_granted_ones_never_private_items(filled: MemoryStore) -> None:
+    assert names(filled.acting_as(DEMO)) == {"pod", "api"}
+    with pytest.raises(AccessDenied):
+        filled.acting_as(DEMO).context("apple", agent_id="runner")
+    with pytest.raises(AccessDenied):
+        filled.acting_as(DEMO).remember("T", "c", "note", agent_id="runner")
+
+
+def test_a_foreign_project_is_denied_in_the_sources_words(filled: MemoryStore, path: Path) -> None:
+    bob = filled.acting_as(BOB)
+    with pytest.raises(ProjectDenied) as refused:
+        bob.context("apple", project="web")
+    assert str(refused.value) == "Project access denied: web"
+    with pytest.raises(ProjectDenied):
+        bob.remember("T", "c", "note", project="web")
+    [details] = rows(path, "SELECT details FROM audit WHERE details LIKE '%refused%'")
+    assert json.loads(details[0])["refused"] == "ProjectDenied"
+
+
+def test_a_credential_without_an_organization_is_refused(store: MemoryStore) -> None:
+    nobody = store.acting_as(Principal("nobody", organization=None))
+    with pytest.raises(OrganizationRequired, match=r"^Organization context required$"):
+        nobody.context("apple")
+    with pytest.raises(OrganizationRequired):
+        nobody.remember("T", "c", "note")
+
+
+def test_organizations_share_a_file_without_meeting(store: MemoryStore) -> None:
+    one = store.acting_as(Principal("alice", frozenset({"p"}), organization="one"))
+    two = store.acting_as(Principal("alice", frozenset({"p"}), organization="two"))
+    one.remember("one", "apple", "note", project="p")
+    one.remember("one private", "apple", "note")
+    assert names(two) == set()
+
+
+def test_related_items_are_filtered_for_access_before_they_are_limited(store: MemoryStore) -> None:
+    alice = store.acting_as(ALICE)
+    hub = alice.remember("hub", "apple", "note", project="api")
+    alice.remember("visible", "pear", "note", project="api", related_to=[hub.id])
+    for number in range(5):  # newer, so they would come first
+        alice.remember(f"hidden {number}", "pear", "note", project="web", related_to=[hub.id])
+    [item] = store.acting_as(BOB).context("apple", related_limit=1).items
+    assert [related.name for related in item.related] == ["visible"]
+
+
+def test_a_contradiction_that_one_may_not_see_is_not_told(store: MemoryStore) -> None:
+    alice = store.acting_as(ALICE)
+    fact = alice.remember("fact", "apple", "fact", project="api")
+    alice.remember("doubt", "pear", "fact", related_to=[f"contradicts:{fact.id}"])
+    [item] = store.acting_as(BOB).context("apple").items
+    assert "contradicted" not in item.reason
+    assert "contradicted_by" not in item.metadata
+
+
+def test_an_invisible_item_looks_like_none(store: MemoryStore) -> None:
+    secret = store.acting_as(ALICE).remember("secret", "apple", "note")
+    bob = store.acting_as(BOB)
+    with pytest.raises(UnknownMemory):
+        bob.remember("T", "c", "note", related_to=[secret.id])
+    with pytest.raises(UnknownMemory):
+        bob.forget(secret.id)
+
+
+def test_ones_own_diary_entries_can_be_forgotten(store: MemoryStore) -> None:
+    entry = store.remember("entry", "apple", "note", agent_id="runner")
+    store.forget(entry.id)
+    assert names(store, agent_id="runner") == set()
+
+
+def test_a_participant_is_capped_by_the_hour(path: Path, clock: Clock) -> None:
+    with MemoryStore.open(path, embedder=None, clock=clock, bus_hourly_cap=2) as store:
+        eve = store.acting_as(DEMO, author="eve", origin="bus")
+        eve.remember("1", "apple", "note")
+        eve.remember("2", "apple", "note")
+        with pytest.raises(CapReached):
+            eve.remember("3", "apple", "note")
+        store.acting_as(DEMO, author="ann", origin="bus").remember("4", "apple", "note")
+        clock.now += 3601
+        eve.remember("5", "apple", "note")
+
+
+def test_a_participant_never_supersedes_or_forgets_anothers_item(store: MemoryStore) -> None:
+    ann = store.acting_as(DEMO, author="ann", origin="bus")
+    eve = store.acting_as(DEMO, author="eve", origin="bus")
+    owned = ann.remember("ann", "apple", "note")
+    with pytest.raises(AccessDenied, match="Only its author"):
+        eve.remember("eve", "apple", "note", related_to=[f"supersedes:{owned.id}"])
+    with pytest.raises(AccessDenied):
+        eve.forget(owned.id)
+    ann.remember("ann, better", "apple", "note", related_to=[f"supersedes:{owned.id}"])
+    assert names(ann) == {"ann, better"}
+
+
+IDS = st.text("abc/:*%_\\'\" ", min_size=1, max_size=4)
+PRINCIPALS = st.builds(
+    Principal, id=IDS, projects=st.none() | st.frozensets(IDS, max_size=3), organization=IDS
+)
+
+
+@given(PRINCIPALS, PRINCIPALS, st.none() | IDS, st.none() | IDS)
+def test_private_scopes_are_in_nobody_elses_view(
+    writer: Principal, reader: Principal, agent: str | None, project: str | None
+) -> None:
+    """Whatever the ids are made of, one view never reaches another's private items."""
+    if (writer.organization, writer.id) == (reader.organization, reader.id):
+        return
+    scope = scope_for(writer, project=None, agent=agent)
+    if project is not None and reader.projects is not None:
+        reader = Principal(reader.id, reader.projects | {project}, reader.organization)
+    view = view_of(reader, project=project, agent=agent)
+    assert scope not in view.scopes
+    assert not any(scope.startswith(prefix) for prefix in view.prefixes)

@@ -1,0 +1,111 @@
+"""Crashes, several processes, foreign files."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from mcpp_agents.memory import MemoryFault, MemoryStore
+
+from .conftest import rows
+
+# Prints an id after each answer, without end: whoever reads it decides when it dies.
+WRITER = """
+import sys
+from mcpp_agents.memory import Draft, MemoryStore
+store = MemoryStore.open(sys.argv[1], embedder=None)
+number = 0
+while True:
+    number += 1
+    drafts = [
+        Draft(title=f"{number}-{part}", content="crash apple " * 20, kind="message", source="s")
+        for part in range(3)
+    ]
+    for answer in store.remember_many(drafts):
+        print(answer.id, flush=True)
+"""
+
+# Writes a number of items one by one, as one of several processes.
+COLLEAGUE = """
+import sys
+from mcpp_agents.memory import MemoryStore
+with MemoryStore.open(sys.argv[1], embedder=None) as store:
+    for number in range(40):
+        title = f"{sys.argv[2]} {number}"
+        store.remember(title, "shared pear", "message", idempotency_key=str(number))
+        store.context("pear", limit=5)
+"""
+
+
+def writer(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("answers", [1, 20, 65])
+def test_kill_9_loses_nothing_answered_and_corrupts_nothing(path: Path, answers: int) -> None:
+    with writer(WRITER, str(path)) as process:
+        assert process.stdout is not None
+        seen = [process.stdout.readline().strip() for _ in range(answers)]
+        os.kill(process.pid, signal.SIGKILL)
+        seen += process.stdout.read().split("\n")
+    # The last line may be cut short by the kill itself.
+    answered = {line for line in seen if len(line) == len("mem_") + 32}
+    with MemoryStore.open(path, embedder=None) as store:
+        stored = {row[0] for row in rows(path, "SELECT id FROM memory")}
+        assert answered <= stored
+        assert len(stored) % 3 == 0  # a batch is whole or absent
+        assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+        rows(path, "INSERT INTO memory_index (memory_index) VALUES ('integrity-check')")
+        found = {hit for hit, _ in store.search("crash apple", limit=10_000)}
+        assert found == stored
+        store.remember("After", "crash apple", "note")
+
+
+def test_two_processes_work_on_one_file(path: Path) -> None:
+    colleagues = [writer(COLLEAGUE, str(path), name) for name in ("ann", "bob")]
+    for colleague in colleagues:
+        colleague.communicate(timeout=60)
+    assert [colleague.returncode for colleague in colleagues] == [0, 0]
+    # Both act as the owner, so each key is stored once, whoever came first.
+    assert rows(path, "SELECT count(*) FROM memory") == [(40,)]
+    with MemoryStore.open(path, embedder=None) as store:
+        assert store.context("pear", limit=50).total_items == 40
+
+
+def test_one_process_sees_what_another_stores(path: Path) -> None:
+    with (
+        MemoryStore.open(path, embedder=None) as one,
+        MemoryStore.open(path, embedder=None) as other,
+    ):
+        assert one.context("apple").total_items == 0
+        answer = other.remember("Apple", "red", "note")
+        assert [item.id for item in one.context("apple").items] == [answer.id]
+        one.forget(answer.id)
+        assert other.context("apple").total_items == 0
+
+
+def test_a_file_of_another_program_is_left_alone(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(MemoryFault, match="another program"):
+        MemoryStore.open(path, embedder=None)
+    assert rows(path, "SELECT name FROM sqlite_schema") == [("theirs",)]
+
+
+def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
+    MemoryStore.open(path, embedder=None).close()
+    rows(path, "PRAGMA user_version = 99")
+    with pytest.raises(MemoryFault, match="version 99"):
+        MemoryStore.open(path, embedder=None)
+
+
+def test_what_is_no_database_is_named(path: Path) -> None:
+    path.write_text("this is a letter, not a database, and long enough to be told from one")
+    with pytest.raises(MemoryFault, match="not a database"):
+        MemoryStore.open(path, embedder=None)

@@ -1,0 +1,152 @@
+"""Finding by meaning: with an embedder made for the test, and with the real ones."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from mcpp_agents.memory import Draft, MemoryFault, MemoryStore, Principal
+from mcpp_agents.memory.embedding import available, load
+
+from .conftest import Clock, rows
+
+np = pytest.importorskip("numpy")
+
+
+class Colours:
+    """Knows three meanings, and that a poppy is red."""
+
+    model = "colours"
+    lexical_share = 0.6
+    _MEANINGS = (("red", "poppy", "ruby"), ("green", "grass"), ("blue", "sky"))
+
+    def embed(self, texts: Sequence[str]) -> "np.ndarray":  # type: ignore[name-defined]
+        counts = [
+            [1e-3 + sum(text.lower().count(word) for word in words) for words in self._MEANINGS]
+            for text in texts
+        ]
+        vectors = np.array(counts, np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def store(path: Path, clock: Clock) -> Iterator[MemoryStore]:
+    with MemoryStore.open(path, embedder=Colours(), clock=clock) as opened:
+        yield opened
+
+
+def names(store: MemoryStore, goal: str) -> list[str]:
+    return [item.name for item in store.context(goal).items]
+
+
+def test_meaning_finds_what_words_do_not(store: MemoryStore) -> None:
+    store.remember("Flower", "a poppy", "note")
+    store.remember("Meadow", "some grass", "note")
+    store.embed_pending()
+    [item] = store.context("ruby").items
+    assert item.name == "Flower"
+    assert item.reason == "close in meaning (1.00), new"
+
+
+def test_what_is_not_embedded_yet_is_found_by_its_words(store: MemoryStore) -> None:
+    store.remember("Flower", "a poppy in a field", "note")
+    store.embed_pending()
+    answer = store.remember("New", "a field", "note")
+    rows_before = {item.name for item in store.context("field").items}
+    assert {"New", "Flower"} == rows_before
+    assert answer.created
+
+
+def test_meaning_stays_inside_the_view(store: MemoryStore) -> None:
+    alice = store.acting_as(Principal("alice", frozenset({"p"})))
+    alice.remember("Secret", "a poppy", "note")
+    alice.remember("Shared", "a ruby", "note", project="p")
+    store.embed_pending()
+    bob = store.acting_as(Principal("bob", frozenset({"p"})))
+    assert names(bob, "red") == ["Shared"]
+
+
+def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: MemoryStore) -> None:
+    old = store.remember("Old", "a poppy", "note")
+    gone = store.remember("Gone", "a poppy", "note")
+    store.embed_pending()
+    assert len(names(store, "red")) == 2
+    store.remember("New", "a ruby", "note", related_to=[f"supersedes:{old.id}"])
+    store.forget(gone.id)
+    store.embed_pending()
+    assert names(store, "red") == ["New"]
+
+
+def test_forgetting_erases_the_vector(store: MemoryStore, path: Path) -> None:
+    answer = store.remember("Flower", "a poppy", "note")
+    store.embed_pending()
+    store.forget(answer.id)
+    assert rows(path, "SELECT count(*) FROM vector") == [(0,)]
+
+
+def test_vectors_of_another_process_are_seen(store: MemoryStore, path: Path) -> None:
+    assert names(store, "red") == []
+    with MemoryStore.open(path, embedder=Colours()) as other:
+        other.remember("Flower", "a poppy", "note")
+        other.embed_pending()
+    assert names(store, "red") == ["Flower"]
+
+
+def test_vectors_of_different_models_are_never_compared(store: MemoryStore, path: Path) -> None:
+    store.remember("Flower", "a poppy", "note")
+    store.embed_pending()
+
+    class Renamed(Colours):
+        model = "other"
+
+    with MemoryStore.open(path, embedder=Renamed()) as other:
+        other.embed_pending()
+        assert names(other, "red") == ["Flower"]
+    assert sorted(rows(path, "SELECT model FROM vector")) == [("colours",), ("other",)]
+
+
+def test_bulk_is_embedded_in_the_background(path: Path) -> None:
+    with MemoryStore.open(path, embedder=Colours()) as store:
+        store.remember_many(
+            Draft(title=f"Flower {n}", content="a poppy", kind="note") for n in range(300)
+        )
+    with MemoryStore.open(path, embedder=Colours()) as store:  # takes up what closing left
+        store.embed_pending()
+        assert rows(path, "SELECT count(*) FROM vector") == [(300,)]
+
+
+def test_an_unknown_embedder_is_named() -> None:
+    with pytest.raises(MemoryFault, match="oracle"):
+        load("oracle")
+
+
+def test_none_is_an_embedder_by_name() -> None:
+    assert load("none") is None
+
+
+@pytest.mark.parametrize("name", ["wordllama", "minilm"])
+def test_an_installed_embedder_knows_what_is_alike(name: str) -> None:
+    if name not in available():
+        pytest.skip(f"{name} is not installed")
+    embedder = load(name)
+    assert embedder is not None
+    car, vehicle, soup = embedder.embed(
+        ["The car broke down", "A vehicle with engine trouble", "Tomato soup with basil"]
+    )
+    assert float(np.linalg.norm(car)) == pytest.approx(1, abs=1e-3)
+    assert float(car @ vehicle) > float(car @ soup) + 0.1
+
+
+def test_words_alone_work_without_numpy(path: Path) -> None:
+    """The base installation has neither NumPy nor an embedder nor the mcp package."""
+    code = """
+import sys
+for name in ("numpy", "wordllama", "onnxruntime", "tokenizers", "mcp"):
+    sys.modules[name] = None
+from mcpp_agents.memory import MemoryStore
+with MemoryStore.open(sys.argv[1]) as store:
+    store.remember("Found", "an apple", "note")
+    assert store.context("apple").items[0].name == "Found"
+"""
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60)

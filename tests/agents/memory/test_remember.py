@@ -1,0 +1,206 @@
+"""Storing, relating and forgetting."""
+
+from pathlib import Path
+
+import pytest
+from mcpp_agents.memory import AccessDenied, Draft, InvalidMemory, MemoryStore, UnknownMemory
+from mcpp_agents.memory.access import Principal
+
+from .conftest import rows
+
+
+def names(store: MemoryStore, goal: str) -> list[str]:
+    return [item.name for item in store.context(goal).items]
+
+
+def test_what_is_remembered_is_found_at_once(store: MemoryStore) -> None:
+    answer = store.remember("Tokens rotate", "A refresh-token is used once", "decision")
+    [item] = store.context("refresh-token").items
+    assert (item.id, item.type, item.facet) == (answer.id, "decision", "decisions")
+
+
+def test_memories_outlive_the_store(path: Path) -> None:
+    with MemoryStore.open(path, embedder=None) as store:
+        store.remember("Tokens rotate", "on each use", "decision")
+    with MemoryStore.open(path, embedder=None) as store:
+        assert names(store, "tokens") == ["Tokens rotate"]
+
+
+def test_an_idempotency_key_stores_once(store: MemoryStore) -> None:
+    first = store.remember("One", "apple", "note", idempotency_key="k")
+    again = store.remember("One", "apple", "note", idempotency_key="k")
+    assert (again.id, first.created, again.created) == (first.id, True, False)
+    assert len(names(store, "apple")) == 1
+
+
+def test_an_idempotency_key_stores_once_within_a_batch_too(store: MemoryStore) -> None:
+    draft = Draft(title="One", content="apple", kind="note", idempotency_key="k")
+    first, second = store.remember_many([draft, draft])
+    assert first.id == second.id
+
+
+def test_an_idempotency_key_belongs_to_its_principal(store: MemoryStore) -> None:
+    store.remember("Mine", "apple", "note", idempotency_key="k")
+    other = store.acting_as(Principal("bob"))
+    assert other.remember("His", "apple", "note", idempotency_key="k").created
+
+
+def test_a_batch_is_kept_whole_or_not_at_all(store: MemoryStore) -> None:
+    good = Draft(title="Good", content="apple", kind="note")
+    bad = Draft(title="Bad", content="apple", kind="note", related_to=("mem_none",))
+    with pytest.raises(UnknownMemory):
+        store.remember_many([good, bad])
+    assert names(store, "apple") == []
+
+
+def test_superseded_items_no_longer_come_up(store: MemoryStore) -> None:
+    old = store.remember("Old port", "The port is 80", "fact")
+    store.remember("New port", "The port is 8787", "fact", related_to=[f"supersedes:{old.id}"])
+    [item] = store.context("port").items
+    assert item.name == "New port"
+    assert item.related == []
+
+
+def test_forgetting_what_supersedes_brings_the_older_back(store: MemoryStore) -> None:
+    old = store.remember("Old port", "The port is 80", "fact")
+    new = store.remember("New port", "The port is 1", "fact", related_to=[f"supersedes:{old.id}"])
+    store.forget(new.id)
+    assert names(store, "port") == ["Old port"]
+
+
+def test_contradicted_items_say_so(store: MemoryStore) -> None:
+    first = store.remember("Ports", "The port is open", "fact")
+    second = store.remember(
+        "Firewall", "The port is closed", "fact", related_to=[f"contradicts:{first.id}"]
+    )
+    found = {item.name: item for item in store.context("port").items}
+    assert "contradicted by 'Firewall'" in found["Ports"].reason
+    assert found["Ports"].metadata["contradicted_by"] == [second.id]
+    assert "contradicted" not in found["Firewall"].reason
+
+
+@pytest.mark.parametrize("how", ["contradicts", "requires", "supports", "decides"])
+def test_relations_are_seen_from_both_ends(store: MemoryStore, how: str) -> None:
+    first = store.remember("First", "apple", "note")
+    store.remember("Second", "pear", "note", related_to=[f"{how}:{first.id}"])
+    [apple] = store.context("apple").items
+    [pear] = store.context("pear").items
+    assert [(r.name, r.relationship, r.direction, r.distance) for r in apple.related] == [
+        ("Second", how, "incoming", 1)
+    ]
+    assert [(r.name, r.relationship, r.direction) for r in pear.related] == [
+        ("First", how, "outgoing")
+    ]
+
+
+def test_a_bare_id_is_a_plain_relation(store: MemoryStore) -> None:
+    first = store.remember("First", "apple", "note")
+    store.remember("Second", "pear", "note", related_to=[first.id])
+    [pear] = store.context("pear").items
+    assert [r.relationship for r in pear.related] == ["related_to"]
+
+
+def test_related_items_can_be_left_out_or_limited(store: MemoryStore) -> None:
+    hub = store.remember("Hub", "apple", "note")
+    for number in range(5):
+        store.remember(f"Spoke {number}", "pear", "note", related_to=[hub.id])
+    assert len(store.context("apple").items[0].related) == 3
+    assert len(store.context("apple", related_limit=5).items[0].related) == 5
+    assert store.context("apple", include_related=False).items[0].related == []
+    assert store.context("apple", related_limit=-1).items[0].related == []
+
+
+def test_distinct_items_with_the_same_title_both_survive(store: MemoryStore) -> None:
+    store.remember("Standup", "We shipped the apple", "session")
+    store.remember("Standup", "We broke the apple", "session")
+    assert names(store, "apple") == ["Standup", "Standup"]
+
+
+def test_forgetting_leaves_no_trace_in_the_file(store: MemoryStore, path: Path) -> None:
+    # In one thread, so that the neighbours have borrowed its words.
+    for text in ("we talked", "the zebra password", "we parted"):
+        answer = store.remember("Turn", text, "message", source="talk")
+        if "zebra" in text:
+            secret = answer
+    assert len(store.context("zebra").items) == 3
+    store.forget(secret.id)
+    assert store.context("zebra").items == []
+    rows(path, "INSERT INTO memory_index (memory_index) VALUES ('integrity-check')")
+    assert rows(path, "SELECT count(*) FROM memory WHERE near LIKE '%zebra%'") == [(0,)]
+
+
+def test_nobody_forgets_what_does_not_exist(store: MemoryStore) -> None:
+    with pytest.raises(UnknownMemory, match="Unknown memory: mem_x"):
+        store.forget("mem_x")
+
+
+def test_only_its_author_or_the_owner_forgets_a_shared_item(store: MemoryStore) -> None:
+    alice = store.acting_as(Principal("alice", frozenset({"p"})))
+    bob = store.acting_as(Principal("bob", frozenset({"p"})))
+    shared = alice.remember("Shared", "apple", "note", project="p")
+    with pytest.raises(AccessDenied):
+        bob.forget(shared.id)
+    assert store.forget(shared.id).forgotten
+
+
+def test_an_item_supersedes_only_inside_its_scope(store: MemoryStore) -> None:
+    shared = store.remember("Shared", "apple", "note", project="p")
+    with pytest.raises(InvalidMemory, match="another scope"):
+        store.remember("Private", "apple", "note", related_to=[f"supersedes:{shared.id}"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"title": " "}, "title"),
+        ({"title": "x" * 301}, "title"),
+        ({"content": ""}, "content"),
+        ({"content": "x" * 32_769}, "content"),
+        ({"content": "\x00"}, "content"),
+        ({"content": "\ud800"}, "content"),
+        ({"kind": "No Kind"}, "kind"),
+        ({"kind": "note\n"}, "kind"),
+        ({"project": ""}, "project"),
+        ({"project": "a\x1fb"}, "project"),
+        ({"agent_id": "x" * 300}, "agent_id"),
+        ({"tags": ["x"] * 65}, "tags"),
+        ({"tags": "text"}, "tags"),
+        ({"valid_at": "yesterday"}, "valid_at"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_broken_rule_is_named(
+    store: MemoryStore, fields: dict[str, object], complaint: str
+) -> None:
+    arguments = {"title": "T", "content": "c", "kind": "note", **fields}
+    with pytest.raises(InvalidMemory, match=complaint):
+        store.remember(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_kind_of_ones_own_is_domain_knowledge(store: MemoryStore) -> None:
+    assert store.remember("Song", "la la", "melody").facet == "domain"
+
+
+def test_secrets_are_never_stored(store: MemoryStore, path: Path) -> None:
+    key = "AKIA" + "ABCDEFGHIJKLMNOP"
+    answer = store.remember("Deploy", f"Use {key} to deploy", "note", tags=[key])
+    assert answer.secrets_withheld
+    [item] = store.context("deploy").items
+    assert item.content == "Use [secret withheld] to deploy"
+    store.close()
+    assert not any(key.encode() in file.read_bytes() for file in path.parent.iterdir())
+
+
+def test_every_call_leaves_an_audit_row_without_the_text(store: MemoryStore, path: Path) -> None:
+    answer = store.remember("Tokens", "zebra", "note")
+    store.context("the zebra crossing")
+    store.forget(answer.id)
+    audit = rows(path, "SELECT tool, principal, details FROM audit ORDER BY id")
+    assert [row[:2] for row in audit] == [
+        ("remember", "owner"),
+        ("context", "owner"),
+        ("forget", "owner"),
+    ]
+    assert f'"ids": ["{answer.id}"]' in audit[1][2]
+    assert '"goal_length": 18' in audit[1][2]
+    assert "zebra" not in str(audit)

@@ -1,0 +1,149 @@
+"""Finding by words: people's text, unspaced scripts, neighbours, secrets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcpp_agents.memory import MemoryStore
+from mcpp_agents.memory.redaction import WITHHELD, redact
+from mcpp_agents.memory.terms import parse
+
+
+def names(store: MemoryStore, goal: str) -> list[str]:
+    return [item.name for item in store.context(goal).items]
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "refresh-token",
+        'say "refresh token"',
+        "token*",
+        "title:token",
+        "NOT token OR (AND NEAR",
+        "token; DROP TABLE memory",
+        "^token + 'x'",
+        "tokens",
+    ],
+)
+def test_nothing_in_a_goal_is_query_syntax(store: MemoryStore, goal: str) -> None:
+    store.remember("Found", "the refresh token", "note")
+    assert names(store, goal) == ["Found"]
+
+
+@pytest.mark.parametrize(
+    ("content", "goal"),
+    [
+        ("认证服务使用令牌轮换", "令牌"),
+        ("认证服务使用令牌轮换", "服务 轮换"),
+        ("猫が好きです", "猫"),
+        ("トークンの更新手順", "トークン更新"),
+        ("인증서비스를 고친다", "서비스"),
+        ("ระบบยืนยันตัวตน", "ยืนยัน"),
+        ("用户auth服务", "auth"),
+        ("Ｆｕｌｌ　ｗｉｄｔｈ令牌", "full"),
+        ("Überprüfung der Schlüssel", "uberprufung"),
+        ("Проверка токена", "токена"),
+    ],
+)
+def test_every_script_is_findable(store: MemoryStore, content: str, goal: str) -> None:
+    store.remember("Found", content, "note")
+    store.remember("Other", "something else 天気", "note")
+    assert names(store, goal) == ["Found"]
+
+
+def test_pairs_of_words_outweigh_the_same_words_apart(store: MemoryStore) -> None:
+    store.remember("Apart", "a layer at the boundary of it", "note")
+    store.remember("Together", "at it the boundary layer of a", "note")
+    assert names(store, "boundary layer") == ["Together", "Apart"]
+
+
+def test_only_stop_words_are_words_too(store: MemoryStore) -> None:
+    store.remember("Hamlet", "to be or not to be", "note")
+    assert names(store, "to be") == ["Hamlet"]
+
+
+def test_keys_and_tags_find_an_item(store: MemoryStore) -> None:
+    store.remember("Login", "people sign in", "note", retrieval_keys=["oauth"], tags=["sso"])
+    assert names(store, "oauth") == names(store, "sso") == ["Login"]
+
+
+def test_a_turn_is_found_by_its_neighbours_but_after_them(store: MemoryStore) -> None:
+    for number, said in enumerate(["Shall we paint the fence?", "Yes, on Friday.", "Good."]):
+        store.remember("Turn", said, "message", source=f"D1:{number}")
+    found = store.context("fence").items
+    assert [item.content for item in found] == ["Shall we paint the fence?", "Yes, on Friday."]
+    assert "said beside something that matches 'fence'" in found[1].reason
+
+
+def test_notes_that_merely_follow_each_other_lend_nothing(store: MemoryStore) -> None:
+    store.remember("Fence", "paint the fence", "note")
+    store.remember("Egg", "boil the egg", "note")
+    assert names(store, "fence") == ["Fence"]
+
+
+def test_neighbours_lend_to_each_other_across_calls_and_projects_do_not_meet(
+    store: MemoryStore,
+) -> None:
+    store.remember("A", "the fence", "message", project="one", source="talk")
+    store.remember("B", "the egg", "message", project="two", source="talk")
+    store.remember("C", "the moon", "message", project="one", source="talk")
+    assert names(store, "moon") == ["C", "A"]
+    assert names(store, "egg") == ["B"]
+
+
+def test_common_words_do_not_hide_matches_in_a_small_view(store: MemoryStore) -> None:
+    """Candidates come from the rarest words; a view that holds none of those is not left empty."""
+    store.remember("Mine", "alpha common", "note", project="small")
+    for number in range(50):
+        store.remember(f"Other {number}", "rare common", "note", project="large")
+    assert [i.name for i in store.context("rare common", project="small").items] == ["Mine"]
+
+
+@given(st.text())
+def test_a_query_holds_no_term_twice_and_is_bounded(goal: str) -> None:
+    query = parse(goal)
+    assert len(set(query.terms)) == len(query.terms) <= 48
+
+
+FAKE = "A1b2C3d4E5f6G7h8I9j0"  # has the form of a secret, and is none
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        f"ghp_{FAKE}{FAKE}",
+        f"sk-{FAKE}",
+        "AKIA" + "ABCDEFGHIJKLMNOP",
+        f"xoxb-{FAKE}",
+        f"eyJhbGciOiJI.eyJzdWIiOi{FAKE}.{FAKE}",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{FAKE}\n-----END RSA PRIVATE KEY-----",
+        f"-----BEGIN PRIVATE KEY-----\n{FAKE}, and cut short",
+    ],
+)
+def test_a_secret_by_its_form_is_withheld(secret: str) -> None:
+    assert redact(f"before {secret}") == f"before {WITHHELD}"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f"Authorization: Bearer {FAKE}", "Authorization: Bearer [secret withheld]"),
+        ("postgres://bob:hunter2@db/x", "postgres://bob:[secret withheld]@db/x"),
+        ('{"password": "hunter2"}', '{"password": "[secret withheld]"}'),
+        ("API_KEY=abcd1234efgh", "API_KEY=[secret withheld]"),
+    ],
+)
+def test_only_the_secret_part_is_withheld(text: str, kept: str) -> None:
+    assert redact(text) == kept
+
+
+@pytest.mark.parametrize(
+    "text", ["token: rotation", "The secret of success", "skip-this", "see https://host/a:b@c"]
+)
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert redact(text) == text
+
+
+@given(st.text())
+def test_redaction_is_stable(text: str) -> None:
+    assert redact(redact(text)) == redact(text)
