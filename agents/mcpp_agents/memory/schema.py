@@ -1,5 +1,6 @@
 """The SQLite file: tables, the word index beside them, and what opening one takes."""
 
+import os
 import sqlite3
 from typing import Final
 
@@ -75,7 +76,15 @@ def connect(path: str) -> sqlite3.Connection:
     Raises:
         MemoryFault: it is no memory file, or one of a newer version.
     """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
+    try:
+        if path != ":memory:":
+            # What agents remember is nobody else's business; SQLite's other files follow suit.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, timeout=30.0
+        )
+    except (OSError, sqlite3.Error) as error:
+        raise MemoryFault(f"Cannot open {path}: {error}") from error
     try:
         # WAL lets readers and a writer of several processes work at once; FULL makes an answered
         # write survive the machine's fall too, not only the process's.

@@ -177,10 +177,13 @@ class MemoryStore:
         Raises:
             MemoryFault: a field breaks a rule, or the caller may not read there.
         """
-        request = read({"goal": goal, **fields}, PackRequest)
+        return self.compile(read({"goal": goal, **fields}, PackRequest))
+
+    def compile(self, request: PackRequest) -> ContextPack:
+        """`context`, for a request that is already an object."""
         request.check()
         asked = {
-            "goal_length": len(goal),
+            "goal_length": len(request.goal),
             "intent": request.intent,
             "layer": request.layer,
             "project": request.project,

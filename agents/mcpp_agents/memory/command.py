@@ -1,0 +1,150 @@
+"""`mcpp memory`: the command line of memory."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from .credentials import Credentials
+from .embedding import NAMES
+from .errors import MemoryFault
+from .store import MemoryStore
+from .vocabulary import INTENTS, LAYERS
+
+_DEFAULT_FILE = Path(".mcpp") / "memory.db"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Remember, recall and serve context packs.
+
+    Returns the exit code: 0, 1 where the store refuses, 2 for wrong usage.
+    """
+    options = _parser().parse_args(argv)
+    try:
+        code: int = options.run(options)
+    except MemoryFault as fault:
+        sys.stderr.write(f"mcpp memory: {fault}\n")
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mcpp memory", description="Context packs for agents.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "--file",
+        type=Path,
+        default=Path(os.environ.get("MCPP_MEMORY", _DEFAULT_FILE)),
+        help="the memory file (default: $MCPP_MEMORY or .mcpp/memory.db)",
+    )
+    shared.add_argument("--embedder", choices=NAMES, default="auto")
+
+    serve = commands.add_parser("serve", parents=[shared], help="be an MCP server")
+    serve.add_argument("--http", metavar="HOST:PORT", help="over HTTP instead of stdio")
+    serve.add_argument("--principals", type=Path, help="who may use it over HTTP (TOML)")
+    serve.set_defaults(run=_serve)
+
+    remember = commands.add_parser("remember", parents=[shared], help="store a memory")
+    remember.add_argument("title")
+    remember.add_argument("content", help="its text, or - to read it from standard input")
+    remember.add_argument("--kind", default="note")
+    for name in ("domain", "project", "agent-id", "source", "url", "valid-at", "idempotency-key"):
+        remember.add_argument(f"--{name}")
+    remember.add_argument("--tag", dest="tags", action="append", default=[])
+    remember.add_argument("--related-to", action="append", default=[])
+    remember.add_argument("--key", dest="retrieval_keys", action="append", default=[])
+    remember.set_defaults(run=_remember)
+
+    context = commands.add_parser("context", parents=[shared], help="compile a pack for a goal")
+    context.add_argument("goal")
+    context.add_argument("--intent", choices=INTENTS, default="build")
+    context.add_argument("--layer", choices=tuple(LAYERS), default="recall")
+    for name in ("domain", "project", "agent-id"):
+        context.add_argument(f"--{name}")
+    context.add_argument("--limit", type=int, default=24)
+    context.add_argument("--json", action="store_true", help="the whole pack, not its Markdown")
+    context.set_defaults(run=_context)
+
+    forget = commands.add_parser("forget", parents=[shared], help="erase a memory")
+    forget.add_argument("id")
+    forget.set_defaults(run=_forget)
+    return parser
+
+
+def _open(options: argparse.Namespace) -> MemoryStore:
+    file: Path = options.file
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return MemoryStore.open(file, embedder=options.embedder)
+
+
+def _remember(options: argparse.Namespace) -> int:
+    fields = {
+        name: getattr(options, name)
+        for name in (
+            "domain", "project", "agent_id", "source", "url", "valid_at", "idempotency_key",
+            "tags", "related_to", "retrieval_keys",
+        )
+    }  # fmt: skip
+    content = sys.stdin.read() if options.content == "-" else options.content
+    # Its vector can wait for the next one who opens the file with an embedder.
+    options.embedder = "none"
+    with _open(options) as store:
+        answer = store.remember(options.title, content, options.kind, **fields)
+    sys.stdout.write(f"{answer.id}\n")
+    return 0
+
+
+def _context(options: argparse.Namespace) -> int:
+    with _open(options) as store:
+        store.embed_pending()
+        pack = store.context(
+            options.goal,
+            intent=options.intent,
+            layer=options.layer,
+            domain=options.domain,
+            project=options.project,
+            agent_id=options.agent_id,
+            limit=options.limit,
+        )
+    text = (
+        msgspec.json.format(msgspec.json.encode(pack)).decode() if options.json else pack.markdown
+    )
+    sys.stdout.write(text.rstrip("\n") + "\n")
+    return 0
+
+
+def _forget(options: argparse.Namespace) -> int:
+    options.embedder = "none"
+    with _open(options) as store:
+        store.forget(options.id)
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        import anyio
+
+        from . import server
+    except ModuleNotFoundError as error:
+        raise MemoryFault(f"serving needs {error.name}: pip install 'mcpp[memory]'") from error
+    if options.http is None:
+        with _open(options) as store:
+            anyio.run(server.serve_stdio, store)
+        return 0
+    if options.principals is None:
+        raise MemoryFault("--http needs --principals FILE: who may use it, by which token")
+    import uvicorn
+
+    host, _, port = options.http.rpartition(":")
+    if not host or not port.isdecimal():
+        raise MemoryFault(f"--http is HOST:PORT, not {options.http!r}")
+    host = host.removeprefix("[").removesuffix("]")
+    credentials = Credentials.read(options.principals)
+    with _open(options) as store:
+        app = server.http_app(store, credentials, host=host)
+        uvicorn.run(app, host=host, port=int(port), log_level="warning")
+    return 0

@@ -1,0 +1,76 @@
+"""The tools `context`, `remember` and `forget`, the same whichever way they are reached.
+
+Their schemas come from the value objects themselves. Who calls is never an argument: it is the
+store that is handed in, already acting for somebody.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from .drafts import Draft, ForgetRequest, PackRequest, read
+from .errors import MemoryFault
+from .pack import ContextPack, Forgotten, Remembered
+from .store import MemoryStore
+
+
+class Tool(NamedTuple):
+    """A tool as it is listed to clients."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any]
+    reads_only: bool = False
+
+
+def call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a tool on behalf of the store's caller.
+
+    Raises:
+        MemoryFault: there is no such tool, an argument breaks a rule, or access is denied.
+    """
+    answer: ContextPack | Remembered | Forgotten
+    match name:
+        case "context":
+            answer = store.compile(read(arguments, PackRequest))
+        case "remember":
+            answer = store.remember_many([read(arguments, Draft)])[0]
+        case "forget":
+            answer = store.forget(read(arguments, ForgetRequest).id)
+        case _:
+            raise MemoryFault(f"Unknown tool: {name}")
+    built: dict[str, Any] = msgspec.to_builtins(answer)
+    return built
+
+
+def _schema(type: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON Schema of a value object, with the object itself at the root."""
+    [root], definitions = msgspec.json.schema_components([type], ref_template="#/$defs/{name}")
+    schema = dict(definitions.pop(root["$ref"].rpartition("/")[2]))
+    return schema | ({"$defs": definitions} if definitions else {})
+
+
+TOOLS: Final = (
+    Tool(
+        "context",
+        "Compile a context pack: the memories that matter for a goal, grouped by facet. Call it"
+        " before you start or resume work.",
+        _schema(PackRequest),
+        _schema(ContextPack),
+        reads_only=True,
+    ),
+    Tool(
+        "remember",
+        "Store what future agents should not have to relearn: decisions, gotchas, plans, facts.",
+        _schema(Draft),
+        _schema(Remembered),
+    ),
+    Tool(
+        "forget",
+        "Erase a memory of one's own.",
+        _schema(ForgetRequest),
+        _schema(Forgotten),
+    ),
+)

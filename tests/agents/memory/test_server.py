@@ -1,0 +1,223 @@
+"""Memory as an MCP server: stdio, streamable HTTP, tokens, and the command line."""
+
+import hashlib
+import json
+import socket
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcpp_agents.memory import MemoryFault, MemoryStore
+from mcpp_agents.memory.command import main
+from mcpp_agents.memory.credentials import Credentials
+
+pytest.importorskip("mcp")
+
+import httpx2
+import uvicorn
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcpp_agents.memory.server import build, http_app
+
+COMMAND = "import sys; from mcpp_agents.memory.command import main; sys.exit(main(sys.argv[1:]))"
+ALICE, BOB, NOBODY = "alice-token-0123456789", "bob-token-0123456789", "nobody-token-0123456789"
+PRINCIPALS = f"""
+[principals.alice]
+token = "{ALICE}"
+projects = ["web"]
+
+[principals.bob]
+token_sha256 = "{hashlib.sha256(BOB.encode()).hexdigest()}"
+projects = ["api"]
+
+[principals.nobody]
+token = "{NOBODY}"
+organization = ""
+"""
+REMEMBER = {"title": "Rotation", "content": "tokens rotate", "kind": "decision"}
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        with anyio.fail_after(30):
+            await test()
+
+    anyio.run(bounded)
+
+
+def text_of(result: Any) -> str:
+    return str(result.content[0].text)
+
+
+def test_a_client_lists_and_calls_the_tools(store: MemoryStore) -> None:
+    async def test() -> None:
+        async with Client(build(store, None)) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert set(tools) == {"context", "remember", "forget"}
+            assert tools["context"].input_schema["required"] == ["goal"]
+            stored = (await client.call_tool("remember", REMEMBER)).structured_content
+            pack = await client.call_tool("context", {"goal": "token rotation"})
+            assert pack.structured_content["total_items"] == 1
+            assert json.loads(text_of(pack)) == pack.structured_content
+            await client.call_tool("forget", {"id": stored["id"]})
+            pack = await client.call_tool("context", {"goal": "token rotation"})
+            assert pack.structured_content["total_items"] == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        ("context", {}, "goal"),
+        ("context", {"goal": "x", "principal": "alice"}, "principal"),
+        ("context", {"goal": "x", "limit": "many"}, "limit"),
+        ("forget", {"id": "mem_x"}, "Unknown memory: mem_x"),
+        ("synthesis_plan", {}, "Unknown tool"),
+    ],
+)
+def test_a_refusal_is_an_error_that_says_why(
+    store: MemoryStore, name: str, arguments: dict[str, Any], complaint: str
+) -> None:
+    async def test() -> None:
+        async with Client(build(store, None)) as client:
+            result = await client.call_tool(name, arguments)
+            assert result.is_error
+            assert complaint in text_of(result)
+
+    run(test)
+
+
+def test_an_assistant_uses_it_over_stdio(path: Path) -> None:
+    arguments = ["-c", COMMAND, "serve", "--file", str(path), "--embedder", "none"]
+
+    async def test() -> None:
+        parameters = StdioServerParameters(command=sys.executable, args=arguments)
+        async with Client(parameters) as client:
+            await client.call_tool("remember", REMEMBER)
+            pack = (await client.call_tool("context", {"goal": "rotation"})).structured_content
+            assert pack["sections"][0]["items"][0]["name"] == "Rotation"
+
+    run(test)
+    assert oct(path.stat().st_mode)[-3:] == "600"
+
+
+@pytest.fixture
+def url(store: MemoryStore, tmp_path: Path) -> Iterator[str]:
+    file = tmp_path / "principals.toml"
+    file.write_text(PRINCIPALS)
+    app = http_app(store, Credentials.read(file), host="127.0.0.1")
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+async def ask(url: str, token: str, name: str, arguments: dict[str, Any]) -> Any:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        return await client.call_tool(name, arguments)
+
+
+def test_a_bearer_token_stands_for_a_principal_with_its_projects(url: str) -> None:
+    async def test() -> None:
+        await ask(url, ALICE, "remember", {**REMEMBER, "project": "web"})
+        await ask(url, ALICE, "remember", REMEMBER)
+        mine = await ask(url, ALICE, "context", {"goal": "rotation"})
+        his = await ask(url, BOB, "context", {"goal": "rotation"})
+        assert mine.structured_content["total_items"] == 2
+        assert his.structured_content["total_items"] == 0
+        refused = await ask(url, BOB, "context", {"goal": "rotation", "project": "web"})
+        assert (refused.is_error, text_of(refused)) == (True, "Project access denied: web")
+
+    run(test)
+
+
+def test_a_token_without_an_organization_is_refused_in_the_sources_words(url: str) -> None:
+    async def test() -> None:
+        refused = await ask(url, NOBODY, "context", {"goal": "rotation"})
+        assert (refused.is_error, text_of(refused)) == (True, "Organization context required")
+
+    run(test)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}])
+def test_no_token_or_a_wrong_one_is_unauthorized(url: str, headers: dict[str, str]) -> None:
+    answer = httpx2.post(url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+    assert answer.status_code == 401
+
+
+def test_a_foreign_host_is_refused(url: str) -> None:
+    headers = {"Authorization": f"Bearer {ALICE}", "Host": "evil.example"}
+    answer = httpx2.post(url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[principals.a]", "a needs exactly one of"),
+        ('[principals.a]\ntoken = "x y"', "a: the token"),
+        ('[principals.a]\ntoken_env = "MCPP_NO_SUCH"', "a: the token"),
+        ('[principals.a]\ntoken_sha256 = "12"', "token_sha256"),
+        ('[principals.a]\ntoken_file = "none"', "none"),
+        ('[principals.a]\ntoken = "x"\nproject = []', "project"),
+        ('[principals.a]\ntoken = "x"\nprojects = "web"', "projects is a list"),
+        ('[principals.a]\ntoken = "x"\n[principals.b]\ntoken = "x"', "b has the token of a"),
+        ("[[", "principals.toml"),
+    ],
+)
+def test_a_wrong_entry_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "principals.toml"
+    file.write_text(text)
+    with pytest.raises(MemoryFault, match=complaint):
+        Credentials.read(file)
+
+
+def test_tokens_come_from_files_and_the_environment_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MCPP_TEST_TOKEN", "from-env")
+    (tmp_path / "token").write_text("from-file\n")
+    file = tmp_path / "principals.toml"
+    file.write_text(
+        '[principals.a]\ntoken_file = "token"\nprojects = "*"\n'
+        '[principals.b]\ntoken_env = "MCPP_TEST_TOKEN"'
+    )
+    credentials = Credentials.read(file)
+    a, b = credentials.principal_of("from-file"), credentials.principal_of("from-env")
+    assert a is not None
+    assert b is not None
+    assert (a.id, a.projects, b.id) == ("a", None, "b")
+    assert credentials.principal_of("other") is None
+
+
+def test_the_command_line_remembers_recalls_and_forgets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = ["--file", str(tmp_path / "new" / "memory.db")]
+    assert main(["remember", "Rotation", "tokens rotate", "--kind", "decision", *file]) == 0
+    stored = capsys.readouterr().out.strip()
+    assert main(["context", "rotation", "--embedder", "none", *file]) == 0
+    assert "### Rotation" in capsys.readouterr().out
+    assert main(["forget", stored, *file]) == 0
+    assert main(["context", "rotation", "--json", "--embedder", "none", *file]) == 0
+    assert json.loads(capsys.readouterr().out)["total_items"] == 0
+    assert main(["forget", stored, *file]) == 1
+    assert f"Unknown memory: {stored}" in capsys.readouterr().err
+
+
+def test_http_without_principals_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--file", str(path), "--http", "127.0.0.1:0"]) == 1
+    assert "--principals" in capsys.readouterr().err
