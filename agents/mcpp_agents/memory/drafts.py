@@ -19,6 +19,7 @@ MAX_CONTENT_CHARS: Final = 32_768
 MAX_GOAL_CHARS: Final = 32_768
 MAX_LIST: Final = 64
 MAX_WORD_CHARS: Final = 256
+MAX_ADDRESS_CHARS: Final = 2_048
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -70,8 +71,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         _check_text("content", self.content, MAX_CONTENT_CHARS)
         if not _KIND.fullmatch(self.kind):
             raise InvalidMemory("kind must be 1 to 32 of a-z, 0-9, _ and -, a letter first")
-        for name in ("domain", "project", "agent_id", "source", "url", "idempotency_key"):
+        for name in ("domain", "project", "agent_id", "idempotency_key"):
             _check_word(name, getattr(self, name))
+        for name in ("source", "url"):
+            _check_word(name, getattr(self, name), MAX_ADDRESS_CHARS)
         for name in ("tags", "related_to", "retrieval_keys"):
             words: tuple[str, ...] = getattr(self, name)
             if len(words) > MAX_LIST:
@@ -178,10 +181,10 @@ def _check_text(name: str, text: str, max_chars: int) -> None:
         raise InvalidMemory(f"{name} must be text, without NUL and lone surrogates")
 
 
-def _check_word(name: str, word: str | None) -> None:
+def _check_word(name: str, word: str | None, max_chars: int = MAX_WORD_CHARS) -> None:
     if word is None:
         return
-    if not word.strip() or len(word) > MAX_WORD_CHARS:
-        raise InvalidMemory(f"{name} must have 1 to {MAX_WORD_CHARS} characters")
+    if not word.strip() or len(word) > max_chars:
+        raise InvalidMemory(f"{name} must have 1 to {max_chars} characters")
     if _CONTROL.search(word) or _NOT_TEXT.search(word):
         raise InvalidMemory(f"{name} must be one line of text")

@@ -227,6 +227,10 @@ class MemoryStore:
             self._audit("forget", ids=[item.id])
         return Forgotten(id=item.id)
 
+    def knows(self, id: str) -> bool:
+        """Whether there is such a memory that the caller may name."""
+        return bool(self._engine.find([id], reach_of(self._caller.principal)))
+
     def embed_pending(self) -> int:
         """Embed here and now what has no vector yet; how many that were."""
         return self._background.drain() if self._background else 0

@@ -1,0 +1,103 @@
+"""The tools over the bus: `mcp/request:tools/call:NAME` in, a response out.
+
+Like the listener it does no I/O. The principal of every call is the pod, because everyone in it
+sees the answer; the participant that asked is the author of what it stores.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcpp import Envelope, Kind, __version__, kinds
+
+from .access import Principal
+from .errors import MemoryFault
+from .store import MemoryStore
+from .tools import TOOLS, Tool, call
+
+_INVALID_REQUEST: Final = -32600
+_METHOD_NOT_FOUND: Final = -32601
+_MCP_VERSION: Final = "2025-06-18"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response to send, correlated to its request."""
+
+    kind: str
+    payload: dict[str, Any]
+    to: tuple[str, ...]
+    correlation_id: str
+    context: str | None
+
+
+class Desk:
+    """Answers one pod's requests to the participant that memory is there."""
+
+    def __init__(self, store: MemoryStore, pod: Principal, *, participant: str) -> None:
+        self._store = store
+        self._pod = pod
+        self._participant = participant
+
+    def answer(self, envelope: Envelope) -> Answer | None:
+        """The answer to a request that is addressed to us alone, else None."""
+        kind = Kind.parse(envelope.kind)
+        if kind.family != kinds.REQUEST or envelope.to != (self._participant,):
+            return None
+        body = self._respond(kind, envelope)
+        return Answer(
+            kind=str(Kind(kinds.RESPONSE, kind.method, kind.name)),
+            payload={"jsonrpc": "2.0", "id": envelope.id, **body},
+            to=(envelope.sender,),
+            correlation_id=envelope.id,
+            context=envelope.context.id if envelope.context else None,
+        )
+
+    def _respond(self, kind: Kind, envelope: Envelope) -> dict[str, Any]:
+        payload = envelope.payload
+        params = payload.get("params", {}) if isinstance(payload, dict) else None
+        if not isinstance(params, dict) or payload.get("method") != kind.method:
+            return _error(_INVALID_REQUEST, "The kind and the payload name different methods")
+        match kind.method:
+            case "initialize":
+                return _result(
+                    protocolVersion=_MCP_VERSION,
+                    capabilities={"tools": {}},
+                    serverInfo={"name": "mcpp-memory", "version": __version__},
+                )
+            case "ping":
+                return _result()
+            case "tools/list":
+                return _result(tools=[_listed(tool) for tool in TOOLS])
+            case "tools/call":
+                # Capabilities were checked on the kind, so the payload may not say otherwise.
+                if kind.name is None or params.get("name") != kind.name:
+                    return _error(_INVALID_REQUEST, "The kind and the payload name different tools")
+                return self._call(kind.name, params.get("arguments") or {}, envelope.sender)
+        return _error(_METHOD_NOT_FOUND, f"Unknown method: {kind.method}")
+
+    def _call(self, name: str, arguments: Any, sender: str) -> dict[str, Any]:
+        store = self._store.acting_as(self._pod, author=sender, origin="bus")
+        try:
+            answer = call(store, name, arguments)
+        except MemoryFault as fault:
+            return _result(content=[{"type": "text", "text": str(fault)}], isError=True)
+        # A response is read by everyone: Markdown for models, the structure for programs.
+        text = answer.get("markdown") or answer["id"]
+        return _result(content=[{"type": "text", "text": text}], structuredContent=answer)
+
+
+def _listed(tool: Tool) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+        "outputSchema": tool.output_schema,
+    }
+
+
+def _result(**members: Any) -> dict[str, Any]:
+    return {"result": members}
+
+
+def _error(code: int, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message}}

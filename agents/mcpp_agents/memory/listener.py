@@ -1,0 +1,258 @@
+"""The bus is the memory: what to keep of the contexts in a pod.
+
+A `Listener` is fed a pod's envelopes in their order and answers with what to remember. It does no
+I/O and knows no clock, so every rule is testable without a pod:
+
+M-30  A conclusion counts only if its context's creator sent it: nobody concludes for another.
+M-31  A concluded context becomes one memory, of the kind that its type asks for; one that expires
+      without a conclusion becomes a summary, because nothing was decided.
+M-32  Errors in a context become gotchas, in the name of whoever answered with them.
+M-33  `metadata.memory: "off"` by the creator drops the context and those below it; by another, what
+      the other said.
+M-34  A memory leads back: its source names the context and the envelope, its metadata the lineage.
+M-35  What is kept of a live context is bounded, and so are the contexts.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mcpp import Envelope, Kind, kinds
+
+from .drafts import Draft
+from .summary import Turn, headline, summarize
+
+GATEWAY: Final = "system:gateway"
+
+# The kind of memory that a conclusion becomes, by its context's type.
+KINDS_BY_TYPE: Final = {
+    "reasoning": "decision",
+    "decision": "decision",
+    "plan": "plan",
+    "planning": "plan",
+    "research": "fact",
+    "workflow": "summary",
+    "task": "summary",
+}
+
+_MAX_CONTEXTS: Final = 10_000
+_MAX_TURNS: Final = 200
+_MAX_TURN_CHARS: Final = 4_000
+_MAX_ENVELOPES: Final = 50
+_MAX_GOTCHAS: Final = 3
+_MAX_CONTENT_CHARS: Final = 8_000
+
+Summarize = Callable[[Sequence[Turn]], str]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to remember, in the name of the participant that said it."""
+
+    draft: Draft
+    author: str
+    metadata: Mapping[str, Any]
+    turns: tuple[Turn, ...] = ()  # what was said, for those who have a better summary to make
+
+
+@dataclass
+class _Episode:
+    """A live context, as far as it was heard."""
+
+    creator: str | None
+    type: str | None = None
+    parent: str | None = None
+    off: bool = False
+    concluded: bool = False
+    turns: list[Turn] = field(default_factory=list)
+    envelopes: list[str] = field(default_factory=list)
+    participants: set[str] = field(default_factory=set)
+    errors: dict[str, Envelope] = field(default_factory=dict)
+
+
+class Listener:
+    """Follows the contexts of one pod. It owns what it has heard of those that live."""
+
+    def __init__(
+        self, pod: str, *, participant: str | None = None, summarize: Summarize = summarize
+    ) -> None:
+        self._pod = pod
+        self._participant = participant  # what memory itself answers is no news to it
+        self._summarize = summarize
+        self._episodes: OrderedDict[str, _Episode] = OrderedDict()
+
+    def adopt(self, context: Mapping[str, Any]) -> None:
+        """Hear of a context that began before we listened, from the welcome.
+
+        Without a creator in it, nobody's conclusion of it counts.
+        """
+        self._episodes.setdefault(
+            str(context["id"]),
+            _Episode(context.get("creator"), context.get("type"), context.get("parent")),
+        )
+
+    def receive(self, envelope: Envelope) -> list[Finding]:
+        """Hear one envelope; what is to be remembered because of it."""
+        if envelope.kind == kinds.CONTEXT and envelope.sender == GATEWAY:
+            return self._expired(envelope)
+        if envelope.context is None or envelope.kind.startswith(("system/", "pod/")):
+            return []
+        if envelope.sender == self._participant:
+            return []
+        episode = self._episode(envelope)
+        if envelope.context.metadata.get("memory") == "off":
+            if envelope.sender == episode.creator:
+                episode.off = True
+                episode.turns.clear()
+                episode.errors.clear()
+            return []
+        if self._is_off(envelope.context.id):
+            return []
+        self._hear(episode, envelope)
+        if envelope.kind == kinds.CONCLUSION and envelope.sender == episode.creator:
+            return self._concluded(envelope.context.id, episode, envelope)
+        return []
+
+    def _episode(self, envelope: Envelope) -> _Episode:
+        context = envelope.context
+        assert context is not None
+        episode = self._episodes.get(context.id)
+        if episode is None:
+            episode = self._episodes[context.id] = _Episode(creator=envelope.sender)
+            if len(self._episodes) > _MAX_CONTEXTS:
+                self._episodes.popitem(last=False)
+        self._episodes.move_to_end(context.id)
+        # As at the gateway, the first envelope that names them fixes them.
+        episode.type = episode.type or context.type
+        episode.parent = episode.parent or context.parent
+        return episode
+
+    def _hear(self, episode: _Episode, envelope: Envelope) -> None:
+        episode.participants.add(envelope.sender)
+        if len(episode.envelopes) < _MAX_ENVELOPES:
+            episode.envelopes.append(envelope.id)
+        if problem := _problem(envelope):
+            if len(episode.errors) < _MAX_GOTCHAS:
+                episode.errors.setdefault(problem, envelope)
+        elif text := _said(envelope):
+            episode.turns.append(Turn(envelope.sender, text[:_MAX_TURN_CHARS]))
+            del episode.turns[:-_MAX_TURNS]
+
+    def _concluded(self, id: str, episode: _Episode, envelope: Envelope) -> list[Finding]:
+        text = _said(envelope) or ""
+        found = self._gotchas(id, episode)
+        turns = tuple(episode.turns)
+        if text:
+            # The conclusion in full; beside it, what led there.
+            before = self._summarize([turn for turn in turns if turn.text != text])
+            content = f"{text}\n\n{before}" if before else text
+            kind = KINDS_BY_TYPE.get(episode.type or "", "summary")
+            found.insert(0, self._finding(id, episode, envelope, kind, headline(text), content))
+        episode.concluded = True
+        episode.turns.clear()
+        episode.errors.clear()
+        return found
+
+    def _expired(self, envelope: Envelope) -> list[Finding]:
+        match envelope.payload:
+            case {"event": "expired", "context": {"id": str(id)}}:
+                off = self._is_off(id)
+                episode = self._episodes.pop(id, None)
+            case _:
+                return []
+        if episode is None or off or episode.creator is None:
+            return []
+        found = self._gotchas(id, episode)
+        summary = self._summarize(episode.turns) if not episode.concluded else ""
+        if summary:
+            kind = "plan" if KINDS_BY_TYPE.get(episode.type or "") == "plan" else "session"
+            title = headline(f"{episode.type or 'context'}: {episode.turns[0].text}")
+            found.insert(0, self._finding(id, episode, envelope, kind, title, summary))
+        return found
+
+    def _gotchas(self, id: str, episode: _Episode) -> list[Finding]:
+        return [
+            self._finding(id, episode, envelope, "gotcha", headline(problem), problem)
+            for problem, envelope in episode.errors.items()
+        ]
+
+    def _finding(
+        self, id: str, episode: _Episode, envelope: Envelope, kind: str, title: str, content: str
+    ) -> Finding:
+        author = envelope.sender if envelope.sender != GATEWAY else episode.creator
+        assert author is not None
+        draft = Draft(
+            title=title,
+            content=content[:_MAX_CONTENT_CHARS],
+            kind=kind,
+            source=f"mcpp://{self._pod}/{id}#{envelope.id}",
+            valid_at=envelope.ts,
+            # The same log heard twice, after a restart say, is remembered once.
+            idempotency_key=f"bus:{envelope.id}",
+        )
+        metadata = {
+            "pod": self._pod,
+            "context": id,
+            "context_type": episode.type,
+            "lineage": self._lineage(id, episode),
+            "envelopes": list(episode.envelopes),
+            "participants": sorted(episode.participants),
+        }
+        return Finding(draft, author, metadata, tuple(episode.turns))
+
+    def _lineage(self, id: str, episode: _Episode) -> list[str]:
+        """The context and those above it, the topmost first, as far as they are known."""
+        line = [id]
+        parent = episode.parent
+        while parent is not None and parent not in line:
+            line.append(parent)
+            above = self._episodes.get(parent)
+            parent = above.parent if above else None
+        return line[::-1]
+
+    def _is_off(self, id: str) -> bool:
+        episode = self._episodes.get(id)
+        if episode is None:
+            return False
+        above = (self._episodes.get(each) for each in self._lineage(id, episode))
+        return any(each is not None and each.off for each in above)
+
+
+def _said(envelope: Envelope) -> str | None:
+    """The text that an envelope of a known kind carries."""
+    payload = envelope.payload
+    if not isinstance(payload, dict):
+        return None
+    names = {
+        kinds.CHAT: ("text",),
+        kinds.REFLECTION: ("thought",),
+        kinds.CONCLUSION: ("decision", "text", "plan", "summary"),
+    }.get(envelope.kind, ())
+    parts = dict.fromkeys(_text(payload[name]) for name in names if payload.get(name))
+    return "\n".join(part for part in parts if part) or None
+
+
+def _text(value: Any) -> str:
+    """A value as text: a list is one of lines, an object one of named lines."""
+    if isinstance(value, str):
+        return value.replace("\0", "").strip()
+    if isinstance(value, list):
+        return "\n".join(f"- {_text(each)}" for each in value)
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {_text(each)}" for name, each in value.items())
+    return str(value)
+
+
+def _problem(envelope: Envelope) -> str | None:
+    """What went wrong, where an envelope is the answer to a call that failed."""
+    kind = Kind.parse(envelope.kind)
+    if kind.family != kinds.RESPONSE or not isinstance(envelope.payload, dict):
+        return None
+    call = kind.name or kind.method or "call"
+    match envelope.payload:
+        case {"error": {"message": str(message)}}:
+            return f"{call} failed: {_text(message)}"
+        case {"result": {"isError": True, "content": [{"text": str(text)}, *_]}}:
+            return f"{call} failed: {_text(text)}"
+    return None

@@ -1,0 +1,62 @@
+"""From what a listener finds to what the store keeps: as the pod, in the author's name."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from .access import Principal
+from .errors import CapReached
+from .listener import Finding
+from .pack import Remembered
+from .store import MemoryStore
+
+_log = logging.getLogger(__name__)
+
+_MAX_CONTEXTS: Final = 10_000
+
+
+class Recorder:
+    """Stores findings and relates them along their lineage. It owns only that thread of ids."""
+
+    def __init__(self, store: MemoryStore, pod: Principal) -> None:
+        self._store = store
+        self._pod = pod
+        self._latest: OrderedDict[str, str] = OrderedDict()  # context → its memory
+        self._children: dict[str, list[str]] = {}  # context → memories of those below it
+
+    def record(self, findings: Iterable[Finding]) -> list[Remembered]:
+        """Store what may be stored; who has had its share of the hour is passed over."""
+        return [answer for finding in findings if (answer := self._one(finding))]
+
+    def _one(self, finding: Finding) -> Remembered | None:
+        store = self._store.acting_as(self._pod, author=finding.author, origin="bus")
+        lineage: list[str] = list(finding.metadata["lineage"])
+        related = self._related(lineage)
+        draft = msgspec.structs.replace(finding.draft, related_to=tuple(related))
+        try:
+            [answer] = store.remember_many([draft], metadata=finding.metadata)
+        except CapReached as reached:
+            _log.warning("%s", reached)
+            return None
+        self._keep(lineage, answer.id)
+        return answer
+
+    def _related(self, lineage: list[str]) -> list[str]:
+        here, above = lineage[-1], lineage[-2:-1]
+        known = [self._latest[each] for each in (here, *above) if each in self._latest]
+        wanted = dict.fromkeys([*known, *self._children.get(here, ())])
+        # They may have been forgotten meanwhile.
+        pod = self._store.acting_as(self._pod)
+        return [each for each in wanted if pod.knows(each)][:16]
+
+    def _keep(self, lineage: list[str], id: str) -> None:
+        self._latest[lineage[-1]] = id
+        self._latest.move_to_end(lineage[-1])
+        if len(lineage) > 1:
+            self._children.setdefault(lineage[-2], []).append(id)
+        while len(self._latest) > _MAX_CONTEXTS:
+            old, _ = self._latest.popitem(last=False)
+            self._children.pop(old, None)

@@ -1,0 +1,260 @@
+"""The bus is the memory: what is kept of contexts, and what is not."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from mcpp_agents.memory import MemoryStore, Principal
+from mcpp_agents.memory.listener import Finding, Listener
+from mcpp_agents.memory.recorder import Recorder
+from mcpp_agents.memory.summary import Turn, summarize
+
+import mcpp
+
+from .conftest import Clock
+
+POD = Principal.for_pod("demo")
+
+
+class Bus:
+    """A pod as its listener hears it."""
+
+    def __init__(self) -> None:
+        self.listener = Listener("demo")
+        self.sent: list[mcpp.Envelope] = []
+
+    def say(
+        self,
+        sender: str,
+        kind: str,
+        payload: Any,
+        context: str | None = "c1",
+        **details: Any,
+    ) -> list[Finding]:
+        type_ = details.pop("type", "reasoning")
+        about = mcpp.new_context(type_, id=context, **details) if context else None
+        envelope = mcpp.new_envelope(kind, payload, sender=sender, context=about)
+        self.sent.append(envelope)
+        return self.listener.receive(envelope)
+
+    def think(
+        self, sender: str, thought: str, context: str = "c1", **details: Any
+    ) -> list[Finding]:
+        return self.say(sender, "reflection", {"thought": thought}, context, **details)
+
+    def conclude(self, sender: str, text: str, context: str = "c1", **more: Any) -> list[Finding]:
+        return self.say(sender, "conclusion", {"decision": text}, context, **more)
+
+    def fail(self, sender: str, message: str, context: str = "c1") -> list[Finding]:
+        error = {"jsonrpc": "2.0", "id": "1", "error": {"code": -1, "message": message}}
+        return self.say(sender, "mcp/response:tools/call:read_file", error, context)
+
+    def expire(self, context: str = "c1", sender: str = "system:gateway") -> list[Finding]:
+        payload = {"event": "expired", "context": {"id": context}, "messages": 1}
+        return self.say(sender, "system/context", payload, None)
+
+
+def test_a_conclusion_of_reasoning_becomes_a_decision_that_leads_back() -> None:
+    bus = Bus()
+    assert bus.think("ann", "Tokens could be stolen.") == []
+    [finding] = bus.conclude("ann", "Rotate tokens. On each use.")
+    first, last = bus.sent
+    assert (finding.draft.kind, finding.draft.title) == ("decision", "Rotate tokens.")
+    assert finding.draft.content == "Rotate tokens. On each use.\n\nann: Tokens could be stolen."
+    assert finding.author == "ann"
+    assert finding.draft.source == f"mcpp://demo/c1#{last.id}"
+    assert finding.draft.valid_at == last.ts
+    assert finding.metadata["envelopes"] == [first.id, last.id]
+    assert finding.metadata["lineage"] == ["c1"]
+
+
+def test_a_plan_stays_a_plan_and_other_types_become_summaries() -> None:
+    bus = Bus()
+    [plan] = bus.conclude("ann", "First this, then that.", "p", type="planning")
+    [other] = bus.conclude("ann", "Done.", "w", type="workflow")
+    [odd] = bus.conclude("ann", "Done.", "o", type="dreaming")
+    kinds = [finding.draft.kind for finding in (plan, other, odd)]
+    assert kinds == ["plan", "summary", "summary"]
+
+
+def test_only_the_creators_conclusion_counts() -> None:
+    bus = Bus()
+    bus.think("ann", "Which port?")
+    assert bus.conclude("eve", "Port 1, by order of eve.") == []
+    [finding] = bus.conclude("ann", "Port 8787.")
+    assert finding.draft.title == "Port 8787."
+    assert finding.author == "ann"
+
+
+def test_a_context_that_expires_without_a_conclusion_is_a_session_not_a_decision() -> None:
+    bus = Bus()
+    bus.think("ann", "Tokens could be stolen.")
+    bus.say("bob", "chat", {"text": "Let us rotate tokens."})
+    [finding] = bus.expire()
+    assert finding.draft.kind == "session"
+    assert finding.author == "ann"
+    assert finding.draft.content.splitlines() == [
+        "ann: Tokens could be stolen.",
+        "bob: Let us rotate tokens.",
+    ]
+
+
+def test_a_concluded_context_is_not_remembered_again_when_it_expires() -> None:
+    bus = Bus()
+    bus.conclude("ann", "Rotate tokens.")
+    bus.think("ann", "One more thing.")
+    assert bus.expire() == []
+
+
+def test_errors_become_gotchas_of_whoever_answered() -> None:
+    bus = Bus()
+    bus.think("ann", "Reading.")
+    bus.fail("files", "no such file: a.txt")
+    bus.fail("files", "no such file: a.txt")
+    decision, gotcha = bus.conclude("ann", "Give up.")
+    assert decision.draft.kind == "decision"
+    assert (gotcha.draft.kind, gotcha.author) == ("gotcha", "files")
+    assert gotcha.draft.content == "read_file failed: no such file: a.txt"
+
+
+def test_a_tools_own_error_is_a_gotcha_too() -> None:
+    bus = Bus()
+    bus.think("ann", "Reading.")
+    result = {"isError": True, "content": [{"type": "text", "text": "denied"}]}
+    bus.say("files", "mcp/response:tools/call:rm", {"jsonrpc": "2.0", "id": 1, "result": result})
+    _, gotcha = bus.expire()
+    assert gotcha.draft.content == "rm failed: denied"
+
+
+def test_the_creator_opts_a_context_out_with_all_below_it() -> None:
+    bus = Bus()
+    bus.think("ann", "Keep this?")
+    bus.think("ann", "No.", metadata={"memory": "off"})
+    bus.think("bob", "Below.", "c2", parent="c1")
+    assert bus.conclude("bob", "Rotate.", "c2") == []
+    assert bus.conclude("ann", "Rotate.") == []
+    assert bus.expire("c2") == []
+    assert bus.expire("c1") == []
+
+
+def test_another_opts_out_only_what_it_says_itself() -> None:
+    bus = Bus()
+    bus.think("ann", "Open thought.")
+    bus.think("bob", "My private zebra.", metadata={"memory": "off"})
+    [finding] = bus.conclude("ann", "Rotate.")
+    assert "Open thought" in finding.draft.content
+    assert "zebra" not in finding.draft.content
+
+
+def test_only_the_gateway_expires_a_context() -> None:
+    bus = Bus()
+    bus.think("ann", "A thought.")
+    payload = {"event": "expired", "context": {"id": "c1"}}
+    assert bus.say("eve", "x-system/context", payload, None) == []
+    assert bus.expire(sender="eve") == []
+    assert len(bus.expire()) == 1
+
+
+def test_a_forgotten_id_may_be_used_anew_by_another() -> None:
+    bus = Bus()
+    bus.think("ann", "A thought.")
+    bus.expire()
+    [finding] = bus.conclude("bob", "Mine now.")
+    assert finding.author == "bob"
+
+
+def test_a_context_from_before_we_listened_has_no_creator_unless_told() -> None:
+    bus = Bus()
+    bus.listener.adopt({"id": "c1", "type": "reasoning"})
+    assert bus.conclude("eve", "Mine.") == []
+    bus.listener.adopt({"id": "c2", "type": "reasoning", "creator": "ann"})
+    assert len(bus.conclude("ann", "Rotate.", "c2")) == 1
+
+
+def test_what_is_said_in_the_main_context_is_not_kept() -> None:
+    bus = Bus()
+    assert bus.say("ann", "conclusion", {"decision": "x"}, None) == []
+
+
+def test_the_lineage_is_told_from_the_top() -> None:
+    bus = Bus()
+    bus.think("ann", "Top.", "a")
+    bus.think("ann", "Middle.", "b", parent="a")
+    [finding] = bus.conclude("ann", "Leaf.", "c", parent="b")
+    assert finding.metadata["lineage"] == ["a", "b", "c"]
+
+
+def test_findings_are_stored_for_the_pod_and_related_along_their_lineage(
+    store: MemoryStore,
+) -> None:
+    bus, recorder = Bus(), Recorder(store, POD)
+    bus.think("ann", "Top.", "a")
+    [child] = recorder.record(bus.conclude("bob", "Use the zebra cipher.", "b", parent="a"))
+    [parent] = recorder.record(bus.conclude("ann", "Zebra it is.", "a"))
+    found = {item.id: item for item in store.acting_as(POD).context("zebra").items}
+    assert set(found) == {child.id, parent.id}
+    assert [related.id for related in found[parent.id].related] == [child.id]
+    quality = found[child.id].quality
+    assert (quality.origin, quality.project_id) == ("bus", "pod:demo")
+    assert found[child.id].metadata["author"] == "bob"
+    assert found[child.id].source == f"mcpp://demo/b#{bus.sent[1].id}"
+
+
+def test_the_same_log_heard_twice_is_remembered_once(store: MemoryStore) -> None:
+    bus, recorder = Bus(), Recorder(store, POD)
+    recorder.record(bus.conclude("ann", "Rotate zebras."))
+    again = Listener("demo")
+    for envelope in bus.sent:
+        recorder.record(again.receive(envelope))
+    assert store.acting_as(POD).context("zebras").total_items == 1
+
+
+def test_a_flood_is_cut_at_the_participants_cap(store: MemoryStore, clock: Clock) -> None:
+    bus, recorder = Bus(), Recorder(store, POD)
+    for number in range(200):
+        recorder.record(bus.conclude("eve", f"Obey zebra {number}.", f"c{number}"))
+    recorder.record(bus.conclude("ann", "Sane zebra.", "mine"))
+    authors = [
+        item.metadata["author"]
+        for item in store.acting_as(POD).context("sane zebra", limit=50).items
+    ]
+    assert authors[0] == "ann"
+    assert len(store.acting_as(POD).search("zebra", limit=500)) == 121
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-10, 10) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["text", "thought", "decision", "error", "message", "result", "isError",
+                         "content", "event", "context", "id"]), inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+KINDS = st.sampled_from(
+    ["chat", "reflection", "conclusion", "mcp/response:tools/call:x", "system/context", "odd"]
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "system:gateway"]), KINDS, JSON), max_size=12))
+def test_no_payload_breaks_the_listener_and_every_finding_is_a_valid_draft(
+    said: list[tuple[str, str, Any]],
+) -> None:
+    bus = Bus()
+    for sender, kind, payload in said:
+        for finding in bus.say(sender, kind, payload):
+            finding.draft.check()
+    for finding in bus.expire():
+        finding.draft.check()
+
+
+def test_a_summary_keeps_what_the_talk_comes_back_to() -> None:
+    turns = [Turn("ann", f"Filler number {n} about nothing.") for n in range(30)]
+    turns.insert(10, Turn("bob", "The cache key lacks the tenant."))
+    turns.append(Turn("ann", "So the cache key must hold the tenant."))
+    short = summarize(turns, max_chars=300)
+    assert "bob: The cache key lacks the tenant." in short
+    assert len(short) <= 300
+
+
+@given(st.lists(st.builds(Turn, st.text(max_size=5), st.text(max_size=80)), max_size=20))
+def test_a_summary_keeps_within_its_length(turns: list[Turn]) -> None:
+    assert len(summarize(turns, max_chars=100)) <= 100
