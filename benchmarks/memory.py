@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcpp_agents.memory import Draft, MemoryStore
-from mcpp_agents.memory.embedding import NAMES, Embedder, load
+from mcpp_agents.memory.embedding import NAMES, load
 from mcpp_agents.memory.vocabulary import INTENTS, KINDS
 
 _BATCH = 1_000
@@ -37,16 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         with MemoryStore.open(path, embedder=embedder) as store:
             rate = _store(store, language, options.memories)
             print(f"remember, in bulk      {rate:10,.0f} /s, found by words at once")
-        if embedder:
-            rate = _embed(path, embedder)
-            print(f"embedded, in background{rate:10,.0f} /s by {embedder.model}")
-        with MemoryStore.open(path, embedder=embedder) as store:
+            start = time.perf_counter()
+            store.embed_pending()
+            if embedder:
+                waited = time.perf_counter() - start
+                print(f"last vector            {waited:10,.1f} s later, by {embedder.model}")
             times = _packs(store, language, options.packs)
         size = path.stat().st_size
     p50, p95 = times[len(times) // 2], times[int(len(times) * 0.95)]
     print(f"pack of 24 from {options.memories:,}: p50 {p50:.1f} ms, p95 {p95:.1f} ms")
     print(f"file                   {size / 1e6:10,.0f} MB")
-    return 0 if p95 <= 50 else 1
+    return 0 if rate >= 2_000 and p95 <= 50 else 1
 
 
 class Language:
@@ -90,13 +91,6 @@ def _store(store: MemoryStore, language: Language, count: int) -> float:
         store.remember_many(drafts)
         spent += time.perf_counter() - start
     return count / spent
-
-
-def _embed(path: Path, embedder: Embedder) -> float:
-    with MemoryStore.open(path, embedder=embedder) as store:
-        start = time.perf_counter()
-        pending = store.embed_pending()
-        return pending / (time.perf_counter() - start)
 
 
 def _packs(store: MemoryStore, language: Language, count: int) -> list[float]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .access import Principal, View, view_of
 from .drafts import PackRequest
-from .engine import Engine, Item, Matches, Neighbour
+from .engine import Engine, Item, Matches, Neighbour, Outline
 from .markdown import render
 from .pack import ContextPack, PackItem, PackSection, Quality, RelatedItem
 from .ranking import Candidate, Relevance, choose, fuse, newest_relevance, shape, strength
@@ -57,28 +57,32 @@ class Compiler:
         matches, relevances = self._weigh(request.goal, query, view, layer.candidates)
         candidates = self._candidates(request.intent, relevances, view, layer, now)
         chosen = choose(candidates, intent=request.intent, limit=limit)
-        evidence = self._engine.evidence(query, [c.item.seq for c in chosen])
-        neighbours = self._neighbours(chosen, view)
+        items = self._engine.fetch([c.seq for c in chosen], view)
+        chosen = [c for c in chosen if c.seq in items]  # another process may forget meanwhile
+        evidence = self._engine.evidence(query, list(items))
+        neighbours = self._neighbours(list(items), view)
         scale = strength(chosen, evidence, query, matches.rarity)
-        items = [
+        packed = [
             _pack_item(
+                items[candidate.seq],
                 candidate,
                 why=reason(
+                    items[candidate.seq],
                     candidate,
-                    evidence[candidate.item.seq],
+                    evidence=evidence[candidate.seq],
                     matches=matches,
-                    better=chosen[:place],
-                    contradicted_by=_contradictors(neighbours[candidate.item.seq]),
+                    better=[items[other.seq] for other in chosen[:place]],
+                    contradicted_by=_contradictors(neighbours[candidate.seq]),
                     now=now,
                 ),
                 score=round(candidate.score * scale, 4),
                 excerpt_chars=layer.excerpt_chars,
-                neighbours=neighbours[candidate.item.seq],
+                neighbours=neighbours[candidate.seq],
                 related_limit=_related_limit(request),
             )
             for place, candidate in enumerate(chosen)
         ]
-        return _pack(request, query, items)
+        return _pack(request, query, packed)
 
     def rank(
         self, request: PackRequest, principal: Principal, limit: int
@@ -110,24 +114,24 @@ class Compiler:
         layer: Layer,
         now: float,
     ) -> list[Candidate]:
-        def candidate(item: Item, relevance: Relevance, *, newest: bool = False) -> Candidate:
-            score = shape(item, relevance, intent=intent, layer=layer, now=now)
-            return Candidate(item, relevance, score, newest)
+        def candidate(outline: Outline, relevance: Relevance, *, newest: bool = False) -> Candidate:
+            score = shape(outline, relevance, intent=intent, layer=layer, now=now)
+            return Candidate(outline, relevance, score, newest)
 
         # Vectors may be of items that are superseded, forgotten or of another domain.
-        items = self._engine.fetch(list(relevances), view)
-        found = [candidate(item, relevances[seq]) for seq, item in items.items()]
+        outlines = self._engine.outline(list(relevances), view)
+        found = [candidate(outline, relevances[outline.seq]) for outline in outlines]
         best = max((c.score for c in found), default=0.0)
         found = [c for c in found if c.score > 0 and c.score >= layer.floor * best]
         if layer.newest:
-            known = {c.item.seq for c in found}
-            for item in self._engine.newest(view, _AT_HAND, layer.newest):
-                if item.seq not in known:
-                    found.append(candidate(item, newest_relevance(), newest=True))
+            known = {c.seq for c in found}
+            for outline in self._engine.newest(view, _AT_HAND, layer.newest):
+                if outline.seq not in known:
+                    found.append(candidate(outline, newest_relevance(), newest=True))
         return found
 
-    def _neighbours(self, chosen: Sequence[Candidate], view: View) -> dict[int, list[Neighbour]]:
-        found: dict[int, list[Neighbour]] = {c.item.seq: [] for c in chosen}
+    def _neighbours(self, seqs: Sequence[int], view: View) -> dict[int, list[Neighbour]]:
+        found: dict[int, list[Neighbour]] = {seq: [] for seq in seqs}
         for neighbour in self._engine.neighbours(list(found), view):
             found[neighbour.of].append(neighbour)
         return found
@@ -148,6 +152,7 @@ def _contradictors(neighbours: Sequence[Neighbour]) -> list[Item]:
 
 
 def _pack_item(
+    item: Item,
     candidate: Candidate,
     *,
     why: str,
@@ -156,7 +161,6 @@ def _pack_item(
     neighbours: Sequence[Neighbour],
     related_limit: int,
 ) -> PackItem:
-    item = candidate.item
     quality = Quality(
         origin=item.origin,
         source=item.source,
@@ -177,7 +181,7 @@ def _pack_item(
         reason=why,
         source=item.source,
         quality=quality,
-        metadata=_metadata(candidate, _contradictors(neighbours), cut=cut),
+        metadata=_metadata(item, candidate.relevance, _contradictors(neighbours), cut=cut),
         related=[
             RelatedItem(
                 id=n.item.id,
@@ -191,8 +195,9 @@ def _pack_item(
     )
 
 
-def _metadata(candidate: Candidate, contradictors: Sequence[Item], *, cut: bool) -> dict[str, Any]:
-    item, relevance = candidate.item, candidate.relevance
+def _metadata(
+    item: Item, relevance: Relevance, contradictors: Sequence[Item], *, cut: bool
+) -> dict[str, Any]:
     facts = {
         **item.metadata,
         "author": item.author,

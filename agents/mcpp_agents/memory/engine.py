@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from .access import View
+from .drafts import seconds_of
 from .terms import Pair, Query
 
 
@@ -39,6 +40,19 @@ class Item:
     idempotency_key: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     seq: int = 0
+
+    @property
+    def since(self) -> float:
+        """When it became true, or was stored."""
+        return seconds_of(self.valid_at) if self.valid_at else self.created_at
+
+
+class Outline(NamedTuple):
+    """As much of an item as choosing takes."""
+
+    seq: int
+    kind: str
+    since: float  # when it became true, or was stored
 
 
 class Link(NamedTuple):
@@ -122,8 +136,11 @@ class Engine(Protocol):
     def find(self, ids: Sequence[str], view: View | None) -> dict[str, Item]:
         """Items by id, superseded ones too; a view of None sees all."""
 
-    def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
+    def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
         """Those of the items that are in the view and not superseded."""
+
+    def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
+        """The same, whole."""
 
     def keyed(self, principal: str, author: str | None, key: str) -> Item | None:
         """What was stored under an idempotency key."""
@@ -137,7 +154,7 @@ class Engine(Protocol):
     def evidence(self, query: Query, seqs: Sequence[int]) -> dict[int, Evidence]:
         """What in these items matched."""
 
-    def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Item]:
+    def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Outline]:
         """The latest items of these kinds, inside the view."""
 
     def neighbours(self, seqs: Sequence[int], view: View) -> list[Neighbour]:

@@ -6,9 +6,8 @@ out again, and Lucene's, which never reaches zero, is put in its place.
 
 Reading the rows of a term takes 0.1 µs a row, scoring them 1 µs and more, so that common words
 alone could cost a pack its 50 ms. Hence the rarest terms choose the candidates, as many as a
-budget of rows allows, and among these the commoner ones only count as present, which is what BM25
-says of one mention in a row of average length. While all rows fit the budget, as in most files,
-this is plain BM25.
+budget of rows allows, and the commoner ones are scored among these only. While all rows fit the
+budget, as in most files, nothing is lost.
 """
 
 import json
@@ -58,7 +57,7 @@ class WordIndex:
 
     def match(self, query: Query, within: Within, limit: int) -> Matches:
         """The best rows inside a view."""
-        total = self._all("SELECT count(*) FROM memory")[0][0]
+        total = self._all("SELECT items FROM tally")[0][0]
         counts = {term: self._count(_quoted(term)) for term in query.terms}
         rarity = {term: _rarity(total, count) for term, count in counts.items() if count}
         ordered = sorted(rarity, key=counts.__getitem__)
@@ -74,8 +73,8 @@ class WordIndex:
             budget *= 8  # too few of those rows were inside the view
         chosen = sorted(words, key=lambda seq: (-words[seq], -seq))[: limit * 2]
         for term in ordered[scored:]:
-            for seq in self._holding(_quoted(term), chosen):
-                words[seq] += rarity[term]
+            for seq, points in self._bm25_among(_quoted(term), chosen):
+                words[seq] += weights[term] * points
         best = sorted(chosen, key=lambda seq: (-words[seq], -seq))[:limit]
         known = [p for p in query.pairs if p.first in rarity and p.second in rarity]
         return Matches(
@@ -118,8 +117,16 @@ class WordIndex:
             *values,
         )
 
-    def _holding(self, expression: str, seqs: Sequence[int]) -> list[int]:
+    def _bm25_among(self, expression: str, seqs: Sequence[int]) -> list[Any]:
         # The plus keeps SQLite from looking up each row by itself, which is slower.
+        return self._all(
+            f"SELECT rowid, -bm25(memory_index, {_WEIGHTS}) FROM memory_index"
+            " WHERE memory_index MATCH ? AND +rowid IN (SELECT value FROM json_each(?))",
+            expression,
+            json.dumps(list(seqs)),
+        )
+
+    def _holding(self, expression: str, seqs: Sequence[int]) -> list[int]:
         rows = self._all(
             "SELECT rowid FROM memory_index WHERE memory_index MATCH ?"
             " AND +rowid IN (SELECT value FROM json_each(?))",

@@ -1,16 +1,8 @@
 """The bus is the memory: what to keep of the contexts in a pod.
 
 A `Listener` is fed a pod's envelopes in their order and answers with what to remember. It does no
-I/O and knows no clock, so every rule is testable without a pod:
-
-M-30  A conclusion counts only if its context's creator sent it: nobody concludes for another.
-M-31  A concluded context becomes one memory, of the kind that its type asks for; one that expires
-      without a conclusion becomes a summary, because nothing was decided.
-M-32  Errors in a context become gotchas, in the name of whoever answered with them.
-M-33  `metadata.memory: "off"` by the creator drops the context and those below it; by another, what
-      the other said.
-M-34  A memory leads back: its source names the context and the envelope, its metadata the lineage.
-M-35  What is kept of a live context is bounded, and so are the contexts.
+I/O and knows no clock, so every rule (M-30 to M-34 of spec/memory.md) is testable without a pod.
+What it keeps of a live context is bounded, and so is their number.
 """
 
 from collections import OrderedDict
@@ -101,7 +93,7 @@ class Listener:
         if envelope.sender == self._participant:
             return []
         episode = self._episode(envelope)
-        if envelope.context.metadata.get("memory") == "off":
+        if envelope.context.metadata.get("memory") == "off":  # M-33
             if envelope.sender == episode.creator:
                 episode.off = True
                 episode.turns.clear()
@@ -110,6 +102,7 @@ class Listener:
         if self._is_off(envelope.context.id):
             return []
         self._hear(episode, envelope)
+        # M-30: nobody concludes another's reasoning.
         if envelope.kind == kinds.CONCLUSION and envelope.sender == episode.creator:
             return self._concluded(envelope.context.id, episode, envelope)
         return []

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .drafts import seconds_of
-from .engine import Evidence, Item, Matches
+from .engine import Evidence, Matches, Outline
 from .terms import Query
 from .vocabulary import Intent, Layer, emphasis, facet_of
 
@@ -46,14 +45,18 @@ class Relevance:
 class Candidate:
     """An item on its way into a pack. Its score still lacks the pack's strength."""
 
-    item: Item
+    outline: Outline
     relevance: Relevance
     score: float
     newest: bool = False
 
     @property
+    def seq(self) -> int:
+        return self.outline.seq
+
+    @property
     def facet(self) -> str:
-        return facet_of(self.item.kind)
+        return facet_of(self.outline.kind)
 
 
 def fuse(
@@ -83,10 +86,13 @@ def fuse(
     return found
 
 
-def shape(item: Item, relevance: Relevance, *, intent: Intent, layer: Layer, now: float) -> float:
+def shape(
+    outline: Outline, relevance: Relevance, *, intent: Intent, layer: Layer, now: float
+) -> float:
     """The score of an item: relevance, with the intent's factor and age's, each once."""
-    faded: float = 1 - 0.5 ** (age_seconds(item, now) / _HALF_LIFE_SECONDS)
-    factor = emphasis(intent, facet_of(item.kind)).factor
+    age = max(0.0, now - outline.since)
+    faded: float = 1 - 0.5 ** (age / _HALF_LIFE_SECONDS)
+    factor = emphasis(intent, facet_of(outline.kind)).factor
     return relevance.fused * factor * (1 - layer.recency * faded)
 
 
@@ -101,7 +107,7 @@ def choose(candidates: Iterable[Candidate], *, intent: Intent, limit: int) -> li
     Each facet may first fill its share with good items; what room is left goes to the best of the
     rest, so that a store of one facet fills the pack as a plain ranking would.
     """
-    ranked = sorted(candidates, key=lambda c: (-c.score, -c.item.seq))
+    ranked = sorted(candidates, key=lambda c: (-c.score, -c.seq))
     if len(ranked) <= limit:
         return ranked
     floor = _SHARE_FLOOR * ranked[0].score
@@ -116,7 +122,7 @@ def choose(candidates: Iterable[Candidate], *, intent: Intent, limit: int) -> li
         else:
             left.append(candidate)
     taken += left[: limit - len(taken)]
-    return sorted(taken, key=lambda c: (-c.score, -c.item.seq))
+    return sorted(taken, key=lambda c: (-c.score, -c.seq))
 
 
 def strength(
@@ -131,14 +137,8 @@ def strength(
     whole = sum(rarity.get(term, average) for term in query.terms) or 1.0
     best = 0.0
     for candidate in chosen:
-        held = evidence[candidate.item.seq].terms
+        held = evidence[candidate.seq].terms
         covered = sum(rarity.get(term, average) for term in held) / whole
         best = max(best, covered, candidate.relevance.cosine or 0.0)
     # What only stands beside a match, or is only new, is weak but not nothing.
     return min(1.0, max(best, _LEAST_STRENGTH))
-
-
-def age_seconds(item: Item, now: float) -> float:
-    """How long ago an item became true, or was stored."""
-    since = seconds_of(item.valid_at) if item.valid_at else item.created_at
-    return max(0.0, now - since)

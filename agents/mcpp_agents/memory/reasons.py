@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from .engine import Evidence, Item, Matches
-from .ranking import Candidate, age_seconds
+from .ranking import Candidate
 
 _MAX_TERMS: Final = 4
 _MAX_TITLE_CHARS: Final = 60
@@ -16,16 +16,16 @@ _UNITS: Final = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("
 
 
 def reason(
+    item: Item,
     candidate: Candidate,
-    evidence: Evidence,
     *,
+    evidence: Evidence,
     matches: Matches,
-    better: Sequence[Candidate],
+    better: Sequence[Item],
     contradicted_by: Iterable[Item],
     now: float,
 ) -> str:
     """The sentence for one item; `better` are those that stand before it in the pack."""
-    item = candidate.item
     parts = []
     if evidence.terms:
         parts.append(f"matches {_quoted(_shown(item, evidence, matches))}")
@@ -36,11 +36,11 @@ def reason(
         parts.append(f"close in meaning ({cosine:.2f})")
     if candidate.newest:
         parts.append(f"the latest {item.kind}")
-    if kin := next((other.item for other in better if _same_context(other.item, item)), None):
+    if kin := next((other for other in better if _same_context(other, item)), None):
         verb = "decided in" if candidate.facet == "decisions" else "from"
         parts.append(f"{verb} the same context as {_quoted([_title(kin)])}")
     parts += [f"contradicted by {_quoted([_title(other)])}" for other in contradicted_by]
-    parts.append(age(age_seconds(item, now)))
+    parts.append(age(now - item.since))
     return ", ".join(parts)
 
 

@@ -9,7 +9,9 @@ from .errors import MemoryFault
 VERSION: Final = 1
 
 # The index is external-content: it keeps no second copy of the text. Its columns and their weights
-# (sqlite.py) go together. `near` holds the neighbours' text, `grams` the unspaced scripts' pairs.
+# (fts.py) go together. `near` holds the neighbours' text, `grams` the unspaced scripts' pairs.
+# `since` is when an item became true; `tally` counts the items, which SQLite would do by reading
+# all of them; `more` holds what no query asks for.
 _TABLES: Final = """
 CREATE TABLE scope (
     id INTEGER PRIMARY KEY,
@@ -28,6 +30,7 @@ CREATE TABLE memory (
     grams TEXT NOT NULL,
     domain TEXT,
     created_at REAL NOT NULL,
+    since REAL NOT NULL,
     principal TEXT NOT NULL,
     author TEXT,
     origin TEXT NOT NULL,
@@ -59,6 +62,10 @@ CREATE TABLE vector (
     data BLOB NOT NULL,
     UNIQUE (model, seq)
 );
+CREATE TABLE tally (
+    items INTEGER NOT NULL
+);
+INSERT INTO tally VALUES (0);
 CREATE TABLE audit (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     at REAL NOT NULL,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from .access import View
-from .engine import AuditEntry, Embedded, Evidence, Item, Link, Matches, Neighbour
+from .engine import AuditEntry, Embedded, Evidence, Item, Link, Matches, Neighbour, Outline
 from .fts import Within, WordIndex
 from .schema import connect
 from .terms import Query, grams
@@ -85,6 +85,7 @@ class SqliteEngine:
             ],
         )
         self._words.add(first, seq)
+        self._connection.execute("UPDATE tally SET items = items + ?", [len(rows)])
         for link in links:
             self._link(link)
 
@@ -99,6 +100,7 @@ class SqliteEngine:
         self._connection.execute("DELETE FROM relation WHERE ? IN (source, target)", [seq])
         self._connection.execute("DELETE FROM vector WHERE seq = ?", [seq])
         self._connection.execute("DELETE FROM memory WHERE seq = ?", [seq])
+        self._connection.execute("UPDATE tally SET items = items - 1")
         # What it lent to its neighbours must go too, or it would still be found there.
         for order, side in (("DESC", "<"), ("ASC", ">")):
             found = self._connection.execute(
@@ -137,6 +139,16 @@ class SqliteEngine:
         )
         return {item.seq: item for item in map(_item, rows)}
 
+    def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
+        where, values = self._within(view)
+        rows = self._all(
+            "SELECT m.seq, m.kind, m.since FROM memory m WHERE m.seq IN"
+            f" (SELECT value FROM json_each(?)) AND m.superseded = 0{where}",
+            json.dumps(list(seqs)),
+            *values,
+        )
+        return [Outline(*row) for row in rows]
+
     def keyed(self, principal: str, author: str | None, key: str) -> Item | None:
         rows = self._all(
             f"SELECT {_COLUMNS} {_FROM} WHERE m.principal = ? AND coalesce(m.author, '') = ?"
@@ -156,16 +168,17 @@ class SqliteEngine:
         )
         return int(row[0])
 
-    def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Item]:
+    def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Outline]:
         where, values = self._within(view)
         rows = self._all(
-            f"SELECT {_COLUMNS} {_FROM} WHERE m.kind IN (SELECT value FROM json_each(?))"
-            f" AND m.superseded = 0{where} ORDER BY m.seq DESC LIMIT ?",
+            "SELECT m.seq, m.kind, m.since FROM memory m WHERE m.kind IN"
+            f" (SELECT value FROM json_each(?)) AND m.superseded = 0{where}"
+            " ORDER BY m.seq DESC LIMIT ?",
             json.dumps(list(kinds)),
             *values,
             limit,
         )
-        return [_item(row) for row in rows]
+        return [Outline(*row) for row in rows]
 
     def neighbours(self, seqs: Sequence[int], view: View) -> list[Neighbour]:
         where, values = self._within(view)
@@ -306,7 +319,7 @@ class SqliteEngine:
 
 
 _STORED: Final = (
-    "id", "kind", "title", "content", "keys", "grams", "domain", "created_at", "principal",
+    "id", "kind", "title", "content", "keys", "grams", "domain", "created_at", "since", "principal",
     "author", "origin", "idempotency_key", "more",
 )  # fmt: skip
 
@@ -322,6 +335,7 @@ def _stored(item: Item) -> tuple[Any, ...]:
         grams(f"{item.title}\n{item.content}\n{keys}"),
         item.domain and item.domain.casefold(),
         item.created_at,
+        item.since,
         item.principal,
         item.author,
         item.origin,

@@ -56,8 +56,9 @@ class VectorIndex:
             if not self._count:
                 return {}
             cosines = self._matrix[: self._count] @ query
-            inside = np.isin(self._scopes[: self._count], list(scopes))
-            places = np.flatnonzero(inside)
+            allowed = np.zeros(int(self._scopes.max()) + 1, np.bool_)
+            allowed[[scope for scope in scopes if scope < len(allowed)]] = True
+            places = np.flatnonzero(allowed[self._scopes[: self._count]])
             if len(places) > limit:
                 best = np.argpartition(cosines[places], -limit)[-limit:]
                 places = places[best]

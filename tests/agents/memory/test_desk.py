@@ -68,6 +68,7 @@ def test_private_items_and_diaries_never_reach_the_bus(desk: Desk, store: Memory
 
 
 def test_what_is_not_addressed_to_memory_alone_is_not_served(desk: Desk) -> None:
+    """M-36"""
     params = {"name": "context", "arguments": {"goal": "x"}}
     for to in (None, (), ("other",), ("memory", "other")):
         assert desk.answer(request("tools/call", params, to=to)) is None
@@ -85,6 +86,7 @@ def test_what_is_not_addressed_to_memory_alone_is_not_served(desk: Desk) -> None
 def test_a_kind_that_belies_its_payload_is_refused(
     desk: Desk, kind: str, method: str, name: str
 ) -> None:
+    """M-36"""
     answer = desk.answer(request(method, {"name": name, "arguments": {}}, kind=kind))
     assert answer is not None
     assert answer.payload["error"]["code"] == -32600

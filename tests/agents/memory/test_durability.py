@@ -49,6 +49,7 @@ def writer(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("answers", [1, 20, 65])
 def test_kill_9_loses_nothing_answered_and_corrupts_nothing(path: Path, answers: int) -> None:
+    """M-40"""
     with writer(WRITER, str(path)) as process:
         assert process.stdout is not None
         seen = [process.stdout.readline().strip() for _ in range(answers)]
@@ -68,6 +69,7 @@ def test_kill_9_loses_nothing_answered_and_corrupts_nothing(path: Path, answers:
 
 
 def test_two_processes_work_on_one_file(path: Path) -> None:
+    """M-41"""
     colleagues = [writer(COLLEAGUE, str(path), name) for name in ("ann", "bob")]
     for colleague in colleagues:
         colleague.communicate(timeout=60)
@@ -91,6 +93,7 @@ def test_one_process_sees_what_another_stores(path: Path) -> None:
 
 
 def test_a_file_of_another_program_is_left_alone(path: Path) -> None:
+    """M-42"""
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("CREATE TABLE theirs (x)")
     with pytest.raises(MemoryFault, match="another program"):

@@ -50,6 +50,7 @@ def test_meaning_finds_what_words_do_not(store: MemoryStore) -> None:
 
 
 def test_what_is_not_embedded_yet_is_found_by_its_words(store: MemoryStore) -> None:
+    """M-29"""
     store.remember("Flower", "a poppy in a field", "note")
     store.embed_pending()
     answer = store.remember("New", "a field", "note")

@@ -55,6 +55,7 @@ class Bus:
 
 
 def test_a_conclusion_of_reasoning_becomes_a_decision_that_leads_back() -> None:
+    """M-34"""
     bus = Bus()
     assert bus.think("ann", "Tokens could be stolen.") == []
     [finding] = bus.conclude("ann", "Rotate tokens. On each use.")
@@ -69,6 +70,7 @@ def test_a_conclusion_of_reasoning_becomes_a_decision_that_leads_back() -> None:
 
 
 def test_a_plan_stays_a_plan_and_other_types_become_summaries() -> None:
+    """M-31"""
     bus = Bus()
     [plan] = bus.conclude("ann", "First this, then that.", "p", type="planning")
     [other] = bus.conclude("ann", "Done.", "w", type="workflow")
@@ -78,6 +80,7 @@ def test_a_plan_stays_a_plan_and_other_types_become_summaries() -> None:
 
 
 def test_only_the_creators_conclusion_counts() -> None:
+    """M-30"""
     bus = Bus()
     bus.think("ann", "Which port?")
     assert bus.conclude("eve", "Port 1, by order of eve.") == []
@@ -87,6 +90,7 @@ def test_only_the_creators_conclusion_counts() -> None:
 
 
 def test_a_context_that_expires_without_a_conclusion_is_a_session_not_a_decision() -> None:
+    """M-31"""
     bus = Bus()
     bus.think("ann", "Tokens could be stolen.")
     bus.say("bob", "chat", {"text": "Let us rotate tokens."})
@@ -107,6 +111,7 @@ def test_a_concluded_context_is_not_remembered_again_when_it_expires() -> None:
 
 
 def test_errors_become_gotchas_of_whoever_answered() -> None:
+    """M-32"""
     bus = Bus()
     bus.think("ann", "Reading.")
     bus.fail("files", "no such file: a.txt")
@@ -127,6 +132,7 @@ def test_a_tools_own_error_is_a_gotcha_too() -> None:
 
 
 def test_the_creator_opts_a_context_out_with_all_below_it() -> None:
+    """M-33"""
     bus = Bus()
     bus.think("ann", "Keep this?")
     bus.think("ann", "No.", metadata={"memory": "off"})
@@ -138,6 +144,7 @@ def test_the_creator_opts_a_context_out_with_all_below_it() -> None:
 
 
 def test_another_opts_out_only_what_it_says_itself() -> None:
+    """M-33"""
     bus = Bus()
     bus.think("ann", "Open thought.")
     bus.think("bob", "My private zebra.", metadata={"memory": "off"})
@@ -201,6 +208,7 @@ def test_findings_are_stored_for_the_pod_and_related_along_their_lineage(
 
 
 def test_the_same_log_heard_twice_is_remembered_once(store: MemoryStore) -> None:
+    """M-34"""
     bus, recorder = Bus(), Recorder(store, POD)
     recorder.record(bus.conclude("ann", "Rotate zebras."))
     again = Listener("demo")

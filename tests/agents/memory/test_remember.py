@@ -27,6 +27,7 @@ def test_memories_outlive_the_store(path: Path) -> None:
 
 
 def test_an_idempotency_key_stores_once(store: MemoryStore) -> None:
+    """M-02"""
     first = store.remember("One", "apple", "note", idempotency_key="k")
     again = store.remember("One", "apple", "note", idempotency_key="k")
     assert (again.id, first.created, again.created) == (first.id, True, False)
@@ -46,6 +47,7 @@ def test_an_idempotency_key_belongs_to_its_principal(store: MemoryStore) -> None
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(store: MemoryStore) -> None:
+    """M-01"""
     good = Draft(title="Good", content="apple", kind="note")
     bad = Draft(title="Bad", content="apple", kind="note", related_to=("mem_none",))
     with pytest.raises(UnknownMemory):
@@ -54,6 +56,7 @@ def test_a_batch_is_kept_whole_or_not_at_all(store: MemoryStore) -> None:
 
 
 def test_superseded_items_no_longer_come_up(store: MemoryStore) -> None:
+    """M-05"""
     old = store.remember("Old port", "The port is 80", "fact")
     store.remember("New port", "The port is 8787", "fact", related_to=[f"supersedes:{old.id}"])
     [item] = store.context("port").items
@@ -62,6 +65,7 @@ def test_superseded_items_no_longer_come_up(store: MemoryStore) -> None:
 
 
 def test_forgetting_what_supersedes_brings_the_older_back(store: MemoryStore) -> None:
+    """M-05"""
     old = store.remember("Old port", "The port is 80", "fact")
     new = store.remember("New port", "The port is 1", "fact", related_to=[f"supersedes:{old.id}"])
     store.forget(new.id)
@@ -69,6 +73,7 @@ def test_forgetting_what_supersedes_brings_the_older_back(store: MemoryStore) ->
 
 
 def test_contradicted_items_say_so(store: MemoryStore) -> None:
+    """M-06"""
     first = store.remember("Ports", "The port is open", "fact")
     second = store.remember(
         "Firewall", "The port is closed", "fact", related_to=[f"contradicts:{first.id}"]
@@ -94,6 +99,7 @@ def test_relations_are_seen_from_both_ends(store: MemoryStore, how: str) -> None
 
 
 def test_a_bare_id_is_a_plain_relation(store: MemoryStore) -> None:
+    """M-04"""
     first = store.remember("First", "apple", "note")
     store.remember("Second", "pear", "note", related_to=[first.id])
     [pear] = store.context("pear").items
@@ -117,6 +123,7 @@ def test_distinct_items_with_the_same_title_both_survive(store: MemoryStore) -> 
 
 
 def test_forgetting_leaves_no_trace_in_the_file(store: MemoryStore, path: Path) -> None:
+    """M-07"""
     # In one thread, so that the neighbours have borrowed its words.
     for text in ("we talked", "the zebra password", "we parted"):
         answer = store.remember("Turn", text, "message", source="talk")
@@ -135,6 +142,7 @@ def test_nobody_forgets_what_does_not_exist(store: MemoryStore) -> None:
 
 
 def test_only_its_author_or_the_owner_forgets_a_shared_item(store: MemoryStore) -> None:
+    """M-07"""
     alice = store.acting_as(Principal("alice", frozenset({"p"})))
     bob = store.acting_as(Principal("bob", frozenset({"p"})))
     shared = alice.remember("Shared", "apple", "note", project="p")
@@ -144,6 +152,7 @@ def test_only_its_author_or_the_owner_forgets_a_shared_item(store: MemoryStore) 
 
 
 def test_an_item_supersedes_only_inside_its_scope(store: MemoryStore) -> None:
+    """M-05"""
     shared = store.remember("Shared", "apple", "note", project="p")
     with pytest.raises(InvalidMemory, match="another scope"):
         store.remember("Private", "apple", "note", related_to=[f"supersedes:{shared.id}"])
@@ -172,16 +181,19 @@ def test_an_item_supersedes_only_inside_its_scope(store: MemoryStore) -> None:
 def test_a_broken_rule_is_named(
     store: MemoryStore, fields: dict[str, object], complaint: str
 ) -> None:
+    """M-09"""
     arguments = {"title": "T", "content": "c", "kind": "note", **fields}
     with pytest.raises(InvalidMemory, match=complaint):
         store.remember(**arguments)  # type: ignore[arg-type]
 
 
 def test_a_kind_of_ones_own_is_domain_knowledge(store: MemoryStore) -> None:
+    """M-03"""
     assert store.remember("Song", "la la", "melody").facet == "domain"
 
 
 def test_secrets_are_never_stored(store: MemoryStore, path: Path) -> None:
+    """M-08"""
     key = "AKIA" + "ABCDEFGHIJKLMNOP"
     answer = store.remember("Deploy", f"Use {key} to deploy", "note", tags=[key])
     assert answer.secrets_withheld
@@ -192,6 +204,7 @@ def test_secrets_are_never_stored(store: MemoryStore, path: Path) -> None:
 
 
 def test_every_call_leaves_an_audit_row_without_the_text(store: MemoryStore, path: Path) -> None:
+    """M-14"""
     answer = store.remember("Tokens", "zebra", "note")
     store.context("the zebra crossing")
     store.forget(answer.id)

@@ -26,6 +26,7 @@ def names(store: MemoryStore, goal: str) -> list[str]:
     ],
 )
 def test_nothing_in_a_goal_is_query_syntax(store: MemoryStore, goal: str) -> None:
+    """M-27"""
     store.remember("Found", "the refresh token", "note")
     assert names(store, goal) == ["Found"]
 
@@ -46,6 +47,7 @@ def test_nothing_in_a_goal_is_query_syntax(store: MemoryStore, goal: str) -> Non
     ],
 )
 def test_every_script_is_findable(store: MemoryStore, content: str, goal: str) -> None:
+    """M-27"""
     store.remember("Found", content, "note")
     store.remember("Other", "something else 天気", "note")
     assert names(store, goal) == ["Found"]
@@ -68,6 +70,7 @@ def test_keys_and_tags_find_an_item(store: MemoryStore) -> None:
 
 
 def test_a_turn_is_found_by_its_neighbours_but_after_them(store: MemoryStore) -> None:
+    """M-28"""
     for number, said in enumerate(["Shall we paint the fence?", "Yes, on Friday.", "Good."]):
         store.remember("Turn", said, "message", source=f"D1:{number}")
     found = store.context("fence").items
