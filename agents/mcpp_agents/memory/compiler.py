@@ -59,7 +59,7 @@ class Compiler:
         chosen = choose(candidates, intent=request.intent, limit=limit)
         items = self._engine.fetch([c.seq for c in chosen], view)
         chosen = [c for c in chosen if c.seq in items]  # another process may forget meanwhile
-        evidence = self._engine.evidence(query, list(items))
+        evidence = self._engine.evidence(matches, list(items))
         neighbours = self._neighbours(list(items), view)
         scale = strength(chosen, evidence, query, matches.rarity)
         packed = [

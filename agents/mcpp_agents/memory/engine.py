@@ -6,6 +6,7 @@ same whatever the engine.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -77,7 +78,7 @@ class PairMatch(NamedTuple):
 
     pair: Pair
     rarity: float
-    seqs: frozenset[int] | set[int]
+    seqs: AbstractSet[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +87,14 @@ class Matches:
     item makes of the word."""
 
     words: Mapping[int, float]
+    holders: Mapping[str, AbstractSet[int]]  # of each known term, as far as they matter
     pairs: Sequence[PairMatch]
     rarity: Mapping[str, float]  # of each term that some item holds
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Which of a query's terms an item holds, or, if none, those that stand beside it."""
+    """Which of a query's terms an item holds, and which others stand beside it."""
 
     terms: list[str] = field(default_factory=list)
     nearby: list[str] = field(default_factory=list)
@@ -151,8 +153,8 @@ class Engine(Protocol):
     def match(self, query: Query, view: View, limit: int) -> Matches:
         """The best matches by words, inside the view."""
 
-    def evidence(self, query: Query, seqs: Sequence[int]) -> dict[int, Evidence]:
-        """What in these items matched."""
+    def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
+        """What in these items matched, which may be others than those in `matches`."""
 
     def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Outline]:
         """The latest items of these kinds, inside the view."""

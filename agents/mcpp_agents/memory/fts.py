@@ -6,22 +6,25 @@ out again, and Lucene's, which never reaches zero, is put in its place.
 
 Reading the rows of a term takes 0.1 µs a row, scoring them 1 µs and more, so that common words
 alone could cost a pack its 50 ms. Hence the rarest terms choose the candidates, as many as a
-budget of rows allows, and the commoner ones are scored among these only. While all rows fit the
-budget, as in most files, nothing is lost.
+budget of rows allows, and the commoner ones are scored among these only; the commonest just count
+as present, which is what BM25 says of one mention in a row of average length. While all rows fit
+the budget, as in most files, nothing is lost.
 """
 
 import json
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from .engine import Evidence, Matches, PairMatch
 from .terms import Pair, Query
 
-# Rows scored to find candidates: about 6 ms.
-_SCORED_ROWS: Final = 3_000
+# Rows scored to find candidates: about 5 ms.
+_SCORED_ROWS: Final = 2_500
+# Scoring reads all rows of a term twice; from here on that takes too long.
+_COMMON_ROWS: Final = 5_000
 # Weights of title, content, keys, near, grams: a title says what an item is about, a neighbour
 # only what was being talked about.
 _WEIGHTS: Final = "2.0, 1.0, 2.0, 0.15, 1.0"
@@ -63,37 +66,56 @@ class WordIndex:
         ordered = sorted(rarity, key=counts.__getitem__)
         weights = {t: rarity[t] / _fts_weight(total, counts[t]) for t in ordered}
         words: defaultdict[int, float] = defaultdict(float)
+        holders: dict[str, set[int]] = {}
+
+        def take(term: str, rows: Iterable[tuple[int, float]], weight: float) -> None:
+            holders[term] = set()
+            for seq, points in rows:
+                words[seq] += weight * points
+                holders[term].add(seq)
+
         budget, scored = _SCORED_ROWS, 0
         while scored < len(ordered) and len(words) < limit:
             affordable = _affordable([counts[term] for term in ordered], budget)
             for term in ordered[scored:affordable]:
-                for seq, points in self._bm25(_quoted(term), within):
-                    words[seq] += weights[term] * points
+                take(term, self._bm25(_quoted(term), within), weights[term])
             scored = max(scored, affordable)
             budget *= 8  # too few of those rows were inside the view
         chosen = sorted(words, key=lambda seq: (-words[seq], -seq))[: limit * 2]
         for term in ordered[scored:]:
-            for seq, points in self._bm25_among(_quoted(term), chosen):
-                words[seq] += weights[term] * points
+            if counts[term] > _COMMON_ROWS:
+                present = [(seq, 1.0) for seq in self._holding(_quoted(term), chosen)]
+                take(term, present, rarity[term])
+            else:
+                take(term, self._bm25_among(_quoted(term), chosen), weights[term])
         best = sorted(chosen, key=lambda seq: (-words[seq], -seq))[:limit]
         known = [p for p in query.pairs if p.first in rarity and p.second in rarity]
         return Matches(
-            {seq: words[seq] for seq in best},
-            self._pairs(known, best, total),
-            rarity,
+            words={seq: words[seq] for seq in best},
+            holders=holders,
+            pairs=self._pairs(known, best, total),
+            rarity=rarity,
         )
 
-    def evidence(self, query: Query, seqs: Sequence[int]) -> dict[int, Evidence]:
+    def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
         """Which terms these rows hold, and which stand only beside them."""
         found = {seq: Evidence() for seq in seqs}
-        for term in query.terms:
-            for seq in self._holding(f"{_OWN} : {_quoted(term)}", seqs):
-                found[seq].terms.append(term)
-        bare = [seq for seq in seqs if not found[seq].terms]
-        for term in query.terms if bare else ():
-            for seq in self._holding(f"near : {_quoted(term)}", bare):
-                found[seq].nearby.append(term)
+        unmatched = [seq for seq in seqs if seq not in matches.words]
+        lent = set(self._with_neighbours(seqs))
+        for term, holders in matches.holders.items():
+            holding = set(seqs) & holders
+            if unmatched:
+                holding.update(self._looked_up(_quoted(term), unmatched))
+            doubtful = sorted(lent & holding)
+            own = self._looked_up(f"{_OWN} : {_quoted(term)}", doubtful) if doubtful else []
+            for seq in holding:
+                held = seq not in lent or seq in own
+                (found[seq].terms if held else found[seq].nearby).append(term)
         return found
+
+    def _with_neighbours(self, seqs: Sequence[int]) -> list[int]:
+        sql = "SELECT seq FROM memory WHERE near != '' AND seq IN (SELECT value FROM json_each(?))"
+        return [row[0] for row in self._all(sql, json.dumps(list(seqs)))]
 
     def _pairs(self, pairs: Sequence[Pair], seqs: Sequence[int], total: int) -> list[PairMatch]:
         sql = "SELECT rowid FROM memory_index WHERE memory_index MATCH ?"
@@ -127,9 +149,20 @@ class WordIndex:
         )
 
     def _holding(self, expression: str, seqs: Sequence[int]) -> list[int]:
+        """Which of many rows match."""
         rows = self._all(
             "SELECT rowid FROM memory_index WHERE memory_index MATCH ?"
             " AND +rowid IN (SELECT value FROM json_each(?))",
+            expression,
+            json.dumps(list(seqs)),
+        )
+        return [row[0] for row in rows]
+
+    def _looked_up(self, expression: str, seqs: Sequence[int]) -> list[int]:
+        """The same for a few rows, each found by itself."""
+        rows = self._all(
+            "SELECT rowid FROM memory_index WHERE memory_index MATCH ?"
+            " AND rowid IN (SELECT value FROM json_each(?))",
             expression,
             json.dumps(list(seqs)),
         )

@@ -212,9 +212,9 @@ class SqliteEngine:
         with self._lock:
             return self._words.match(query, self._within(view), limit)
 
-    def evidence(self, query: Query, seqs: Sequence[int]) -> dict[int, Evidence]:
+    def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
         with self._lock:
-            return self._words.evidence(query, seqs)
+            return self._words.evidence(matches, seqs)
 
     # Vectors
 
@@ -241,7 +241,7 @@ class SqliteEngine:
     def embedded(self, model: str, after: int) -> list[Embedded]:
         rows = self._all(
             "SELECT v.mark, v.seq, m.scope, v.data FROM vector v JOIN memory m ON m.seq = v.seq"
-            " WHERE v.mark > ? AND v.model = ? ORDER BY v.mark",
+            " WHERE v.mark > ? AND +v.model = ? ORDER BY v.mark",  # by the mark: few are new
             after,
             model,
         )
