@@ -2,11 +2,13 @@
 
 import os
 import sqlite3
+import time
 from typing import Final
 
 from .errors import MemoryFault
 
 VERSION: Final = 1
+_BUSY_SECONDS: Final = 30.0
 
 # The index is external-content: it keeps no second copy of the text. Its columns and their weights
 # (fts.py) go together. `near` holds the neighbours' text, `grams` the unspaced scripts' pairs.
@@ -88,14 +90,14 @@ def connect(path: str) -> sqlite3.Connection:
             # What agents remember is nobody else's business; SQLite's other files follow suit.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, timeout=30.0
+            path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
         )
     except (OSError, sqlite3.Error) as error:
         raise MemoryFault(f"Cannot open {path}: {error}") from error
     try:
         # WAL lets readers and a writer of several processes work at once; FULL makes an answered
         # write survive the machine's fall too, not only the process's.
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -65536")
@@ -108,6 +110,24 @@ def connect(path: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch the journal, once in a file's life.
+
+    Processes that make a file together may each hold what the other waits for; SQLite then gives
+    up at once, whatever its timeout is.
+    """
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

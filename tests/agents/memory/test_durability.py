@@ -43,7 +43,10 @@ with MemoryStore.open(sys.argv[1], embedder=None) as store:
 
 def writer(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -78,6 +81,34 @@ def test_two_processes_work_on_one_file(path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM memory") == [(40,)]
     with MemoryStore.open(path, embedder=None) as store:
         assert store.context("pear", limit=50).total_items == 40
+
+
+# Opens new files at the same moments as its colleagues: each waits for a line before each file.
+FOUNDER = """
+import sys
+from mcpp_agents.memory import MemoryStore
+for line in sys.stdin:
+    with MemoryStore.open(line.strip(), embedder=None) as store:
+        store.remember("Founded", "pear", "note")
+    print("done", flush=True)
+"""
+
+
+def test_processes_may_make_a_file_at_the_same_moment(tmp_path: Path) -> None:
+    founders = [writer(FOUNDER) for _ in range(3)]
+    try:
+        for number in range(15):
+            for founder in founders:
+                assert founder.stdin is not None
+                founder.stdin.write(f"{tmp_path / str(number)}.db\n")
+                founder.stdin.flush()
+            for founder in founders:
+                assert founder.stdout is not None
+                assert founder.stdout.readline() == "done\n"
+            assert rows(tmp_path / f"{number}.db", "SELECT items FROM tally") == [(3,)]
+    finally:
+        for founder in founders:
+            founder.communicate(timeout=60)
 
 
 def test_one_process_sees_what_another_stores(path: Path) -> None:
