@@ -28,6 +28,11 @@ class Principal:
     organization: str | None = "local"
     home: str | None = None
 
+    def __post_init__(self) -> None:
+        parts = (self.id, self.organization or "", *(self.projects or ()))
+        if any(_SEPARATOR in part for part in parts):
+            raise ValueError("the parts of a principal are printable text")
+
     @classmethod
     def for_pod(cls, name: str, *, granted: frozenset[str] = frozenset()) -> "Principal":
         """The principal of everything said in a pod."""

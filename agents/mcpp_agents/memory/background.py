@@ -28,11 +28,14 @@ class Background:
             self._thread = threading.Thread(target=self._run, name="mcpp-memory", daemon=True)
             self._thread.start()
 
-    def drain(self) -> int:
-        """Embed all that is pending before returning; how many that were."""
+    def drain(self, limit: int | None = None) -> int:
+        """Embed what is pending before returning, or about so many; how many that were."""
         total = 0
         with self._embedding:
-            while not self._closing.is_set() and (count := self.index.embed_some()):
+            while not self._closing.is_set() and (limit is None or total < limit):
+                count = self.index.embed_some()
+                if not count:
+                    break
                 total += count
         return total
 

@@ -14,6 +14,8 @@ from .errors import MemoryFault
 from .store import MemoryStore
 from .vocabulary import INTENTS, LAYERS
 
+# A command is over before the background has begun: it embeds what it can in a moment.
+_EMBEDDED_AT_ONCE = 64
 _DEFAULT_FILE = Path(".mcpp") / "memory.db"
 
 
@@ -100,7 +102,7 @@ def _remember(options: argparse.Namespace) -> int:
 
 def _context(options: argparse.Namespace) -> int:
     with _open(options) as store:
-        store.embed_pending()
+        store.embed_pending(_EMBEDDED_AT_ONCE)
         pack = store.context(
             options.goal,
             intent=options.intent,

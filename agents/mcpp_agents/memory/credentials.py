@@ -58,9 +58,11 @@ class Credentials:
             digest = _digest(path, name, entry)
             if digest in found:
                 raise MemoryFault(f"{path}: {name} has the token of {found[digest].id}")
-            found[digest] = Principal(
-                name, _projects(path, name, entry.projects), entry.organization or None
-            )
+            projects = _projects(path, name, entry.projects)
+            try:
+                found[digest] = Principal(name, projects, entry.organization or None)
+            except ValueError as error:
+                raise MemoryFault(f"{path}: {name!r}: {error}") from error
         return cls(found)
 
     def principal_of(self, token: str) -> Principal | None:

@@ -11,8 +11,10 @@ The root is not called MemoryError, because Python has one with another meaning:
     └── CapReached                 a participant has had its share of this hour
 """
 
+from mcpp import McppError
 
-class MemoryFault(Exception):  # noqa: N818 - MemoryError is taken
+
+class MemoryFault(McppError):  # noqa: N818 - MemoryError is taken
     """The root: its text may be shown to the caller as it is."""
 
 

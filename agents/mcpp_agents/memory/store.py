@@ -205,6 +205,7 @@ class MemoryStore:
         The relevance is relative to the best. The other fields are project, agent_id and domain.
         """
         request = read({"goal": text, **fields}, PackRequest)
+        request.check()
         return self._compiler().rank(request, self._caller.principal, limit)
 
     def forget(self, id: str) -> Forgotten:
@@ -231,9 +232,9 @@ class MemoryStore:
         """Whether there is such a memory that the caller may name."""
         return bool(self._engine.find([id], reach_of(self._caller.principal)))
 
-    def embed_pending(self) -> int:
-        """Embed here and now what has no vector yet; how many that were."""
-        return self._background.drain() if self._background else 0
+    def embed_pending(self, limit: int | None = None) -> int:
+        """Embed here and now what has no vector yet, or about so many; how many that were."""
+        return self._background.drain(limit) if self._background else 0
 
     # Inside
 

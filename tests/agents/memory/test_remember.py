@@ -122,7 +122,9 @@ def test_distinct_items_with_the_same_title_both_survive(store: MemoryStore) -> 
     assert names(store, "apple") == ["Standup", "Standup"]
 
 
-def test_forgetting_leaves_no_trace_in_the_file(store: MemoryStore, path: Path) -> None:
+def test_what_is_forgotten_is_not_found_by_its_neighbours_either(
+    store: MemoryStore, path: Path
+) -> None:
     """M-07"""
     # In one thread, so that the neighbours have borrowed its words.
     for text in ("we talked", "the zebra password", "we parted"):

@@ -176,6 +176,7 @@ def test_a_foreign_host_is_refused(url: str) -> None:
         ('[principals.a]\ntoken = "x"\nprojects = "web"', "projects is a list"),
         ('[principals.a]\ntoken = "x"\n[principals.b]\ntoken = "x"', "b has the token of a"),
         ("[[", "principals.toml"),
+        ('[principals."a\\u001fb"]\ntoken = "x"', "printable"),
     ],
 )
 def test_a_wrong_entry_is_named(tmp_path: Path, text: str, complaint: str) -> None:

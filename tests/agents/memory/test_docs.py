@@ -1,0 +1,36 @@
+"""The Python in docs/memory.md runs as it stands."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcpp_agents.memory import MemoryStore, Principal
+
+import mcpp
+
+DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
+LIBRARY, WIRING = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+
+
+def run(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(compile(code, str(DOCS), "exec"), names)
+    return names
+
+
+def test_the_library_example_prints_a_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(LIBRARY)
+    printed = capsys.readouterr().out
+    assert "### Refresh tokens rotate" in printed
+    assert "cookies" not in printed  # it is superseded
+
+
+def test_the_wiring_example_hears_and_answers(store: MemoryStore) -> None:
+    receive = run(WIRING)["memory_of"](store, "demo", "memory")
+    said = mcpp.new_envelope("conclusion", {"text": "Use zebras."}, sender="ann", context="c1")
+    assert receive(said) is None
+    assert store.acting_as(Principal.for_pod("demo")).context("zebras").total_items == 1
