@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from mcpp_agents.memory import MemoryStore
 
 DAY = 86_400.0

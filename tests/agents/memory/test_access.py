@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mcpp_agents.memory import (
     AccessDenied,
     CapReached,
@@ -42,8 +43,8 @@ def filled(store: MemoryStore) -> MemoryStore:
     return store
 
 
+@pytest.mark.rule("M-10")
 def test_one_sees_ones_own_items_and_projects(filled: MemoryStore) -> None:
-    """M-10"""
     assert names(filled.acting_as(ALICE)) == {"alice private", "web", "api"}
     assert names(filled.acting_as(BOB)) == {"bob private", "api"}
 
@@ -52,8 +53,8 @@ def test_a_project_narrows_to_itself_and_private_items(filled: MemoryStore) -> N
     assert names(filled.acting_as(ALICE), project="web") == {"alice private", "web"}
 
 
+@pytest.mark.rule("M-10")
 def test_a_diary_is_read_only_when_asked_for_and_only_ones_own(filled: MemoryStore) -> None:
-    """M-10"""
     diary = {"alice diary", "alice diary of web"}
     assert names(filled.acting_as(ALICE), agent_id="runner") == {
         "alice private",
@@ -73,8 +74,8 @@ def test_the_owner_sees_every_project_but_nobodys_private_items(filled: MemorySt
     assert names(filled) == {"web", "api", "pod"}
 
 
+@pytest.mark.rule("M-13")
 def test_a_pod_sees_its_project_and_granted_ones_never_private_items(filled: MemoryStore) -> None:
-    """M-13"""
     assert names(filled.acting_as(DEMO)) == {"pod", "api"}
     with pytest.raises(AccessDenied):
         filled.acting_as(DEMO).context("apple", agent_id="runner")
@@ -82,8 +83,8 @@ def test_a_pod_sees_its_project_and_granted_ones_never_private_items(filled: Mem
         filled.acting_as(DEMO).remember("T", "c", "note", agent_id="runner")
 
 
+@pytest.mark.rule("M-11")
 def test_a_foreign_project_is_denied_in_the_sources_words(filled: MemoryStore, path: Path) -> None:
-    """M-11"""
     bob = filled.acting_as(BOB)
     with pytest.raises(ProjectDenied) as refused:
         bob.context("apple", project="web")
@@ -94,8 +95,8 @@ def test_a_foreign_project_is_denied_in_the_sources_words(filled: MemoryStore, p
     assert json.loads(details[0])["refused"] == "ProjectDenied"
 
 
+@pytest.mark.rule("M-11")
 def test_a_credential_without_an_organization_is_refused(store: MemoryStore) -> None:
-    """M-11"""
     nobody = store.acting_as(Principal("nobody", organization=None))
     with pytest.raises(OrganizationRequired, match=r"^Organization context required$"):
         nobody.context("apple")
@@ -111,8 +112,8 @@ def test_organizations_share_a_file_without_meeting(store: MemoryStore) -> None:
     assert names(two) == set()
 
 
+@pytest.mark.rule("M-12")
 def test_related_items_are_filtered_for_access_before_they_are_limited(store: MemoryStore) -> None:
-    """M-12"""
     alice = store.acting_as(ALICE)
     hub = alice.remember("hub", "apple", "note", project="api")
     alice.remember("visible", "pear", "note", project="api", related_to=[hub.id])
@@ -146,8 +147,8 @@ def test_ones_own_diary_entries_can_be_forgotten(store: MemoryStore) -> None:
     assert names(store, agent_id="runner") == set()
 
 
+@pytest.mark.rule("M-35")
 def test_a_participant_is_capped_by_the_hour(path: Path, clock: Clock) -> None:
-    """M-35"""
     with MemoryStore.open(path, embedder=None, clock=clock, bus_hourly_cap=2) as store:
         eve = store.acting_as(DEMO, author="eve", origin="bus")
         eve.remember("1", "apple", "note")
@@ -159,8 +160,8 @@ def test_a_participant_is_capped_by_the_hour(path: Path, clock: Clock) -> None:
         eve.remember("5", "apple", "note")
 
 
+@pytest.mark.rule("M-35")
 def test_a_participant_never_supersedes_or_forgets_anothers_item(store: MemoryStore) -> None:
-    """M-35"""
     ann = store.acting_as(DEMO, author="ann", origin="bus")
     eve = store.acting_as(DEMO, author="eve", origin="bus")
     owned = ann.remember("ann", "apple", "note")

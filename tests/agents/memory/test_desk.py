@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
+
+import mcpp
 from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.memory.desk import Answer, Desk
 from mcpp_agents.memory.listener import Listener
-
-import mcpp
 
 POD = Principal.for_pod("demo")
 
@@ -67,8 +67,8 @@ def test_private_items_and_diaries_never_reach_the_bus(desk: Desk, store: Memory
     assert denied["content"][0]["text"] == "Project access denied: web"
 
 
+@pytest.mark.rule("M-36")
 def test_what_is_not_addressed_to_memory_alone_is_not_served(desk: Desk) -> None:
-    """M-36"""
     params = {"name": "context", "arguments": {"goal": "x"}}
     for to in (None, (), ("other",), ("memory", "other")):
         assert desk.answer(request("tools/call", params, to=to)) is None
@@ -83,10 +83,10 @@ def test_what_is_not_addressed_to_memory_alone_is_not_served(desk: Desk) -> None
         ("mcp/request:tools/call", "tools/call", "forget"),
     ],
 )
+@pytest.mark.rule("M-36")
 def test_a_kind_that_belies_its_payload_is_refused(
     desk: Desk, kind: str, method: str, name: str
 ) -> None:
-    """M-36"""
     answer = desk.answer(request(method, {"name": name, "arguments": {}}, kind=kind))
     assert answer is not None
     assert answer.payload["error"]["code"] == -32600

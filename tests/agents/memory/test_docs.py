@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcpp_agents.memory import MemoryStore, Principal
 
 import mcpp
+from mcpp_agents.memory import MemoryStore, Principal
 
 DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
 LIBRARY, WIRING = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+
 from mcpp_agents.memory import MemoryFault, MemoryStore
 
 from .conftest import rows
@@ -51,8 +52,8 @@ def writer(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("answers", [1, 20, 65])
+@pytest.mark.rule("M-40")
 def test_kill_9_loses_nothing_answered_and_corrupts_nothing(path: Path, answers: int) -> None:
-    """M-40"""
     with writer(WRITER, str(path)) as process:
         assert process.stdout is not None
         seen = [process.stdout.readline().strip() for _ in range(answers)]
@@ -71,8 +72,8 @@ def test_kill_9_loses_nothing_answered_and_corrupts_nothing(path: Path, answers:
         store.remember("After", "crash apple", "note")
 
 
+@pytest.mark.rule("M-41")
 def test_two_processes_work_on_one_file(path: Path) -> None:
-    """M-41"""
     colleagues = [writer(COLLEAGUE, str(path), name) for name in ("ann", "bob")]
     for colleague in colleagues:
         colleague.communicate(timeout=60)
@@ -123,8 +124,8 @@ def test_one_process_sees_what_another_stores(path: Path) -> None:
         assert other.context("apple").total_items == 0
 
 
+@pytest.mark.rule("M-42")
 def test_a_file_of_another_program_is_left_alone(path: Path) -> None:
-    """M-42"""
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("CREATE TABLE theirs (x)")
     with pytest.raises(MemoryFault, match="another program"):

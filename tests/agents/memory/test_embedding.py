@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
 from mcpp_agents.memory import Draft, MemoryFault, MemoryStore, Principal
 from mcpp_agents.memory.embedding import available, load
 
@@ -49,8 +50,8 @@ def test_meaning_finds_what_words_do_not(store: MemoryStore) -> None:
     assert item.reason == "close in meaning (1.00), new"
 
 
+@pytest.mark.rule("M-29")
 def test_what_is_not_embedded_yet_is_found_by_its_words(store: MemoryStore) -> None:
-    """M-29"""
     store.remember("Flower", "a poppy in a field", "note")
     store.embed_pending()
     answer = store.remember("New", "a field", "note")

@@ -2,14 +2,15 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import mcpp
 from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.memory.listener import Finding, Listener
 from mcpp_agents.memory.recorder import Recorder
 from mcpp_agents.memory.summary import Turn, summarize
-
-import mcpp
 
 from .conftest import Clock
 
@@ -54,8 +55,8 @@ class Bus:
         return self.say(sender, "system/context", payload, None)
 
 
+@pytest.mark.rule("M-34")
 def test_a_conclusion_of_reasoning_becomes_a_decision_that_leads_back() -> None:
-    """M-34"""
     bus = Bus()
     assert bus.think("ann", "Tokens could be stolen.") == []
     [finding] = bus.conclude("ann", "Rotate tokens. On each use.")
@@ -69,8 +70,8 @@ def test_a_conclusion_of_reasoning_becomes_a_decision_that_leads_back() -> None:
     assert finding.metadata["lineage"] == ["c1"]
 
 
+@pytest.mark.rule("M-31")
 def test_a_plan_stays_a_plan_and_other_types_become_summaries() -> None:
-    """M-31"""
     bus = Bus()
     [plan] = bus.conclude("ann", "First this, then that.", "p", type="planning")
     [other] = bus.conclude("ann", "Done.", "w", type="workflow")
@@ -79,8 +80,8 @@ def test_a_plan_stays_a_plan_and_other_types_become_summaries() -> None:
     assert kinds == ["plan", "summary", "summary"]
 
 
+@pytest.mark.rule("M-30")
 def test_only_the_creators_conclusion_counts() -> None:
-    """M-30"""
     bus = Bus()
     bus.think("ann", "Which port?")
     assert bus.conclude("eve", "Port 1, by order of eve.") == []
@@ -89,8 +90,8 @@ def test_only_the_creators_conclusion_counts() -> None:
     assert finding.author == "ann"
 
 
+@pytest.mark.rule("M-31")
 def test_a_context_that_expires_without_a_conclusion_is_a_session_not_a_decision() -> None:
-    """M-31"""
     bus = Bus()
     bus.think("ann", "Tokens could be stolen.")
     bus.say("bob", "chat", {"text": "Let us rotate tokens."})
@@ -110,8 +111,8 @@ def test_a_concluded_context_is_not_remembered_again_when_it_expires() -> None:
     assert bus.expire() == []
 
 
+@pytest.mark.rule("M-32")
 def test_errors_become_gotchas_of_whoever_answered() -> None:
-    """M-32"""
     bus = Bus()
     bus.think("ann", "Reading.")
     bus.fail("files", "no such file: a.txt")
@@ -131,8 +132,8 @@ def test_a_tools_own_error_is_a_gotcha_too() -> None:
     assert gotcha.draft.content == "rm failed: denied"
 
 
+@pytest.mark.rule("M-33")
 def test_the_creator_opts_a_context_out_with_all_below_it() -> None:
-    """M-33"""
     bus = Bus()
     bus.think("ann", "Keep this?")
     bus.think("ann", "No.", metadata={"memory": "off"})
@@ -143,8 +144,8 @@ def test_the_creator_opts_a_context_out_with_all_below_it() -> None:
     assert bus.expire("c1") == []
 
 
+@pytest.mark.rule("M-33")
 def test_another_opts_out_only_what_it_says_itself() -> None:
-    """M-33"""
     bus = Bus()
     bus.think("ann", "Open thought.")
     bus.think("bob", "My private zebra.", metadata={"memory": "off"})
@@ -207,8 +208,8 @@ def test_findings_are_stored_for_the_pod_and_related_along_their_lineage(
     assert found[child.id].source == f"mcpp://demo/b#{bus.sent[1].id}"
 
 
+@pytest.mark.rule("M-34")
 def test_the_same_log_heard_twice_is_remembered_once(store: MemoryStore) -> None:
-    """M-34"""
     bus, recorder = Bus(), Recorder(store, POD)
     recorder.record(bus.conclude("ann", "Rotate zebras."))
     again = Listener("demo")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from mcpp_agents.memory import AccessDenied, Draft, InvalidMemory, MemoryStore, UnknownMemory
 from mcpp_agents.memory.access import Principal
 
@@ -26,8 +27,8 @@ def test_memories_outlive_the_store(path: Path) -> None:
         assert names(store, "tokens") == ["Tokens rotate"]
 
 
+@pytest.mark.rule("M-02")
 def test_an_idempotency_key_stores_once(store: MemoryStore) -> None:
-    """M-02"""
     first = store.remember("One", "apple", "note", idempotency_key="k")
     again = store.remember("One", "apple", "note", idempotency_key="k")
     assert (again.id, first.created, again.created) == (first.id, True, False)
@@ -46,8 +47,8 @@ def test_an_idempotency_key_belongs_to_its_principal(store: MemoryStore) -> None
     assert other.remember("His", "apple", "note", idempotency_key="k").created
 
 
+@pytest.mark.rule("M-01")
 def test_a_batch_is_kept_whole_or_not_at_all(store: MemoryStore) -> None:
-    """M-01"""
     good = Draft(title="Good", content="apple", kind="note")
     bad = Draft(title="Bad", content="apple", kind="note", related_to=("mem_none",))
     with pytest.raises(UnknownMemory):
@@ -55,8 +56,8 @@ def test_a_batch_is_kept_whole_or_not_at_all(store: MemoryStore) -> None:
     assert names(store, "apple") == []
 
 
+@pytest.mark.rule("M-05")
 def test_superseded_items_no_longer_come_up(store: MemoryStore) -> None:
-    """M-05"""
     old = store.remember("Old port", "The port is 80", "fact")
     store.remember("New port", "The port is 8787", "fact", related_to=[f"supersedes:{old.id}"])
     [item] = store.context("port").items
@@ -64,16 +65,16 @@ def test_superseded_items_no_longer_come_up(store: MemoryStore) -> None:
     assert item.related == []
 
 
+@pytest.mark.rule("M-05")
 def test_forgetting_what_supersedes_brings_the_older_back(store: MemoryStore) -> None:
-    """M-05"""
     old = store.remember("Old port", "The port is 80", "fact")
     new = store.remember("New port", "The port is 1", "fact", related_to=[f"supersedes:{old.id}"])
     store.forget(new.id)
     assert names(store, "port") == ["Old port"]
 
 
+@pytest.mark.rule("M-06")
 def test_contradicted_items_say_so(store: MemoryStore) -> None:
-    """M-06"""
     first = store.remember("Ports", "The port is open", "fact")
     second = store.remember(
         "Firewall", "The port is closed", "fact", related_to=[f"contradicts:{first.id}"]
@@ -98,8 +99,8 @@ def test_relations_are_seen_from_both_ends(store: MemoryStore, how: str) -> None
     ]
 
 
+@pytest.mark.rule("M-04")
 def test_a_bare_id_is_a_plain_relation(store: MemoryStore) -> None:
-    """M-04"""
     first = store.remember("First", "apple", "note")
     store.remember("Second", "pear", "note", related_to=[first.id])
     [pear] = store.context("pear").items
@@ -122,10 +123,10 @@ def test_distinct_items_with_the_same_title_both_survive(store: MemoryStore) -> 
     assert names(store, "apple") == ["Standup", "Standup"]
 
 
+@pytest.mark.rule("M-07")
 def test_what_is_forgotten_is_not_found_by_its_neighbours_either(
     store: MemoryStore, path: Path
 ) -> None:
-    """M-07"""
     # In one thread, so that the neighbours have borrowed its words.
     for text in ("we talked", "the zebra password", "we parted"):
         answer = store.remember("Turn", text, "message", source="talk")
@@ -143,8 +144,8 @@ def test_nobody_forgets_what_does_not_exist(store: MemoryStore) -> None:
         store.forget("mem_x")
 
 
+@pytest.mark.rule("M-07")
 def test_only_its_author_or_the_owner_forgets_a_shared_item(store: MemoryStore) -> None:
-    """M-07"""
     alice = store.acting_as(Principal("alice", frozenset({"p"})))
     bob = store.acting_as(Principal("bob", frozenset({"p"})))
     shared = alice.remember("Shared", "apple", "note", project="p")
@@ -153,8 +154,8 @@ def test_only_its_author_or_the_owner_forgets_a_shared_item(store: MemoryStore) 
     assert store.forget(shared.id).forgotten
 
 
+@pytest.mark.rule("M-05")
 def test_an_item_supersedes_only_inside_its_scope(store: MemoryStore) -> None:
-    """M-05"""
     shared = store.remember("Shared", "apple", "note", project="p")
     with pytest.raises(InvalidMemory, match="another scope"):
         store.remember("Private", "apple", "note", related_to=[f"supersedes:{shared.id}"])
@@ -180,22 +181,22 @@ def test_an_item_supersedes_only_inside_its_scope(store: MemoryStore) -> None:
         ({"surprise": 1}, "surprise"),
     ],
 )
+@pytest.mark.rule("M-09")
 def test_a_broken_rule_is_named(
     store: MemoryStore, fields: dict[str, object], complaint: str
 ) -> None:
-    """M-09"""
     arguments = {"title": "T", "content": "c", "kind": "note", **fields}
     with pytest.raises(InvalidMemory, match=complaint):
         store.remember(**arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.rule("M-03")
 def test_a_kind_of_ones_own_is_domain_knowledge(store: MemoryStore) -> None:
-    """M-03"""
     assert store.remember("Song", "la la", "melody").facet == "domain"
 
 
+@pytest.mark.rule("M-08")
 def test_secrets_are_never_stored(store: MemoryStore, path: Path) -> None:
-    """M-08"""
     key = "AKIA" + "ABCDEFGHIJKLMNOP"
     answer = store.remember("Deploy", f"Use {key} to deploy", "note", tags=[key])
     assert answer.secrets_withheld
@@ -205,8 +206,8 @@ def test_secrets_are_never_stored(store: MemoryStore, path: Path) -> None:
     assert not any(key.encode() in file.read_bytes() for file in path.parent.iterdir())
 
 
+@pytest.mark.rule("M-14")
 def test_every_call_leaves_an_audit_row_without_the_text(store: MemoryStore, path: Path) -> None:
-    """M-14"""
     answer = store.remember("Tokens", "zebra", "note")
     store.context("the zebra crossing")
     store.forget(answer.id)

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from mcpp_agents.memory import MemoryFault, MemoryStore
 from mcpp_agents.memory.command import main
 from mcpp_agents.memory.credentials import Credentials
@@ -21,6 +22,7 @@ import httpx2
 import uvicorn
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+
 from mcpp_agents.memory.server import build, http_app
 
 COMMAND = "import sys; from mcpp_agents.memory.command import main; sys.exit(main(sys.argv[1:]))"

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.redaction import WITHHELD, redact
 from mcpp_agents.memory.terms import parse
@@ -25,8 +26,8 @@ def names(store: MemoryStore, goal: str) -> list[str]:
         "tokens",
     ],
 )
+@pytest.mark.rule("M-27")
 def test_nothing_in_a_goal_is_query_syntax(store: MemoryStore, goal: str) -> None:
-    """M-27"""
     store.remember("Found", "the refresh token", "note")
     assert names(store, goal) == ["Found"]
 
@@ -46,8 +47,8 @@ def test_nothing_in_a_goal_is_query_syntax(store: MemoryStore, goal: str) -> Non
         ("Проверка токена", "токена"),
     ],
 )
+@pytest.mark.rule("M-27")
 def test_every_script_is_findable(store: MemoryStore, content: str, goal: str) -> None:
-    """M-27"""
     store.remember("Found", content, "note")
     store.remember("Other", "something else 天気", "note")
     assert names(store, goal) == ["Found"]
@@ -69,8 +70,8 @@ def test_keys_and_tags_find_an_item(store: MemoryStore) -> None:
     assert names(store, "oauth") == names(store, "sso") == ["Login"]
 
 
+@pytest.mark.rule("M-28")
 def test_a_turn_is_found_by_its_neighbours_but_after_them(store: MemoryStore) -> None:
-    """M-28"""
     for number, said in enumerate(["Shall we paint the fence?", "Yes, on Friday.", "Good."]):
         store.remember("Turn", said, "message", source=f"D1:{number}")
     found = store.context("fence").items
