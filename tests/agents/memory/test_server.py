@@ -114,7 +114,8 @@ def url(store: MemoryStore, tmp_path: Path) -> Iterator[str]:
     file.write_text(PRINCIPALS)
     app = http_app(store, Credentials.read(file), host="127.0.0.1")
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+    # Its own logging configuration would switch loggers of other tests on again.
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
