@@ -14,7 +14,7 @@ test: check
 	@$(BIN)/pytest
 
 quick: check
-	@$(BIN)/pytest -m "not slow"
+	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest -m "not slow"
 
 check: $(STAMP)
 	@$(BIN)/ruff check

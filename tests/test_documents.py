@@ -13,11 +13,13 @@ LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 def test_the_readme_s_python_runs() -> None:
     """Run the blocks one after the other, as a reader would, and then the tests they define."""
-    blocks = PYTHON.findall((ROOT / "README.md").read_text())
+    text = (ROOT / "README.md").read_text()
+    blocks = list(PYTHON.finditer(text))
     assert blocks
     namespace: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
+        lines_before = "\n" * text.count("\n", 0, block.start(1))  # for tracebacks that fit
+        exec(compile(lines_before + block[1], "README.md", "exec"), namespace)
     tests = [value for name, value in namespace.items() if name.startswith("test_")]
     assert tests
     for test in tests:
