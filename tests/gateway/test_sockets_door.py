@@ -109,6 +109,7 @@ async def test_a_bad_query_is_a_bad_request_that_says_what_is_wrong(query: str) 
         assert query.split("=")[0] in body.decode()
 
 
+@pytest.mark.slow
 async def test_guesses_are_answered_ever_more_slowly_then_refused_but_a_right_token_gets_in() -> (
     None
 ):

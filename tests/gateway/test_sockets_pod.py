@@ -132,6 +132,7 @@ class Listener(asyncio.Protocol):
             self.heard.set_result(False)
 
 
+@pytest.mark.slow
 async def test_a_thousand_connections_may_join_at_once() -> None:
     names = [f"p{i}" for i in range(1000)]
     loop = asyncio.get_running_loop()
