@@ -7,10 +7,11 @@ keys; anything else matches exactly, by JSON type. What is missing never matches
 means "outside of any context".
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
+import msgspec
 from msgspec import UNSET
 
 from mcpp.codec import decode_unambiguous
@@ -20,7 +21,7 @@ from mcpp.errors import CapabilityError, DecodeError
 from mcpp.globs import compile_glob
 
 _Test: TypeAlias = Callable[[Any], bool]
-_Rule: TypeAlias = Callable[[Envelope, Lineage | None], bool]
+_Rule: TypeAlias = Callable[["_Subject"], bool]
 
 MEMBERS: Final = ("kind", "to", "context", "payload")
 MAX_DEPTH: Final = 16
@@ -47,7 +48,8 @@ class Capabilities:
             verdict = self._judge_kind(envelope.kind)
         if verdict is True or verdict is False:
             return verdict
-        return any(rule(envelope, lineage) for rule in verdict)
+        subject = _Subject(envelope, lineage)
+        return any(rule(subject) for rule in verdict)
 
     def _judge_kind(self, kind: str) -> bool | tuple[_Rule, ...]:
         rest = [rule for matches, rule in self._rules if matches(kind)]
@@ -67,20 +69,34 @@ def _compile_rule(pattern: Mapping[str, Any], path: str) -> tuple[_Test, _Rule |
     for name in pattern:
         if name not in MEMBERS:
             raise CapabilityError(f"{path}.{name}", f"is not one of {', '.join(MEMBERS)}")
+    _check_shape(pattern, path)
     tests = {name: compile_pattern(part, f"{path}.{name}") for name, part in pattern.items()}
     kind = tests.pop("kind")
     if not tests:
         return kind, None
 
-    def rest(envelope: Envelope, lineage: Lineage | None) -> bool:
-        try:
-            return all(test(_READ[name](envelope, lineage)) for name, test in tests.items())
-        except DecodeError:
-            return (
-                False  # K-08: a repeated key could show the rule one value and the reader another
-            )
+    def rest(subject: _Subject) -> bool:
+        return all(test(getattr(subject, name)) for name, test in tests.items())
 
     return kind, rest
+
+
+def _check_shape(pattern: Mapping[str, Any], path: str) -> None:
+    """Refuse what could not match whatever is sent (K-12): it would fail closed, but in silence."""
+    for name in ("kind", "to"):
+        for part in _alternatives(pattern.get(name, "*")):
+            if not isinstance(part, str):
+                raise CapabilityError(f"{path}.{name}", "must be a text or a list of texts")
+    for part in _alternatives(pattern.get("context", False)):
+        if part is not False and not isinstance(part, Mapping):
+            raise CapabilityError(f"{path}.context", "must be false or an object")
+        for key in part or ():
+            if key not in _CONTEXT_KEYS:
+                raise CapabilityError(f"{path}.context.{key}", f"is not one of {_CONTEXT_KEYS}")
+
+
+def _alternatives(pattern: Any) -> Iterable[Any]:
+    return pattern if isinstance(pattern, list | tuple) else (pattern,)
 
 
 def compile_pattern(pattern: Any, path: str = "$", depth: int = 1) -> _Test:
@@ -110,6 +126,9 @@ def _compile(pattern: Any, path: str, depth: int) -> _Test:
             isinstance(value, Mapping)
             and all(key in value and test(value[key]) for key, test in tests.items())
         )
+    is_plain = pattern is None or isinstance(pattern, bool | int | float)
+    if not is_plain or (isinstance(pattern, float) and not math.isfinite(pattern)):
+        raise CapabilityError(path, "is not a value that JSON could carry")
     return lambda value: isinstance(value, bool) == isinstance(pattern, bool) and value == pattern
 
 
@@ -125,6 +144,8 @@ def _compile_alternatives(patterns: Iterable[Any], path: str, depth: int) -> _Te
     wanted: list[_Test] = []
     vetoes: list[_Test] = []
     for i, pattern in enumerate(patterns):
+        if isinstance(pattern, list | tuple):
+            raise CapabilityError(f"{path}[{i}]", "is a list in a list, where a veto would be none")
         test = compile_pattern(pattern, f"{path}[{i}]", depth + 1)
         negative = isinstance(pattern, str) and pattern.startswith("!")
         (vetoes if negative else wanted).append(test)
@@ -135,24 +156,50 @@ def _compile_alternatives(patterns: Iterable[Any], path: str, depth: int) -> _Te
     )
 
 
-def _read_context(envelope: Envelope, lineage: Lineage | None) -> Any:
-    context = envelope.context
-    if context is None or lineage is None:
-        return False
-    value: dict[str, Any] = {"id": lineage.id}
-    if lineage.type is not None:
-        value["type"] = lineage.type
-    if lineage.ancestors:
-        value["parent"] = lineage.ancestors[0]
-    if context.raw_metadata is not UNSET:
-        # K-08: with a repeated key it counts as missing, so a rule that asks for it does not match.
-        with suppress(DecodeError):
-            value["metadata"] = decode_unambiguous(context.raw_metadata, "$.context.metadata")
-    return value
+class _Subject:
+    """What the rules ask about an envelope, read at most once: a payload may be a megabyte."""
+
+    __slots__ = ("_envelope", "_lineage", "_payload")
+
+    def __init__(self, envelope: Envelope, lineage: Lineage | None) -> None:
+        self._envelope = envelope
+        self._lineage = lineage
+        self._payload: Any = _UNREAD
+
+    @property
+    def to(self) -> tuple[str, ...] | None:
+        return self._envelope.to
+
+    @property
+    def payload(self) -> Any:
+        if self._payload is _UNREAD:
+            self._payload = _unambiguous(self._envelope.raw_payload, "$.payload")
+        return self._payload
+
+    @property
+    def context(self) -> Any:
+        context, lineage = self._envelope.context, self._lineage
+        if context is None or lineage is None:
+            return False
+        value: dict[str, Any] = {"id": lineage.id}
+        if lineage.type is not None:
+            value["type"] = lineage.type
+        if lineage.ancestors:
+            value["parent"] = lineage.ancestors[0]
+        if context.raw_metadata is not UNSET:
+            value["metadata"] = _unambiguous(context.raw_metadata, "$.context.metadata")
+        return value
 
 
-_READ: Final[dict[str, Callable[[Envelope, Lineage | None], Any]]] = {
-    "to": lambda envelope, lineage: envelope.to,
-    "context": _read_context,
-    "payload": lambda envelope, lineage: decode_unambiguous(envelope.raw_payload, "$.payload"),
-}
+def _unambiguous(raw: msgspec.Raw, path: str) -> Any:
+    try:
+        return decode_unambiguous(raw, path)
+    except DecodeError:
+        # K-08: a repeated key could show the rule one value and the reader another.
+        return _UNREADABLE
+
+
+_CONTEXT_KEYS: Final = ("id", "type", "parent", "metadata")
+# No pattern matches these: they are no JSON values.
+_UNREAD: Final = object()
+_UNREADABLE: Final = object()

@@ -8,7 +8,7 @@ As JSON a filter is an object with one key (F-01): `{"any": [{"main": true}, {"k
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -35,7 +35,7 @@ class Addressed(Protocol):
     @property
     def sender(self) -> str: ...
     @property
-    def to(self) -> tuple[str, ...] | None: ...
+    def to(self) -> Collection[str] | None: ...
     @property
     def kind(self) -> str: ...
 

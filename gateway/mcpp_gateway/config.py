@@ -8,9 +8,9 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -20,10 +20,15 @@ from mcpp.errors import CapabilityError, McppError
 from mcpp_gateway.limits import Limits
 from mcpp_gateway.pod import Standing
 
+_T = TypeVar("_T")
+
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 _is_pod_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
-_is_token = re.compile(r"[A-Za-z0-9._~-]{1,512}").fullmatch
+is_token = re.compile(r"[A-Za-z0-9._~-]{1,512}").fullmatch
+_TOKEN_RULE: Final = "a token is 1 to 512 of A-Z a-z 0-9 . _ ~ -"
 _SHORT_TOKEN: Final = 16
+# Each context knows all those above it, and the tree is walked by recursion.
+_MAX_CONTEXT_DEPTH: Final = 64
 
 
 class ConfigError(McppError):
@@ -104,15 +109,7 @@ def parse(
         raise ConfigError(f"{name}: is not TOML: {error}") from None
     overridden = _override(document, environment)
     try:
-        sections = msgspec.convert(document, Sections)
-    except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$")
-        key = _mentioned_key(path.removesuffix("`").lstrip("."), reason)
-        if key in overridden:
-            raise ConfigError(f"{overridden[key]}: {reason}") from None
-        raise ConfigError(f"{_at(name, text, key)}: {reason}") from None
-    try:
-        return _check(sections, environment, folder)
+        return _check(_sections(document), environment, folder)
     except _BadKeyError as error:
         if error.key in overridden:
             raise ConfigError(f"{overridden[error.key]}: {error.reason}") from None
@@ -132,6 +129,29 @@ class _BadKeyError(Exception):
         super().__init__(key, reason)
         self.key = key
         self.reason = reason
+
+
+def _sections(document: dict[str, Any]) -> Sections:
+    # Participants first and one by one: msgspec does not say under which key a mistake was.
+    for pod, section in _tables(document, "pods"):
+        for id, participant in _tables(section, "participants"):
+            _convert(participant, ParticipantSection, f"pods.{pod}.participants.{id}")
+        _convert(section, PodSection, f"pods.{pod}")
+    return _convert(document, Sections, "")
+
+
+def _tables(table: Any, key: str) -> Iterable[tuple[str, Any]]:
+    inner = table.get(key) if isinstance(table, dict) else None
+    return inner.items() if isinstance(inner, dict) else ()
+
+
+def _convert(value: Any, type: type[_T], key: str) -> _T:
+    try:
+        return msgspec.convert(value, type)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$")
+        inner = _mentioned_key(path.removesuffix("`").lstrip("."), reason)
+        raise _BadKeyError(".".join(filter(None, (key, inner))), reason) from None
 
 
 def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> Config:
@@ -169,6 +189,8 @@ def _check_gateway(gateway: GatewaySection) -> None:
         if not re.fullmatch(r"https?://[^/\s]+", origin):
             reason = f"{origin!r} is not an origin, such as https://example.org"
             raise _BadKeyError("gateway.allowed_origins", reason)
+    if gateway.metrics_token is not None and not is_token(gateway.metrics_token):
+        raise _BadKeyError("gateway.metrics_token", _TOKEN_RULE)
     for name in ("ping_seconds", "handshake_seconds", "drain_seconds"):
         if not 0 < getattr(gateway, name) < 86_400:
             raise _BadKeyError(f"gateway.{name}", "must be more than 0 and less than a day")
@@ -180,6 +202,8 @@ def _check_limits(limits: Limits) -> None:
         lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 0.001
         if not lowest <= value < float("inf"):
             raise _BadKeyError(f"limits.{name}", f"must be at least {lowest}")
+    if limits.max_context_depth > _MAX_CONTEXT_DEPTH:
+        raise _BadKeyError("limits.max_context_depth", f"must be at most {_MAX_CONTEXT_DEPTH}")
     if limits.outbox_bytes < 4 * limits.max_message_bytes:
         reason = "must be at least 4 times max_message_bytes, or one message could fill it"
         raise _BadKeyError("limits.outbox_bytes", reason)
@@ -227,8 +251,8 @@ def _token_digest(
         if token is None:
             raise _BadKeyError(where, f"names {participant.token_env}, which is not set")
     # Never repeat the token itself: this text ends up in logs.
-    if token is None or not _is_token(token):
-        raise _BadKeyError(where, "a token is 1 to 512 of A-Z a-z 0-9 . _ ~ -")
+    if token is None or not is_token(token):
+        raise _BadKeyError(where, _TOKEN_RULE)
     if len(token) < _SHORT_TOKEN:
         warnings.append(f"{where} is shorter than {_SHORT_TOKEN} characters and can be guessed")
     return digest(token)
@@ -256,9 +280,18 @@ def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[
             raise ConfigError(f"{variable}: only {known} are read from the environment")
         if not isinstance(document.setdefault(section, {}), dict):
             continue  # the file's own mistake, reported as such
-        document[section][rest] = _toml_value(environment[variable])
+        text = environment[variable]
+        document[section][rest] = text if rest in _TEXT_KEYS else _toml_value(text)
         overridden[f"{section}.{rest}"] = variable
     return overridden
+
+
+# A token of digits is a text all the same.
+_TEXT_KEYS: Final = {
+    field.name
+    for field in msgspec.structs.fields(GatewaySection)
+    if field.type in (str, str | None)
+}
 
 
 def _toml_value(text: str) -> Any:

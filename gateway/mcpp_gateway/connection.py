@@ -255,9 +255,10 @@ class Connection(asyncio.Protocol):
             elif size == 127:
                 header = 14
                 size = int.from_bytes(data[position + 2 : position + 10])
-            if left < header:
+            masked = data[position + 1] & 0x80
+            if masked and left < header:
                 break
-            first, masked = data[position], data[position + 1] & 0x80
+            first = data[position]
             if not masked or size > max_bytes:
                 # Illegal, whatever follows: no need to wait for the rest of it.
                 self._judge(data[position : position + header], peer)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything, parse
-from mcpp_gateway.config import Config, digest
+from mcpp_gateway.config import Config, digest, is_token
 
 SUBPROTOCOL: Final = "mcpp.v0.1"
 _BEARER_SUBPROTOCOL: Final = "mcpp.bearer."
@@ -61,7 +61,8 @@ class Throttle:
         guesses, last = self._guesses.pop(key, (0, now))
         forgiven = int((now - last) / _FORGIVEN_AFTER_SECONDS)
         guesses = max(0, guesses - forgiven) + 1
-        self._guesses[key] = (guesses, now)
+        # Counted no further than needed, or a minute's wait would not be enough.
+        self._guesses[key] = (min(guesses, _MAX_GUESSES), now)
         if len(self._guesses) > _REMEMBERED_ADDRESSES:
             self._guesses.popitem(last=False)
         if guesses > _MAX_GUESSES:
@@ -125,9 +126,9 @@ class Door:
     def admits_metrics(self, headers: Headers, address: str, now: float) -> Denial | None:
         """Judge a request for the metrics: from this machine, or with the token for them."""
         token = _token(headers)
-        if token is not None:
+        if token is not None or "authorization" in headers:
             wanted = self._metrics_token
-            if wanted is not None and compare_digest(digest(token), digest(wanted)):
+            if token and wanted and compare_digest(digest(token), digest(wanted)):
                 return None
             return self._throttle.count_guess(address, now)
         if _is_loopback(address):
@@ -145,6 +146,12 @@ class Door:
 
 
 def _token(headers: Headers) -> str | None:
+    """Return the token of a request, if there is one that could be right."""
+    token = _stated_token(headers)
+    return token if token is not None and is_token(token) else None
+
+
+def _stated_token(headers: Headers) -> str | None:
     authorizations = headers.get("authorization", [])
     if authorizations:
         scheme, _, token = authorizations[0].partition(" ")
@@ -165,7 +172,7 @@ def _single(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
     seen = set()
     for name, value in pairs:
         if name in seen:
-            raise ValueError(f"{name[:40]} is there twice")
+            raise ValueError(f"{name[:40]!a} is there twice")
         seen.add(name)
         yield name, value
 

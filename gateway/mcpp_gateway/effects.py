@@ -41,7 +41,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
-    """The end of a session, which has left the pod already."""
+    """The end of a session. Whoever performs it makes it leave the pod, if it has not already."""
 
     session: Session
     code: int

@@ -58,7 +58,7 @@ class Line(Protocol):
 class Peer:
     """A session's connection as the hub sees it. The hub alone changes it."""
 
-    __slots__ = ("audience", "begin", "closed", "inserts", "line", "pod", "session")
+    __slots__ = ("audience", "begin", "closed", "inserts", "line", "owed_bytes", "pod", "session")
 
     def __init__(self, pod: Pod, line: Line) -> None:
         self.pod = pod
@@ -68,6 +68,7 @@ class Peer:
         self.closed = False
         self.begin = 0  # how many of the audience's frames of this tick are not for this peer
         self.inserts: list[tuple[int, bytes]] | None = None
+        self.owed_bytes = 0  # of the inserts
 
     def take(self, frames: list[bytes]) -> bytes:
         """Return what this tick owes to this peer, its own texts woven in, and owe it no more."""
@@ -80,6 +81,7 @@ class Peer:
         parts += frames[at:]
         self.begin = 0
         self.inserts = None
+        self.owed_bytes = 0
         return b"".join(parts)
 
 
@@ -155,13 +157,15 @@ class Hub:
         """Send a peer that is behind as much of the log as its line takes now."""
         while peer.audience is None and not peer.closed and not peer.line.full:
             texts, effect = peer.pod.catch_up(peer.session, CATCH_UP_BYTES)
-            peer.line.write(b"".join(map(frame, texts)))
-            self.delivered += len(texts)
+            if texts:
+                peer.line.write(b"".join(map(frame, texts)))
+                self.delivered += len(texts)
             if effect is not None:
                 self.perform((effect,))
                 return
-            if not peer.line.full:
-                self._loop.call_soon(self.catch_up, peer)
+            if peer.session.position < peer.pod.log.end:
+                if not peer.line.full:
+                    self._loop.call_soon(self.catch_up, peer)
                 return
 
     def report_full(self, peer: Peer) -> None:
@@ -221,6 +225,11 @@ class Hub:
 
     def _insert(self, peer: Peer, data: bytes) -> None:
         assert peer.audience is not None, "a peer that is behind gets its texts from the pod"
+        # G-38 holds within a tick too: a short repetition is answered with an original of any size.
+        peer.owed_bytes += len(data)
+        if peer.owed_bytes > peer.pod.limits.outbox_bytes:
+            self.report_full(peer)
+            return
         if peer.inserts is None:
             peer.inserts = []
         peer.inserts.append((len(peer.audience.frames), data))
@@ -248,8 +257,7 @@ class Hub:
 
     def _close(self, peer: Peer, code: int, reason: str) -> None:
         self._write_now(peer)
-        peer.audience = None
-        peer.closed = True
+        self.leave(peer)
         peer.line.close(code, reason)
 
     def _close_full(self) -> None:

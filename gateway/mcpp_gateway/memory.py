@@ -33,7 +33,10 @@ class Link:
         self.open = True
 
     def send(self, text: bytes) -> None:
-        """Give a text to the pod. What it causes has been delivered when this returns."""
+        """Give a text to the pod. What it causes has been delivered when this returns.
+
+        A link that the pod has closed says nothing more, even if it does not know that yet.
+        """
         if self.open:
             self._gateway.receive(self, text)
 
@@ -97,6 +100,8 @@ class MemoryGateway:
 
     def receive(self, link: Link, text: bytes) -> None:
         """Give one text of a link to the pod."""
+        if link not in self._links:
+            return
         effect = self._pod.receive(link.session, text, self._clock())
         self._perform([] if effect is None else [effect])
         self._deliver()
@@ -121,15 +126,18 @@ class MemoryGateway:
 
     def hang_up(self, link: Link, code: int, reason: str) -> None:
         """End a link and tell both sides."""
-        self._links.discard(link)
-        self._due.append((link, (code, reason)))
-        self._perform(self._pod.leave(link.session, self._clock()))
+        self._end(link, code, reason)
         self._deliver()
 
     # --- private --------------------------------------------------------------------------------
 
     def _new_pod(self) -> Pod:
         return Pod(self._name, self._standings, self._limits, new_id=lambda: str(uuid6.uuid7()))
+
+    def _end(self, link: Link, code: int, reason: str) -> None:
+        self._links.discard(link)
+        self._due.append((link, (code, reason)))
+        self._perform(self._pod.leave(link.session, self._clock()))
 
     def _catch_up(self, link: Link) -> None:
         while link in self._links and link.session.audience is None:
@@ -153,8 +161,7 @@ class MemoryGateway:
                         self._due.append((effect.session.peer, effect.text))
                 case Close():
                     link = effect.session.peer
-                    self._links.discard(link)
-                    self._due.append((link, (effect.code, effect.reason)))
+                    self._end(link, effect.code, effect.reason)
                 case _:
                     assert_never(effect)
 

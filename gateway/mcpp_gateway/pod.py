@@ -45,6 +45,10 @@ GATEWAY: Final = "system:gateway"
 MAX_WELCOME_BYTES: Final = 262_144
 _REMEMBERED_ROUTES: Final = 4096
 _READ_AT_ONCE: Final = 256
+# What reading an entry counts for that is not sent: filters take their time too.
+_UNSENT_BYTES: Final = 256
+# G-47: longer lists of recipients are searched as sets, and no route is remembered for them.
+_SHORT_LIST: Final = 8
 
 _encode = msgspec.json.Encoder().encode
 
@@ -176,8 +180,9 @@ class Pod:
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
         """Return what a session that is behind gets next, about `max_bytes` of it.
 
-        With it comes a Move once the session has met the end of the log and is live, or a Close if
-        the log has forgotten what the session has not read: a gap is told, never hidden.
+        With it comes a Close if the log has forgotten what the session has not read: a gap is told,
+        never hidden. With nothing comes a Move: the session has met the end of the log and is live.
+        So it goes live only while its line has room, and its outbox begins empty.
         """
         texts: list[bytes] = []
         size = 0
@@ -186,13 +191,15 @@ class Pod:
                 return texts, Close(session, FELL_BEHIND, "fell behind the history; resume")
             entries = self.log.read(session.position, _READ_AT_ONCE)
             if not entries:
-                size += self._take_waiting(session, texts)
-                return texts, Move(session, self._attach(session))
+                self._take_waiting(session, texts)
+                return texts, None if texts else Move(session, self._attach(session))
             for entry in entries:
                 size += self._take_waiting(session, texts)
                 if self._passes(session, entry):
                     texts.append(entry.text)
                     size += len(entry.text)
+                else:
+                    size += _UNSENT_BYTES
                 session.position += 1
                 if size >= max_bytes:
                     break
@@ -201,6 +208,7 @@ class Pod:
     def reconfigure(self, standings: Iterable[Standing], now: float) -> list[Effect]:
         """Take a new list of participants; those no longer on it are closed for good."""
         self._standings = {standing.id: standing for standing in standings}
+        self._buckets = {id: self._buckets[id] for id in self._buckets.keys() & self._standings}
         effects: list[Effect] = []
         for id, member in list(self._members.items()):
             standing = self._standings.get(id)
@@ -283,12 +291,16 @@ class Pod:
             place = self.tree.check(context, standing.id)
             if isinstance(place, str):
                 return refusals.context(place, context.id)
-            if isinstance(place, Node):
-                wait = place.bucket.take(now)
+            node = place if isinstance(place, Node) else place.node
+            if node is not None:
+                wait = node.bucket.take(now)
                 if wait:
                     return refusals.rate_limited(wait, "context")
             lineage = self.tree.enter(place, standing.id, now)
-        return Entry(envelope.id, standing.id, envelope.to, kind, lineage, text)
+        to = envelope.to
+        if to is None or len(to) <= _SHORT_LIST:
+            return Entry(envelope.id, standing.id, to, kind, lineage, text)
+        return Entry(envelope.id, standing.id, frozenset(to), kind, lineage, text)
 
     def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
         """Answer what is meant for the gateway itself."""
@@ -297,8 +309,8 @@ class Pod:
             return self._refuse(session, refusal, envelope.id, now)
         try:
             payload = decode_unambiguous(envelope.raw_payload, "$.payload")
-            if not isinstance(payload, dict) or "filter" not in payload:
-                raise FilterError("$.payload.filter", "is missing")  # noqa: TRY301
+            if not isinstance(payload, dict) or not isinstance(payload.get("filter"), dict):
+                raise FilterError("$.payload.filter", "must be an object")  # noqa: TRY301
             filter = parse(payload["filter"])
         except (DecodeError, FilterError) as error:
             refusal = refusals.invalid_filter(error)
@@ -321,26 +333,34 @@ class Pod:
         """Route an entry to the audiences whose filter it passes, and to whom it goes anyway."""
         if len(self._all) == 1 and self._all[0].filter is everything:
             return Broadcast(entry.text, self._all)
-        key = (entry.kind, entry.sender, entry.to, entry.lineage)
-        route = self._routes.get(key)
-        if route is None:
-            if len(self._routes) >= _REMEMBERED_ROUTES:
-                self._routes.clear()
-            route = self._routes[key] = tuple(
-                audience for audience in self._all if audience.filter.matches(entry, entry.lineage)
-            )
+        if type(entry.to) is frozenset:
+            route = self._find_route(entry)
+        else:
+            key = (entry.kind, entry.sender, entry.to, entry.lineage)
+            remembered = self._routes.get(key)
+            if remembered is None:
+                if len(self._routes) >= _REMEMBERED_ROUTES:
+                    self._routes.clear()
+                remembered = self._routes[key] = self._find_route(entry)
+            route = remembered
         if len(route) == len(self._all):
             return Broadcast(entry.text, route)
         return Broadcast(entry.text, route, self._besides(entry, route))
 
+    def _find_route(self, entry: Entry) -> tuple[Audience, ...]:
+        return tuple(
+            audience for audience in self._all if audience.filter.matches(entry, entry.lineage)
+        )
+
     def _besides(self, entry: Entry, route: tuple[Audience, ...]) -> tuple[Session, ...]:
         """Return the sessions outside the route that get an entry all the same (F-09)."""
+        reached = frozenset(route)
         return tuple(
             session
             for id in {entry.sender, *(entry.to or ())}
             if id in self._members
             for session in self._members[id].sessions
-            if session.audience is not None and session.audience not in route
+            if session.audience is not None and session.audience not in reached
         )
 
     def _passes(self, session: Session, entry: Entry) -> bool:

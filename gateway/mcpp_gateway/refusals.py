@@ -93,7 +93,7 @@ def readable_id(text: bytes) -> str | None:
         return None
     try:
         # Every object arrives as its pairs, so the outermost one shows what is there twice.
-        pairs = json.loads(text, object_pairs_hook=tuple)
+        pairs = json.loads(text.decode(), object_pairs_hook=tuple)
     except (ValueError, RecursionError):
         return None
     if not isinstance(pairs, tuple):

@@ -33,6 +33,7 @@ class Node:
         "charged_to",
         "children",
         "depth",
+        "height",
         "id",
         "last",
         "lineage",
@@ -50,6 +51,7 @@ class Node:
         self.parent: Node | None = None
         self.children: set[Node] = set()
         self.depth = 1
+        self.height = 1  # levels down to the deepest descendant; 0: to be counted again
         self.lineage = Lineage(id)
         self.charged_to = charged_to
         self.participants: set[str] = set()
@@ -112,7 +114,8 @@ class ContextTree:
         if node is not None:
             parent = node.parent
             if context.parent is not None and parent is not None and parent.id != context.parent:
-                return PARENT_CHANGED
+                above = self._nodes.get(context.parent)
+                return CYCLE if _is_above(node, above) else PARENT_CHANGED
             if not self._changes(node, context):
                 return node
         return self._check_step(node, context, sender)
@@ -153,10 +156,11 @@ class ContextTree:
     def _check_step(self, node: Node | None, context: Context, sender: str) -> Step | str:
         parent: Node | str | None = None
         if context.parent is not None and (node is None or node.parent is None):
-            parent = self._nodes.get(context.parent, context.parent)
-            if context.parent == context.id or (node is not None and _is_above(node, parent)):
+            above = self._nodes.get(context.parent)
+            if context.parent == context.id or (node is not None and _is_above(node, above)):
                 return CYCLE
-            depth_above = parent.depth if isinstance(parent, Node) else 1
+            parent = above or context.parent
+            depth_above = 1 if above is None else above.depth
             if depth_above + _height(node) > self.limits.max_context_depth:
                 return DEPTH_EXCEEDED
         elif node is None and self.limits.max_context_depth < 1:
@@ -179,7 +183,10 @@ class ContextTree:
         return Lineage(context.id, named, () if node is None else node.lineage.ancestors)
 
     def _take(self, step: Step, sender: str, now: float) -> Node:
-        node = step.node or self._create(step.context.id, sender, now)
+        node = step.node
+        if node is None:
+            node = self._create(step.context.id, sender, now)
+            node.bucket.take(now)
         if node.type is None:
             node.type = step.context.type
         if step.parent is not None:
@@ -188,6 +195,7 @@ class ContextTree:
                 parent = self._create(parent, sender, now)
             node.parent = parent
             parent.children.add(node)
+            _raise(parent, _height(node))
         _settle(node)
         return node
 
@@ -215,12 +223,12 @@ class ContextTree:
         parent = node.parent
         if parent is not None:
             parent.children.discard(node)
+            _lower(parent)
             parent.last = max(parent.last, node.last)
         return parent
 
 
-def _is_above(node: Node, place: Node | str) -> bool:
-    at = place if isinstance(place, Node) else None
+def _is_above(node: Node, at: Node | None) -> bool:
     while at is not None:
         if at is node:
             return True
@@ -229,10 +237,32 @@ def _is_above(node: Node, place: Node | str) -> bool:
 
 
 def _height(node: Node | None) -> int:
-    """Return the number of levels from a node down to its deepest descendant."""
+    """Return the number of levels from a node down to its deepest descendant.
+
+    It is kept, because whoever is refused may ask again and again: a walk through all descendants
+    each time would cost the gateway a thousand times what it costs the sender (G-47). Where it is
+    to be counted again, so it is in every node above.
+    """
     if node is None:
         return 1
-    return 1 + max((_height(child) for child in node.children), default=0)
+    if not node.height:
+        node.height = 1 + max((_height(child) for child in node.children), default=0)
+    return node.height
+
+
+def _raise(node: Node | None, height_below: int) -> None:
+    """Take note that something of this height was put below a node."""
+    while node is not None and 0 < node.height <= height_below:
+        height_below += 1
+        node.height = height_below
+        node = node.parent
+
+
+def _lower(node: Node | None) -> None:
+    """Take note that something below a node is gone."""
+    while node is not None and node.height:
+        node.height = 0
+        node = node.parent
 
 
 def _settle(node: Node) -> None:

@@ -1,0 +1,296 @@
+"""One connection on a transport that only records: bytes in, bytes out, no socket."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mcpp_gateway import config, logs, pages
+from mcpp_gateway.connection import Connection
+from mcpp_gateway.door import Denial, Door
+from mcpp_gateway.server import Gateway
+from websockets.frames import Close, Frame, Opcode
+
+from tests.gateway.stage import text
+from tests.gateway.test_hub import Loop
+
+CONFIG = """
+[limits]
+max_message_bytes = 1000
+[pods.demo.participants.alice]
+token = "alice-token-0123456789"
+capabilities = [{ kind = "*" }]
+[pods.demo.participants.bob]
+token = "bobby-token-0123456789"
+capabilities = [{ kind = "*" }]
+"""
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5)})
+        self.sent = b""
+        self.ended = False
+        self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += bytes(data)
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def close(self) -> None:
+        self.ended = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+class Caller:
+    """A client that speaks in bytes."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.wire = Wire()
+        self.connection = Connection(gateway)
+        self.connection.connection_made(self.wire)
+        self.loop: Any = gateway.loop
+
+    def upgrade(self, name: str = "alice", **headers: str) -> "Caller":
+        token = {"alice": "alice-token-0123456789", "bob": "bobby-token-0123456789"}[name]
+        self.request("/ws", authorization=f"Bearer {token}", **headers)
+        assert self.wire.sent.startswith(b"HTTP/1.1 101 ")
+        self.wire.sent = self.wire.sent.partition(b"\r\n\r\n")[2]
+        return self
+
+    def request(self, path: str, **headers: str) -> bytes:
+        lines = [f"GET {path} HTTP/1.1", "host: localhost:8787"]
+        if path.startswith("/ws"):
+            lines += ["upgrade: websocket", "connection: upgrade", "sec-websocket-version: 13"]
+            lines += ["sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        self.receive("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        return self.wire.sent
+
+    def receive(self, data: bytes) -> None:
+        self.connection.data_received(data)
+        self.loop.turn()
+
+    def send(self, data: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> None:
+        self.receive(Frame(opcode, data, fin).serialize(mask=True))
+
+    @property
+    def close_code(self) -> int | None:
+        """The code of the close frame at the end of what was sent."""
+        for reason in range(124):
+            at = len(self.wire.sent) - 4 - reason
+            if self.wire.sent[at : at + 2] == bytes((0x88, 2 + reason)):
+                return Close.parse(self.wire.sent[at + 2 :]).code
+        return None
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    loop = Loop()
+    found = config.parse(CONFIG, {})
+    gateway = Gateway(found, loop)
+    gateway.door = Door(found, 8787)
+    yield gateway
+    for connection in list(gateway.connections):
+        connection.connection_lost(None)
+    loop.close()
+
+
+@pytest.mark.rule("G-01", "G-02")
+def test_the_answer_selects_the_protocol_and_never_echoes_the_token(gateway: Gateway) -> None:
+    offered = "mcpp.v0.1, mcpp.bearer.alice-token-0123456789"
+    answer = Caller(gateway).request("/ws?pod=demo", sec_websocket_protocol=offered)
+    head = answer.partition(b"\r\n\r\n")[0].lower()
+    assert head.startswith(b"http/1.1 101 ")
+    assert b"sec-websocket-protocol: mcpp.v0.1" in head
+    assert b"bearer" not in head
+
+
+@pytest.mark.rule("G-02")
+def test_a_client_that_offers_no_subprotocol_is_answered_without_one(gateway: Gateway) -> None:
+    token = "Bearer alice-token-0123456789"
+    head = Caller(gateway).request("/ws", authorization=token).partition(b"\r\n\r\n")[0].lower()
+    assert b"sec-websocket-protocol" not in head
+
+
+@pytest.mark.rule("G-03", "G-05", "G-08")
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/ws", {"authorization": "Bearer wrong"}, 401),
+        ("/ws", {"authorization": "Bearer \xff"}, 401),
+        ("/ws", {}, 401),
+        ("/ws?pod=x", {"authorization": "Bearer alice-token-0123456789"}, 403),
+        ("/ws?last=x", {"authorization": "Bearer alice-token-0123456789"}, 400),
+        ("/ws?%ff=1&%ff=1", {"authorization": "Bearer alice-token-0123456789"}, 400),
+        ("/ws", {"origin": "http://evil.example"}, 403),
+        ("/nowhere", {}, 404),
+    ],
+)
+def test_a_refusal_at_the_door_is_an_http_answer(
+    gateway: Gateway, path: str, headers: dict[str, str], status: int
+) -> None:
+    answer = Caller(gateway).request(path, **headers)
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+@pytest.mark.rule("G-07")
+def test_a_handshake_that_dawdles_is_cut_after_its_time(gateway: Gateway) -> None:
+    caller = Caller(gateway)
+    caller.receive(b"GET /ws HTTP/1.1\r\n")
+    (timer,) = _timers(gateway)
+    assert timer.when() - gateway.loop.time() == pytest.approx(10, abs=1)
+    timer._run()
+    assert caller.wire.aborted
+
+
+@pytest.mark.rule("G-07")
+def test_a_completed_handshake_is_not_cut(gateway: Gateway) -> None:
+    Caller(gateway).upgrade()
+    assert [timer for timer in _timers(gateway) if not timer.cancelled()] == []
+
+
+def _timers(gateway: Gateway) -> list[asyncio.TimerHandle]:
+    found: list[asyncio.TimerHandle] = getattr(gateway.loop, "_scheduled")  # noqa: B009
+    return found
+
+
+@pytest.mark.rule("G-32")
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([Frame(Opcode.BINARY, b"x")], 1003),
+        ([Frame(Opcode.TEXT, b"\xff")], 1007),
+        ([Frame(Opcode.TEXT, b"\xff", False), Frame(Opcode.CONT, b"")], 1007),
+        ([Frame(Opcode.TEXT, b"x" * 1001)], 1009),
+        ([Frame(Opcode.TEXT, b"x" * 600, False), Frame(Opcode.CONT, b"x" * 600)], 1009),
+        ([Frame(Opcode.CONT, b"x")], 1002),
+        ([Frame(Opcode.TEXT, b"x", False), Frame(Opcode.TEXT, b"x")], 1002),
+        ([Frame(Opcode.TEXT, b"x", rsv1=True)], 1002),
+    ],
+)
+def test_an_illegal_frame_ends_the_connection_with_its_code(
+    gateway: Gateway, frames: list[Frame], code: int
+) -> None:
+    caller, bob = Caller(gateway).upgrade(), Caller(gateway).upgrade("bob")
+    for each in frames:
+        data = Frame(each.opcode, each.data, each.fin).serialize(mask=True)
+        if each.rsv1:
+            data = bytes((data[0] | 0x40,)) + data[1:]
+        caller.receive(data)
+    assert caller.close_code == code
+    assert caller.wire.ended
+    assert gateway.pods["demo"].participants == ("bob",)
+    assert b'"leave"' in bob.wire.sent
+
+
+@pytest.mark.rule("G-32")
+def test_an_unmasked_frame_is_illegal(gateway: Gateway) -> None:
+    caller = Caller(gateway).upgrade()
+    caller.receive(Frame(Opcode.TEXT, b"x").serialize(mask=False))
+    assert caller.close_code == 1002
+
+
+@pytest.mark.rule("G-32", "G-22")
+def test_an_illegal_envelope_in_a_legal_frame_ends_nothing(gateway: Gateway) -> None:
+    caller = Caller(gateway).upgrade()
+    for data in (b"", b"{}", "é".encode(), b"x" * 1000):
+        caller.send(data)
+    assert caller.wire.sent.count(b"invalid_envelope") == 4
+    assert not caller.wire.ended
+
+
+def test_fragments_and_single_bytes_make_the_same_envelope(gateway: Gateway) -> None:
+    caller = Caller(gateway).upgrade()
+    whole = text("whole", "alice")
+    caller.send(whole)
+    parts = text("parts", "alice")
+    caller.send(parts[:10], fin=False)
+    caller.send(b"ping", Opcode.PING)
+    caller.send(parts[10:], Opcode.CONT)
+    for byte in Frame(Opcode.TEXT, text("bytes", "alice")).serialize(mask=True):
+        caller.receive(bytes((byte,)))
+    for data in (whole, parts, text("bytes", "alice")):
+        assert data in caller.wire.sent
+    assert b"\x8a\x04ping" in caller.wire.sent
+
+
+@pytest.mark.rule("G-41")
+def test_a_line_without_a_sign_of_life_between_two_pings_is_cut(gateway: Gateway) -> None:
+    caller = Caller(gateway).upgrade()
+    caller.connection.ping()
+    assert caller.wire.sent.endswith(b"\x89\x00")
+    caller.send(b"", Opcode.PONG)
+    caller.connection.ping()
+    assert not caller.wire.aborted
+    caller.connection.ping()
+    assert caller.wire.aborted
+
+
+@pytest.mark.rule("G-42", "G-43")
+def test_a_draining_gateway_admits_nobody_and_says_so(gateway: Gateway) -> None:
+    assert Caller(gateway).request("/healthz", host="x").startswith(b"HTTP/1.1 200 ")
+    gateway.draining = True
+    assert Caller(gateway).request("/healthz").startswith(b"HTTP/1.1 503 ")
+    verdict = gateway.admit("", {}, "127.0.0.1")
+    assert isinstance(verdict, Denial)
+    assert verdict.status == 503
+
+
+@pytest.mark.rule("G-44")
+def test_metrics_count_without_naming_anyone(gateway: Gateway) -> None:
+    caller = Caller(gateway).upgrade()
+    caller.send(text("secret-id", "alice", "secret-kind", context={"id": "secret-context"}))
+    caller.send(b"{}")
+    response = pages.respond(gateway, "/metrics", {"host": ["localhost"]}, "127.0.0.1")
+    assert response.status_code == 200
+    body = response.body.decode()
+    for line in (
+        "mcpp_connections 1.0",
+        "mcpp_contexts 1.0",
+        "mcpp_received_total 2.0",
+        'mcpp_refused_total{code="invalid_envelope"} 1.0',
+    ):
+        assert line in body
+    assert "secret" not in body
+    assert "alice" not in body
+
+
+@pytest.mark.rule("G-48")
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_name_cannot_forge_a_line_of_the_log(
+    format: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = logging.getLogger("mcpp")
+    before = list(logger.handlers), logger.level, logger.propagate
+    try:
+        logs.configure(format)
+        logging.getLogger("mcpp.gateway").info(
+            "one\nline", extra={"participant": "x\r\n2025 error forged \x1b[2J\u2028"}
+        )
+    finally:
+        logger.handlers[:], logger.level, logger.propagate = before
+    (line,) = capsys.readouterr().err.split("\n")[:-1]
+    assert line.isprintable()
+    if format == "json":
+        assert json.loads(line)["participant"].startswith("x\r\n")
