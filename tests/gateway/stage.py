@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, assert_never
 
+from mcpp.capabilities import Capabilities
+from mcpp.filters import Filter, everything
 from mcpp_gateway.effects import Broadcast, Close, Direct, Effect, Move
 from mcpp_gateway.limits import Limits
 from mcpp_gateway.log import Log
 from mcpp_gateway.pod import Pod, Session, Standing
-
-from mcpp.capabilities import Capabilities
-from mcpp.filters import Filter, everything
 
 EVERYTHING: Sequence[Mapping[str, Any]] = ({"kind": "*"},)
 FREE: Mapping[str, Any] = {"messages_per_second": 0, "context_messages_per_second": 0}

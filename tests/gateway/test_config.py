@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from mcpp_gateway import config
 from mcpp_gateway.config import Config, ConfigError
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from websockets.frames import Close, Frame, Opcode
+
 from mcpp_gateway import config, logs, pages
 from mcpp_gateway.connection import Connection
 from mcpp_gateway.door import Denial, Door
 from mcpp_gateway.server import Gateway
-from websockets.frames import Close, Frame, Opcode
-
 from tests.gateway.stage import text
 from tests.gateway.test_hub import Loop
 

@@ -1,10 +1,10 @@
 """The door: tokens, origins, guesses, queries."""
 
 import pytest
-from mcpp_gateway import config
-from mcpp_gateway.door import Admission, Denial, Door, Headers
 
 from mcpp import filters
+from mcpp_gateway import config
+from mcpp_gateway.door import Admission, Denial, Door, Headers
 
 TOKEN = "alice-token-0123456789"
 METRICS = "metrics-token-0123456789"

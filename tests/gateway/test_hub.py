@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
-from mcpp_gateway.hub import CATCH_UP_BYTES, Hub, Peer, frame
-from mcpp_gateway.limits import Limits
-from mcpp_gateway.pod import Pod, Standing
 
 from mcpp import filters
 from mcpp.capabilities import Capabilities
 from mcpp.filters import Filter, everything
+from mcpp_gateway.hub import CATCH_UP_BYTES, Hub, Peer, frame
+from mcpp_gateway.limits import Limits
+from mcpp_gateway.pod import Pod, Standing
 from tests.gateway.stage import text
 
 

@@ -1,6 +1,7 @@
 """The log in memory: bounded by count and bytes, read from positions."""
 
 import pytest
+
 from mcpp_gateway.log import Entry, MemoryLog
 
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from mcpp_gateway.effects import Broadcast
-from mcpp_gateway.pod import GATEWAY
 
 from mcpp import filters
 from mcpp.codec import decode
+from mcpp_gateway.effects import Broadcast
+from mcpp_gateway.pod import GATEWAY
 from tests.gateway.stage import Stage, text
 
 NOTHING = ~filters.everything

@@ -1,12 +1,12 @@
 """Coming and going: welcome, replay, resume, presence, takeover, falling behind."""
 
 import pytest
+
+from mcpp import filters
 from mcpp_gateway import effects
 from mcpp_gateway.effects import Close, Move
 from mcpp_gateway.limits import Limits
 from mcpp_gateway.pod import MAX_WELCOME_BYTES
-
-from mcpp import filters
 from tests.gateway.stage import FREE, Stage, text
 
 
@@ -25,6 +25,7 @@ def test_the_welcome_comes_first_and_says_who_what_and_where() -> None:
         "contexts",
         "resumed",
         "replayed",
+        "position",
     }
     assert welcome["you"] == {"id": "b", "capabilities": [{"kind": "chat"}]}
     assert [each["id"] for each in welcome["participants"]] == ["a", "b"]
@@ -34,6 +35,19 @@ def test_the_welcome_comes_first_and_says_who_what_and_where() -> None:
     assert set(welcome["limits"]) == set(Limits.__struct_fields__)
     assert welcome["contexts"] == [{"id": "p"}, {"id": "c", "type": "t", "parent": "p"}]
     assert (welcome["resumed"], welcome["replayed"]) == (False, 0)
+
+
+@pytest.mark.rule("G-10", "G-12")
+def test_whoever_is_cut_off_before_anything_came_resumes_from_the_welcomes_position() -> None:
+    stage = Stage("a", "b")
+    a = stage.join("a")
+    stage.send(a)
+    b = stage.join("b")
+    stage.leave(b)
+    missed = stage.send(a)
+    b = stage.join("b", after=b.welcome["position"])
+    assert b.welcome["resumed"] is True
+    assert b.ids[1:] == [missed]
 
 
 @pytest.mark.rule("G-11")

@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from mcpp_gateway.effects import Broadcast
-from mcpp_gateway.pod import Standing
 
 from mcpp.capabilities import Capabilities
 from mcpp.codec import decode
+from mcpp_gateway.effects import Broadcast
+from mcpp_gateway.pod import Standing
 from tests.gateway.stage import FREE, Stage, text
 
 ONE_TOKEN = {"messages_per_second": 1, "burst": 1}

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mcpp_gateway.rates import Bucket, Rate
 
 UNIX_TIME = 1_763_000_000.123

@@ -1,6 +1,7 @@
 """What refusals say, and how the id of an invalid text is found."""
 
 import pytest
+
 from mcpp_gateway import refusals
 
 

@@ -1,10 +1,10 @@
 """The tree of contexts by itself."""
 
 import pytest
-from mcpp_gateway.limits import Limits
-from mcpp_gateway.tree import CYCLE, DEPTH_EXCEEDED, LIMIT, PARENT_CHANGED, ContextTree, Node
 
 from mcpp.envelope import Context
+from mcpp_gateway.limits import Limits
+from mcpp_gateway.tree import CYCLE, DEPTH_EXCEEDED, LIMIT, PARENT_CHANGED, ContextTree, Node
 
 
 class Grove:

@@ -1,0 +1,454 @@
+"""A pod under random use, beside a model that knows only the rules.
+
+One participant watches everything and never leaves: what it sees is the log. From that alone, with
+the SDK's own filters and lineages, the machine works out what every other connection has to be
+sent, in which order, and compares. It runs twice: over the pod's bare effects, where connections
+may lag behind in their replay, and through the hub, where a tick's texts are written in batches.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from mcpp import filters
+from mcpp.codec import decode
+from mcpp.contexts import Lineage, Lineages
+from mcpp.envelope import Envelope
+from mcpp.errors import FilterError
+from mcpp.filters import Filter, everything
+from mcpp_gateway.pod import GATEWAY, Pod
+from mcpp_gateway.tree import Node
+from tests.gateway.stage import Stage, text
+from tests.gateway.test_hub import House, Line, Loop
+
+WATCHER, MANY = "watcher", "many"
+SPEAKERS = ("a", "b", MANY)
+LIMITS: dict[str, Any] = {
+    "max_context_depth": 3,
+    "max_contexts_per_participant": 4,
+    "max_contexts_per_pod": 7,
+    "messages_per_second": 4,
+    "burst": 12,
+    "context_messages_per_second": 2,
+    "context_burst": 6,
+    "context_idle_seconds": 5,
+    "history_messages": 25,
+}
+
+
+class Theatre(Protocol):
+    """What the machine needs of a pod and of whoever performs its effects."""
+
+    pod: Pod
+
+    def join(self, id: str, filter: Filter, after: str | None, last: int | None) -> Any: ...
+    def send(self, seat: Any, data: bytes) -> None: ...
+    def leave(self, seat: Any) -> None: ...
+    def tick(self, seconds: float) -> None: ...
+    def settle(self, seat: Any) -> None: ...
+    def texts(self, seat: Any) -> list[bytes]: ...
+    def is_closed(self, seat: Any) -> bool: ...
+    def is_live(self, seat: Any) -> bool: ...
+    def close(self) -> None: ...
+
+
+class BareTheatre:
+    """The pod's effects, performed one by one; who joins begins behind and reads in sips."""
+
+    def __init__(self) -> None:
+        self._stage = Stage(*SPEAKERS, WATCHER, limits=LIMITS, multiple=[MANY])
+        self.pod = self._stage.pod
+
+    def join(self, id: str, filter: Filter, after: str | None, last: int | None) -> Any:
+        return self._stage.join(id, filter=filter, after=after, last=last, behind=True)
+
+    def send(self, seat: Any, data: bytes) -> None:
+        self._stage.send_text(seat, data)
+
+    def leave(self, seat: Any) -> None:
+        self._stage.leave(seat)
+
+    def tick(self, seconds: float) -> None:
+        self._stage.tick(seconds)
+
+    def settle(self, seat: Any) -> None:
+        if seat.session.audience is None and seat.closed is None:
+            self._stage.catch_up(seat, 700)
+
+    def texts(self, seat: Any) -> list[bytes]:
+        found: list[bytes] = seat.texts
+        return found
+
+    def is_closed(self, seat: Any) -> bool:
+        return seat.closed is not None
+
+    def is_live(self, seat: Any) -> bool:
+        return seat.session.audience is not None
+
+    def close(self) -> None:
+        pass
+
+
+class HubTheatre:
+    """The real hub over lines that record; texts arrive when the loop turns."""
+
+    def __init__(self) -> None:
+        self._loop = Loop()
+        self._house = House(self._loop, *SPEAKERS, WATCHER, **LIMITS)
+        self.pod = self._house.pod
+
+    def join(self, id: str, filter: Filter, after: str | None, last: int | None) -> Line:
+        return self._house.join(id, filter=filter, after=after, last=last)
+
+    def send(self, seat: Line, data: bytes) -> None:
+        self._house.hub.receive(self._house.peers[seat], data)
+        if self._house.pod.log.end % 3 == 0:
+            self._loop.turn()
+
+    def leave(self, seat: Line) -> None:
+        self._loop.turn()
+        self._house.hub.leave(self._house.peers[seat])
+
+    def tick(self, seconds: float) -> None:
+        self._house.now += seconds
+        self._house.hub.perform(self.pod.tick(self._house.now))
+
+    def settle(self, seat: Line) -> None:
+        self._loop.turn()
+
+    def texts(self, seat: Line) -> list[bytes]:
+        return seat.texts
+
+    def is_closed(self, seat: Line) -> bool:
+        return seat.closed is not None
+
+    def is_live(self, seat: Line) -> bool:
+        return False  # what was broadcast may not have been written yet
+
+    def close(self) -> None:
+        self._loop.close()
+
+
+@dataclass(eq=False)
+class Client:
+    """A connection and what the model says it has to be sent."""
+
+    id: str
+    seat: Any
+    filter: Filter
+    expected: list[bytes | str] = field(default_factory=list)  # a str: a direct text's correlation
+
+    def wants(self, entry: "Entry") -> bool:
+        if entry.envelope.sender == GATEWAY:
+            return entry.about != self.id
+        return (
+            self.filter.matches(entry.envelope, entry.lineage)
+            or entry.envelope.sender == self.id
+            or self.id in (entry.envelope.to or ())
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One broadcast, as the model read it."""
+
+    text: bytes
+    envelope: Envelope
+    lineage: Lineage | None
+    about: str | None
+
+
+names = st.sampled_from([f"c{i}" for i in range(6)])
+contexts = st.none() | st.fixed_dictionaries(
+    {"id": names}, optional={"parent": names, "type": st.sampled_from("tu")}
+)
+kinds = st.sampled_from(["chat", "rare", "mcp/x"])
+leaves = st.one_of(
+    st.just({"main": True}),
+    st.sampled_from([{"type": "t"}, {"type": "u"}]),
+    st.builds(lambda name, below: {"context": name, "descendants": below}, names, st.booleans()),
+    st.sampled_from([{"kind": "*r*"}, {"kind": "mcp/*"}, {"from": "a"}, {"to": "b"}]),
+)
+expressions: st.SearchStrategy[dict[str, Any]] = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.builds(lambda parts: {"any": parts}, st.lists(inner, max_size=3)),
+        st.builds(lambda parts: {"all": parts}, st.lists(inner, max_size=3)),
+        st.builds(lambda part: {"not": part}, inner),
+    ),
+    max_leaves=4,
+)
+recipients = st.none() | st.lists(st.sampled_from(SPEAKERS), max_size=2)
+
+
+class PodMachine(RuleBasedStateMachine):
+    """Random joins, leaves, envelopes, filters and time."""
+
+    theatre_type: type[Theatre] = BareTheatre
+    clients: Bundle[Client] = Bundle("clients")
+
+    @initialize()
+    def watch(self) -> None:
+        self.theatre = self.theatre_type()
+        self.log: list[Entry] = []
+        self.open: list[Client] = []
+        self.ids = count()
+        self.sent: list[str] = []
+        self.seconds = 0.0
+        self.accepted: Counter[str] = Counter()
+        self.lineages = Lineages()
+        self.watcher = Client(WATCHER, None, everything)
+        self.watcher.seat = self.theatre.join(WATCHER, everything, None, None)
+        # The one broadcast that the watcher does not see is its own coming.
+        (first,) = self.theatre.pod.log.read(0, 1)
+        self._learn(first.text)
+        self._observe()
+
+    @rule(
+        target=clients,
+        id=st.sampled_from(SPEAKERS),
+        expression=expressions,
+        back=st.none() | st.integers(0, 40),
+        last=st.none() | st.integers(0, 8),
+    )
+    def join(
+        self, id: str, expression: dict[str, Any], back: int | None, last: int | None
+    ) -> Client:
+        after = None if back is None else self._id_at(back)
+        client = Client(id, None, filters.parse(expression))
+        replaced = [other for other in self.open if other.id == id and id != MANY]
+        client.seat = self.theatre.join(id, client.filter, after, last)
+        for other in replaced:
+            self.open.remove(other)
+        self._observe()
+        kept = self.log[-LIMITS["history_messages"] :]
+        resumed = after in [each.envelope.id for each in kept]
+        if resumed:
+            while kept.pop(0).envelope.id != after:
+                pass
+        wanted = [each.text for each in kept if client.wants(each)]
+        if not resumed:
+            wanted = wanted[-last:] if last else []
+        client.expected = [f"welcome:{resumed}:{len(wanted)}", *wanted]
+        self.open.append(client)
+        for other in replaced:
+            assert self.theatre.is_closed(other.seat)
+        return client
+
+    @rule(client=consumes(clients))
+    def leave(self, client: Client) -> None:
+        if client in self.open:
+            self.open.remove(client)
+            self.theatre.leave(client.seat)
+            self._observe()
+
+    @rule(client=clients, kind=kinds, context=contexts, to=recipients)
+    def speak(
+        self, client: Client, kind: str, context: dict[str, Any] | None, to: list[str] | None
+    ) -> None:
+        members = {"to": to, "context": context}
+        given = {name: value for name, value in members.items() if value is not None}
+        id = f"m{next(self.ids)}"
+        self.sent.append(id)
+        self._send(client, text(id, client.id, kind, **given), id)
+
+    @rule(client=clients, back=st.integers(1, 30))
+    def repeat(self, client: Client, back: int) -> None:
+        if self.sent:
+            id = self.sent[-min(back, len(self.sent))]
+            self._send(client, text(id, client.id, "rare"), id)
+
+    @rule(client=clients, victim=st.sampled_from([*SPEAKERS, WATCHER, GATEWAY]), context=contexts)
+    def forge(self, client: Client, victim: str, context: dict[str, Any] | None) -> None:
+        if victim != client.id:
+            given: dict[str, Any] = {} if context is None else {"context": context}
+            self._send(client, text("forged", victim, **given), "forged")
+            assert "forged" not in {each.envelope.id for each in self.log}
+
+    @rule(
+        client=clients,
+        data=st.sampled_from(
+            [b"", b"{}", b'{"id":1}', text("x", "a", "system/presence"), text("x", "b", "pod/x")]
+        ),
+    )
+    def send_nonsense(self, client: Client, data: bytes) -> None:
+        before = len(self.log)
+        self._send(client, data, "x" if b'"x"' in data else "")
+        assert len(self.log) == before
+
+    @rule(client=clients, expression=expressions | st.just({"main": False}))
+    def choose(self, client: Client, expression: dict[str, Any]) -> None:
+        if client not in self.open:
+            return
+        id = f"f{next(self.ids)}"
+        data = text(id, client.id, "pod/filter", {"filter": expression})
+        refused = sum(self.theatre.pod.refused.values())
+        self._send(client, data, id)
+        if sum(self.theatre.pod.refused.values()) == refused:
+            client.filter = filters.parse(expression)
+        elif expression == {"main": False}:
+            with pytest.raises(FilterError):
+                filters.parse(expression)
+
+    @rule(seconds=st.sampled_from([0.0, 0.25, 1.0, 4.0, 6.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.theatre.tick(seconds)
+        self._observe()
+
+    @rule(client=clients)
+    def read_on(self, client: Client) -> None:
+        if client in self.open:
+            self.theatre.settle(client.seat)
+            if self.theatre.is_closed(client.seat):  # the log had gone on without it
+                self.open.remove(client)
+            self._observe()
+
+    # --- what always holds ----------------------------------------------------------------------
+
+    @invariant()
+    def everyone_is_sent_what_the_rules_say(self) -> None:
+        for client in self.open:
+            texts = self.theatre.texts(client.seat)
+            shown = [_shown(data, wanted) for data, wanted in zip(texts, client.expected)]  # noqa: B905
+            assert shown == client.expected[: len(texts)]
+            if self.theatre.is_live(client.seat):
+                assert len(texts) == len(client.expected)
+
+    @invariant()
+    def the_tree_is_a_tree_within_its_limits(self) -> None:
+        nodes = {node.id: node for node in self.theatre.pod.tree}
+        charged = Counter(node.charged_to for node in nodes.values())
+        assert len(nodes) <= LIMITS["max_contexts_per_pod"]
+        assert all(n <= LIMITS["max_contexts_per_participant"] for n in charged.values())
+        for node in nodes.values():
+            path = list(_path(node))
+            assert len(path) == node.depth <= LIMITS["max_context_depth"]
+            assert all(nodes[each.id] is each for each in path)
+            assert node.lineage.ancestors == tuple(each.id for each in path[1:])
+            assert node.children == {each for each in nodes.values() if each.parent is node}
+            assert node.height in (0, _height(node))
+
+    @invariant()
+    def nobody_is_over_a_rate(self) -> None:
+        allowed = LIMITS["burst"] + LIMITS["messages_per_second"] * self.seconds
+        assert all(accepted <= allowed for accepted in self.accepted.values())
+
+    @invariant()
+    def the_roster_is_who_is_there(self) -> None:
+        present = {WATCHER, *(client.id for client in self.open)}
+        assert set(self.theatre.pod.participants) == present
+
+    def teardown(self) -> None:
+        if not hasattr(self, "theatre"):
+            return
+        for client in list(self.open):
+            for _ in range(60):
+                self.theatre.settle(client.seat)
+            if not self.theatre.is_closed(client.seat):
+                assert len(self.theatre.texts(client.seat)) == len(client.expected)
+            else:
+                self.open.remove(client)
+        self._observe()
+        self.everyone_is_sent_what_the_rules_say()
+        self.theatre.close()
+
+    # --- the model ------------------------------------------------------------------------------
+
+    def _send(self, client: Client, data: bytes, id: str) -> None:
+        """Send, and expect one of two: everybody gets it, or its sender alone an answer."""
+        if client not in self.open:
+            return
+        before = len(self.log)
+        self.theatre.send(client.seat, data)
+        self._observe()
+        new = self.log[before:]
+        if new:
+            (entry,) = new
+            assert entry.text == data
+            assert entry.envelope.sender == client.id
+            self.accepted[client.id] += 1
+        else:
+            client.expected.append(f"direct:{id}")
+
+    def _observe(self) -> None:
+        """Learn from what the watcher was sent."""
+        pod = self.theatre.pod
+        new = pod.log.read(max(len(self.log), pod.log.start), 1000)
+        assert pod.log.end == len(self.log) + len(new), "more was logged at once than the log holds"
+        for each in new:
+            entry = self._learn(each.text)
+            if entry.about != WATCHER:
+                self.watcher.expected.append(entry.text)
+            for client in self.open:
+                if client.wants(entry):
+                    client.expected.append(entry.text)
+        self.theatre.settle(self.watcher.seat)
+        self.theatre.settle(self.watcher.seat)
+        seen = self.theatre.texts(self.watcher.seat)[1:]
+        assert seen == self.watcher.expected[: len(seen)]
+
+    def _learn(self, data: bytes) -> Entry:
+        envelope = decode(data)
+        about = None
+        if envelope.kind == "system/presence":
+            about = envelope.payload["participant"]["id"]
+        lineage = self.lineages.observe(envelope.context)
+        if envelope.kind == "system/context":
+            self.lineages.forget(envelope.payload["context"]["id"])
+        entry = Entry(data, envelope, lineage, about)
+        self.log.append(entry)
+        return entry
+
+    def _id_at(self, back: int) -> str:
+        return self.log[-1 - back].envelope.id if back < len(self.log) else "unknown"
+
+
+def _shown(data: bytes, wanted: bytes | str) -> bytes | str:
+    """Return a text as the model writes it down."""
+    if isinstance(wanted, bytes):
+        return data
+    envelope = json.loads(data)
+    if envelope["kind"] == "system/welcome":
+        payload = envelope["payload"]
+        return f"welcome:{payload['resumed']}:{payload['replayed']}"
+    if envelope["from"] != GATEWAY:  # the original of a repetition
+        return f"direct:{envelope['id']}"
+    assert envelope["kind"] in ("system/error", "system/filter")
+    return f"direct:{envelope.get('correlation_id', '')}"
+
+
+def _path(node: Node) -> Iterator[Node]:
+    at: Node | None = node
+    for _ in range(10):
+        if at is None:
+            return
+        yield at
+        at = at.parent
+    raise AssertionError("a cycle")
+
+
+def _height(node: Node) -> int:
+    return 1 + max(map(_height, node.children), default=0)
+
+
+class HubMachine(PodMachine):
+    """The same through the hub."""
+
+    theatre_type = HubTheatre
+
+
+TestPod = pytest.mark.rule("G-18", "G-24", "F-18", "C-05", "C-06", "C-07", "G-12", "G-17", "G-30")(
+    PodMachine.TestCase
+)
+TestHub = pytest.mark.rule("G-18", "G-30", "F-12")(HubMachine.TestCase)
+TestPod.settings = settings(max_examples=120, stateful_step_count=50)
+TestHub.settings = settings(max_examples=80, stateful_step_count=50)
