@@ -175,6 +175,9 @@ class LocalPod:
         try:
             if not _try_lock(descriptor):
                 raise LocalPodError(f"a gateway for {self.folder} is running already")
+            # From here on others send SIGHUP, which ends a process that does not expect it yet.
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+                signal.signal(signal.SIGHUP, lambda *_: None)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             yield

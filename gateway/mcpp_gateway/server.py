@@ -182,6 +182,8 @@ async def serve(
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     loop.add_signal_handler(signal.SIGHUP, _reload, gateway, reload)
+    # Whoever was added since the configuration was read could not be told of yet.
+    gateway.reconfigure(reload())
     for warning in config.warnings:
         logger.warning(warning)
     logger.info("listening", extra={"host": config.gateway.host, "port": gateway.port})

@@ -122,6 +122,15 @@ def test_a_running_gateway_is_told_of_a_new_participant(pod: local.LocalPod) -> 
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_gateway_that_is_only_starting_survives_being_told(pod: local.LocalPod) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with pod.running():
+            pod.add("alice")  # were it not expected, this process would end here
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_number_that_a_dead_gateway_left_is_not_signalled(pod: local.LocalPod) -> None:
     # Were it signalled, this process would end here.
     (pod.folder / "gateway.pid").write_text(f"{os.getpid()}\n")

@@ -1,0 +1,109 @@
+"""An agent as people run it: a script beside `mcpp up`."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import Process
+
+import mcpp
+from mcpp import local
+from mcpp.errors import WrongParticipantError
+
+pytestmark = pytest.mark.anyio
+
+MCPP = str(Path(sys.executable).parent / "mcpp")
+AGENT = """
+import mcpp
+
+agent = mcpp.Participant("parrot")
+
+@agent.on("chat")
+async def repeat(message: mcpp.Message) -> None:
+    await message.reply(message.text * 2)
+
+mcpp.run(agent)
+"""
+
+
+@asynccontextmanager
+async def started(*command: str, folder: Path, **environ: str) -> AsyncIterator[Process]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MCPP_")}
+    process = await anyio.open_process(
+        command, cwd=folder, env=kept | environ, stdout=subprocess.DEVNULL, stderr=None
+    )
+    try:
+        yield process
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            await process.aclose()
+
+
+async def answer(pod: mcpp.Pod) -> mcpp.Message:
+    async for message in pod:
+        if message.kind == "chat":
+            return message
+    raise AssertionError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, free_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which nothing has run yet, but whose pod will have a port of its own."""
+    local.create(tmp_path, port=free_tcp_port)
+    (tmp_path / "agent.py").write_text(AGENT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MCPP_URL", raising=False)
+    monkeypatch.delenv("MCPP_TOKEN", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+async def test_an_agent_finds_the_local_pod_answers_and_ends_cleanly(
+    folder: Path, ending: signal.Signals
+) -> None:
+    patient = mcpp.connection.Options(keep_trying=True)
+    with anyio.fail_after(30):
+        # The agent is the first to start, and waits for the gateway.
+        async with (
+            started(sys.executable, "agent.py", folder=folder) as agent,
+            started(MCPP, "up", folder=folder),
+            mcpp.connect(name="alice", options=patient) as alice,
+        ):
+            while "parrot" not in alice.participants:
+                await anext(alice)
+            await alice.send("chat", {"text": "ab"})
+            assert (await answer(alice)).text == "abab"
+            agent.send_signal(ending)
+            assert await agent.wait() == 0
+
+
+async def test_a_participant_that_is_new_to_a_running_pod_is_let_in(folder: Path) -> None:
+    patient = mcpp.connection.Options(keep_trying=True)
+    with anyio.fail_after(30):
+        async with (
+            started(MCPP, "up", folder=folder),
+            mcpp.connect(name="first", options=patient),
+            mcpp.connect(name="second") as second,
+        ):
+            await second.send("chat", {"text": "let in"})
+
+
+async def test_an_agent_with_anothers_token_says_so(folder: Path) -> None:
+    pod = local.find()
+    assert pod is not None
+    with anyio.fail_after(30):
+        async with (
+            started(MCPP, "up", folder=folder),
+            mcpp.connect(name="alice", options=mcpp.connection.Options(keep_trying=True)),
+        ):
+            agent = mcpp.Participant("parrot")
+            with pytest.raises(WrongParticipantError, match="'alice'"):
+                await agent.run(pod.url, token=pod.token("alice"))
