@@ -64,6 +64,7 @@ class Options:
     unechoed_messages: int = 1024  # on their way; beyond that `send` waits, whatever `wait` says
     rate_limit_seconds: float = 30.0  # waited out for one envelope; 0 raises at once
     open_seconds: float = 10.0  # for a line to be opened and welcomed
+    silence_seconds: float = 20.0  # of a line, then it is asked for a sign of life
     keep_trying: bool = False  # also while the gateway cannot be reached at first
     backoff: Callable[[int], float] = backoff
     ssl_context: ssl.SSLContext | None = None
@@ -255,7 +256,8 @@ class Connection:
             with anyio.fail_after(self._options.open_seconds):
                 return await self._connector.open(self.session.join())
         except TimeoutError:
-            error = UnreachableError("its address", f"no answer in {self._options.open_seconds} s")
+            seconds = self._options.open_seconds
+            error = UnreachableError(self._connector.address, f"no answer in {seconds:g} s")
         except UnreachableError as unreachable:
             error = unreachable
         first = self._task_status is not None

@@ -17,7 +17,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import anyio
 from anyio.abc import ObjectReceiveStream
@@ -41,9 +41,6 @@ Task = Callable[[Pod], Awaitable[None]]
 Policy = Callable[[Message], Awaitable[bool | str | None]]
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Waiting for the handlers; beyond that the pod's own bounded buffer holds the rest.
-_QUEUED_MESSAGES: Final = 64
-
 log = logging.getLogger("mcpp")
 
 
@@ -52,6 +49,11 @@ class _Subscription:
     matches: Callable[[str], bool]
     own: bool
     handler: Handler
+    concurrent: bool = False
+
+    def wants(self, message: Message) -> bool:
+        """Tell whether the handler is for this message."""
+        return self.matches(message.kind) and (self.own or message.sender != message.pod.me)
 
 
 class Participant:
@@ -162,7 +164,9 @@ class Participant:
             elif verdict is not None:
                 await message.pod.reject(message, verdict or "rejected")
 
-        self.on(f"{kinds.PROPOSAL}:*")(judge)
+        # To fulfil one proposal may take as long as its tool does: the others need not wait.
+        every = compile_glob(f"{kinds.PROPOSAL}:*")
+        self._subscriptions.append(_Subscription(every, False, judge, concurrent=True))
         return decide
 
     def task(self, function: Task) -> Task:
@@ -197,7 +201,7 @@ class Participant:
     async def serve(self, pod: Pod, on_error: Callable[[Exception], None] | None = None) -> None:
         """Serve a pod that was opened with `own=True`."""
         sender, receiver = anyio.create_memory_object_stream[tuple[Handler, Message]](
-            _QUEUED_MESSAGES
+            self._options.buffer_messages
         )
         async with background() as tasks, sender, receiver:
             tasks.start_soon(self._handle, receiver, on_error)
@@ -209,9 +213,11 @@ class Participant:
                 if message.replayed:
                     continue
                 for subscription in self._subscriptions:
-                    if subscription.matches(message.kind) and (
-                        subscription.own or message.sender != pod.me
-                    ):
+                    if not subscription.wants(message):
+                        continue
+                    if subscription.concurrent:
+                        tasks.start_soon(self._guard, subscription.handler, message, on_error)
+                    else:
                         await sender.send((subscription.handler, message))
 
     @asynccontextmanager

@@ -89,6 +89,7 @@ async def connect(
         address.url,
         address.token,
         options.ssl_context,
+        options.silence_seconds,
         unknown_until=time.monotonic() + NEW_TOKEN_SECONDS if address.fresh else 0.0,
     )
     async with open_pod(session, connector, own=own, on_gap=on_gap, options=options) as pod:

@@ -12,7 +12,7 @@ import anyio
 from mcpp import kinds, rpc
 from mcpp.connection import Exchange
 from mcpp.envelope import Envelope
-from mcpp.errors import ClosedError, NoAnswerError, ToolError
+from mcpp.errors import CallError, NoAnswerError, ToolError
 from mcpp.kinds import Kind
 from mcpp.payloads import Reject
 
@@ -45,17 +45,23 @@ class OpenProposal:
         """
         with anyio.move_on_after(timeout):
             return await self._result()
-        owner, kind = (self.envelope.to or ("",))[0], Kind.parse(self.envelope.kind)
-        raise NoAnswerError(owner, kind.method or "", timeout or 0.0)
+        raise NoAnswerError(self._owner, self._method, timeout or 0.0)
 
     async def withdraw(self, reason: str | None = None) -> Envelope:
         """Take the proposal back. It counts unless a fulfilling request came before."""
         payload = {} if reason is None else {"reason": reason}
-        withdrawal = await self.pod.send(
+        return await self.pod.send(
             kinds.WITHDRAW, payload, to=self.envelope.to, correlation_id=self.id
         )
-        self._exchange.settle(ClosedError(1000, "the proposal is withdrawn"))
-        return withdrawal
+
+    @property
+    def _owner(self) -> str:
+        return self.envelope.to[0] if self.envelope.to else ""
+
+    @property
+    def _method(self) -> str:
+        kind = Kind.parse(self.envelope.kind)
+        return kind.name or kind.method or ""
 
     async def _result(self) -> Any:
         while True:
@@ -66,6 +72,8 @@ class OpenProposal:
                 self.rejections.append((envelope.sender, envelope.payload_as(Reject)))
             elif Kind.parse(envelope.kind).family == kinds.REQUEST:
                 self.fulfilled_by = envelope.sender
+            elif envelope.kind == kinds.WITHDRAW:
+                raise CallError(self._owner, self._method, "the proposal was withdrawn")
 
 
 def _outcome(envelope: Envelope) -> Any:

@@ -352,6 +352,9 @@ class Session:
                 ours = self._asked.get(envelope.id, _Question(owner, ()))
                 self._asked[envelope.id] = _Question(owner, (*ours.origins, id))
                 return (Noted(id, envelope),)
+            if envelope.kind == kinds.WITHDRAW and envelope.sender == self.name:
+                del self._proposed[id]
+                return (Noted(id, envelope),)
             if envelope.kind == kinds.REJECT:
                 return (Noted(id, envelope),)
         return ()

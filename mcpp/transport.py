@@ -46,6 +46,10 @@ class Transport(Protocol):
 class Connector(Protocol):
     """Opens lines to one pod for one participant."""
 
+    @property
+    def address(self) -> str:
+        """Where they lead, for messages to people."""
+
     async def open(self, join: Join) -> Transport:
         """Open a line.
 

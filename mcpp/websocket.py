@@ -27,8 +27,6 @@ from mcpp.transport import ABNORMAL, TransportClosed
 
 # Far above any gateway's limit for one message: it is only there against a foreign server.
 MAX_TEXT_BYTES: Final = 64 * 2**20
-# A line that is silent for this long is asked for a sign of life, and cut after as long again.
-SILENCE_SECONDS: Final = 20.0
 _READ_BYTES: Final = 2**18
 _WHOLE_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _CLOSE_SECONDS: Final = 1.0
@@ -53,7 +51,13 @@ class WebSocketConnector:
     url: str
     token: str = field(repr=False)
     ssl_context: ssl.SSLContext | None = None
+    silence_seconds: float = 20.0
     unknown_until: float = 0.0  # by the monotonic clock: a new token may not be known before
+
+    @property
+    def address(self) -> str:
+        """The URL."""
+        return self.url
 
     async def open(self, join: Join) -> "WebSocket":
         """Connect and shake hands."""
@@ -64,7 +68,7 @@ class WebSocketConnector:
             stream = await open_stream(uri.host, uri.port, tls)
         except OSError as error:
             raise UnreachableError(self.url, str(error)) from None
-        line = WebSocket(stream, protocol)
+        line = WebSocket(stream, protocol, self.silence_seconds)
         try:
             await line.shake_hands()
         except BaseException as error:
@@ -103,9 +107,12 @@ class WebSocketConnector:
 class WebSocket:
     """One WebSocket. Owns its stream, the protocol's state, and the pieces of a message."""
 
-    def __init__(self, stream: Stream, protocol: ClientProtocol) -> None:
+    def __init__(
+        self, stream: Stream, protocol: ClientProtocol, silence_seconds: float = 20.0
+    ) -> None:
         self._stream = stream
         self._protocol = protocol
+        self._silence_seconds = silence_seconds
         self._texts: list[bytes] = []
         self._pieces: list[bytes] = []
         self._rest = bytearray()
@@ -146,11 +153,11 @@ class WebSocket:
         """Ping a silent line, and break it when not even a pong comes."""
         while True:
             self._heard = False
-            await anyio.sleep(SILENCE_SECONDS)
-            if not self._heard:
+            await anyio.sleep(self._silence_seconds)
+            if not self._heard and self._protocol.state is State.OPEN:
                 self._protocol.send_ping(b"")
                 await self._flush()
-                await anyio.sleep(SILENCE_SECONDS)
+                await anyio.sleep(self._silence_seconds)
                 if not self._heard:
                     await self._stream.aclose()
                     return

@@ -117,6 +117,7 @@ class MemoryConnector:
 
     gateway: Gateway
     name: str
+    address: str = "memory"
 
     async def open(self, join: Join) -> MemoryTransport:
         """Join at once."""

@@ -9,7 +9,7 @@ import pytest
 
 import mcpp
 from mcpp import kinds
-from mcpp.errors import NoAnswerError, RemoteError, ToolError
+from mcpp.errors import CallError, NoAnswerError, RemoteError, ToolError
 from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
 from mcpp.tools import ToolCall
@@ -562,6 +562,34 @@ async def test_a_withdrawn_proposal_is_not_fulfilled(venue: Venue) -> None:
         await mine.withdraw("changed my mind")
         with pytest.raises(RemoteError, match="withdrawn"):
             await boss.fulfil(proposal)
+        with pytest.raises(CallError, match="withdrawn"):
+            await mine.result(timeout=5)
+
+
+@pytest.mark.rule("P-21")
+async def test_a_withdrawal_that_comes_too_late_changes_nothing(venue: Venue) -> None:
+    async with (
+        venue.run(toolbox()),
+        venue.connect("boss") as boss,
+        venue.connect("intern") as intern,
+    ):
+        mine = await intern.propose("files", "read_file", path="x")
+        await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:read_file"))
+        await mine.withdraw()
+        assert (await mine.result(timeout=5)).text == "10 lines of x"
+
+
+async def test_a_policy_judges_proposals_beside_each_other(venue: Venue) -> None:
+    approver = mcpp.Participant("boss")
+
+    @approver.policy
+    async def decide(message: mcpp.Message) -> bool:
+        return True
+
+    async with venue.run(toolbox()), venue.run(approver), venue.connect("intern") as intern:
+        await intern.propose("files", "hang")
+        quick = await intern.propose("files", "sum", numbers=[1, 2])
+        assert (await quick.result(timeout=5)).value == 3
 
 
 @pytest.mark.rule("P-20")

@@ -147,6 +147,27 @@ async def test_frames_are_read_however_they_are_cut(size: int) -> None:
         tasks.cancel_scope.cancel()
 
 
+async def test_a_line_on_which_the_other_side_is_dead_is_replaced() -> None:
+    lines: list[SocketStream] = []
+    later = encode(new_envelope("chat", {"text": "a new line"}, sender="b"))
+
+    async def fall_silent(stream: SocketStream) -> None:
+        lines.append(stream)
+        texts = frame(WELCOME) if len(lines) == 1 else frame(WELCOME) + frame(later)
+        await serve(stream, [texts])
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    impatient = Options(silence_seconds=0.02, backoff=QUICK.backoff)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, fall_silent)
+        with anyio.fail_after(10):
+            url = f"ws://127.0.0.1:{port}/"
+            async with mcpp.connect(url, token="x" * 20, options=impatient) as pod:
+                assert (await anext(pod)).text == "a new line"
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     "answer",
     [b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 101 Switching Protocols\r\n\r\n", b"\x00" * 300],
