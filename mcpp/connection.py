@@ -136,6 +136,7 @@ class Connection:
         self._clock = clock
         self._transport: Transport | None = None
         self._line: anyio.CancelScope | None = None
+        self._replaced: Transport | None = None
         self._tasks: TaskGroup | None = None
         self._timer_at: float | None = None
         self._waiters: dict[str, _Waiter] = {}
@@ -233,11 +234,16 @@ class Connection:
             self.end(error)
             if self._task_status is not None:
                 raise
+        finally:
+            await self._close_replaced()
 
     async def _keep(self) -> None:
         attempt = 0
         while True:
             transport = await self._open()
+            # Only now, for the gateway lets a newer line take an older one's place without a word;
+            # a participant that leaves and joins is told to all, and fills their buffers.
+            await self._close_replaced()
             if transport is not None:
                 closed = await self._use(transport)
                 if is_final(closed.code):
@@ -268,8 +274,8 @@ class Connection:
 
     async def _use(self, transport: Transport) -> TransportClosed:
         """Read a line to its end and tell how it ended."""
-        closed: TransportClosed | ConnectionLostError = _REJOIN
-        self._transport = transport
+        closed: TransportClosed | ConnectionLostError | None = None
+        self._transport = self._replaced = transport
         try:
             async with anyio.create_task_group() as tasks:
                 self._line = tasks.cancel_scope
@@ -283,10 +289,17 @@ class Connection:
                 tasks.cancel_scope.cancel()
         finally:
             self._transport = self._line = None
-            await transport.aclose()
+        if closed is None:
+            return _REJOIN
+        await self._close_replaced()
         if isinstance(closed, ConnectionLostError):
             raise closed
         return closed
+
+    async def _close_replaced(self) -> None:
+        if self._replaced is not None:
+            await self._replaced.aclose()
+            self._replaced = None
 
     async def _read(self, transport: Transport) -> None:
         with anyio.fail_after(self._options.open_seconds):

@@ -10,7 +10,6 @@ from collections import deque
 from typing import Final, Protocol, cast
 
 import anyio
-import sniffio
 
 # Beyond this much unread, the other side has to wait.
 _UNREAD_BYTES: Final = 2**20
@@ -31,7 +30,7 @@ class Stream(Protocol):
 
 async def open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> Stream:
     """Connect. Raises OSError, which ssl.SSLError is too."""
-    if sniffio.current_async_library() == "asyncio":
+    if _on_asyncio():
         loop = asyncio.get_running_loop()
         _, stream = await loop.create_connection(
             _AsyncioStream, host, port, ssl=tls, happy_eyeballs_delay=0.25
@@ -42,6 +41,13 @@ async def open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> Strea
     return await anyio.connect_tcp(
         host, port, tls=True, ssl_context=tls, tls_standard_compatible=False
     )
+
+
+def _on_asyncio() -> bool:
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
 
 
 class _AsyncioStream(asyncio.Protocol):

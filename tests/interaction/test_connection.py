@@ -201,6 +201,12 @@ async def test_a_full_buffer_drops_the_line_and_resumes_without_loss(venue: Venu
         for number in range(100):
             await alice.send("chat", {"text": str(number)})
         assert await texts(bob, 100) == [str(number) for number in range(100)]
+        # The new line took the old one's place: nobody was told of a leave and a join.
+        await bob.send("done")
+        said = await anext(alice)
+        while said.kind == "system/presence" and said.payload["event"] == "join":
+            said = await anext(alice)
+        assert said.kind == "done"
 
 
 @pytest.mark.rule("P-11")
