@@ -53,9 +53,12 @@ class ToolCall:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """The MCP result; a JSON-RPC error or a broken response reads as a failed call."""
+        """The MCP result as a model sees it: structured content only where there is no text.
+
+        A JSON-RPC error or a broken response reads as a failed call. The rest is in `original`.
+        """
         if self._result is None:
-            self._result = self.original()
+            self._result = {} if self.response is None else _read_visible(self.response)
         return self._result
 
     @property
@@ -118,6 +121,33 @@ class ToolCalls:
         call.response = envelope
         call.answered_at = index
         return call
+
+
+class _Response(msgspec.Struct):
+    result: dict[str, msgspec.Raw]
+
+
+_read_members = msgspec.json.Decoder(_Response).decode
+
+
+def _read_visible(response: Envelope) -> dict[str, Any]:
+    # A page of records comes twice, as text and structured; parsing and keeping both would be
+    # most of what a log with many pages costs.
+    try:
+        members = _read_members(response.raw_payload).result
+    except msgspec.MsgspecError:
+        return read_result(response.payload)
+    structured = members.pop("structuredContent", None)
+    result = {name: msgspec.json.decode(member) for name, member in members.items()}
+    if structured is not None and not _has_text(result.get("content")):
+        result["structuredContent"] = msgspec.json.decode(structured)
+    return result
+
+
+def _has_text(content: Any) -> bool:
+    blocks = content if isinstance(content, list) else ()
+    texts = (block.get("text") for block in blocks if isinstance(block, dict))
+    return any(isinstance(text, str) and text.strip() for text in texts)
 
 
 def read_result(payload: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Tracked:
     @property
     def summary(self) -> str:
         """The server's summary cut to size, or one made from the result (T-17)."""
-        return cut(self.mark.summary or "") or summarize(self.call.result)
+        return cut(self.mark.summary or "") or summarize(self.call.original())
 
 
 @dataclass(frozen=True, slots=True)
