@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 EXPAND: Final = "expand"
@@ -16,6 +17,7 @@ _is_digested_id = re.compile(r"call-[0-9a-f]{32}").fullmatch
 _MAX: Final = 64
 
 
+@lru_cache(maxsize=4096)
 def tool_name(server: str, tool: str) -> str:
     """Return the name under which a participant's tool is offered to a model.
 

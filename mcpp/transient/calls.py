@@ -97,7 +97,7 @@ class ToolCalls:
     def _ask(self, envelope: Envelope, index: int) -> ToolCall | None:
         if envelope.id in self.by_id:
             return None
-        name = kinds.Kind.parse(envelope.kind).name
+        name = envelope.kind[len(_REQUEST) + 1 :]
         payload = msgspec.json.decode(envelope.raw_payload)
         params = payload.get("params") if isinstance(payload, dict) else None
         params = params if isinstance(params, dict) else {}
