@@ -50,6 +50,15 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--principals", type=Path, help="who may use it over HTTP (TOML)")
     serve.set_defaults(run=_serve)
 
+    join = commands.add_parser("join", parents=[shared], help="be a pod's memory")
+    join.add_argument("--name", default="memory", help="who to be in the pod (default: memory)")
+    join.add_argument("--url", default=os.environ.get("MCPP_URL"))
+    join.add_argument("--token", default=os.environ.get("MCPP_TOKEN"))
+    join.add_argument("--grant", action="append", default=[], metavar="PROJECT",
+                      help="a project that the pod may use beside its own")  # fmt: skip
+    join.add_argument("--no-listen", action="store_true", help="serve the tools, overhear nothing")
+    join.set_defaults(run=_join)
+
     remember = commands.add_parser("remember", parents=[shared], help="store a memory")
     remember.add_argument("title")
     remember.add_argument("content", help="its text, or - to read it from standard input")
@@ -123,6 +132,39 @@ def _forget(options: argparse.Namespace) -> int:
     options.embedder = "none"
     with _open(options) as store:
         store.forget(options.id)
+    return 0
+
+
+def _join(options: argparse.Namespace) -> int:
+    import signal
+    from functools import partial
+
+    import anyio
+
+    from mcpp import McppError, connect
+
+    from .member import join
+
+    async def run() -> None:
+        async def stop_at_signal(scope: anyio.CancelScope) -> None:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop_at_signal, tasks.cancel_scope)
+            await join(
+                partial(connect, options.url, token=options.token, name=options.name),
+                store,
+                granted=frozenset(options.grant),
+                listening=not options.no_listen,
+            )
+
+    with _open(options) as store:
+        try:
+            anyio.run(run)
+        except* McppError as errors:
+            raise MemoryFault("; ".join(map(str, errors.exceptions))) from errors
     return 0
 
 

@@ -38,11 +38,17 @@ class Desk:
         self._pod = pod
         self._participant = participant
 
+    def serves(self, envelope: Envelope) -> bool:
+        """Whether it is a request that is addressed to us alone."""
+        return Kind.parse(envelope.kind).family == kinds.REQUEST and envelope.to == (
+            self._participant,
+        )
+
     def answer(self, envelope: Envelope) -> Answer | None:
         """The answer to a request that is addressed to us alone, else None."""
-        kind = Kind.parse(envelope.kind)
-        if kind.family != kinds.REQUEST or envelope.to != (self._participant,):
+        if not self.serves(envelope):
             return None
+        kind = Kind.parse(envelope.kind)
         body = self._respond(kind, envelope)
         return Answer(
             kind=str(Kind(kinds.RESPONSE, kind.method, kind.name)),

@@ -1,0 +1,108 @@
+"""Memory as a participant: it hears a pod, keeps what is worth keeping, and answers.
+
+Only a context's creator concludes it, so memory must know who spoke first. It asks for the pod's
+history when it joins: if all of it fits, whoever is heard first in a context was the first. If
+not, or after a gap, nobody can say, and no conclusion of those contexts counts.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import anyio.to_thread
+
+from mcpp import Envelope, McppError, Message, Pod
+
+from .access import Principal
+from .desk import Desk
+from .listener import Listener
+from .recorder import Recorder
+from .store import MemoryStore
+
+_log = logging.getLogger(__name__)
+
+# Far below what a gateway keeps (10,000), so that fewer than this are the whole log.
+HISTORY_MESSAGES: Final = 1_000
+
+Connect = Callable[..., AbstractAsyncContextManager[Pod]]
+
+
+async def join(
+    connect: Connect,
+    store: MemoryStore,
+    *,
+    granted: frozenset[str] = frozenset(),
+    listening: bool = True,
+) -> None:
+    """Be a pod's memory until the connection ends for good.
+
+    Args:
+        connect: `mcpp.connect` with everything but `last` and `on_gap`.
+        granted: projects that the pod may read and write beside its own.
+        listening: False is the pod's opting out: the tools are served, nothing is overheard.
+    """
+    gaps: list[object] = []
+    async with connect(last=HISTORY_MESSAGES, on_gap=gaps.append) as pod:
+        member = _Member(pod, store, Principal.for_pod(pod.name, granted=granted))
+        history: list[Envelope] | None = []
+        async for message in pod:
+            if history is not None and message.replayed:
+                history.append(message.envelope)
+                continue
+            if history is not None and listening:
+                await member.catch_up(history)
+            history = None
+            if gaps:
+                gaps.clear()
+                member.disown(())
+            if listening:
+                await member.hear(message.envelope)
+            await member.answer(message)
+
+
+class _Member:
+    """The parts of memory at work in one pod."""
+
+    def __init__(self, pod: Pod, store: MemoryStore, principal: Principal) -> None:
+        self._pod = pod
+        self._desk = Desk(store, principal, participant=pod.me)
+        self._recorder = Recorder(store, principal)
+        self._listener = Listener(pod.name, participant=pod.me)
+
+    async def catch_up(self, history: list[Envelope]) -> None:
+        if len(history) >= HISTORY_MESSAGES:
+            self.disown(history)
+        for envelope in history:
+            await self.hear(envelope)
+
+    def disown(self, history: Iterable[Envelope]) -> None:
+        """Let nobody be the creator of the contexts that may have begun unheard."""
+        for info in self._pod.contexts.values():
+            self._listener.adopt({"id": info.id, "type": info.type, "parent": info.parent})
+        for envelope in history:
+            if envelope.context is not None:
+                self._listener.adopt({"id": envelope.context.id})
+
+    async def hear(self, envelope: Envelope) -> None:
+        if findings := self._listener.receive(envelope):
+            # The database may wait for a lock or the disk; the connection must not.
+            await anyio.to_thread.run_sync(self._recorder.record, findings)
+
+    async def answer(self, message: Message) -> None:
+        request = message.envelope
+        if message.replayed or not self._desk.serves(request):
+            return
+        answer = await anyio.to_thread.run_sync(self._desk.answer, request)
+        if answer is None:
+            return
+        try:
+            await self._pod.send(
+                answer.kind,
+                answer.payload,
+                to=answer.to,
+                correlation_id=answer.correlation_id,
+                context=answer.context,
+            )
+        except McppError as error:
+            _log.warning("the answer to %s of %s got lost: %s", request.kind, request.sender, error)

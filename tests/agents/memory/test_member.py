@@ -1,0 +1,97 @@
+"""Memory in a pod: it joins, hears, and answers, over the real gateway's core."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+import mcpp
+from mcpp.testing import MemoryPod
+from mcpp_agents.memory import MemoryStore, member
+from mcpp_agents.memory.member import join
+
+Said = Sequence[tuple[str, str, dict[str, Any], str]]
+Scene = Callable[[mcpp.Pod], Awaitable[None]]
+
+
+@pytest.fixture
+def play(store: MemoryStore) -> Callable[..., None]:
+    """Run a scene as ann, in a pod whose memory has joined."""
+
+    def run(scene: Scene, *, before: Said = (), **details: Any) -> None:
+        async def main() -> None:
+            room = MemoryPod()
+            with anyio.fail_after(20):
+                async with room.connect("ann") as ann, anyio.create_task_group() as tasks:
+                    async with room.connect("bob") as bob:
+                        for sender, kind, payload, context in before:
+                            speaker = {"ann": ann, "bob": bob}[sender]
+                            await speaker.send(kind, payload, context=context)
+                    connect = partial(room.connect, "memory")
+                    tasks.start_soon(partial(join, connect, store, **details))
+                    while "memory" not in ann.participants:
+                        await anext(ann)
+                    await scene(ann)
+                    tasks.cancel_scope.cancel()
+
+        anyio.run(main)
+
+    return run
+
+
+async def recall(ann: mcpp.Pod, goal: str) -> list[dict[str, Any]]:
+    result = await ann.call("memory", "context", {"goal": goal})
+    return [item for section in result.value["sections"] for item in section["items"]]
+
+
+def test_a_conclusion_in_the_pod_is_recalled_in_the_pod(play: Callable[..., None]) -> None:
+    async def scene(ann: mcpp.Pod) -> None:
+        about = mcpp.new_context("reasoning", id="r1")
+        await ann.send("reflection", {"thought": "Zebras could be stolen."}, context=about)
+        concluded = await ann.send("conclusion", {"decision": "Rotate the zebras."}, context=about)
+        [item] = await recall(ann, "zebras")
+        assert (item["type"], item["name"]) == ("decision", "Rotate the zebras.")
+        assert item["source"].endswith(f"/r1#{concluded.id}")
+        assert item["metadata"]["author"] == "ann"
+
+    play(scene)
+
+
+def test_a_pod_that_opts_out_is_served_but_not_overheard(play: Callable[..., None]) -> None:
+    async def scene(ann: mcpp.Pod) -> None:
+        await ann.send("conclusion", {"decision": "Rotate the zebras."}, context="r1")
+        assert await recall(ann, "zebras") == []
+        told = {"title": "Told", "content": "zebras, on purpose", "kind": "note"}
+        await ann.call("memory", "remember", told)
+        assert [item["name"] for item in await recall(ann, "zebras")] == ["Told"]
+
+    play(scene, listening=False)
+
+
+@pytest.mark.rule("M-30")
+def test_a_conclusion_counts_by_who_spoke_first_even_before_memory_joined(
+    play: Callable[..., None],
+) -> None:
+    async def scene(ann: mcpp.Pod) -> None:
+        await ann.send("conclusion", {"decision": "Take bob's zebras."}, context="r1")
+        await ann.send("conclusion", {"decision": "Keep the zebras."}, context="r2")
+        assert [item["name"] for item in await recall(ann, "zebras")] == ["Keep the zebras."]
+
+    play(scene, before=[("bob", "reflection", {"thought": "My zebras."}, "r1")])
+
+
+@pytest.mark.rule("M-30")
+def test_of_a_history_that_is_cut_nobody_is_the_creator(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "HISTORY_MESSAGES", 1)
+    said = ("ann", "reflection", {"thought": "My zebras."}, "r1")
+
+    async def scene(ann: mcpp.Pod) -> None:
+        await ann.send("conclusion", {"decision": "Keep the zebras."}, context="r1")
+        await ann.send("conclusion", {"decision": "New zebras."}, context="r2")
+        assert "Keep the zebras." not in [item["name"] for item in await recall(ann, "zebras")]
+
+    play(scene, before=[said, said])
