@@ -5,6 +5,7 @@ adding and cutting whole tables, never by writing it anew: comments and limits s
 """
 
 import fcntl
+import getpass
 import os
 import re
 import secrets
@@ -67,10 +68,22 @@ def create(
     return made
 
 
-def locate(name: str, environ: Mapping[str, str] = os.environ) -> Address:
+def person() -> str:
+    """Return the name under which the person at this machine takes part."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        name = ""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name)[:64] or "me"
+
+
+def locate(
+    name: str, environ: Mapping[str, str] = os.environ, *, multiple: bool = False
+) -> Address:
     """Return where participant `name` finds its pod: MCPP_URL and MCPP_TOKEN, or `.mcpp/` here.
 
-    A participant that the local pod does not know yet is added to it.
+    A participant that the local pod does not know yet is added to it, with leave for several
+    connections at once if `multiple`.
 
     Raises PodNotFoundError when there is neither.
     """
@@ -83,7 +96,7 @@ def locate(name: str, environ: Mapping[str, str] = os.environ) -> Address:
     if pod is None:
         raise PodNotFoundError("set MCPP_URL and MCPP_TOKEN, or start one here with `mcpp up`")
     token = pod.token(name)
-    return Address(pod.url, token or pod.add(name), fresh=token is None)
+    return Address(pod.url, token or pod.add(name, multiple=multiple), fresh=token is None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from mcpp.connection import Options
 from mcpp.errors import CallError, ConnectionLostError, Refused
 from mcpp.filters import Filter
 from mcpp.globs import compile_glob
+from mcpp.local import Address
 from mcpp.message import Message
 from mcpp.offers import Prompt, Resource
 from mcpp.pod import OnGap, Pod, connect
@@ -192,7 +193,7 @@ class Participant:
             "options": self._options,
         }
 
-    async def run(self, url: str | None = None, *, token: str | None = None) -> None:
+    async def run(self, url: str | Address | None = None, *, token: str | None = None) -> None:
         """Connect and serve until the connection ends for good, or this is cancelled."""
         connecting = connect(url, token=token, name=self.name, **self.joining)
         async with connecting as pod:
@@ -303,7 +304,7 @@ class Participant:
         return await prompt.get(params.get("arguments", {}))
 
 
-def run(agent: Participant, *, url: str | None = None, token: str | None = None) -> None:
+def run(agent: Participant, *, url: str | Address | None = None, token: str | None = None) -> None:
     """Run an agent until Ctrl-C or SIGTERM.
 
     It finds its pod by `url` and `token`, by MCPP_URL and MCPP_TOKEN, or in `.mcpp/`, where

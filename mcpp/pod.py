@@ -54,7 +54,7 @@ class Progress:
 
 @asynccontextmanager
 async def connect(
-    url: str | None = None,
+    url: str | local.Address | None = None,
     *,
     token: str | None = None,
     name: str | None = None,
@@ -68,6 +68,7 @@ async def connect(
     """Connect to a pod and stay connected: `async with connect(url, token=token) as pod`.
 
     Args:
+        url: the address, with `token` beside it, or both in one as `mcpp.local.locate` gives them.
         name: who we expect to be; without a url, also whose token the local pod gives.
         filter: what the gateway should send of what others say.
         last: so many envelopes of history first, marked as replayed.
@@ -78,7 +79,9 @@ async def connect(
     Raises JoinError, WrongParticipantError or UnreachableError when it cannot begin. Afterwards it
     reconnects by itself, until a final close code.
     """
-    if url is not None and token is not None:
+    if isinstance(url, local.Address):
+        address = url
+    elif url is not None and token is not None:
         address = local.Address(url, token)
     elif name is not None:
         address = local.locate(name)

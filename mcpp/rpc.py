@@ -128,7 +128,8 @@ class ToolResult:
     @property
     def text(self) -> str:
         """The text parts of the content, one to a line."""
-        return "\n".join(part["text"] for part in self.content if part.get("type") == "text")
+        texts = (part.get("text") for part in self.content if part.get("type") == "text")
+        return "\n".join(text for text in texts if isinstance(text, str))
 
     @property
     def value(self) -> Any:

@@ -2,9 +2,7 @@
 
 import argparse
 import asyncio
-import getpass
 import os
-import re
 import resource
 import sys
 from collections.abc import Callable, Mapping
@@ -53,7 +51,7 @@ def up(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     try:
         pod = local.create(port=arguments.port)
-        person = _person()
+        person = local.person()
         pod.add(person, multiple=True)
         with pod.running():
             agents = demo.agents(pod) if arguments.demo else nullcontext()
@@ -132,12 +130,3 @@ def _allow_many_connections() -> None:
     """Raise the number of open files as far as this process may."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _person() -> str:
-    """Return the name under which the person at this machine takes part."""
-    try:
-        name = getpass.getuser()
-    except (OSError, KeyError):
-        name = ""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", name)[:64] or "me"

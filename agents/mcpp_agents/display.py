@@ -1,0 +1,155 @@
+"""Envelopes as people read them: one line each, in colours, and safe for a terminal."""
+
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from mcpp import kinds
+from mcpp.envelope import Envelope
+from mcpp.kinds import Kind
+from mcpp.rpc import ToolResult
+from mcpp.transient.calls import read_result
+from mcpp.transient.marks import read_mark
+from mcpp.transient.summaries import summarize
+
+# What others write must not move the cursor, colour the screen or turn the reading direction:
+# control characters but for the line's end, and the invisible directional marks.
+_UNSAFE: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_MAX_ARGUMENTS: Final = 100
+_SENDER_COLOURS: Final = (32, 33, 34, 35, 36, 92, 93, 94, 95, 96)
+
+
+def clean(text: str) -> str:
+    """Return the text with everything replaced that a terminal would act on."""
+    return _UNSAFE.sub(lambda match: " " if match[0] == "\t" else "\ufffd", text)
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """Return the text safe and on one line, cut at `limit` characters."""
+    line = " ".join(clean(text).split())
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def describe(envelope: Envelope) -> str:
+    """Return what an envelope says, for people; only a chat may have several lines."""
+    kind = Kind.parse(envelope.kind)
+    payload = envelope.payload
+    known = payload if isinstance(payload, dict) else {}
+    match kind.family:
+        case kinds.CHAT if isinstance(known.get("text"), str):
+            return clean(known["text"])
+        case kinds.REFLECTION if isinstance(known.get("thought"), str):
+            return one_line(known["thought"])
+        case kinds.CONCLUSION:
+            return "∎ " + one_line(_plain(known.get("decision", known.get("text", payload))))
+        case kinds.REQUEST | kinds.PROPOSAL:
+            verb = "calls" if kind.family == kinds.REQUEST else "proposes"
+            return one_line(f"{verb} {_question(kind, _object(known.get('params')))}")
+        case kinds.RESPONSE:
+            return one_line(f"{kind.name or kind.method}: {_answer(kind, payload)}")
+        case kinds.NOTIFICATION:
+            return one_line(_notice(kind, _object(known.get("params"))))
+        case kinds.REJECT:
+            return one_line(f"speaks against it: {known.get('text') or known.get('reason')}")
+        case kinds.WITHDRAW:
+            return "withdraws the proposal"
+        case kinds.PRESENCE:
+            who = _object(known.get("participant")).get("id")
+            return one_line(f"{who} {'joins' if known.get('event') == 'join' else 'leaves'}")
+        case kinds.CONTEXT:
+            context = _object(known.get("context"))
+            return one_line(f"{context.get('type') or 'context'} {context.get('id')} is forgotten")
+        case _:
+            return one_line(f"{envelope.kind} {_plain(payload)}")
+
+
+class Palette:
+    """Colours, or none."""
+
+    def __init__(self, coloured: bool) -> None:
+        self._coloured = coloured
+
+    def paint(self, text: str, *codes: int) -> str:
+        """Return the text in the colours of these codes."""
+        if not self._coloured or not text:
+            return text
+        return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
+
+    def name(self, name: str) -> str:
+        """Return a participant's name in its own colour, the same everywhere."""
+        return self.paint(name, 1, colour_of(name))
+
+    def line(self, envelope: Envelope, depth: int = 0) -> str:
+        """Return an envelope as a line: when, who, to whom, in which context, what."""
+        kind = Kind.parse(envelope.kind)
+        to = f" → {', '.join(envelope.to)}" if envelope.to else ""
+        context = envelope.context
+        where = "" if context is None else f" ‹{context.type or ''}#{context.id[-6:]}›"
+        head = f"{self.paint(envelope.ts[11:19], 2)} {'│ ' * depth}{self.name(envelope.sender)}"
+        text = describe(envelope).replace("\n", "\n" + " " * 9 + "│ " * depth + "  ")
+        return f"{head}{self.paint(to + where, 2)}  {self.paint(text, *_style(kind))}"
+
+
+def colour_of(name: str) -> int:
+    """Return a participant's colour as a terminal's code."""
+    return _SENDER_COLOURS[zlib.crc32(name.encode()) % len(_SENDER_COLOURS)]
+
+
+def _style(kind: Kind) -> tuple[int, ...]:
+    match kind.family:
+        case kinds.CHAT:
+            return (0,)
+        case kinds.REFLECTION:
+            return (2, 3)
+        case kinds.CONCLUSION:
+            return (1,)
+        case kinds.PROPOSAL:
+            return (1, 33)
+        case kinds.REJECT:
+            return (31,)
+        case _:
+            return (2,)
+
+
+def _question(kind: Kind, params: Mapping[str, Any]) -> str:
+    if kind.name is None:
+        return kind.method or "?"
+    arguments = _object(params.get("arguments"))
+    given = ", ".join(f"{name}={_plain(value, quoted=True)}" for name, value in arguments.items())
+    return f"{kind.name}({one_line(given, _MAX_ARGUMENTS)})"
+
+
+def _answer(kind: Kind, payload: Any) -> str:
+    if kind.method != "tools/call":
+        failed = isinstance(payload, dict) and "error" in payload
+        return f"failed, {_plain(payload['error'])}" if failed else "answered"
+    result = read_result(payload)
+    text = ToolResult.from_json(result).text
+    if result.get("isError"):
+        return f"failed, {text}"
+    mark = read_mark(result)
+    if mark.transient:
+        return f"{mark.summary or summarize(result)} (transient)"
+    return one_line(text, 200) if text else summarize(result)
+
+
+def _notice(kind: Kind, params: Mapping[str, Any]) -> str:
+    if kind.method == "notifications/progress":
+        total = f"/{params['total']}" if "total" in params else ""
+        return f"{params.get('progress')}{total} {params.get('message', '')}"
+    if kind.method == "notifications/cancelled":
+        return f"gives up: {params.get('reason', 'no reason given')}"
+    return f"{kind.method} {_plain(params) if params else ''}"
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _plain(value: Any, *, quoted: bool = False) -> str:
+    if isinstance(value, str) and not quoted:
+        return value
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,34 @@
+"""How the commands find their pod: `--url` and `--token`, the environment, or `.mcpp/` here."""
+
+import argparse
+import os
+
+from mcpp import local
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where the pod is."""
+    where = parser.add_argument_group("the pod (default: MCPP_URL and MCPP_TOKEN, or .mcpp/ here)")
+    where.add_argument("--url", help="the gateway's address, such as ws://127.0.0.1:8787/ws?pod=x")
+    where.add_argument("--token", help="a participant's token; others see it in the process list")
+
+
+def address_of(arguments: argparse.Namespace, name: str) -> local.Address:
+    """Return where an agent of this name joins.
+
+    Raises PodNotFoundError when nothing says where.
+    """
+    return local.locate(name, _environ(arguments))
+
+
+def address_of_person(arguments: argparse.Namespace, name: str | None = None) -> local.Address:
+    """Return where the person at this machine joins, perhaps from several terminals at once.
+
+    Raises PodNotFoundError when nothing says where.
+    """
+    return local.locate(name or local.person(), _environ(arguments), multiple=True)
+
+
+def _environ(arguments: argparse.Namespace) -> dict[str, str]:
+    given = {"MCPP_URL": arguments.url, "MCPP_TOKEN": arguments.token}
+    return os.environ | {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,174 @@
+"""`mcpp tail` and `mcpp send`: what they show, what they take, how they end."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mcpp
+from mcpp import FilterError, filters
+from mcpp.testing import MemoryPod
+from mcpp.testing.strategies import envelopes
+from mcpp_agents.display import Palette, clean, describe
+from mcpp_agents.shorthand import read_filter, read_filters
+from mcpp_agents.tail import Lines, watch
+from tests.agents.processes import Commands
+from tests.interaction.conftest import SocketVenue
+
+
+@given(envelopes())
+def test_every_envelope_has_a_line_that_a_terminal_does_not_act_on(envelope: mcpp.Envelope) -> None:
+    line = Palette(coloured=False).line(envelope)
+    assert clean(line) == line
+
+
+@given(st.text())
+def test_cleaning_leaves_nothing_that_moves_the_cursor(text: str) -> None:
+    assert not {"\x1b", "\r", "\x08", "\x9b", "\u202e"} & set(clean(text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "line"),
+    [
+        ("chat", {"text": "two\nlines"}, "two\nlines"),
+        ("chat", {"text": "\x1b[2Jgone"}, "\ufffd[2Jgone"),
+        ("chat", "no chat at all", "chat no chat at all"),
+        ("reflection", {"thought": "hm"}, "hm"),
+        ("conclusion", {"decision": {"go": True}}, '∎ {"go":true}'),
+        (
+            "mcp/request:tools/call:read",
+            {"method": "tools/call", "params": {"name": "read", "arguments": {"path": "a b"}}},
+            'calls read(path="a b")',
+        ),
+        (
+            "mcp/response:tools/call:read",
+            {"result": {"content": [{"type": "text", "text": "no"}], "isError": True}},
+            "read: failed, no",
+        ),
+        (
+            "mcp/response:tools/call:search",
+            {"result": {"content": [], "_meta": {"context": {"lifecycle": "transient",
+                                                              "summary": "9 hits"}}}},
+            "search: 9 hits (transient)",
+        ),
+        ("mcp/notification:notifications/progress", {"params": {"progress": 1, "total": 3}}, "1/3"),
+        ("system/presence", {"event": "join", "participant": {"id": "bob"}}, "bob joins"),
+        ("acme/thing", {"a": 1}, 'acme/thing {"a":1}'),
+    ],
+)  # fmt: skip
+def test_a_line_says_what_happened(kind: str, payload: object, line: str) -> None:
+    assert describe(mcpp.new_envelope(kind, payload, sender="a")) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("main", {"main": True}),
+        ("kind:mcp/* not from:noisy", {"all": [{"kind": "mcp/*"}, {"not": {"from": "noisy"}}]}),
+        ("context:c1", {"context": "c1", "descendants": True}),
+        ('{"to": "a"}', {"to": "a"}),
+    ],
+)
+def test_filters_are_typed_as_words_or_as_json(text: str, expected: dict[str, object]) -> None:
+    read = read_filter(text).to_json()
+    assert read in (expected, {"all": [expected]})
+
+
+def test_several_filters_pass_what_any_of_them_does() -> None:
+    assert read_filters(["main", "type:reasoning"]) == read_filter("main") | read_filter(
+        "type:reasoning"
+    )
+    assert read_filters([]) is None
+
+
+@pytest.mark.parametrize("text", ["mian", "kind:", "not", "from:a b:c"])
+def test_a_word_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(FilterError):
+        read_filter(text)
+
+
+def test_the_tree_draws_each_context_as_a_branch() -> None:
+    outer = mcpp.new_context("reasoning", id="outer", metadata={"about": "safety"})
+    inner = mcpp.new_context("workflow", id="inner", parent="outer")
+    lines = Lines(Palette(coloured=False), tree=True)
+    rendered = [
+        line[9:]
+        for context, text in ((None, "main"), (outer, "deep"), (inner, "deeper"), (outer, "back"))
+        for line in lines.render(
+            mcpp.new_envelope("chat", {"text": text}, sender="a", context=context)
+        )
+    ]
+    assert rendered == [
+        "a  main",
+        "┌ reasoning outer (about=safety)",
+        "│ a ‹reasoning#outer›  deep",
+        "│ ┌ workflow inner",
+        "│ │ a ‹workflow#inner›  deeper",
+        "│ a ‹reasoning#outer›  back",
+    ]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("limits", [{"messages_per_second": 0}])
+async def test_without_following_the_history_is_shown_to_its_end(pod: MemoryPod) -> None:
+    async with pod.connect("alice") as alice:
+        for number in range(2000):  # more than a participant's buffer holds
+            await alice.send("chat", {"text": str(number)}, wait=False)
+    shown: list[mcpp.Envelope] = []
+    async with pod.connect("bob", last=5000, own=True) as bob:
+        await watch(bob, shown.append, follow=False)
+    texts = [envelope.payload["text"] for envelope in shown if envelope.kind == "chat"]
+    assert texts == [str(number) for number in range(2000)]
+
+
+@pytest.mark.anyio
+async def test_tail_prints_what_passes_and_ctrl_c_ends_it(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    async with sockets.connect("alice") as alice:
+        await alice.send("chat", {"text": "before"})
+        async with commands.start("bob", "tail", "--json", "--filter", "kind:chat") as tail:
+            assert json.loads(await tail.line())["payload"] == {"text": "before"}
+            await alice.send("reflection", {"thought": "unseen"})
+            sent = await alice.send("chat", {"text": "after"})
+            assert mcpp.decode((await tail.line()).strip()) == sent
+            assert await tail.interrupted() == 130
+
+
+@pytest.mark.anyio
+async def test_send_says_one_thing_and_prints_its_id(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    async with sockets.connect("alice", filter=filters.kind("chat")) as alice:
+        code, out, _ = await commands.run(
+            "bob", "send", "--to", "alice", "--context", "c1", "--type", "task", input=b"hello\n"
+        )
+        message = await anext(m async for m in alice if m.kind == "chat")
+        assert (code, out.strip(), message.text) == (0, message.id, "hello")
+        assert message.to == ("alice",)
+        assert message.context is not None
+        assert (message.context.id, message.context.type) == ("c1", "task")
+
+
+@pytest.mark.anyio
+async def test_send_waits_for_an_answer(sockets: SocketVenue, commands: Commands) -> None:
+    echo = mcpp.Participant("echo")
+
+    @echo.on("chat")
+    async def answer(message: mcpp.Message) -> None:
+        await message.reply(f"you said {message.text}")
+
+    async with sockets.run(echo):
+        assert await commands.run("bob", "send", "hi", "--wait", "10") == (0, "you said hi\n", "")
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_sent_is_one_line_and_a_failure(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    sockets.add("mute", [{"kind": "chat"}])
+    code, out, error = await commands.run("mute", "send", "--kind", "acme/x", "--json", "{}")
+    assert (code, out) == (1, "")
+    assert error.count("\n") == 1
+    assert "capability_violation" in error
