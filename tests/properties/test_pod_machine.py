@@ -353,11 +353,11 @@ class PodMachine(RuleBasedStateMachine):
         for client in list(self.open):
             for _ in range(60):
                 self.theatre.settle(client.seat)
-            if not self.theatre.is_closed(client.seat):
-                assert len(self.theatre.texts(client.seat)) == len(client.expected)
-            else:
+            if self.theatre.is_closed(client.seat):
                 self.open.remove(client)
-        self._observe()
+            self._observe()  # whoever fell behind and left is news to the others
+        for client in self.open:
+            assert len(self.theatre.texts(client.seat)) == len(client.expected)
         self.everyone_is_sent_what_the_rules_say()
         self.theatre.close()
 
