@@ -8,11 +8,12 @@ if TYPE_CHECKING:
     from mcpp.codec import decode, encode
     from mcpp.envelope import PROTOCOL, Context, Envelope
     from mcpp.errors import DecodeError, FilterError, McppError, Refused
+    from mcpp.joining import connect
     from mcpp.kinds import Kind
     from mcpp.message import Message
     from mcpp.mint import new_context, new_envelope
     from mcpp.participant import Participant, run
-    from mcpp.pod import Pod, connect
+    from mcpp.pod import Pod
     from mcpp.tree import ContextTree
 
 __all__ = [
@@ -46,11 +47,12 @@ _HOMES: Final = {
     "mcpp.envelope": ("PROTOCOL", "Context", "Envelope"),
     "mcpp.errors": ("DecodeError", "FilterError", "McppError", "Refused"),
     "mcpp.filters": ("filters",),
+    "mcpp.joining": ("connect",),
     "mcpp.kinds": ("Kind",),
     "mcpp.message": ("Message",),
     "mcpp.mint": ("new_context", "new_envelope"),
     "mcpp.participant": ("Participant", "run"),
-    "mcpp.pod": ("Pod", "connect"),
+    "mcpp.pod": ("Pod",),
     "mcpp.tree": ("ContextTree",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}

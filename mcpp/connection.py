@@ -8,14 +8,14 @@ import logging
 import random
 import ssl
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from mcpp.effects import Answered, Echoed, Effect, Joined, Noted, Refusal, Unreadable
 from mcpp.envelope import Envelope
 from mcpp.errors import (
     BusyError,
@@ -25,27 +25,14 @@ from mcpp.errors import (
     Refused,
     UnreachableError,
 )
-from mcpp.session import (
-    Answered,
-    Delivery,
-    Echoed,
-    Effect,
-    Gap,
-    Joined,
-    Noted,
-    Refusal,
-    Session,
-    Unreadable,
-    is_final,
-)
+from mcpp.exchange import Exchange, Waiter
+from mcpp.session import Delivery, Gap, Session, is_final
 from mcpp.transport import ABNORMAL, Connector, Transport, TransportClosed
 
 log = logging.getLogger("mcpp")
 
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _LAST_BACKOFF_SECONDS: Final = 10.0
-# Notes on a request (progress, opinions) beyond this many unread ones push out the oldest.
-_KEPT_NOTES: Final = 64
 # What was sent without waiting gets this long to be echoed when the connection is left.
 _LEAVE_SECONDS: Final = 2.0
 
@@ -70,55 +57,6 @@ class Options:
     ssl_context: ssl.SSLContext | None = None
 
 
-@dataclass(slots=True)
-class _Waiter:
-    """One who waits for an echo."""
-
-    _event: anyio.Event = field(default_factory=anyio.Event)
-    _outcome: Envelope | McppError | None = None
-
-    def settle(self, outcome: Envelope | McppError) -> None:
-        self._outcome = outcome
-        self._event.set()
-
-    async def wait(self) -> Envelope:
-        await self._event.wait()
-        assert self._outcome is not None
-        if isinstance(self._outcome, McppError):
-            raise self._outcome
-        return self._outcome
-
-
-@dataclass(slots=True)
-class Exchange:
-    """What comes back on a request: notes on the way, then the answer."""
-
-    _notes: deque[Envelope] = field(default_factory=lambda: deque(maxlen=_KEPT_NOTES))
-    _answer: Envelope | McppError | None = None
-    _event: anyio.Event = field(default_factory=anyio.Event)
-
-    def note(self, envelope: Envelope) -> None:
-        """Add a note."""
-        self._notes.append(envelope)
-        self._event.set()
-
-    def settle(self, answer: Envelope | McppError) -> None:
-        """End the exchange with an answer or an error."""
-        self._answer = answer
-        self._event.set()
-
-    async def next(self) -> tuple[Envelope, bool]:
-        """Return the next note, or the answer with True."""
-        while not self._notes:
-            if isinstance(self._answer, McppError):
-                raise self._answer
-            if self._answer is not None:
-                return self._answer, True
-            self._event = anyio.Event()
-            await self._event.wait()
-        return self._notes.popleft(), False
-
-
 class Connection:
     """A session, the line it uses now, and those who wait. Owns the line."""
 
@@ -139,7 +77,7 @@ class Connection:
         self._replaced: Transport | None = None
         self._tasks: TaskGroup | None = None
         self._timer_at: float | None = None
-        self._waiters: dict[str, _Waiter] = {}
+        self._waiters: dict[str, Waiter] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._arrived = anyio.Event()
         self._settled: anyio.Event | None = None
@@ -165,7 +103,7 @@ class Connection:
         if not wait:
             await self._transmit()
             return envelope
-        waiter = self._waiters[envelope.id] = _Waiter()
+        waiter = self._waiters[envelope.id] = Waiter()
         try:
             await self._transmit()
             return await waiter.wait()

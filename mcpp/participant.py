@@ -27,10 +27,11 @@ from mcpp.connection import Options
 from mcpp.errors import CallError, ConnectionLostError, Refused
 from mcpp.filters import Filter
 from mcpp.globs import compile_glob
+from mcpp.joining import connect
 from mcpp.local import Address
 from mcpp.message import Message
 from mcpp.offers import Prompt, Resource
-from mcpp.pod import OnGap, Pod, connect
+from mcpp.pod import OnGap, Pod
 from mcpp.rpc import Failure
 from mcpp.server import Method, Server
 from mcpp.session import Gap

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcpp import kinds, rpc
-from mcpp.connection import Exchange
 from mcpp.envelope import Envelope
 from mcpp.errors import CallError, NoAnswerError, ToolError
+from mcpp.exchange import Exchange
 from mcpp.kinds import Kind
 from mcpp.payloads import Reject
 

@@ -14,12 +14,13 @@ envelopes it announces as replayed, then live ones. Three promises hold across l
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
 from mcpp import filters, kinds, rpc
 from mcpp.codec import decode, encode
+from mcpp.effects import Answered, Echoed, Effect, Joined, Noted, Refusal, Unreadable
 from mcpp.envelope import Context, Envelope
 from mcpp.errors import DecodeError, FilterError, TooLargeError, WrongParticipantError
 from mcpp.filters import Filter
@@ -83,57 +84,6 @@ class Gap:
     """Envelopes were missed here. `lost_log` tells whether the gateway itself has lost them."""
 
     lost_log: bool
-
-
-# --- effects -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """The line is up; sending may begin after `replayed` envelopes."""
-
-    replayed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Echoed:
-    """An envelope of ours is in the log."""
-
-    envelope: Envelope
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The gateway refused an envelope; None where it could not say which."""
-
-    envelope: Envelope | None
-    details: Error
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The participant that was asked has answered a request, or a proposal's fulfilment."""
-
-    request_id: str
-    envelope: Envelope
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """News of a request or a proposal: progress, a fulfilment, an opinion against it."""
-
-    request_id: str
-    envelope: Envelope
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A text that is no envelope. Nothing else is lost by it."""
-
-    error: DecodeError | FilterError
-
-
-Effect: TypeAlias = Joined | Echoed | Refusal | Answered | Noted | Unreadable
 
 
 class _Question(NamedTuple):

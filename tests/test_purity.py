@@ -13,6 +13,7 @@ PURE = (
     "mcpp.capabilities",
     "mcpp.codec",
     "mcpp.contexts",
+    "mcpp.effects",
     "mcpp.envelope",
     "mcpp.errors",
     "mcpp.filters",

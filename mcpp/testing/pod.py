@@ -18,9 +18,10 @@ import msgspec
 from mcpp.connection import Options
 from mcpp.errors import JoinError, McppError
 from mcpp.filters import Filter
+from mcpp.joining import open_pod
 from mcpp.local import ANYTHING
 from mcpp.participant import Participant
-from mcpp.pod import OnGap, Pod, open_pod
+from mcpp.pod import OnGap, Pod
 from mcpp.session import Join, Session
 from mcpp.transport import Link, MemoryTransport
 

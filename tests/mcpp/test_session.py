@@ -7,20 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpp import Envelope, decode, encode, filters, new_envelope
+from mcpp.effects import Answered, Echoed, Noted, Refusal, Unreadable
 from mcpp.errors import TooLargeError, WrongParticipantError
-from mcpp.session import (
-    MISSED_MESSAGES,
-    Answered,
-    Delivery,
-    Echoed,
-    Gap,
-    Join,
-    Noted,
-    Refusal,
-    Session,
-    Unreadable,
-    is_final,
-)
+from mcpp.session import MISSED_MESSAGES, Delivery, Gap, Join, Session, is_final
 
 
 def welcome(**changes: Any) -> bytes:

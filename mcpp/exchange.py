@@ -1,0 +1,62 @@
+"""Those who wait: for the echo of what they sent, or for what comes back on a request."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from mcpp.envelope import Envelope
+from mcpp.errors import McppError
+
+# Notes on a request (progress, opinions) beyond this many unread ones push out the oldest.
+_KEPT_NOTES: Final = 64
+
+
+@dataclass(slots=True)
+class Waiter:
+    """One who waits for an echo."""
+
+    _event: anyio.Event = field(default_factory=anyio.Event)
+    _outcome: Envelope | McppError | None = None
+
+    def settle(self, outcome: Envelope | McppError) -> None:
+        self._outcome = outcome
+        self._event.set()
+
+    async def wait(self) -> Envelope:
+        await self._event.wait()
+        assert self._outcome is not None
+        if isinstance(self._outcome, McppError):
+            raise self._outcome
+        return self._outcome
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What comes back on a request: notes on the way, then the answer."""
+
+    _notes: deque[Envelope] = field(default_factory=lambda: deque(maxlen=_KEPT_NOTES))
+    _answer: Envelope | McppError | None = None
+    _event: anyio.Event = field(default_factory=anyio.Event)
+
+    def note(self, envelope: Envelope) -> None:
+        """Add a note."""
+        self._notes.append(envelope)
+        self._event.set()
+
+    def settle(self, answer: Envelope | McppError) -> None:
+        """End the exchange with an answer or an error."""
+        self._answer = answer
+        self._event.set()
+
+    async def next(self) -> tuple[Envelope, bool]:
+        """Return the next note, or the answer with True."""
+        while not self._notes:
+            if isinstance(self._answer, McppError):
+                raise self._answer
+            if self._answer is not None:
+                return self._answer, True
+            self._event = anyio.Event()
+            await self._event.wait()
+        return self._notes.popleft(), False
