@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -77,7 +78,9 @@ class SocketVenue:
         return mcpp.connect(self.url, **settings)
 
     def run(self, agent: mcpp.Participant) -> AbstractAsyncContextManager[mcpp.Pod]:
-        return agent.beside(self.connect(agent.name, **agent.joining | {"options": QUICK}))
+        joining = agent.joining
+        joining["options"] = replace(joining["options"], backoff=QUICK.backoff)
+        return agent.beside(self.connect(agent.name, **joining))
 
     def cut(self, name: str) -> None:
         def abort() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import mcpp
 from mcpp import kinds
+from mcpp.connection import Options
 from mcpp.errors import CallError, NoAnswerError, RemoteError, ToolError
 from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
@@ -194,6 +195,22 @@ async def test_a_handler_may_call_while_others_call_it(venue: Venue) -> None:
     async with venue.run(first), venue.run(second), venue.connect("alice") as alice:
         await alice.send("chat", {"text": "ab"})
         assert (await next_of(alice, "chat")).text == "ABAB"
+
+
+@pytest.mark.rule("P-11")
+async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(venue: Venue) -> None:
+    agent = mcpp.Participant("busy", options=Options(buffer_messages=4))
+
+    @agent.on("chat")
+    async def answer(message: mcpp.Message) -> None:
+        total = await message.pod.call("files", "sum", numbers=[int(message.text), 1], timeout=20)
+        await message.reply(total.text, kind="sum")
+
+    async with venue.run(toolbox()), venue.run(agent), venue.connect("alice") as alice:
+        for number in range(40):
+            await alice.send("chat", {"text": str(number)}, wait=False)
+        answers = [(await next_of(alice, "sum")).text for _ in range(40)]
+        assert answers == [str(number + 1) for number in range(40)]
 
 
 async def test_a_task_runs_beside_the_handlers(venue: Venue) -> None:
