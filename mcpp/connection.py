@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -76,6 +76,7 @@ class Connection:
         self._line: anyio.CancelScope | None = None
         self._replaced: Transport | None = None
         self._tasks: TaskGroup | None = None
+        self._task_status: TaskStatus[None] | None = None
         self._timer_at: float | None = None
         self._waiters: dict[str, Waiter] = {}
         self._exchanges: dict[str, Exchange] = {}
@@ -165,7 +166,7 @@ class Connection:
     async def keep(self, tasks: TaskGroup, *, task_status: TaskStatus[None]) -> None:
         """Keep a line open until the connection ends for good; `started` when first joined."""
         self._tasks = tasks
-        self._task_status: TaskStatus[None] | None = task_status
+        self._task_status = task_status
         try:
             await self._keep()
         except ConnectionLostError as error:
@@ -303,6 +304,8 @@ class Connection:
                     self._task_status = None
             case Unreadable(error):
                 log.error("an envelope that cannot be read was passed over: %s", error)
+            case _:
+                assert_never(effect)
 
     def _settle(self, id: str, outcome: Envelope | McppError) -> bool:
         waiter = self._waiters.get(id)

@@ -190,7 +190,7 @@ class Participant:
             "filter": self._filter,
             "last": self._last,
             "own": True,
-            "on_gap": self._on_gap,
+            "on_gap": None if self._on_gap is None else self._tell_gap,
             "options": self._options,
         }
 
@@ -239,6 +239,10 @@ class Participant:
         if errors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("an agent failed", errors)
 
+    async def _tell_gap(self, gap: Gap) -> None:
+        assert self._on_gap is not None
+        await self._guard(self._on_gap, gap, None)
+
     async def _handle(
         self,
         receiver: ObjectReceiveStream[tuple[Handler, Message]],
@@ -249,7 +253,7 @@ class Participant:
 
     async def _guard(
         self,
-        function: Callable[[Any], Awaitable[None]],
+        function: Callable[[Any], Awaitable[None] | None],
         argument: Any,
         on_error: Callable[[Exception], None] | None,
     ) -> None:

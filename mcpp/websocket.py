@@ -1,9 +1,10 @@
-"""Lines over WebSocket: websockets' sans-I/O `ClientProtocol` on anyio's streams.
+"""Lines over WebSocket: websockets' sans-I/O `ClientProtocol` on the streams of `mcpp.tcp`.
 
-So the same few lines run on asyncio and on trio, and every rule of RFC 6455 is websockets' own.
+So the same few lines run on asyncio and on trio, and the rules of RFC 6455 are websockets' own.
 """
 
 import logging
+import re
 import ssl
 import time
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ MAX_TEXT_BYTES: Final = 64 * 2**20
 _READ_BYTES: Final = 2**18
 _WHOLE_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _CLOSE_SECONDS: Final = 1.0
+
+# A line feed behind a token, as files have it, would begin another header.
+_is_token = re.compile(r"[A-Za-z0-9._~-]+").fullmatch
 
 # At level DEBUG websockets writes every header, and one of them is the token.
 _silent = logging.getLogger("mcpp.websocket")
@@ -66,8 +70,8 @@ class WebSocketConnector:
         tls = (self.ssl_context or ssl.create_default_context()) if uri.secure else None
         try:
             stream = await open_stream(uri.host, uri.port, tls)
-        except OSError as error:
-            raise UnreachableError(self.url, str(error)) from None
+        except (*_BROKEN, UnicodeError) as error:
+            raise UnreachableError(self.url, str(error) or "it broke the connection") from None
         line = WebSocket(stream, protocol, self.silence_seconds)
         try:
             await line.shake_hands()
@@ -82,11 +86,14 @@ class WebSocketConnector:
         return line
 
     def _protocol(self, join: Join) -> ClientProtocol:
-        parts = urlsplit(self.url)
-        query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *join.query().items()])
+        if not _is_token(self.token):
+            raise JoinError(401, "a token is made of A-Z a-z 0-9 . _ ~ - and nothing else")
         try:
+            parts = urlsplit(self.url)
+            asked = [*parse_qsl(parts.query, keep_blank_values=True), *join.query().items()]
+            query = urlencode(asked)
             uri = parse_uri(urlunsplit(parts._replace(query=query, fragment="")))
-        except InvalidURI as error:
+        except (InvalidURI, ValueError) as error:
             raise JoinError(400, str(error)) from None
         protocol = ClientProtocol(uri, max_size=MAX_TEXT_BYTES, logger=_silent)
         request = protocol.connect()

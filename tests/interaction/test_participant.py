@@ -13,6 +13,7 @@ from mcpp.connection import Options
 from mcpp.errors import CallError, NoAnswerError, RemoteError, ToolError
 from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
+from mcpp.session import Gap
 from mcpp.tools import ToolCall
 from tests.interaction.conftest import Venue
 
@@ -195,6 +196,29 @@ async def test_a_handler_may_call_while_others_call_it(venue: Venue) -> None:
     async with venue.run(first), venue.run(second), venue.connect("alice") as alice:
         await alice.send("chat", {"text": "ab"})
         assert (await next_of(alice, "chat")).text == "ABAB"
+
+
+@pytest.mark.rule("P-10")
+async def test_an_agent_is_told_of_a_gap_and_goes_on_even_if_it_minds(venue: Venue) -> None:
+    agent = mcpp.Participant("steady")
+    gaps: list[Gap] = []
+
+    @agent.on_gap
+    async def mind(gap: Gap) -> None:
+        gaps.append(gap)
+        raise ZeroDivisionError
+
+    @agent.on("chat")
+    async def answer(message: mcpp.Message) -> None:
+        await message.reply("here")
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        venue.restart()
+        while "steady" not in alice.participants:
+            await anyio.lowlevel.checkpoint()
+        await alice.send("chat", {"text": "still there?"})
+        assert (await next_of(alice, "chat")).text == "here"
+    assert gaps == [Gap(lost_log=True)]
 
 
 @pytest.mark.rule("P-11")

@@ -36,6 +36,28 @@ async def test_refusals_at_the_door_are_final_and_typed(sockets: SocketVenue) ->
         assert token not in str(caught.value)
 
 
+@pytest.mark.parametrize("token", ["", "two words", "a-token-from-a-file\n", "x\r\nHost: y"])
+async def test_what_cannot_be_a_token_is_never_sent(token: str, free_tcp_port: int) -> None:
+    with pytest.raises(JoinError, match="made of"):
+        async with mcpp.connect(f"ws://127.0.0.1:{free_tcp_port}/ws", token=token):
+            pass
+
+
+@pytest.mark.parametrize("url", ["http://x/", "ws://[::1/", "ws://x:port/", "nothing"])
+async def test_what_is_no_address_is_told(url: str) -> None:
+    with pytest.raises(JoinError):
+        async with mcpp.connect(url, token="x" * 20):
+            pass
+
+
+async def test_a_gateway_without_tls_at_a_secure_address_is_unreachable(
+    sockets: SocketVenue,
+) -> None:
+    with pytest.raises(UnreachableError):
+        async with mcpp.connect(sockets.url.replace("ws:", "wss:"), token="x" * 20):
+            pass
+
+
 async def test_a_gateway_that_is_not_there_is_told_at_once(free_tcp_port: int) -> None:
     with pytest.raises(UnreachableError, match=str(free_tcp_port)):
         async with mcpp.connect(f"ws://127.0.0.1:{free_tcp_port}/ws", token="x" * 20):
