@@ -1,6 +1,6 @@
 """The SDK beside a bare `websockets` client that does `json.loads`, on the same gateway.
 
-    python -m benchmarks.sdk
+    python -m benchmarks sdk
 
 Both take turns in one run, so that a busy machine slows both; the figures are medians of the
 paired ratios. The targets: receive rate at least 1 ×, round trip at most 1.3 ×.
@@ -8,58 +8,25 @@ paired ratios. The targets: receive rate at least 1 ×, round trip at most 1.3 �
 
 import asyncio
 import json
-import multiprocessing
+import os
 import statistics
 import time
 import uuid
 from datetime import UTC, datetime
-from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_bare
 
 import mcpp
+from benchmarks._gateway import gateway, token
 from mcpp import filters
-from mcpp.local import to_toml
-from mcpp_gateway.config import parse
-from mcpp_gateway.server import Gateway
 
 ROUNDS: Final = 7
 ROUND_TRIPS: Final = 1000
 RECEIVED: Final = 20_000
-TOKEN: Final = "a-token-for-the-benchmark"
+TOKEN: Final = token(0)
 TEXT: Final = "x" * 180  # about 400 bytes an envelope
-
-
-def serve(pipe: Pipe) -> None:
-    """Run a gateway without rate limits until the pipe closes."""
-    document = {
-        "gateway": {"host": "127.0.0.1", "port": 0},
-        "limits": {
-            "messages_per_second": 0,
-            "context_messages_per_second": 0,
-            "history_messages": 2 * RECEIVED,
-        },
-        "pods": {
-            "bench": {"participants": {"one": {"token": TOKEN, "capabilities": [{"kind": "*"}]}}}
-        },
-    }
-
-    async def main() -> None:
-        text = "\n".join(f"{name} = {to_toml(value)}" for name, value in document.items())
-        gateway = Gateway(parse(text, {}), asyncio.get_running_loop())
-        await gateway.listen()
-        pipe.send(gateway.port)
-        await asyncio.to_thread(pipe.poll, None)
-        await gateway.drain()
-
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(main())
-    else:
-        uvloop.run(main())
 
 
 def bare(url: str, **query: Any) -> Any:
@@ -80,7 +47,7 @@ async def bare_send(line: ClientConnection) -> None:
         "protocol": "mcpp/v0.1",
         "id": id,
         "ts": datetime.now(UTC).isoformat(),
-        "from": "one",
+        "from": "p0",
         "kind": "chat",
         "payload": {"text": TEXT},
     }
@@ -152,17 +119,22 @@ async def measure(url: str) -> None:
         print(f"{title}: mcpp {mine:,.0f} {unit}, bare websockets {other:,.0f}; ratio {ratio:.2f}")
 
 
-def main() -> None:
-    """Run everything against a gateway in a process of its own."""
-    here, there = multiprocessing.Pipe()
-    gateway = multiprocessing.get_context("spawn").Process(target=serve, args=(there,))
-    gateway.start()
-    try:
-        asyncio.run(measure(f"ws://127.0.0.1:{here.recv()}/ws?pod=bench"))
-    finally:
-        here.send(None)
-        gateway.join()
+def run() -> None:
+    """Run everything against a gateway in a process of its own, on the other core."""
+    limits = {
+        "messages_per_second": 0,
+        "context_messages_per_second": 0,
+        "history_messages": 2 * RECEIVED,
+    }
+    with gateway(1, limits) as running:
+        cores = os.sched_getaffinity(0)
+        if len(cores) > 1:
+            os.sched_setaffinity(0, cores - {0})
+        try:
+            asyncio.run(measure(f"ws://127.0.0.1:{running.port}/ws?pod=bench"))
+        finally:
+            os.sched_setaffinity(0, cores)
 
 
 if __name__ == "__main__":
-    main()
+    run()
