@@ -5,12 +5,18 @@ STAMP  := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: run test quick check format bench clean
+# MCP servers that others wrote, for the bridge's tests: some from npm, one from PyPI, pinned.
+SERVERS     := .mcp-servers
+NPM_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 \
+	@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-memory@2026.8.31
+PIP_SERVERS := mcp-server-time==2026.10.19
+
+.PHONY: run test quick check format bench clean setup-mcp
 
 run: $(STAMP)
 	@$(BIN)/mcpp up --demo
 
-test: check
+test: check setup-mcp
 	@$(BIN)/pytest
 
 quick: check
@@ -28,8 +34,22 @@ format: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks
 
+# Once; where it cannot be done it is left, and the tests that need it say so and are skipped.
+setup-mcp: $(SERVERS)/.tried
+
+$(SERVERS)/.tried:
+	@mkdir -p $(SERVERS)
+	@echo "Installing MCP servers for the bridge's tests into $(SERVERS) (first run only) ..."
+	@if command -v npm >/dev/null; then \
+		timeout 180 npm install --prefix $(SERVERS) --no-audit --no-fund --silent $(NPM_SERVERS) \
+			|| echo "npm could not install them; their tests are skipped."; \
+	else echo "There is no npm here; its servers' tests are skipped."; fi
+	@$(PYTHON) -m venv $(SERVERS)/venv && timeout 180 $(SERVERS)/venv/bin/python -m pip install \
+		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamp is newer than pyproject.toml when everything is installed, so a second run installs nothing.
 $(STAMP): pyproject.toml

@@ -13,7 +13,6 @@ mcpp.run(agent)
 
 import inspect
 import logging
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from mcpp.pod import OnGap, Pod
 from mcpp.rpc import Failure
 from mcpp.server import Method, Server
 from mcpp.session import Gap
-from mcpp.tasks import background
+from mcpp.tasks import background, until_signal
 from mcpp.tools import Tool, ToolCall
 
 Handler = Callable[[Message], Awaitable[None]]
@@ -317,19 +316,4 @@ def run(agent: Participant, *, url: str | Address | None = None, token: str | No
 
     Raises ConnectionLostError when the gateway ends it for good.
     """
-
-    async def main() -> None:
-        async with background() as tasks:
-            scope = anyio.CancelScope()
-            tasks.start_soon(_cancel_at_signal, scope)
-            with scope:
-                await agent.run(url, token=token)
-
-    anyio.run(main)
-
-
-async def _cancel_at_signal(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            scope.cancel()
-            return
+    anyio.run(until_signal, lambda: agent.run(url, token=token))

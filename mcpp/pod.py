@@ -246,17 +246,27 @@ class Pod:
         *,
         to: Iterable[str] | None = None,
         correlation_id: str | None = None,
+        context: Context | ContextScope | str | None = None,
         wait: bool = True,
     ) -> Envelope:
         """Send a JSON-RPC notification."""
         kind = str(Kind(kinds.NOTIFICATION, method))
         payload = rpc.notification(method, params or {})
-        return await self.send(kind, payload, to=to, correlation_id=correlation_id, wait=wait)
+        return await self.send(
+            kind, payload, to=to, correlation_id=correlation_id, context=context, wait=wait
+        )
 
     async def _cancel(self, request: Envelope, to: str, reason: str) -> None:
         if self._connection.failure is None:
             params = {"requestId": request.id, "reason": reason}
-            await self.notify(rpc.CANCELLED, params, to=[to], correlation_id=request.id, wait=False)
+            await self.notify(
+                rpc.CANCELLED,
+                params,
+                to=[to],
+                correlation_id=request.id,
+                context=None if request.context is None else request.context.id,
+                wait=False,
+            )
 
     # --- proposals ---
 
@@ -319,6 +329,7 @@ class Pod:
             payloads.Reject(reason=reason, text=text),
             to=[proposal.sender],
             correlation_id=proposal.id,
+            context=None if proposal.context is None else proposal.context.id,
         )
 
     def _envelope(

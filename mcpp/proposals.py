@@ -51,7 +51,11 @@ class OpenProposal:
         """Take the proposal back. It counts unless a fulfilling request came before."""
         payload = {} if reason is None else {"reason": reason}
         return await self.pod.send(
-            kinds.WITHDRAW, payload, to=self.envelope.to, correlation_id=self.id
+            kinds.WITHDRAW,
+            payload,
+            to=self.envelope.to,
+            correlation_id=self.id,
+            context=None if self.envelope.context is None else self.envelope.context.id,
         )
 
     @property

@@ -1,6 +1,7 @@
-"""Tasks beside a block."""
+"""Tasks beside a block, and work that a signal ends."""
 
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -23,3 +24,18 @@ async def background() -> AsyncIterator[TaskGroup]:
         tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+async def until_signal(work: Callable[[], Awaitable[None]]) -> None:
+    """Do some work until it is done, or until Ctrl-C or SIGTERM cancels it."""
+
+    async def listen(scope: anyio.CancelScope) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                scope.cancel()
+                return
+
+    async with background() as tasks:
+        with anyio.CancelScope() as scope:
+            tasks.start_soon(listen, scope)
+            await work()

@@ -46,6 +46,7 @@ class ToolCall:
             {"progressToken": self.envelope.id, **params},
             to=[self.sender],
             correlation_id=self.envelope.id,
+            context=None if self.envelope.context is None else self.envelope.context.id,
             wait=False,
         )
 

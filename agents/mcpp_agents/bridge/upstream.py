@@ -1,0 +1,231 @@
+"""An MCP server that is kept running: opened, watched, and opened again when it ends.
+
+Requests are passed on as they are and results come back as they are, `_meta` included: what is
+not ours to read is not ours to change. The official SDK speaks the protocol below, in whichever
+revision the server knows.
+"""
+
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import httpx2
+import mcp_types as types
+from anyio.abc import TaskStatus
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.subscriptions import event_to_notification
+from mcp_types import CONNECTION_CLOSED
+from pydantic import TypeAdapter, ValidationError
+
+from mcpp import McppError
+from mcpp.connection import backoff
+from mcpp.rpc import Failure
+from mcpp.tasks import background
+
+Open = Callable[[], AbstractAsyncContextManager[Any]]
+OnNotification = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+
+# How long a request waits for a server that is starting, before it is told so.
+START_SECONDS: Final = 15.0
+# JSON-RPC's range for servers' own errors; the SDK uses it for a closed connection too.
+UNAVAILABLE: Final = CONNECTION_CLOSED
+# A server that lived this long was healthy: it is opened again at once when it ends.
+_HEALTHY_SECONDS: Final = 30.0
+
+# A tool may work for long before it says a word; to be connected takes no time.
+_HTTP_TIMEOUT: Final = httpx2.Timeout(30.0, read=300.0)
+
+# What a server that is gone, or was none to begin with, shows itself as.
+_TROUBLE: Final = (MCPError, OSError, httpx2.HTTPError, ValidationError, RuntimeError)
+
+_ANY_RESULT: Final = TypeAdapter(dict[str, Any])
+_LISTS: Final = (
+    "notifications/tools/list_changed",
+    "notifications/resources/list_changed",
+    "notifications/prompts/list_changed",
+)
+
+log = logging.getLogger("mcpp")
+
+
+class StartError(McppError):
+    """An MCP server that could not be started even once."""
+
+
+def over_stdio(command: list[str], env: Mapping[str, str] = os.environ) -> Open:
+    """Return what starts a server as a process. It gets no secrets of the pod."""
+    program, *arguments = command
+    inherited = {name: value for name, value in env.items() if not name.startswith("MCPP_")}
+    parameters = StdioServerParameters(command=program, args=arguments, env=inherited)
+    return lambda: stdio_client(parameters)
+
+
+def over_http(url: str, headers: Mapping[str, str] | None = None) -> Open:
+    """Return what connects to a server over streamable HTTP."""
+
+    @asynccontextmanager
+    async def open() -> AsyncIterator[Any]:
+        async with (
+            httpx2.AsyncClient(headers=dict(headers or {}), timeout=_HTTP_TIMEOUT) as client,
+            streamable_http_client(url, http_client=client) as streams,
+        ):
+            yield streams
+
+    return open
+
+
+class Upstream:
+    """An MCP server and the line to it. Owns the client; never answers in the server's name."""
+
+    def __init__(
+        self, open: Open, *, backoff: Callable[[int], float] = backoff, name: str = "the MCP server"
+    ) -> None:
+        self.name = name
+        self.on_notification: OnNotification | None = None
+        self._open = open
+        self._backoff = backoff
+        self._client: Client | None = None
+        self._ready = anyio.Event()
+        self._ended = anyio.Event()
+
+    async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep the server open; `started` when it first is.
+
+        Raises StartError for a program that cannot be run at all.
+        """
+        attempt, known = 0, False
+        while True:
+            opened_at = anyio.current_time()
+            try:
+                async with self._opened() as client:
+                    if not known:
+                        known = True
+                        task_status.started()
+                    else:
+                        await self._tell_lists()
+                    await self._watch(client)
+                log.warning("%s has ended; starting it again", self.name)
+            except (*_TROUBLE, ExceptionGroup) as group:
+                error = _only(group)
+                if not known and isinstance(error, FileNotFoundError | PermissionError):
+                    raise StartError(f"{self.name} cannot be started: {error}") from None
+                log.warning("%s does not answer: %s", self.name, error)
+            attempt = 0 if anyio.current_time() - opened_at > _HEALTHY_SECONDS else attempt + 1
+            await anyio.sleep(self._backoff(attempt))
+
+    async def request(
+        self, method: str, params: Mapping[str, Any], on_progress: ProgressFnT | None = None
+    ) -> dict[str, Any]:
+        """Pass a request on and return the server's result.
+
+        When this is cancelled, the server is told so. Raises Failure with the server's error, or
+        with one that says that the server is not there.
+        """
+        with anyio.move_on_after(START_SECONDS):
+            await self._ready.wait()
+        client = self._client
+        if client is None:
+            raise Failure(UNAVAILABLE, f"{self.name} is not running; it is being started again")
+        request = types.Request[dict[str, Any], str](method=method, params=dict(params))
+        try:
+            # The SDK means a model here, but takes any adapter: a model would drop what it does not
+            # know.
+            return await client.session.send_request(  # type: ignore[type-var]
+                request, _ANY_RESULT, progress_callback=on_progress
+            )
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED or error.message == "Session terminated":
+                self._ended.set()
+                reason = f"{self.name} ended before it answered; it is being started again"
+                raise Failure(UNAVAILABLE, reason) from None
+            raise Failure(error.code, error.message, error.data) from None
+        except ValidationError as error:
+            log.warning("%s answered %s with nonsense: %s", self.name, method, error)
+            raise Failure(UNAVAILABLE, f"{self.name} answered with what is no result") from None
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Client]:
+        self._ended = anyio.Event()
+        client = Client(
+            _telling_end(self._open(), self._ended), message_handler=self._hear, cache=None
+        )
+        async with client:
+            self._client = client
+            self._ready.set()
+            try:
+                yield client
+            finally:
+                self._client = None
+                self._ready = anyio.Event()
+
+    async def _watch(self, client: Client) -> None:
+        """Wait for the end; where changes have to be asked for, ask."""
+        async with background() as tasks:
+            if client.session.discover_result is not None:
+                tasks.start_soon(self._listen, client)
+            await self._ended.wait()
+
+    async def _listen(self, client: Client) -> None:
+        try:
+            changes = client.listen(
+                tools_list_changed=True, resources_list_changed=True, prompts_list_changed=True
+            )
+            async with changes as events:
+                async for event in events:
+                    notice = event_to_notification(event, {})
+                    await self._tell(notice.method, {})
+        except (ListenNotSupportedError, SubscriptionLost, MCPError) as error:
+            log.debug("%s tells no changes: %s", self.name, error)
+
+    async def _hear(self, message: object) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            await self._tell(message.method, {"uri": str(message.params.uri)})
+        elif isinstance(message, types.Notification) and message.method in _LISTS:
+            await self._tell(message.method, {})
+
+    async def _tell_lists(self) -> None:
+        # Another process may offer other things than the one before it.
+        for method in _LISTS:
+            await self._tell(method, {})
+
+    async def _tell(self, method: str, params: Mapping[str, Any]) -> None:
+        if self.on_notification is not None:
+            await self.on_notification(method, params)
+
+
+@asynccontextmanager
+async def _telling_end(
+    opening: AbstractAsyncContextManager[Any], ended: anyio.Event
+) -> AsyncIterator[Any]:
+    """Open a transport that sets an event when the server's side has ended."""
+    async with opening as (read, write):
+        sender, receiver = anyio.create_memory_object_stream[Any](0)
+
+        async def copy() -> None:
+            try:
+                async with sender:
+                    async for item in read:
+                        await sender.send(item)
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                pass  # our side has closed
+            finally:
+                ended.set()
+
+        async with background() as tasks, receiver:
+            tasks.start_soon(copy)
+            yield receiver, write
+
+
+def _only(error: Exception) -> Exception:
+    """Return what went wrong inside the task groups of a transport, if it is trouble we know."""
+    while isinstance(error, ExceptionGroup):
+        if error.split(_TROUBLE)[1] is not None:
+            raise error
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,73 @@
+"""An MCP server of the older revision, written out by hand, that can be made to misbehave."""
+
+import json
+import os
+import sys
+from typing import Any
+
+TOOLS = ["show_meta", "wait", "was_cancelled", "grow", "die", "babble"]
+waiting: set[Any] = set()
+cancelled: list[Any] = []
+
+
+def write(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0"} | message) + "\n")
+    sys.stdout.flush()
+
+
+def text(value: object) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": json.dumps(value)}]}
+
+
+def call(id: Any, params: dict[str, Any]) -> dict[str, Any] | None:
+    match params["name"]:
+        case "show_meta":
+            mark = {"context": {"lifecycle": "transient", "summary": "all of it"}}
+            return text(params.get("_meta")) | {"_meta": mark, "x-unknown": [1, None]}
+        case "wait":
+            waiting.add(id)
+            token = params["_meta"]["progressToken"]
+            progress = {"progressToken": token, "progress": 1}
+            write({"method": "notifications/progress", "params": progress})
+            return None
+        case "was_cancelled":
+            return text(bool(cancelled))
+        case "grow":
+            TOOLS.append("grown")
+            write({"method": "notifications/tools/list_changed"})
+            return text("grown")
+        case "babble":
+            sys.stdout.write("this is no JSON-RPC\n")
+            return text("recovered")
+        case "die":
+            os._exit(3)
+    raise KeyError(params["name"])
+
+
+def answer(message: dict[str, Any]) -> None:
+    method, id, params = message.get("method"), message.get("id"), message.get("params", {})
+    if method == "notifications/cancelled":
+        cancelled.append(params["requestId"])
+        return
+    if id is None:
+        return
+    result: dict[str, Any] | None
+    match method:
+        case "initialize":
+            version = {"protocolVersion": "2025-03-26", "capabilities": {"tools": {}}}
+            result = version | {"serverInfo": {"name": "odd", "version": "1"}}
+        case "tools/list":
+            schema = {"type": "object"}
+            result = {"tools": [{"name": name, "inputSchema": schema} for name in TOOLS]}
+        case "tools/call":
+            result = call(id, params)
+        case _:
+            write({"id": id, "error": {"code": -32601, "message": f"no {method}", "data": [7]}})
+            return
+    if result is not None:
+        write({"id": id, "result": result})
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        answer(json.loads(line))

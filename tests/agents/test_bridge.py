@@ -1,0 +1,141 @@
+"""The bridge in front of a server that misbehaves on purpose."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+import mcpp
+from mcpp.errors import RemoteError
+from mcpp.pod import Progress
+from mcpp.tasks import background
+from mcpp.testing import MemoryPod
+from mcpp_agents.bridge import Upstream, bridge, over_stdio
+from mcpp_agents.bridge.upstream import StartError
+from tests.agents.processes import BOUND, Commands
+from tests.interaction.conftest import SocketVenue
+
+pytestmark = pytest.mark.anyio
+ODD_SERVER = [sys.executable, str(Path(__file__).with_name("odd_server.py"))]
+
+
+@asynccontextmanager
+async def bridged(pod: MemoryPod) -> AsyncIterator[mcpp.Pod]:
+    """Bring the odd server into a pod as `odd`, and join as `alice`."""
+    upstream = Upstream(over_stdio(ODD_SERVER), backoff=lambda attempt: 0.0, name="odd")
+    async with background() as tasks:
+        await tasks.start(upstream.keep)
+        async with pod.run(bridge("odd", upstream)), pod.connect("alice") as alice:
+            with anyio.fail_after(BOUND):
+                yield alice
+
+
+async def test_meta_goes_through_untouched_both_ways(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        meta = {"traceparent": "00-ab-cd-01", "acme/x": {"deep": [1, None, {"y": None}]}}
+        params = {"name": "show_meta", "arguments": {"nothing": None}, "_meta": meta}
+        result = await alice.request("odd", "tools/call", params)
+        assert json.loads(result["content"][0]["text"]) == meta
+        assert result["_meta"] == {"context": {"lifecycle": "transient", "summary": "all of it"}}
+        assert result["x-unknown"] == [1, None]
+
+
+async def test_a_call_in_a_context_is_answered_in_it_with_its_progress(pod: MemoryPod) -> None:
+    progressed = anyio.Event()
+
+    def on_progress(progress: Progress) -> None:
+        progressed.set()
+
+    async with bridged(pod) as alice, pod.connect("bob") as bob:
+        async with alice.context("task", id="t1") as task, background() as tasks:
+
+            async def wait() -> None:
+                await alice.call("odd", "wait", context=task, on_progress=on_progress)
+
+            tasks.start_soon(wait)
+            await progressed.wait()
+            await task.call("odd", "was_cancelled")
+        seen = [await anext(bob) for _ in range(4)]
+        assert {message.context.id if message.context else None for message in seen} == {"t1"}
+
+
+async def test_cancelling_a_call_cancels_it_at_the_server(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        with anyio.CancelScope() as scope:
+            await alice.call("odd", "wait", on_progress=lambda progress: scope.cancel())
+        while (await alice.call("odd", "was_cancelled")).value != "true":
+            pass
+
+
+async def test_a_changed_list_is_told_to_the_pod(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        await alice.call("odd", "grow")
+        kinds = [message.kind async for message in _until(alice, "list_changed")]
+        assert kinds[-1] == "mcp/notification:notifications/tools/list_changed"
+        names = [tool["name"] for tool in (await alice.request("odd", "tools/list"))["tools"]]
+        assert "grown" in names
+
+
+async def test_a_call_in_flight_when_the_server_dies_gets_a_clear_error(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        with pytest.raises(RemoteError, match="odd ended before it answered"):
+            await alice.call("odd", "die")
+
+
+async def test_a_server_that_died_is_started_again_and_its_lists_count_as_changed(
+    pod: MemoryPod,
+) -> None:
+    async with bridged(pod) as alice:
+        for _ in range(3):
+            with pytest.raises(RemoteError):
+                await alice.call("odd", "die")
+            assert [m async for m in _until(alice, "prompts/list_changed")]
+            assert (await alice.call("odd", "was_cancelled")).value == "false"
+
+
+async def test_the_servers_errors_and_noise_stay_what_they_are(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        with pytest.raises(RemoteError) as raised:
+            await alice.request("odd", "prompts/list")
+        assert (raised.value.code, raised.value.message) == (-32601, "no prompts/list")
+        assert raised.value.data == [7]
+        assert (await alice.call("odd", "babble")).value == '"recovered"'
+
+
+async def test_a_program_that_is_not_there_is_said_at_once() -> None:
+    async with background() as tasks:
+        with pytest.raises(StartError, match="no-such-program"):
+            await tasks.start(Upstream(over_stdio(["no-such-program"])).keep)
+
+
+async def test_the_command_brings_a_server_in_and_ctrl_c_ends_both(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
+        await command.says("odd is in the pod")
+        async with sockets.connect("alice") as alice:
+            with anyio.fail_after(BOUND):
+                while "odd" not in alice.participants:
+                    await anext(alice)
+            assert (await alice.call("odd", "was_cancelled")).value == "false"
+        assert await command.interrupted() == 0
+
+
+async def test_the_server_is_not_told_the_pods_token(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    names = "sorted(name for name in os.environ if name.startswith('MCPP'))"
+    show = f"import os, sys; sys.stderr.write(str({names}) + chr(10))"
+    async with commands.start("odd", "bridge", "odd", "--", sys.executable, "-c", show) as command:
+        assert await command.line() == "[]"
+
+
+async def _until(pod: mcpp.Pod, text: str) -> AsyncIterator[mcpp.Message]:
+    async for message in pod:
+        yield message
+        if text in message.kind:
+            return
