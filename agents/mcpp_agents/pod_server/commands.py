@@ -1,0 +1,64 @@
+"""`mcpp mcp`: serve a pod to an MCP client over standard input and output."""
+
+import argparse
+import logging
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from typing import Final, cast
+
+import anyio
+from mcp.server.stdio import stdio_server
+
+import mcpp
+from mcpp import local
+from mcpp.tasks import background, until_signal
+from mcpp_agents import joining
+from mcpp_agents.pod_server.desk import KEPT_ENVELOPES
+from mcpp_agents.pod_server.server import PodServer
+
+_USUAL_NAME: Final = "assistant"
+
+
+def main(argv: list[str]) -> int:
+    """Serve until the client closes our standard input, or Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="mcpp mcp",
+        description="Serve a pod to an MCP client over standard input and output. Put "
+        "`mcpp mcp` where the client asks for a server's command.",
+    )
+    parser.add_argument("--as", dest="name", metavar="NAME", help="join as this participant")
+    joining.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(format="mcpp mcp: %(message)s", level=logging.WARNING)
+    # A client may start several of us: none of them should push out another.
+    address = joining.address_of_person(arguments, arguments.name or _USUAL_NAME)
+
+    anyio.run(until_signal, lambda: serve(address, arguments.name))
+    return 0
+
+
+async def serve(address: local.Address, name: str | None = None) -> None:
+    """Join the pod, and serve it until standard input ends."""
+    async with mcpp.connect(address, name=name, last=KEPT_ENVELOPES, own=True) as pod:
+        pod_server = PodServer(pod)
+        # By itself the SDK reads in a thread, which nothing can stop while it waits for a line.
+        lines = cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
+        async with background() as tasks, stdio_server(stdin=lines) as (reading, writing):
+            tasks.start_soon(pod_server.listen)
+            await pod_server.server.run(reading, writing, pod_server.options)
+
+
+async def _lines(descriptor: int) -> AsyncIterator[str]:
+    waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
+    rest = b""
+    while True:
+        if waits:
+            await anyio.wait_readable(descriptor)
+        chunk = os.read(descriptor, 65536)
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+        if not chunk:
+            return

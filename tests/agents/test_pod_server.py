@@ -1,0 +1,205 @@
+"""The pod as an MCP server, seen by the official MCP client over stdio."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import anyio
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+
+import mcpp
+from mcpp import Participant
+from mcpp.testing import MemoryPod
+from mcpp.tools import ToolCall
+from mcpp_agents.pod_server import PodServer
+from tests.agents.processes import BOUND, MCPP, Commands
+from tests.interaction.conftest import SocketVenue
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+Mode = Literal["auto", "legacy"]
+
+
+@asynccontextmanager
+async def client_of(
+    commands: Commands, name: str = "ide", mode: Mode = "auto", **options: Any
+) -> AsyncIterator[Client]:
+    """Start `mcpp mcp` as an MCP client would, and talk to it."""
+    parameters = StdioServerParameters(command=MCPP, args=["mcp"], env=commands.environ(name))
+    with anyio.fail_after(2 * BOUND):
+        async with Client(parameters, mode=mode, cache=None, **options) as client:
+            yield client
+
+
+def calculator() -> Participant:
+    agent = Participant("calc")
+
+    @agent.tool
+    async def add(a: int, b: int, call: ToolCall) -> int:
+        """Add two numbers."""
+        await call.progress(1, 2, "adding")
+        return a + b
+
+    @agent.tool
+    def broken() -> None:
+        raise ValueError("the pencil broke")
+
+    return agent
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_everybodys_tools_are_listed_and_called_under_stable_names(
+    sockets: SocketVenue, commands: Commands, mode: Mode
+) -> None:
+    async with sockets.run(calculator()), client_of(commands, mode=mode) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert {"pod_send", "pod_read", "pod_participants", "pod_contexts", "pod_propose"} < set(
+            tools
+        )
+        assert tools["calc__add"].description == "Add two numbers. (tool add of calc)"
+        assert tools["calc__add"].input_schema["required"] == ["a", "b"]
+        heard: list[tuple[float, float | None, str | None]] = []
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            heard.append((progress, total, message))
+
+        result = await client.call_tool(
+            "calc__add", {"a": 2, "b": 3}, progress_callback=on_progress
+        )
+        assert result.structured_content == {"result": 5}
+        assert heard == [(1, 2, "adding")]
+        failed = await client.call_tool("calc__broken")
+        assert failed.is_error
+        with pytest.raises(MCPError, match="a"):
+            await client.call_tool("calc__add", {"a": "two", "b": 3})
+        with pytest.raises(MCPError, match="nobody in the pod offers"):
+            await client.call_tool("calc__subtract")
+
+
+async def test_the_client_speaks_and_reads(sockets: SocketVenue, commands: Commands) -> None:
+    async with sockets.connect("alice") as alice:
+        await alice.send("chat", {"text": "who is there?"})
+        async with alice.context("reasoning", id="think") as thinking:
+            await thinking.send("reflection", {"thought": "a long thought " * 50})
+            await thinking.conclude("nobody")
+        async with client_of(commands) as client:
+            await client.call_tool("pod_send", {"text": "me", "to": ["alice"]})
+            answer = await anext(message async for message in alice if message.kind == "chat")
+            assert (answer.sender, answer.text, answer.to) == ("ide", "me", ("alice",))
+            text = _text(await client.call_tool("pod_read"))
+            assert "who is there?" in text
+            assert "a long thought" not in text  # folded to its conclusion
+            assert "nobody" in text
+            whole = _text(await client.call_tool("pod_read", {"filter": "context:think"} | FULL))
+            assert "a long thought" in whole
+            assert "who is there?" not in whole
+            outline = _text(await client.call_tool("pod_contexts"))
+            assert "reasoning think by alice: 2 messages, concluded: nobody" in outline
+            wrong = await client.call_tool("pod_read", {"filter": "mian"})
+            assert wrong.is_error
+
+
+async def test_what_it_may_not_call_it_can_propose(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    sockets.add("ide", [{"kind": ["chat", "mcp/proposal:*", "mcp/request:tools/list"]}])
+    approver = Participant("approver")
+
+    @approver.policy
+    async def approve(proposal: mcpp.Message) -> bool:
+        return True
+
+    async with sockets.run(calculator()), client_of(commands) as client:
+        refused = await client.call_tool("calc__add", {"a": 1, "b": 1})
+        assert refused.is_error
+        assert "pod_propose" in _text(refused)
+        asked = {"participant": "calc", "tool": "add", "arguments": {"a": 1, "b": 1}}
+        waiting = await client.call_tool("pod_propose", asked | {"wait_seconds": 0})
+        assert "nobody has decided yet" in _text(waiting)
+        async with sockets.run(approver):
+            done = await client.call_tool("pod_propose", asked)
+            assert done.structured_content == {"result": 2}
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_newcomers_tools_are_told_as_a_changed_list(
+    sockets: SocketVenue, commands: Commands, mode: Mode
+) -> None:
+    told = anyio.Event()
+
+    async def hear(message: object) -> None:
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            told.set()
+
+    async with client_of(commands, mode=mode, message_handler=hear) as client:
+        await client.list_tools()
+        if mode == "legacy":
+            async with sockets.run(calculator()):
+                await told.wait()
+                assert "calc__add" in [tool.name for tool in (await client.list_tools()).tools]
+        else:
+            listening = client.listen(tools_list_changed=True)
+            async with listening as changes, sockets.run(calculator()):
+                await anext(aiter(changes))
+                assert "calc__add" in [tool.name for tool in (await client.list_tools()).tools]
+
+
+async def test_a_cancelled_call_is_cancelled_at_its_owner(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    slow = Participant("slow")
+    cancelled = anyio.Event()
+
+    @slow.tool
+    async def work(call: ToolCall) -> None:
+        try:
+            await call.progress(0)
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    async with sockets.run(slow), client_of(commands) as client:
+        with anyio.CancelScope() as scope:
+
+            async def stop(progress: float, total: float | None, message: str | None) -> None:
+                scope.cancel()
+
+            await client.call_tool("slow__work", progress_callback=stop)
+        await cancelled.wait()
+
+
+async def test_nonsense_from_one_participant_leaves_the_others_tools(pod: MemoryPod) -> None:
+    fool = Participant("fool")
+
+    @fool.method("tools/list")
+    async def lie(params: dict[str, Any], call: ToolCall) -> Any:
+        return {"tools": [7, {"name": 3}, {"name": "x", "inputSchema": "none"}], "nextCursor": 5}
+
+    async with (
+        pod.run(fool),
+        pod.run(calculator()),
+        pod.connect("ide") as ide,
+        Client(PodServer(ide).server) as client,
+    ):
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert [name for name in names if "__" in name] == ["calc__add", "calc__broken"]
+
+
+async def test_ctrl_c_ends_it(commands: Commands) -> None:
+    async with commands.start("ide", "mcp") as command:
+        async with commands.venue.connect("alice") as alice:
+            with anyio.fail_after(BOUND):
+                while "ide" not in alice.participants:
+                    await anext(alice)
+        assert await command.interrupted() == 0
+
+
+async def test_it_ends_with_its_standard_input(commands: Commands) -> None:
+    assert await commands.run("ide", "mcp", input=b"") == (0, "", "")
+
+
+FULL = {"fold": False}
+
+
+def _text(result: Any) -> str:
+    return "\n".join(part.text for part in result.content if part.type == "text")
