@@ -28,13 +28,16 @@ PURE = (
     "mcpp.tokens",
     "mcpp.transient",
     "mcpp.tree",
+    "mcpp_gateway.audiences",
     "mcpp_gateway.effects",
     "mcpp_gateway.limits",
     "mcpp_gateway.log",
     "mcpp_gateway.pod",
     "mcpp_gateway.rates",
     "mcpp_gateway.refusals",
+    "mcpp_gateway.roster",
     "mcpp_gateway.tree",
+    "mcpp_gateway.voice",
 )
 IMPURE = {
     *("anyio", "asyncio", "concurrent", "multiprocessing", "sched", "signal", "threading", "trio"),

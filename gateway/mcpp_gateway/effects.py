@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 if TYPE_CHECKING:
-    from mcpp_gateway.pod import Audience, Session
+    from mcpp_gateway.roster import Audience, Session
 
 # Close codes come in bands: 4000-4499 reconnect, 4500-4999 do not (G-31).
 DRAINING: Final = 4000

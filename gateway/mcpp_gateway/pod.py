@@ -10,20 +10,15 @@ takes its place in an audience. So a long absence never fills an outbox.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
-from msgspec import Raw
-
 from mcpp import kinds
-from mcpp.capabilities import Capabilities
 from mcpp.codec import decode, decode_unambiguous
-from mcpp.envelope import PROTOCOL, Envelope
+from mcpp.envelope import Envelope
 from mcpp.errors import DecodeError, FilterError
 from mcpp.filters import Filter, everything, parse
-from mcpp_gateway import refusals
+from mcpp_gateway import refusals, voice
+from mcpp_gateway.audiences import Audiences
 from mcpp_gateway.effects import (
     FELL_BEHIND,
     REPLACED,
@@ -39,64 +34,17 @@ from mcpp_gateway.limits import Limits
 from mcpp_gateway.log import Entry, Log, MemoryLog
 from mcpp_gateway.rates import Bucket, Rate
 from mcpp_gateway.refusals import Refusal
+from mcpp_gateway.roster import Audience, Member, Session, Standing
 from mcpp_gateway.tree import ContextTree, Node
+from mcpp_gateway.voice import GATEWAY
 
-GATEWAY: Final = "system:gateway"
-MAX_WELCOME_BYTES: Final = 262_144
-_REMEMBERED_ROUTES: Final = 4096
+__all__ = ["GATEWAY", "Audience", "Member", "Pod", "Session", "Standing"]
+
 _READ_AT_ONCE: Final = 256
 # What reading an entry counts for that is not sent: filters take their time too.
 _UNSENT_BYTES: Final = 256
 # G-47: longer lists of recipients are searched as sets, and no route is remembered for them.
 _SHORT_LIST: Final = 8
-
-_encode = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A configured participant: who it is and what it may do."""
-
-    id: str
-    capabilities: Capabilities
-    multiple: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Audience:
-    """The live sessions that share a filter. `frames` is what this tick owes to all of them."""
-
-    filter: Filter
-    sessions: set["Session"] = field(default_factory=set)
-    frames: list[bytes] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """A participant that is present, with all of its sessions."""
-
-    standing: Standing
-    bucket: Bucket
-    info: Raw
-    sessions: list["Session"] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """One connection's place in the pod.
-
-    Behind, it has a position in the log and keeps the direct texts that belong further on. Live, it
-    has an audience. `peer` is the hub's: the pod carries it and never looks at it.
-    """
-
-    member: Member
-    filter: Filter
-    peer: Any = None
-    position: int = 0
-    audience: Audience | None = None
-    waiting: deque[tuple[int, bytes, Filter | None]] | None = None
-    waiting_bytes: int = 0
-    limited: int = 0  # texts refused for the rate; the hub's to look at and to reset
 
 
 class Pod:
@@ -124,9 +72,7 @@ class Pod:
         # Buckets outlive sessions, or a reconnection would be a full one.
         self._buckets: dict[str, Bucket] = {}
         self._members: dict[str, Member] = {}
-        self._audiences: dict[bytes, Audience] = {}
-        self._all: tuple[Audience, ...] = ()
-        self._routes: dict[tuple[object, ...], tuple[Audience, ...]] = {}
+        self._audiences = Audiences()
 
     @property
     def participants(self) -> Sequence[str]:
@@ -154,13 +100,13 @@ class Pod:
             effects.append(self._presence("join", member, now))
         elif not standing.multiple:
             for old in member.sessions:
-                self._detach(old)
+                self._audiences.detach(old)
                 effects.append(Close(old, REPLACED, "replaced by a newer connection"))
             member.sessions.clear()
         session = Session(member, filter, peer)
         member.sessions.append(session)
         resumed, replayed = self._place(session, after, last)
-        welcome = self._welcome(session, now, resumed=resumed, replayed=replayed)
+        welcome = self._welcome(session, now, resumed, replayed)
         session.waiting = deque([(session.position, welcome, None)])
         session.waiting_bytes = len(welcome)
         return session, effects
@@ -171,7 +117,7 @@ class Pod:
         if session not in member.sessions:
             return []
         member.sessions.remove(session)
-        self._detach(session)
+        self._audiences.detach(session)
         if member.sessions:
             return []
         del self._members[member.standing.id]
@@ -192,7 +138,7 @@ class Pod:
             entries = self.log.read(session.position, _READ_AT_ONCE)
             if not entries:
                 self._take_waiting(session, texts)
-                return texts, None if texts else Move(session, self._attach(session))
+                return texts, None if texts else Move(session, self._audiences.attach(session))
             for entry in entries:
                 size += self._take_waiting(session, texts)
                 if self._passes(session, entry):
@@ -213,8 +159,7 @@ class Pod:
         for id, member in list(self._members.items()):
             standing = self._standings.get(id)
             if standing is not None:
-                member.standing = standing
-                member.info = _info(standing)
+                member.restate(standing)
                 continue
             effects += self.revoke(id, now)
         return effects
@@ -257,7 +202,9 @@ class Pod:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what time demands: forget idle contexts and say so, children first."""
-        return [self._broadcast_expiry(node, now) for node in self.tree.expire(now)]
+        forgotten = self.tree.expire(now)
+        self.expired += len(forgotten)
+        return [self._broadcast(kinds.CONTEXT, voice.expiry(node), now) for node in forgotten]
 
     # --- private: judging -----------------------------------------------------------------------
 
@@ -315,8 +262,12 @@ class Pod:
         except (DecodeError, FilterError) as error:
             refusal = refusals.invalid_filter(error)
             return self._refuse(session, refusal, envelope.id, now)
-        answer = self._system(
-            kinds.FILTER_SET, {"filter": filter.to_json()}, now, correlation_id=envelope.id
+        answer = voice.system(
+            self._new_id(),
+            kinds.FILTER_SET,
+            {"filter": filter.to_json()},
+            now,
+            correlation_id=envelope.id,
         )
         return self._set_filter(session, filter, answer)
 
@@ -324,33 +275,22 @@ class Pod:
         self, session: Session, refusal: Refusal, correlation_id: str | None, now: float
     ) -> Effect | None:
         self.refused[refusal.code] = self.refused.get(refusal.code, 0) + 1
-        text = self._system(kinds.ERROR, refusal.payload(), now, correlation_id=correlation_id)
+        text = voice.system(
+            self._new_id(), kinds.ERROR, refusal.payload(), now, correlation_id=correlation_id
+        )
         return self._direct(session, text)
 
     # --- private: delivering --------------------------------------------------------------------
 
     def _deliver(self, entry: Entry) -> Broadcast:
         """Route an entry to the audiences whose filter it passes, and to whom it goes anyway."""
-        if len(self._all) == 1 and self._all[0].filter is everything:
-            return Broadcast(entry.text, self._all)
-        if type(entry.to) is frozenset:
-            route = self._find_route(entry)
-        else:
-            key = (entry.kind, entry.sender, entry.to, entry.lineage)
-            remembered = self._routes.get(key)
-            if remembered is None:
-                if len(self._routes) >= _REMEMBERED_ROUTES:
-                    self._routes.clear()
-                remembered = self._routes[key] = self._find_route(entry)
-            route = remembered
-        if len(route) == len(self._all):
+        audiences = self._audiences
+        if audiences.plain:
+            return Broadcast(entry.text, audiences.all)
+        route = audiences.route(entry)
+        if len(route) == len(audiences.all):
             return Broadcast(entry.text, route)
         return Broadcast(entry.text, route, self._besides(entry, route))
-
-    def _find_route(self, entry: Entry) -> tuple[Audience, ...]:
-        return tuple(
-            audience for audience in self._all if audience.filter.matches(entry, entry.lineage)
-        )
 
     def _besides(self, entry: Entry, route: tuple[Audience, ...]) -> tuple[Session, ...]:
         """Return the sessions outside the route that get an entry all the same (F-09)."""
@@ -382,9 +322,9 @@ class Pod:
     def _set_filter(self, session: Session, filter: Filter, answer: bytes) -> Effect | None:
         if session.audience is None:
             return self._wait(session, answer, filter)
-        self._detach(session)
+        self._audiences.detach(session)
         session.filter = filter
-        return Move(session, self._attach(session), answer)
+        return Move(session, self._audiences.attach(session), answer)
 
     def _wait(self, session: Session, text: bytes, filter: Filter | None) -> Close | None:
         """Keep a direct text of a session that is behind for its place in the stream."""
@@ -411,69 +351,21 @@ class Pod:
         self, kind: str, payload: Mapping[str, Any], now: float, about: str | None = None
     ) -> Broadcast:
         id = self._new_id()
-        text = self._system(kind, payload, now, id=id)
+        text = voice.system(id, kind, payload, now)
         self.log.append(Entry(id, GATEWAY, None, kind, None, text, about))
-        return Broadcast(text, self._all)
+        return Broadcast(text, self._audiences.all)
 
-    def _system(
-        self,
-        kind: str,
-        payload: Mapping[str, Any],
-        now: float,
-        *,
-        id: str | None = None,
-        correlation_id: str | None = None,
-    ) -> bytes:
-        envelope: dict[str, Any] = {
-            "protocol": PROTOCOL,
-            "id": id or self._new_id(),
-            "ts": _timestamp(now),
-            "from": GATEWAY,
-            "kind": kind,
-        }
-        if correlation_id is not None:
-            envelope["correlation_id"] = correlation_id
-        envelope["payload"] = payload
-        return _encode(envelope)
-
-    # --- private: roster and audiences ----------------------------------------------------------
+    # --- private: roster and positions ----------------------------------------------------------
 
     def _arrive(self, standing: Standing) -> Member:
         bucket = self._buckets.setdefault(standing.id, Bucket(self._rate))
-        member = Member(standing, bucket, _info(standing))
+        member = Member(standing, bucket)
         self._members[standing.id] = member
         return member
 
     def _presence(self, event: str, member: Member, now: float) -> Broadcast:
         payload = {"event": event, "participant": member.info}
         return self._broadcast(kinds.PRESENCE, payload, now, about=member.standing.id)
-
-    def _attach(self, session: Session) -> Audience:
-        key = _encode(session.filter.to_json())
-        audience = self._audiences.get(key)
-        if audience is None:
-            # The constant, where it is meant, so that `_deliver` knows it at a glance.
-            filter = everything if session.filter == everything else session.filter
-            audience = self._audiences[key] = Audience(filter)
-            self._reroute()
-        audience.sessions.add(session)
-        session.audience = audience
-        session.waiting = None
-        return audience
-
-    def _detach(self, session: Session) -> None:
-        audience = session.audience
-        if audience is None:
-            return
-        session.audience = None
-        audience.sessions.discard(session)
-        if not audience.sessions:
-            del self._audiences[_encode(session.filter.to_json())]
-            self._reroute()
-
-    def _reroute(self) -> None:
-        self._all = tuple(self._audiences.values())
-        self._routes.clear()
 
     def _place(self, session: Session, after: str | None, last: int | None) -> tuple[bool, int]:
         """Set where a new session begins to read; return `resumed` and `replayed` (G-12)."""
@@ -501,74 +393,15 @@ class Pod:
             position += len(entries)
         return count
 
-    # --- private: what the gateway says ---------------------------------------------------------
-
-    def _welcome(self, session: Session, now: float, *, resumed: bool, replayed: int) -> bytes:
-        """Return the first text of a session: ids first, then the rest while it fits (G-11)."""
-        room = MAX_WELCOME_BYTES - 4096 - len(bytes(session.member.info))
-        infos: list[Raw] = []
-        contexts: list[Raw] = []
-        ids = [_encode({"id": id}) for id in self._members]
-        room -= sum(map(len, ids)) + len(ids)
-        more = False
-        for bare, member in zip(ids, self._members.values(), strict=True):
-            extra = len(bytes(member.info)) - len(bare)
-            if extra <= room:
-                room -= extra
-                infos.append(member.info)
-            else:
-                more = True
-                infos.append(Raw(bare))
-        while room < 0 and infos:
-            room += len(bytes(infos.pop())) + 1
-        for node in self.tree:
-            info = _encode(_context_info(node))
-            room -= len(info) + 1
-            if room < 0:
-                more = True
-                break
-            contexts.append(Raw(info))
-        payload = {
-            "you": session.member.info,
-            "participants": infos,
+    def _welcome(self, session: Session, now: float, resumed: bool, replayed: int) -> bytes:
+        rest: dict[str, Any] = {
             "pod": {"name": self.name, "epoch": self.epoch},
             "limits": self.limits,
-            "contexts": contexts,
             "resumed": resumed,
             "replayed": replayed,
         }
-        if more:
-            payload["more"] = True
         # Whoever is cut off before anything came can resume from here.
         if latest := self.log.read(self.log.end - 1, 1):
-            payload["position"] = latest[0].id
-        return self._system(kinds.WELCOME, payload, now)
-
-    def _broadcast_expiry(self, node: Node, now: float) -> Broadcast:
-        self.expired += 1
-        payload = {
-            "event": "expired",
-            "context": _context_info(node),
-            "messages": node.messages,
-            "participants": sorted(node.participants),
-            "started": _timestamp(node.started),
-            "last": _timestamp(node.last),
-        }
-        return self._broadcast(kinds.CONTEXT, payload, now)
-
-
-def _info(standing: Standing) -> Raw:
-    return Raw(_encode({"id": standing.id, "capabilities": standing.capabilities.patterns}))
-
-
-def _context_info(node: Node) -> dict[str, str]:
-    info = {"id": node.id}
-    if node.type is not None:
-        info["type"] = node.type
-    if node.parent is not None:
-        info["parent"] = node.parent.id
-    return info
-
-
-def _timestamp(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+            rest["position"] = latest[0].id
+        payload = voice.welcome(session.member, self._members.values(), self.tree, rest)
+        return voice.system(self._new_id(), kinds.WELCOME, payload, now)

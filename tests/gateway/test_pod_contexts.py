@@ -210,13 +210,13 @@ def test_under_a_flood_of_context_ids_memory_stays_flat_and_others_notice_nothin
     stage = Stage("flood", "b")
     flood, b = stage.join("flood"), stage.join("b")
     before = len(b.texts)
-    for i in range(100_000):
+    for i in range(30_000):
         effect = stage.pod.receive(flood.session, _flood(i), stage.now)
         if i < 256:
             stage.perform([] if effect is None else [effect])
     tree = stage.pod.tree
     assert len(tree) == 256
-    assert stage.pod.refused == {"context_limit": 100_000 - 256}
+    assert stage.pod.refused == {"context_limit": 30_000 - 256}
     assert stage.pod.log.end == 2 + 256
     assert len(b.texts) == before + 256
     sizes = [len(getattr(tree, name)) for name in ("_nodes", "_deadlines")]

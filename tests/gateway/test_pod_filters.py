@@ -154,7 +154,8 @@ def test_what_is_remembered_of_routes_is_bounded_in_number_and_in_size() -> None
     b = stage.join("b", filter=filters.main_only & filters.parse({"to": "p7"}))
     for i in range(20_000):
         stage.pod.receive(a.session, text(str(i), "a", f"k{i}"), stage.now)
-    routes = getattr(stage.pod, "_routes")  # noqa: B009
+    audiences = getattr(stage.pod, "_audiences")  # noqa: B009
+    routes = getattr(audiences, "_routes")  # noqa: B009
     assert len(routes) <= 4096
     routes.clear()
     for i in range(100):

@@ -6,7 +6,7 @@ from mcpp import filters
 from mcpp_gateway import effects
 from mcpp_gateway.effects import Close, Move
 from mcpp_gateway.limits import Limits
-from mcpp_gateway.pod import MAX_WELCOME_BYTES
+from mcpp_gateway.voice import MAX_WELCOME_BYTES
 from tests.gateway.stage import FREE, Stage, text
 
 
