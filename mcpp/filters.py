@@ -24,6 +24,8 @@ from mcpp.globs import compile_glob
 MAX_NODES: Final = 64
 MAX_DEPTH: Final = 8
 MAX_BYTES: Final = 4096
+# A replay asks a filter about every envelope of the log before it can say how many there will be.
+MAX_STARS: Final = 64
 
 _is_id = re.compile(ID_PATTERN).fullmatch
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
@@ -240,6 +242,7 @@ def _parts(part: Filter, kind: type[_All] | type[_Any]) -> tuple[Filter, ...]:
 @dataclass(slots=True)
 class _Count:
     nodes: int = 0
+    stars: int = 0
 
 
 def _parse(value: object, path: str, depth: int, count: _Count) -> Filter:
@@ -271,6 +274,9 @@ def _parse(value: object, path: str, depth: int, count: _Count) -> Filter:
                 raise FilterError(f"{path}.descendants", "must be true or false")
             return _InContext(_checked(inner, _is_id, here), descendants)
         case "kind":
+            count.stars += str(inner).count("*")
+            if count.stars > MAX_STARS:
+                raise FilterError(here, f"is more than {MAX_STARS} stars in one filter")
             return _parse_kind(inner, here)
         case "from":
             return _From(_checked(inner, _is_participant, here))

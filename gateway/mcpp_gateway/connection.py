@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
 
     def _read_frames(self, data: bytes, peer: Peer) -> None:
         receive = self._gateway.hub.receive
-        max_bytes = self._gateway.config.limits.max_message_bytes
+        max_bytes = peer.pod.limits.max_message_bytes
         position, end = 0, len(data)
         while not peer.closed:
             left = end - position

@@ -157,6 +157,13 @@ def test_a_filter_has_at_most_64_parts_8_levels_and_4096_bytes() -> None:
 
 
 @pytest.mark.rule("F-08")
+def test_the_globs_of_a_filter_have_at_most_64_stars_together() -> None:
+    parse({"any": [{"kind": "*a*"}] * 32})
+    with pytest.raises(FilterError, match="64 stars"):
+        parse({"any": [{"kind": "*a*"}] * 32 + [{"kind": "a*"}]})
+
+
+@pytest.mark.rule("F-08")
 @pytest.mark.parametrize("text", ["[" * 4000, '{"not":' * 500, "9" * 4096, '"\ud800"', "\x00", ""])
 def test_hostile_texts_are_filter_errors_and_nothing_else(text: str) -> None:
     with pytest.raises(FilterError):
