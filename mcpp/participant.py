@@ -36,6 +36,7 @@ from mcpp.server import Method, Server
 from mcpp.session import Gap
 from mcpp.tasks import background, until_signal
 from mcpp.tools import Tool, ToolCall
+from mcpp.transient.summaries import TransientRule
 
 Handler = Callable[[Message], Awaitable[None]]
 Task = Callable[[Pod], Awaitable[None]]
@@ -107,7 +108,12 @@ class Participant:
     def tool(self, function: F, /) -> F: ...
     @overload
     def tool(
-        self, /, *, name: str | None = None, description: str | None = None
+        self,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        transient: TransientRule | str | bool = False,
     ) -> Callable[[F], F]: ...
     def tool(
         self,
@@ -116,11 +122,16 @@ class Participant:
         *,
         name: str | None = None,
         description: str | None = None,
+        transient: TransientRule | str | bool = False,
     ) -> F | Callable[[F], F]:
-        """Let others call a function; its schema comes from the type hints."""
+        """Let others call a function; its schema comes from the type hints.
+
+        `transient` marks large results as ones to read once (T-03): `True`, what its records are
+        called ("activity"), or a rule of your own.
+        """
 
         def offer(function: F) -> F:
-            tool = Tool.from_function(function, name, description)
+            tool = Tool.from_function(function, name, description, transient=transient)
             self._tools[tool.name] = tool
             return function
 

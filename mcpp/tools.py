@@ -14,6 +14,7 @@ import msgspec
 from mcpp import rpc
 from mcpp.envelope import Envelope
 from mcpp.rpc import Failure, ToolResult
+from mcpp.transient.summaries import TransientRule, mark_by_rule
 
 if TYPE_CHECKING:
     from mcpp.pod import Pod
@@ -61,10 +62,16 @@ class Tool:
     function: Callable[..., Any]
     arguments: type[msgspec.Struct]
     call_argument: str | None = None  # which one gets the ToolCall
+    transient: TransientRule | str | bool = False
 
     @classmethod
     def from_function(
-        cls, function: Callable[..., Any], name: str | None = None, description: str | None = None
+        cls,
+        function: Callable[..., Any],
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        transient: TransientRule | str | bool = False,
     ) -> "Tool":
         """Make a tool of a function, sync or async.
 
@@ -90,6 +97,7 @@ class Tool:
             function,
             arguments,
             call_argument,
+            transient,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -113,7 +121,7 @@ class Tool:
                 value = await self.function(**given)
             else:
                 value = await anyio.to_thread.run_sync(partial(self.function, **given))
-            return as_result(value)
+            return self._marked(as_result(value))
         except Failure:
             raise
         except Exception as error:
@@ -121,6 +129,11 @@ class Tool:
             log.exception("tool %s failed", self.name)
             text = str(error) or type(error).__name__
             return ToolResult([{"type": "text", "text": text}], is_error=True)
+
+    def _marked(self, result: ToolResult) -> ToolResult:
+        if self.transient is False:
+            return result
+        return ToolResult.from_json(mark_by_rule(result.to_json(), self.transient))
 
     def read_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as the function takes them, or raise Failure with the path."""
@@ -134,9 +147,14 @@ class Tool:
 
 
 def as_result(value: Any) -> ToolResult:
-    """Return what a tool returned as a result: texts as they are, the rest as JSON too."""
+    """Return what a tool returned as a result: texts as they are, the rest as JSON too.
+
+    What has MCP's shape already, as the functions of `mcpp.transient` return it, stays as it is.
+    """
     if isinstance(value, ToolResult):
         return value
+    if _has_result_shape(value):
+        return ToolResult.from_json(value)
     if value is None:
         return ToolResult()
     if isinstance(value, str):
@@ -146,6 +164,18 @@ def as_result(value: Any) -> ToolResult:
     if isinstance(plain, dict):
         return ToolResult(content, plain)
     return ToolResult(content, {"result": plain}, meta={rpc.WRAPPED: True})
+
+
+_RESULT_MEMBERS: Final = frozenset(("content", "structuredContent", "isError", "_meta"))
+
+
+def _has_result_shape(value: Any) -> bool:
+    if not isinstance(value, dict) or not value.keys() <= _RESULT_MEMBERS:
+        return False
+    content = value.get("content")
+    return isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("type"), str) for part in content
+    )
 
 
 def _default(parameter: inspect.Parameter) -> Any:

@@ -15,6 +15,7 @@ from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
 from mcpp.session import Gap
 from mcpp.tools import ToolCall
+from mcpp.transient import Mark, consumed, read_mark
 from tests.interaction.conftest import Venue
 
 pytestmark = pytest.mark.anyio
@@ -259,6 +260,31 @@ async def test_a_tool_is_called_and_its_result_read(venue: Venue) -> None:
         total = await alice.call("files", "sum", numbers=[1, 2, 3])
         assert total.value == 6
         assert total.structured == {"result": 6}
+
+
+@pytest.mark.rule("T-03")
+async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(venue: Venue) -> None:
+    agent = mcpp.Participant("records")
+
+    @agent.tool(transient="activity")
+    async def search_records(count: int) -> dict[str, Any]:
+        return {"page": 1, "pages": 9, "records": [{"id": 72 + i} for i in range(count)]}
+
+    @agent.tool
+    async def store_analysis_memory(finding: str) -> dict[str, Any]:
+        return consumed({"content": [{"type": "text", "text": f"Stored: {finding}"}]})
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        large = await alice.call("records", "search_records", count=15)
+        assert read_mark(large.to_json()) == Mark(
+            transient=True, summary="15 activity records (page 1/9, IDs: 72, 73, 74…)"
+        )
+        assert large.value["page"] == 1
+        small = await alice.call("records", "search_records", count=4)
+        assert read_mark(small.to_json()) == Mark()
+        stored = await alice.call("records", "store_analysis_memory", finding="three")
+        assert stored.text == "Stored: three"
+        assert read_mark(stored.to_json()) == Mark(consumed=True)
 
 
 async def test_tools_are_listed_with_schemas_from_their_hints(venue: Venue) -> None:
