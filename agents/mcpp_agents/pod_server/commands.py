@@ -3,9 +3,9 @@
 import argparse
 import logging
 import os
-import stat
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final, cast
 
 import anyio
@@ -51,10 +51,9 @@ async def serve(address: local.Address, name: str | None = None) -> None:
 
 
 async def _lines(descriptor: int) -> AsyncIterator[str]:
-    waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
     rest = b""
     while True:
-        if waits:
+        with suppress(PermissionError):  # a file or /dev/null: never waited for, always ready
             await anyio.wait_readable(descriptor)
         chunk = os.read(descriptor, 65536)
         *lines, rest = (rest + chunk).split(b"\n")
