@@ -1,0 +1,77 @@
+"""The demo's reviewer: thinks about one odd record, in contexts within contexts.
+
+The question comes as a tool call inside the analyst's workflow; the reasoning hangs below it, and
+each doubt is a context of its own below that. Others watch, fold it, or filter it away.
+"""
+
+from collections.abc import Awaitable, Callable
+from statistics import median
+from typing import Any
+
+import anyio
+
+import mcpp
+from mcpp import Participant
+from mcpp.scope import ContextScope
+from mcpp.tools import ToolCall
+
+Beat = Callable[[], Awaitable[None]]
+
+
+async def a_moment() -> None:
+    """Wait as long as a reader needs."""
+    await anyio.sleep(1.5)
+
+
+def agent(beat: Beat = a_moment) -> Participant:
+    """Return the reviewer; `beat` is its pace."""
+    reviewer = Participant("reviewer")
+
+    @reviewer.tool
+    async def review(
+        month: int, id: int, who: str, work: str, minutes: int, call: ToolCall
+    ) -> dict[str, Any]:
+        """Judge whether an activity's minutes can be right, and what they should be."""
+        asked_in = call.envelope.context
+        trigger = f"{who} wrote down {minutes} minutes of {work}"
+        async with call.pod.context("reasoning", parent=asked_in, trigger=trigger) as thinking:
+            await thinking.send(
+                "reflection", {"thought": f"{trigger}. That is {minutes / 60:.0f} h."}
+            )
+            await beat()
+            usual = await compare(thinking, who=who, work=work, month=month)
+            await call.progress(1, 2, "compared")
+            factor = await find_slip(thinking, minutes, usual)
+            should_be = minutes if factor == 1 else minutes // factor
+            verdict = "is plausible" if factor == 1 else f"should be {should_be}"
+            await thinking.conclude(
+                f"Activity {id}: {minutes} minutes of {work} {verdict}.",
+                confidence=0.6 if factor == 1 else 0.95,
+            )
+            return {"id": id, "minutes": should_be, "wrong": factor != 1}
+
+    async def compare(thinking: ContextScope, *, who: str, work: str, month: int) -> float:
+        async with thinking.child("comparison", of=f"{who}, {work}") as comparing:
+            result = await comparing.call("records", "history", who=who, work=work, month=month)
+            await beat()
+            usual = float(median(result.value or [60]))
+            await comparing.conclude(f"{who} usually takes {usual:.0f} minutes for {work}.")
+            return usual
+
+    async def find_slip(thinking: ContextScope, minutes: int, usual: float) -> int:
+        async with thinking.child("hypothesis") as testing:
+            for factor, reason in ((60, "minutes were typed as hours"), (10, "a zero too many")):
+                await testing.send("reflection", {"thought": f"Perhaps {reason}?"})
+                await beat()
+                if minutes % factor == 0 and minutes / factor < 4 * usual and minutes > 6 * usual:
+                    await testing.conclude(f"Yes: {reason}.")
+                    return factor
+            await testing.conclude("No slip of the pen explains it.")
+            return 1
+
+    return reviewer
+
+
+def main() -> None:
+    """Run it as the demo does."""
+    mcpp.run(agent())
