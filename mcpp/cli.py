@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "chat": _Command("talk in a pod"),
     "bridge": _Command("bring an MCP server into a pod", "agents"),
     "mcp": _Command("serve a pod to an MCP client", "agents"),
+    "approver": _Command("decide on proposals by rules"),
     "memory": _Command("keep what a pod concludes, and give it back", "memory"),
     "bench": _Command("measure a gateway", "gateway"),
     "schema": _Command("print the JSON Schema of an envelope"),

@@ -1,0 +1,125 @@
+"""The approver: the first rule that matches decides, and people decide the rest."""
+
+import tomllib
+from pathlib import Path
+
+import anyio
+import pytest
+
+import mcpp
+from mcpp import Participant
+from mcpp.errors import NoAnswerError
+from mcpp.testing import MemoryPod
+from mcpp_agents.approver import Judge, RuleError, approver, read_rules
+from tests.agents.processes import BOUND, Commands
+from tests.interaction.conftest import SocketVenue
+
+pytestmark = pytest.mark.anyio
+
+RULES = """
+[[rules]]
+then = "leave"
+payload = { params = { arguments = { path = "/secret/*" } } }
+
+[[rules]]
+then = "fulfil"
+from = ["analyst", "bob"]
+kind = "mcp/proposal:tools/call:read_*"
+to = "files"
+
+[[rules]]
+then = "reject"
+kind = "mcp/proposal:tools/call:delete_*"
+reason = "nothing is deleted here"
+"""
+
+
+def files() -> Participant:
+    agent = Participant("files")
+
+    @agent.tool
+    async def read_file(path: str) -> str:
+        return f"text of {path}"
+
+    @agent.tool
+    async def read_forever() -> None:
+        await anyio.sleep_forever()
+
+    @agent.tool
+    async def delete_file(path: str) -> None:
+        raise AssertionError("this must never run")
+
+    return agent
+
+
+async def test_it_fulfils_rejects_and_leaves_by_the_first_rule_that_matches(pod: MemoryPod) -> None:
+    judge = approver(read_rules(tomllib.loads(RULES)))
+    async with pod.run(files()), pod.run(judge), pod.connect("bob") as bob:
+        with anyio.fail_after(BOUND):
+            read = await bob.propose("files", "read_file", path="a.md")
+            assert (await read.result()).text == "text of a.md"
+            assert read.fulfilled_by == "approver"
+            delete = await bob.propose("files", "delete_file", path="a.md")
+            secret = await bob.propose("files", "read_file", path="/secret/key")
+            last = await bob.propose("files", "read_file", path="b.md")
+            assert (await last.result()).text == "text of b.md"
+        with pytest.raises(NoAnswerError):
+            await delete.result(0)
+        assert [(who, no.text) for who, no in delete.rejections] == [
+            ("approver", "nothing is deleted here")
+        ]
+        with pytest.raises(NoAnswerError):
+            await secret.result(0)
+        assert secret.rejections == []
+
+
+async def test_whom_no_rule_names_waits_for_a_person(pod: MemoryPod) -> None:
+    judge = Judge(read_rules(tomllib.loads(RULES)))
+    proposal = mcpp.new_envelope(
+        "mcp/proposal:tools/call:read_file",
+        {"method": "tools/call", "params": {"name": "read_file"}},
+        sender="stranger",
+        to=["files"],
+    )
+    assert judge.decide(proposal) is None
+
+
+async def test_a_tool_that_hangs_does_not_hold_up_the_next_decision(pod: MemoryPod) -> None:
+    judge = approver(read_rules(tomllib.loads(RULES)))
+    async with pod.run(files()), pod.run(judge), pod.connect("bob") as bob:
+        with anyio.fail_after(BOUND):
+            await bob.propose("files", "read_forever")
+            read = await bob.propose("files", "read_file", path="a.md")
+            assert (await read.result()).text == "text of a.md"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[[rules]]\nthen = 'burn'", "then"),
+        ("[[rules]]\nkind = 'mcp/*'", "then"),
+        ("[[rules]]\nthen = 'fulfil'\nwho = 'a'", "who"),
+        ("[[rules]]\nthen = 'fulfil'\n[[rules]]\nthen = 'leave'\nkind = []", "rule 2"),
+    ],
+)
+async def test_a_rule_that_cannot_be_meant_is_refused_at_the_start(text: str, reason: str) -> None:
+    with pytest.raises(RuleError, match=reason):
+        read_rules(tomllib.loads(text))
+
+
+async def test_the_command_reads_its_rules_from_a_file(
+    sockets: SocketVenue, commands: Commands, tmp_path: Path
+) -> None:
+    (tmp_path / "rules.toml").write_text(RULES)
+    async with (
+        sockets.run(files()),
+        sockets.connect("bob") as bob,
+        commands.start("approver", "approver", str(tmp_path / "rules.toml")) as command,
+    ):
+        await command.says("3 rules")
+        with anyio.fail_after(BOUND):
+            while "approver" not in bob.participants:
+                await anext(bob)
+            read = await bob.propose("files", "read_file", path="a.md")
+            assert (await read.result()).text == "text of a.md"
+        assert await command.interrupted() == 0
