@@ -11,8 +11,9 @@ PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 
-def test_the_readme_s_python_runs() -> None:
+def test_the_readme_s_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the blocks one after the other, as a reader would, and then the tests they define."""
+    monkeypatch.chdir(tmp_path)
     text = (ROOT / "README.md").read_text()
     blocks = list(PYTHON.finditer(text))
     assert blocks
