@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcpp import Envelope, decode, encode, new_context, new_envelope
+from mcpp import Context, Envelope, decode, encode, new_context, new_envelope
 from mcpp.envelope import (
     ID_PATTERN,
     KIND_PATTERN,
@@ -55,7 +55,7 @@ class EnvelopeModel(BaseModel):
     payload: Any
 
 
-def tool_call(arguments: dict[str, Any]) -> Envelope:
+def tool_call(arguments: dict[str, Any], context: Context | None = None) -> Envelope:
     id = new_id()
     return new_envelope(
         "mcp/request:tools/call:read_file",
@@ -67,7 +67,7 @@ def tool_call(arguments: dict[str, Any]) -> Envelope:
         },
         sender="researcher",
         to=["files"],
-        context=CONTEXT,
+        context=context or CONTEXT,
         id=id,
     )
 
@@ -85,20 +85,31 @@ def nested(size: int) -> dict[str, Any]:
     return {"records": [record] * (size // len(json.dumps(record)) + 1)}
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "tool call": {"path": "src/main.py"},
-    "4 kB text": text(4_000),
-    "4 kB nested": nested(4_000),
-    "64 kB text": text(64_000),
-    "64 kB nested": nested(64_000),
+def compact(arguments: dict[str, Any]) -> bytes:
+    return encode(tool_call(arguments))
+
+
+SHORT = {"path": "src/main.py"}
+CASES: dict[str, Callable[[], bytes]] = {
+    "tool call": lambda: compact(SHORT),
+    "  in a new context": lambda: encode(tool_call(SHORT, new_context("reasoning"))),
+    "  with metadata": lambda: encode(
+        tool_call(SHORT, new_context("reasoning", id=CONTEXT.id, metadata={"trigger": "a", "n": 1}))
+    ),
+    "  with spaces": lambda: json.dumps(json.loads(compact(SHORT))).encode(),
+    "  with an unknown member": lambda: compact(SHORT)[:-1] + b',"note":1}',
+    "4 kB text": lambda: compact(text(4_000)),
+    "4 kB nested": lambda: compact(nested(4_000)),
+    "64 kB text": lambda: compact(text(64_000)),
+    "64 kB nested": lambda: compact(nested(64_000)),
 }
 
 
 def run() -> None:
     print(f"Python {platform.python_version()}, median of {ROUNDS} rounds")
-    print(f"{'':14}{'bytes':>8}{'decode':>11}{'of json.loads':>16}{'of pydantic':>14}")
-    for name, arguments in CASES.items():
-        messages = [encode(tool_call(arguments)) for _ in range(MESSAGES)]
+    print(f"{'':26}{'bytes':>8}{'decode':>11}{'of json.loads':>16}{'of pydantic':>14}")
+    for name, make in CASES.items():
+        messages = [make() for _ in range(MESSAGES)]
         size = len(messages[0])
         repeats = max(1, ROUND_BYTES // (size * MESSAGES))
         times = [
@@ -111,7 +122,7 @@ def run() -> None:
         micros = median(ours for ours, _, _ in times) * 1e6
         of_json = median(ours / theirs for ours, theirs, _ in times)
         of_pydantic = median(ours / theirs for ours, _, theirs in times)
-        print(f"{name:14}{size:8}{micros:8.2f} µs{of_json:16.2f}{of_pydantic:14.2f}")
+        print(f"{name:26}{size:8}{micros:8.2f} µs{of_json:16.2f}{of_pydantic:14.2f}")
 
 
 def seconds(function: Callable[[bytes], object], messages: list[bytes], repeats: int) -> float:

@@ -69,7 +69,11 @@ def encode(envelope: Envelope, *, indent: int = 0) -> bytes:
         if context_extra:
             members["context"] = Raw(_write(_read_members(members["context"]) | context_extra))
         text = _write(members | raw_extra(envelope))
-    return msgspec.json.format(text, indent=indent) if indent else text
+    if not indent:
+        return text
+    readable = msgspec.json.format(text, indent=indent)
+    # The limit of metadata counts its spaces (E-18): where they would be too many, leave them out.
+    return readable if context is None or _may_be_spaced(readable, context) else text
 
 
 def decode(data: bytes | str) -> Envelope:
@@ -113,13 +117,12 @@ def decode(data: bytes | str) -> Envelope:
     ):
         return _decode_strictly(data)
     if size <= _SMALL_BYTES:
-        shape = bytes(envelope.raw_payload).translate(_SHAPE)
-        if (
-            shape.find(_SUSPECT_NUMBER) >= 0
-            or shape[-1] == 0x30
-            or shape.count(b"[") >= MAX_DEPTH
-            or (context is not None and context.raw_metadata is not UNSET)
-        ):
+        searched = bytes(envelope.raw_payload)
+        if context is not None and context.raw_metadata is not UNSET:
+            # Metadata is one level further down than the payload, and ends with its bracket.
+            searched = b"[%b,%b" % (bytes(context.raw_metadata), searched)
+        shape = searched.translate(_SHAPE)
+        if shape.find(_SUSPECT_NUMBER) >= 0 or shape[-1] == 0x30 or shape.count(b"[") >= MAX_DEPTH:
             check_outside_strings(data)
     return envelope
 
@@ -222,6 +225,12 @@ _TIMESTAMP = _Rule(
 _PROTOCOL = _Rule(PROTOCOL.__eq__, f'must be "{PROTOCOL}"')
 
 _REQUIRED: Final = ("protocol", "id", "ts", "from", "kind", "payload")
+
+
+def _may_be_spaced(readable: bytes, context: Context) -> bool:
+    if context.raw_metadata is UNSET:
+        return True
+    return _is_metadata(_read_members(_read_members(readable)["context"])["metadata"])
 
 
 def _decode_strictly(data: bytes) -> Envelope:

@@ -6,14 +6,16 @@ fast and strict at once: payload and metadata stay the sender's bytes until some
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from mcpp.errors import DecodeError
+from mcpp.misfits import locate
 
 T = TypeVar("T")
+V = TypeVar("V", bound="_Value")
 
 PROTOCOL: Final = "mcpp/v0.1"
 MAX_METADATA_BYTES: Final = 2048
@@ -35,7 +37,29 @@ TIMESTAMP_PATTERN: Final = (
 )
 
 
-class Context(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=False, kw_only=True):
+class _Value(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=False, kw_only=True):
+    """What envelope and context share: members that the protocol does not know, kept by copies."""
+
+    @cached_property
+    def extra(self) -> Mapping[str, Any]:
+        """Members that the protocol does not know, as they came."""
+        return {name: msgspec.json.decode(raw) for name, raw in raw_extra(self).items()}
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __replace__(self, /, **changes: Any) -> Self:
+        return with_extra(msgspec.structs.replace(self, **changes), raw_extra(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        members = {name: getattr(self, name) for name in self.__struct_fields__}
+        return _rebuild, (type(self), members, raw_extra(self))
+
+
+class Context(_Value, frozen=True, eq=False, kw_only=True):
     """The sub-context an envelope belongs to. Make one with `new_context`."""
 
     id: str
@@ -50,11 +74,6 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=Fal
             return {}
         return msgspec.json.decode(self.raw_metadata, type=dict[str, Any])
 
-    @cached_property
-    def extra(self) -> Mapping[str, Any]:
-        """Members that the protocol does not know, as they came."""
-        return _values(raw_extra(self))
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Context):
             return NotImplemented
@@ -64,7 +83,7 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=Fal
         return hash(self.id)
 
 
-class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=False, kw_only=True):
+class Envelope(_Value, frozen=True, eq=False, kw_only=True):
     """One message on the bus, immutable. Make one with `new_envelope` or `decode`.
 
     `sender` is JSON's `from`. Two envelopes are equal when every member is, payloads by value.
@@ -88,18 +107,20 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=Fa
     def payload_as(self, type: type[T]) -> T:
         """Return the payload as `type`: a struct of `mcpp.payloads`, a dataclass, a typed dict.
 
+        Of two members with the same name the last counts; whoever decides by one refuses them with
+        `codec.decode_unambiguous`.
+
         Raises DecodeError with the path of the member that does not fit.
         """
         try:
             return msgspec.json.decode(self.raw_payload, type=type)
         except msgspec.ValidationError as error:
-            reason, _, path = str(error).partition(" - at `$")
-            raise DecodeError("$.payload" + path.removesuffix("`"), reason) from None
-
-    @cached_property
-    def extra(self) -> Mapping[str, Any]:
-        """Members that the protocol does not know, as they came."""
-        return _values(raw_extra(self))
+            path, reason = locate(error)
+            raise DecodeError(f"$.payload{path}", reason) from None
+        except TypeError as error:
+            if "unhashable" not in str(error):
+                raise  # a type that msgspec cannot read is the caller's mistake
+            raise DecodeError("$.payload", "has an object or array as a member of a set") from None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Envelope):
@@ -121,21 +142,21 @@ ENVELOPE_MEMBERS: Final = frozenset(field.encode_name for field in msgspec.struc
 CONTEXT_MEMBERS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(Context))
 
 
-def raw_extra(value: Envelope | Context) -> dict[str, Raw]:
+def raw_extra(value: _Value) -> dict[str, Raw]:
     """Return the unknown members of an envelope or a context as their raw bytes."""
     raw: dict[str, Raw] = value.__dict__.get("_extra", {})
     return raw
 
 
-def with_extra(value: T, raw: dict[str, Raw]) -> T:
+def with_extra(value: V, raw: dict[str, Raw]) -> V:
     """Attach unknown members to a freshly built envelope or context and return it."""
     if raw:
         value.__dict__["_extra"] = raw
     return value
 
 
-def _values(raw: dict[str, Raw]) -> dict[str, Any]:
-    return {name: msgspec.json.decode(member) for name, member in raw.items()}
+def _rebuild(cls: type[V], members: dict[str, Any], extra: dict[str, Raw]) -> V:
+    return with_extra(cls(**members), extra)
 
 
 def _canonical(raw: Raw | UnsetType) -> bytes | None:
@@ -145,7 +166,7 @@ def _canonical(raw: Raw | UnsetType) -> bytes | None:
     return msgspec.json.encode(msgspec.json.decode(raw), order="sorted")
 
 
-def _canonical_extra(value: Envelope | Context) -> dict[str, bytes | None]:
+def _canonical_extra(value: _Value) -> dict[str, bytes | None]:
     return {name: _canonical(member) for name, member in raw_extra(value).items()}
 
 

@@ -165,9 +165,12 @@ def _check_depth(rest: bytes) -> None:
     # Each round takes away the innermost level, and no more: that is why there is one kind of
     # bracket here. msgspec finds those that do not match.
     for _ in range(MAX_DEPTH):
+        before = len(brackets)
         brackets = brackets.replace(b"[]", b"")
         if not brackets:
             return
+        if len(brackets) == before:
+            break
     raise DecodeError("$", f"nests deeper than {MAX_DEPTH} levels, or its brackets do not match")
 
 

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw
 from mcpp.codec import decode, encode
 from mcpp.envelope import ENVELOPE_MEMBERS, PROTOCOL, Context, Envelope, with_extra
 from mcpp.errors import DecodeError
+from mcpp.kinds import Kind
 
 
 def new_id() -> str:
@@ -25,10 +26,17 @@ def now() -> datetime:
 
 
 def timestamp(time: datetime) -> str:
-    """Return a time as an envelope's `ts`, in UTC with microseconds."""
-    if time.tzinfo is None:
-        raise ValueError("a time without a zone says nothing to others: pass an aware datetime")
-    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """Return a time as an envelope's `ts`, in UTC with microseconds.
+
+    Raises DecodeError for a time that says nothing to others.
+    """
+    if getattr(time, "tzinfo", None) is None:
+        raise DecodeError("$.ts", "must be a text or a datetime with a zone")
+    try:
+        universal = time.astimezone(UTC)
+    except OverflowError:
+        raise DecodeError("$.ts", "lies outside of the years 1 to 9999") from None
+    return universal.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def new_context(
@@ -39,17 +47,22 @@ def new_context(
     metadata: Mapping[str, Any] | None = None,
     new_id: Callable[[], str] = new_id,
 ) -> Context:
-    """Return a context with an id of its own, or with the one given."""
+    """Return a context with an id of its own, or with the one given.
+
+    Raises DecodeError for metadata that is not an object, or that JSON cannot carry.
+    """
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise DecodeError("$.context.metadata", "must be a mapping")
     return Context(
         id=new_id() if id is None else id,
         type=type,
         parent=parent.id if isinstance(parent, Context) else parent,
-        raw_metadata=UNSET if metadata is None else _raw(metadata, "$.context.metadata"),
+        raw_metadata=UNSET if metadata is None else _raw(dict(metadata), "$.context.metadata"),
     )
 
 
 def new_envelope(
-    kind: str,
+    kind: str | Kind,
     payload: Any = None,
     *,
     sender: str,
@@ -69,8 +82,12 @@ def new_envelope(
 
     Raises DecodeError with the path of the member that breaks a rule.
     """
-    if isinstance(to, str):
-        raise DecodeError("$.to", f"must be several names, such as [{to!r}]")
+    if isinstance(to, str) or not isinstance(to, Iterable | None):
+        raise DecodeError("$.to", f"must be several names, such as [{str(to)!r}]")
+    if not isinstance(context, Context | str | None):
+        raise DecodeError("$.context", "must be what `new_context` returns, or a context's id")
+    if not isinstance(extra, Mapping | None):
+        raise DecodeError("$", "extra members come in a mapping")
     time = clock() if ts is None else ts
     raw = {name: _raw(value, f"$.{name}") for name, value in (extra or {}).items()}
     for name in ENVELOPE_MEMBERS.intersection(raw):
@@ -81,7 +98,7 @@ def new_envelope(
         ts=time if isinstance(time, str) else timestamp(time),
         sender=sender,
         to=None if to is None else tuple(to),
-        kind=kind,
+        kind=str(kind),
         correlation_id=correlation_id,
         context=Context(id=context) if isinstance(context, str) else context,
         raw_payload=_raw(payload, "$.payload"),
@@ -98,8 +115,11 @@ def _raw(value: Any, path: str) -> Raw:
     except (TypeError, ValueError, RecursionError) as error:
         raise DecodeError(path, f"cannot be written as JSON: {error}") from None
     # msgspec writes NaN and the infinities as null, which would be another value on the far side.
-    if b"null" in text and _has_odd_float(msgspec.to_builtins(value)):
-        raise DecodeError(path, "holds NaN or an infinity, which JSON cannot carry")
+    try:
+        if b"null" in text and _has_odd_float(msgspec.to_builtins(value)):
+            raise DecodeError(path, "holds NaN or an infinity, which JSON cannot carry")
+    except RecursionError:
+        raise DecodeError(path, "nests too deeply") from None
     return Raw(text)
 
 

@@ -56,7 +56,7 @@ class Response(_Payload, frozen=True):
 
     jsonrpc: Literal["2.0"]
     id: str | int | None
-    result: Any = None
+    result: Any = msgspec.UNSET  # null is a result
     error: RpcError | None = None
 
 

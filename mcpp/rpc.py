@@ -97,7 +97,7 @@ def read_response(envelope: Envelope, method: str) -> Any:
         raise RemoteError(
             envelope.sender, method, code=wrong.code, message=wrong.message, data=wrong.data
         )
-    return answer.result
+    return None if answer.result is msgspec.UNSET else answer.result
 
 
 def fulfils(envelope: Envelope, proposal: Envelope) -> bool:

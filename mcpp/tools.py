@@ -13,6 +13,7 @@ import msgspec
 
 from mcpp import rpc
 from mcpp.envelope import Envelope
+from mcpp.misfits import locate
 from mcpp.rpc import Failure, ToolResult
 from mcpp.transient.summaries import TransientRule, mark_by_rule
 
@@ -140,8 +141,8 @@ class Tool:
         try:
             struct = msgspec.convert(arguments, self.arguments)
         except msgspec.ValidationError as error:
-            reason, _, path = str(error).partition(" - at `$")
-            path = "$.arguments" + path.removesuffix("`")
+            below, reason = locate(error)
+            path = f"$.arguments{below}"
             raise Failure(rpc.INVALID_PARAMS, f"{path}: {reason}", {"path": path}) from None
         return {name: getattr(struct, name) for name in struct.__struct_fields__}
 

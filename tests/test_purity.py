@@ -20,6 +20,7 @@ PURE = (
     "mcpp.globs",
     "mcpp.jsontext",
     "mcpp.kinds",
+    "mcpp.misfits",
     "mcpp.outgoing",
     "mcpp.payloads",
     "mcpp.prompts",

@@ -1,9 +1,14 @@
 """Envelopes as values: lazy payloads, typed payloads, equality, unknown members."""
 
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
-from mcpp import Context, DecodeError, Envelope, decode, new_context, new_envelope
+from mcpp import Context, DecodeError, Envelope, decode, encode, new_context, new_envelope
 from mcpp.payloads import Chat, Request
 
 TEXT = (
@@ -95,3 +100,41 @@ def test_a_payload_reads_as_any_type_that_msgspec_knows() -> None:
 
     assert envelope('{"x":1}').payload_as(Point) == Point(1)
     assert envelope('{"x":1}').payload_as(dict) == {"x": 1}
+
+
+UNKNOWN = (
+    b'{"protocol":"mcpp/v0.1","id":"m","ts":"2025-08-31T12:00:00Z","from":"a","kind":"chat",'
+    b'"context":{"id":"c","x":2},"payload":{"text":"hi"},"note":1}'
+)
+
+
+@pytest.mark.rule("E-08")
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
+)
+def test_a_copy_keeps_unknown_members(copied: Callable[[Envelope], Envelope]) -> None:
+    envelope = decode(UNKNOWN)
+    assert copied(envelope) == envelope
+    assert encode(copied(envelope)) == encode(envelope)
+
+
+@pytest.mark.rule("E-21")
+def test_a_peer_writes_neither_the_path_nor_the_length_of_a_reason() -> None:
+    hostile = {"text": "x", "format": "p - at `$.kind`\n" + "z" * 1000}
+    with pytest.raises(DecodeError) as raised:
+        new_envelope("chat", hostile, sender="a").payload_as(Chat)
+    assert raised.value.path == "$.payload.format"
+    assert len(raised.value.reason) <= 200
+    assert raised.value.reason.isprintable()
+
+
+def test_members_that_cannot_be_in_a_set_are_a_decode_error() -> None:
+    with pytest.raises(DecodeError):
+        new_envelope("chat", [{"a": 1}], sender="a").payload_as(set[Any])
+
+
+@pytest.mark.rule("E-18")
+def test_readable_output_can_be_read_even_where_metadata_has_no_room_for_spaces() -> None:
+    context = new_context(metadata={"a": "x" * 2000, "b": [1, 2, 3, 4, 5, 6, 7]})
+    envelope = new_envelope("chat", sender="a", context=context)
+    assert decode(encode(envelope, indent=2)) == envelope

@@ -3,11 +3,12 @@
 import math
 import uuid
 from datetime import UTC, datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from mcpp import DecodeError, decode, encode, new_context, new_envelope
+from mcpp import DecodeError, Kind, decode, encode, new_context, new_envelope
 from mcpp.payloads import Chat
 
 NOON = datetime(2025, 8, 31, 12, tzinfo=UTC)
@@ -43,7 +44,7 @@ def test_time_and_ids_can_be_passed_in() -> None:
 def test_a_time_of_another_zone_is_the_same_moment_in_utc() -> None:
     evening = NOON.astimezone(timezone(timedelta(hours=9)))
     assert new_envelope("chat", sender="a", ts=evening).ts == "2025-08-31T12:00:00.000000Z"
-    with pytest.raises(ValueError, match="aware"):
+    with pytest.raises(ValueError, match="zone"):
         new_envelope("chat", sender="a", ts=datetime(2025, 8, 31))
 
 
@@ -91,3 +92,32 @@ def test_a_payload_that_nests_without_end_is_refused() -> None:
 def test_unknown_members_can_be_sent() -> None:
     envelope = new_envelope("chat", sender="a", extra={"trace": {"span": 1}})
     assert decode(encode(envelope)).extra == {"trace": {"span": 1}}
+
+
+@pytest.mark.parametrize(
+    ("members", "path"),
+    [
+        ({"context": {"id": "x"}}, "$.context"),
+        ({"ts": datetime(2025, 1, 1)}, "$.ts"),
+        ({"ts": 5}, "$.ts"),
+        ({"ts": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))}, "$.ts"),
+        ({"to": 5}, "$.to"),
+        ({"to": "bob"}, "$.to"),
+        ({"extra": [("a", 1)]}, "$"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_a_decode_error(members: Any, path: str) -> None:
+    with pytest.raises(DecodeError) as raised:
+        new_envelope("chat", sender="a", **members)
+    assert raised.value.path == path
+
+
+def test_a_kind_may_be_given_in_parts() -> None:
+    kind = Kind("mcp/request", "tools/call", "read_file")
+    assert new_envelope(kind, sender="a").kind == "mcp/request:tools/call:read_file"
+
+
+def test_metadata_is_a_mapping() -> None:
+    assert new_context(metadata=MappingProxyType({"a": 1})).metadata == {"a": 1}
+    with pytest.raises(DecodeError):
+        new_context(metadata=[1])  # type: ignore[arg-type]
