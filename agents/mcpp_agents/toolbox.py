@@ -1,20 +1,20 @@
 """What the others in a pod can do, under the names by which a model or an MCP client calls it."""
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
+from anyio.abc import TaskGroup
 
 from mcpp import Kind, Message, Pod, kinds
-from mcpp.errors import CallError, Refused
+from mcpp.errors import CallError, ConnectionLostError, Refused
 from mcpp.prompts.names import tool_name
 
-# Somebody who offers tools answers at once; people and other listeners never do.
-_PATIENCE_SECONDS: Final = 2.0
-# After which one who did not answer is asked again.
-_ASK_AGAIN_SECONDS: Final = 30.0
+# Somebody who offers tools answers at once; people and other listeners never do. Nobody waits
+# longer than this for a newcomer's answer, but one that comes later still counts.
+_PATIENCE_SECONDS: Final = 1.0
+_ANSWER_SECONDS: Final = 30.0
 _MAX_PAGES: Final = 20
 _CHANGED: Final = str(Kind(kinds.NOTIFICATION, "notifications/tools/list_changed"))
 
@@ -30,13 +30,13 @@ class Offer:
 
 
 class Toolbox:
-    """Everybody's tools. Owns what was answered; asks only whom it does not know."""
+    """Everybody's tools. Owns what was answered; asks each newcomer once."""
 
-    def __init__(self, pod: Pod, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pod: Pod, tasks: TaskGroup) -> None:
         self._pod = pod
-        self._clock = clock
+        self._tasks = tasks
         self._offers: dict[str, list[Offer]] = {}
-        self._silent: dict[str, float] = {}
+        self._asked: dict[str, _Asking] = {}
 
     def hear(self, message: Message) -> bool:
         """Learn from a message who came, left or changed; tell whether the tools may differ."""
@@ -51,26 +51,29 @@ class Toolbox:
 
     async def offers(self) -> dict[str, Offer]:
         """Return the tools of everybody who is here, by our name for them, in a stable order."""
-        async with anyio.create_task_group() as tasks:
-            for who in self._pod.participants:
-                if who != self._pod.me and self._should_ask(who):
-                    tasks.start_soon(self._ask, who)
+        for who in self._pod.participants:
+            if who != self._pod.me and who not in self._asked:
+                self._asked[who] = asking = _Asking(anyio.current_time() + _PATIENCE_SECONDS)
+                self._tasks.start_soon(self._ask, who, asking)
+        for asking in list(self._asked.values()):
+            with anyio.move_on_at(asking.patience_ends):
+                await asking.answered.wait()
         present = sorted(set(self._offers).intersection(self._pod.participants))
         return {offer.name: offer for who in present for offer in self._offers[who]}
 
     def _forget(self, who: str) -> None:
         self._offers.pop(who, None)
-        self._silent.pop(who, None)
+        self._asked.pop(who, None)
 
-    def _should_ask(self, who: str) -> bool:
-        return who not in self._offers and self._silent.get(who, 0.0) <= self._clock()
-
-    async def _ask(self, who: str) -> None:
+    async def _ask(self, who: str, asking: "_Asking") -> None:
         try:
             tools = await self._list(who)
-        except (CallError, Refused):
-            self._silent[who] = self._clock() + _ASK_AGAIN_SECONDS
+        except (CallError, Refused, ConnectionLostError):
             return
+        finally:
+            asking.answered.set()
+        if self._asked.get(who) is not asking:
+            return  # it has left or changed meanwhile
         self._offers[who] = [
             Offer(tool_name(who, tool["name"]), who, tool["name"], tool)
             for tool in tools
@@ -81,7 +84,7 @@ class Toolbox:
         tools: list[Any] = []
         params: dict[str, Any] = {}
         for _ in range(_MAX_PAGES):
-            page = await self._pod.request(who, "tools/list", params, timeout=_PATIENCE_SECONDS)
+            page = await self._pod.request(who, "tools/list", params, timeout=_ANSWER_SECONDS)
             if not isinstance(page, dict) or not isinstance(page.get("tools"), list):
                 break  # nonsense: what came before still counts
             tools += page["tools"]
@@ -89,3 +92,9 @@ class Toolbox:
                 break
             params = {"cursor": page["nextCursor"]}
         return tools
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    patience_ends: float
+    answered: anyio.Event = field(default_factory=anyio.Event)

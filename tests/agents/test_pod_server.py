@@ -10,6 +10,7 @@ from mcp import Client, MCPError, StdioServerParameters
 
 import mcpp
 from mcpp import Participant
+from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp.tools import ToolCall
 from mcpp_agents.pod_server import PodServer
@@ -179,7 +180,8 @@ async def test_nonsense_from_one_participant_leaves_the_others_tools(pod: Memory
         pod.run(fool),
         pod.run(calculator()),
         pod.connect("ide") as ide,
-        Client(PodServer(ide).server) as client,
+        background() as tasks,
+        Client(PodServer(ide, tasks).server) as client,
     ):
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert [name for name in names if "__" in name] == ["calc__add", "calc__broken"]

@@ -42,10 +42,10 @@ def main(argv: list[str]) -> int:
 async def serve(address: local.Address, name: str | None = None) -> None:
     """Join the pod, and serve it until standard input ends."""
     async with mcpp.connect(address, name=name, last=KEPT_ENVELOPES, own=True) as pod:
-        pod_server = PodServer(pod)
         # By itself the SDK reads in a thread, which nothing can stop while it waits for a line.
         lines = cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
         async with background() as tasks, stdio_server(stdin=lines) as (reading, writing):
+            pod_server = PodServer(pod, tasks)
             tasks.start_soon(pod_server.listen)
             await pod_server.server.run(reading, writing, pod_server.options)
 

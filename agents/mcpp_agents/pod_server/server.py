@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import mcp_types as types
+from anyio.abc import TaskGroup
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
@@ -39,9 +40,9 @@ class PodServer:
     Run `listen` beside it.
     """
 
-    def __init__(self, pod: Pod) -> None:
+    def __init__(self, pod: Pod, tasks: TaskGroup) -> None:
         self._pod = pod
-        self._toolbox = Toolbox(pod)
+        self._toolbox = Toolbox(pod, tasks)
         self._desk = Desk(pod, self._toolbox)
         self._client: ServerSession | None = None
         self._changes = InMemorySubscriptionBus()

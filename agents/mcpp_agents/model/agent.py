@@ -1,0 +1,214 @@
+"""The model agent: hears the pod, thinks when it is spoken to, and says what it concludes.
+
+One task hears: every envelope goes into the prompt builder, in the log's order. Another thinks, one
+question at a time, and sees nothing but what was heard: what the model is shown is always what
+stands in the log, its own calls and their results too.
+"""
+
+import logging
+import re
+from typing import Any, Final
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from mcpp import Message, Pod, Refused, kinds, rpc
+from mcpp.errors import CallError, ConnectionLostError, NoAnswerError
+from mcpp.prompts import EXPAND, BudgetError, Prompt, PromptBuilder
+from mcpp.rpc import Failure, ToolResult
+from mcpp.scope import ContextScope
+from mcpp.server import Server
+from mcpp.tools import ToolCall
+from mcpp.transient.marks import cut
+from mcpp_agents.model.providers import Provider, ProviderError, Reply, ToolUse
+from mcpp_agents.toolbox import Offer, Toolbox
+
+_QUEUED_QUESTIONS: Final = 64
+_REMEMBERED_IDS: Final = 4096
+
+log = logging.getLogger("mcpp")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the model may go with one question."""
+
+    turns: int = 12
+    tokens: int = 200_000  # for all turns together, as the API counts them
+    reply_tokens: int = 4096
+    prompt_tokens: int = 60_000  # the rest is collapsed, folded, and at last left out
+    call_seconds: float = 120.0
+    approval_seconds: float = 300.0
+
+
+class ModelAgent:
+    """A model in a pod. Owns its view of the log; run it with `await agent.run()`."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        provider: Provider,
+        tasks: TaskGroup,
+        *,
+        system: str = "",
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+    ) -> None:
+        self._pod = pod
+        self._tasks = tasks
+        self._provider = provider
+        self._limits = limits
+        self._toolbox = Toolbox(pod, tasks)
+        self._builder = PromptBuilder(
+            pod.me, contexts="fold", token_budget=limits.prompt_tokens, system=system
+        )
+        self._prompt: Prompt | None = None
+        self._heard: dict[str, None] = {}
+        self._own: set[str] = set()
+        self._moved = anyio.Event()
+        self._start = pod.position
+
+    async def run(self) -> None:
+        """Take part until the connection ends for good. The pod must be opened with `own=True`."""
+        sending, receiving = anyio.create_memory_object_stream[Message](_QUEUED_QUESTIONS)
+        methods = {"ping": _pong, "tools/list": _no_tools, rpc.TOOLS_CALL: self._expand}
+        async with sending, receiving:
+            server = Server(methods, self._tasks)
+
+            async def think() -> None:
+                async for question in receiving:
+                    await self.answer(question)
+
+            self._tasks.start_soon(think)
+            async for message in self._pod:
+                self._hear(message)
+                await server.receive(message)
+                if self._is_asked(message):
+                    try:
+                        sending.send_nowait(message)
+                    except anyio.WouldBlock:
+                        log.warning("too many questions at once: %s is not answered", message.id)
+
+    async def answer(self, question: Message) -> None:
+        """Think about a question in a context of its own, and reply with the conclusion."""
+        thinking = self._pod.context(
+            "reasoning", parent=question.context, trigger=question.id, asked_by=question.sender
+        )
+        try:
+            text = await self._think(thinking)
+        except (ProviderError, BudgetError) as error:
+            log.warning("no answer for %s: %s", question.sender, error)
+            text = f"I cannot think about this now: {error}"
+        except (Refused, CallError) as error:
+            log.warning("the answer for %s was lost: %s", question.sender, error)
+            return
+        except ConnectionLostError:
+            return
+        try:
+            await thinking.conclude(cut(text))
+            await question.reply(text)
+        except (Refused, ConnectionLostError) as error:
+            log.warning("the answer for %s was lost: %s", question.sender, error)
+
+    async def _think(self, thinking: ContextScope) -> str:
+        spent = 0
+        for _ in range(self._limits.turns):
+            reply = await self._next(thinking)
+            spent += reply.tokens
+            if not reply.calls:
+                return reply.text or "I have nothing to say to this."
+            if spent >= self._limits.tokens:
+                return f"I stop here: {spent} tokens are spent on this."
+        return f"I stop here: {self._limits.turns} turns were not enough."
+
+    async def _next(self, thinking: ContextScope) -> Reply:
+        offers = await self._toolbox.offers()
+        await self._catch_up()
+        self._prompt = self._builder.build(previous=self._prompt)
+        reply = await self._provider.reply(self._prompt, offers.values(), self._limits.reply_tokens)
+        if reply.calls:
+            if reply.text:
+                await thinking.send(kinds.REFLECTION, {"thought": reply.text})
+            async with anyio.create_task_group() as tasks:
+                for use in reply.calls:
+                    tasks.start_soon(self._use, thinking, use, offers.get(use.name))
+        return reply
+
+    async def _use(self, thinking: ContextScope, use: ToolUse, offer: Offer | None) -> None:
+        """Make a call; whatever comes of it stands in the log, where the next prompt finds it."""
+        if use.arguments is None or (offer is None and use.name != EXPAND):
+            problem = "the arguments are no JSON object" if offer else "there is no such tool"
+            thought = f"I cannot call {use.name}: {problem}."
+            await thinking.send(kinds.REFLECTION, {"thought": thought})
+            return
+        owner, tool = (self._pod.me, EXPAND) if offer is None else (offer.participant, offer.tool)
+        try:
+            await self._pod.call(
+                owner, tool, use.arguments, timeout=self._limits.call_seconds, context=thinking
+            )
+        except NoAnswerError as error:
+            await thinking.send(kinds.REFLECTION, {"thought": f"{error}."})
+        except CallError:
+            pass  # the error is the call's result in the log
+        except Refused as error:
+            if error.code != "capability_violation":
+                raise
+            await self._propose(thinking, owner, tool, use.arguments)
+
+    async def _propose(
+        self, thinking: ContextScope, owner: str, tool: str, arguments: dict[str, Any]
+    ) -> None:
+        """Ask for what we may not do; somebody who may decides."""
+        proposal = await self._pod.propose(owner, tool, arguments, context=thinking)
+        try:
+            result: ToolResult = await proposal.result(self._limits.approval_seconds)
+            outcome = f"was fulfilled by @{proposal.fulfilled_by}: {cut(result.text)}"
+        except NoAnswerError:
+            reasons = "; ".join(no.text or no.reason for _, no in proposal.rejections)
+            outcome = f"was rejected: {reasons}" if reasons else "was not decided"
+            await proposal.withdraw("no longer needed")
+        except CallError as error:
+            outcome = f"failed: {error}"
+        thought = f"My proposal to call {tool} of @{owner} {outcome}"
+        await thinking.send(kinds.REFLECTION, {"thought": thought})
+
+    # --- hearing ---
+
+    def _hear(self, message: Message) -> None:
+        self._builder.add(message.envelope)
+        self._toolbox.hear(message)
+        self._heard[message.id] = None
+        if len(self._heard) > _REMEMBERED_IDS:
+            del self._heard[next(iter(self._heard))]
+        if message.sender == self._pod.me:
+            self._own.add(message.id)
+        self._moved.set()
+
+    def _is_asked(self, message: Message) -> bool:
+        if message.kind != kinds.CHAT or message.replayed or message.sender == self._pod.me:
+            return False
+        if message.correlation_id in self._own:
+            return False  # an answer to our answer: two models would thank each other for ever
+        mention = rf"(?<![\w@])@{re.escape(self._pod.me)}(?![\w@-])"
+        return self._pod.me in (message.to or ()) or bool(re.search(mention, message.text))
+
+    async def _catch_up(self) -> None:
+        """Wait until everything that had reached us by now has been heard."""
+        target = self._pod.position
+        while target is not None and target != self._start and target not in self._heard:
+            self._moved = anyio.Event()
+            await self._moved.wait()
+
+    async def _expand(self, params: dict[str, Any], call: ToolCall) -> Any:
+        arguments = params.get("arguments")
+        handle = arguments.get("handle") if isinstance(arguments, dict) else None
+        if call.sender != self._pod.me or params.get("name") != EXPAND or self._prompt is None:
+            raise Failure(rpc.INVALID_PARAMS, f"{self._pod.me} offers no tools")
+        return self._prompt.expand(handle if isinstance(handle, str) else "")
+
+
+async def _pong(params: dict[str, Any], call: ToolCall) -> Any:
+    return {}
+
+
+async def _no_tools(params: dict[str, Any], call: ToolCall) -> Any:
+    return {"tools": []}

@@ -1,0 +1,88 @@
+"""`mcpp agent`: a model joins a pod."""
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+import mcpp
+from mcpp import McppError, local
+from mcpp.tasks import background, until_signal
+from mcpp_agents import joining
+from mcpp_agents.model.agent import Limits, ModelAgent
+from mcpp_agents.model.providers import Provider
+
+_HISTORY: Final = 500
+_KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+
+
+def main(argv: list[str]) -> int:
+    """Take part until Ctrl-C."""
+    usual = Limits()
+    parser = argparse.ArgumentParser(
+        prog="mcpp agent",
+        description="Have a model take part in a pod: it answers what is addressed to it, thinks "
+        "in contexts that others can watch, and uses their tools.",
+    )
+    parser.add_argument(
+        "--model", required=True, metavar="API:MODEL", help="openai:… or anthropic:…"
+    )
+    parser.add_argument("--base-url", metavar="URL", help="another address that speaks this API")
+    parser.add_argument("--as", dest="name", default="model", metavar="NAME", help="its name")
+    parser.add_argument("--system", type=Path, metavar="FILE", help="instructions for the model")
+    parser.add_argument("--max-turns", type=int, default=usual.turns, metavar="N")
+    parser.add_argument("--max-tokens", type=int, default=usual.tokens, metavar="N")
+    parser.add_argument("--prompt-tokens", type=int, default=usual.prompt_tokens, metavar="N")
+    joining.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(format="mcpp agent: %(message)s", level=logging.WARNING)
+    provider = make_provider(arguments.model, arguments.base_url)
+    limits = Limits(
+        turns=arguments.max_turns,
+        tokens=arguments.max_tokens,
+        prompt_tokens=arguments.prompt_tokens,
+    )
+    try:
+        system = "" if arguments.system is None else arguments.system.read_text()
+    except OSError as error:
+        raise McppError(str(error)) from None
+    address = joining.address_of(arguments, arguments.name)
+
+    async def take_part() -> None:
+        await run(address, arguments.name, provider, system=system, limits=limits)
+
+    anyio.run(until_signal, take_part)
+    return 0
+
+
+async def run(
+    address: local.Address, name: str, provider: Provider, *, system: str, limits: Limits
+) -> None:
+    """Join a pod with a model."""
+    connecting = mcpp.connect(address, name=name, last=_HISTORY, own=True)
+    async with connecting as pod, background() as tasks:
+        sys.stderr.write(f"mcpp agent: {pod.me} is in the pod\n")
+        await ModelAgent(pod, provider, tasks, system=system, limits=limits).run()
+
+
+def make_provider(model: str, base_url: str | None) -> Provider:
+    """Return the provider that `API:MODEL` names. Raises McppError where its key is missing."""
+    api, _, name = model.partition(":")
+    if api not in _KEYS or not name:
+        raise McppError(f"--model must be openai:MODEL or anthropic:MODEL, not {model!r}")
+    variable = _KEYS[api]
+    key = os.environ.get(variable)
+    if key is None and base_url is None:
+        raise McppError(f"{variable} is not set, and no --base-url names a model without a key")
+    # Each client takes a second to import: only the one that is asked for.
+    if api == "openai":
+        from mcpp_agents.model.openai_chat import OpenAI
+
+        return OpenAI(name, api_key=key or "none", base_url=base_url)
+    from mcpp_agents.model.anthropic_messages import Anthropic
+
+    return Anthropic(name, api_key=key or "none", base_url=base_url)

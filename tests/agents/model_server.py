@@ -1,0 +1,151 @@
+"""A local HTTP server that speaks two model APIs by a script, and checks what it is sent."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import jsonschema
+
+from tests.mcpp.prompts.formats import NAME, check_anthropic, check_openai_chat
+
+
+@dataclass
+class Say:
+    """What the model answers: a text, calls of tools by name, or a failure of the API."""
+
+    text: str = ""
+    calls: list[tuple[str, dict[str, Any] | str]] = field(default_factory=list)
+    status: int = 200
+
+
+@dataclass
+class ModelServer:
+    """The script, what was asked, and what was wrong with it."""
+
+    script: list[Say]
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def answer(self, path: str, request: dict[str, Any]) -> tuple[int, str]:
+        self.requests.append(request)
+        try:
+            events = self._anthropic if path == "/v1/messages" else self._openai
+            check = check_anthropic_request if path == "/v1/messages" else check_openai_request
+            check(request)
+        except Exception as error:  # whatever a check raises is the finding
+            self.problems.append(repr(error))
+            return 400, json.dumps({"error": {"message": repr(error)}})
+        say = self.script.pop(0)
+        if say.status != 200:
+            return say.status, json.dumps({"type": "error", "error": {"message": "scripted"}})
+        return 200, "".join(events(say))
+
+    def _openai(self, say: Say) -> Iterator[str]:
+        def chunk(delta: dict[str, Any], **more: Any) -> str:
+            choice = [{"index": 0, "delta": delta, "finish_reason": None}] if delta else []
+            base = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+            return f"data: {json.dumps(base | {'choices': choice} | more)}\n\n"
+
+        for letter in say.text:
+            yield chunk({"content": letter})
+        for index, (name, arguments) in enumerate(say.calls):
+            written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            head = {"index": index, "id": f"their-{index}", "type": "function"}
+            yield chunk({"tool_calls": [head | {"function": {"name": name, "arguments": ""}}]})
+            for part in (written[:3], written[3:]):
+                piece = {"index": index, "function": {"arguments": part}}
+                yield chunk({"tool_calls": [piece]})
+        usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
+        yield chunk({}, usage=usage)
+        yield "data: [DONE]\n\n"
+
+    def _anthropic(self, say: Say) -> Iterator[str]:
+        def event(type: str, **body: Any) -> str:
+            return f"event: {type}\ndata: {json.dumps({'type': type} | body)}\n\n"
+
+        usage = {"input_tokens": 90, "output_tokens": 0}
+        message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
+        yield event(
+            "message_start",
+            message=message | {"stop_reason": None, "stop_sequence": None, "usage": usage},
+        )
+        blocks: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        if say.text:
+            delta = {"type": "text_delta", "text": say.text}
+            blocks.append(({"type": "text", "text": ""}, delta))
+        for index, (name, arguments) in enumerate(say.calls):
+            written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            block = {"type": "tool_use", "id": f"their-{index}", "name": name, "input": {}}
+            blocks.append((block, {"type": "input_json_delta", "partial_json": written}))
+        for index, (block, delta) in enumerate(blocks):
+            yield event("content_block_start", index=index, content_block=block)
+            yield event("content_block_delta", index=index, delta=delta)
+            yield event("content_block_stop", index=index)
+        reason = "tool_use" if say.calls else "end_turn"
+        yield event("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": 10})
+        yield event("message_stop")
+
+
+def check_openai_request(request: dict[str, Any]) -> None:
+    assert request["stream"] is True
+    assert request["model"] == "m"
+    assert set(request) == {
+        "messages", "model", "tools", "max_completion_tokens", "stream", "stream_options"
+    }  # fmt: skip
+    check_openai_chat({"messages": request["messages"]})
+    for tool in request["tools"]:
+        assert tool["type"] == "function"
+        _check_tool(tool["function"]["name"], tool["function"]["parameters"])
+
+
+def check_anthropic_request(request: dict[str, Any]) -> None:
+    assert request["stream"] is True
+    assert request["model"] == "m"
+    assert set(request) == {"system", "messages", "model", "tools", "max_tokens", "stream"}
+    check_anthropic({"system": request["system"], "messages": request["messages"]})
+    for tool in request["tools"]:
+        _check_tool(tool["name"], tool["input_schema"])
+
+
+def _check_tool(name: str, schema: dict[str, Any]) -> None:
+    assert NAME.fullmatch(name)
+    assert schema["type"] == "object"
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@contextmanager
+def model_server(script: list[Say]) -> Iterator[ModelServer]:
+    model = ModelServer(script)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, text = model.answer(self.path, body)
+            self.send_response(status)
+            kind = "text/event-stream" if status == 200 else "application/json"
+            self.send_header("Content-Type", kind)
+            self.send_header("retry-after-ms", "1")
+            data = text.encode()
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    model.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield model
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

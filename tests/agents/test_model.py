@@ -1,0 +1,223 @@
+"""The model agent against a scripted server that speaks both APIs and checks what it is sent."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+import mcpp
+from mcpp import ContextTree, Envelope, Message, Participant
+from mcpp.rpc import ToolResult
+from mcpp.tasks import background
+from mcpp.testing import MemoryPod
+from mcpp.transient import transient
+from mcpp_agents.model import Limits, ModelAgent
+from mcpp_agents.model.anthropic_messages import Anthropic
+from mcpp_agents.model.openai_chat import OpenAI
+from tests.agents.model_server import ModelServer, Say, model_server
+from tests.agents.processes import BOUND, Commands
+from tests.interaction.conftest import SocketVenue
+
+pytestmark = pytest.mark.anyio
+APIS = pytest.mark.parametrize("api", ["openai", "anthropic"])
+
+
+def library() -> Participant:
+    agent = Participant("library")
+
+    @agent.tool
+    async def search(query: str) -> ToolResult:
+        """Search the library."""
+        rows = [{"id": number, "title": f"{query} {number} " * 40} for number in range(20)]
+        content = [{"type": "text", "text": json.dumps(rows)}]
+        return ToolResult.from_json(transient({"content": content}, "20 books"))
+
+    @agent.tool
+    async def burn(book: int) -> str:
+        """Burn a book."""
+        return f"burnt {book}"
+
+    @agent.tool
+    async def lose() -> None:
+        """Fail."""
+        raise ValueError("the shelf is empty")
+
+    return agent
+
+
+@asynccontextmanager
+async def joined(
+    pod: MemoryPod, api: str, script: list[Say], limits: Limits | None = None
+) -> AsyncIterator[tuple[mcpp.Pod, ModelServer]]:
+    """Have a model in the pod, and the library; yield alice's pod and the server."""
+    with model_server(script) as server:
+        url = f"{server.url}/v1" if api == "openai" else server.url
+        provider = (OpenAI if api == "openai" else Anthropic)("m", api_key="k", base_url=url)
+        async with (
+            pod.run(library()),
+            pod.connect("alice", own=True) as alice,
+            pod.connect("mind", own=True) as mind,
+            background() as tasks,
+        ):
+            agent = ModelAgent(mind, provider, tasks, limits=limits or Limits())
+            tasks.start_soon(agent.run)
+            with anyio.fail_after(BOUND):
+                yield alice, server
+        assert server.problems == []
+
+
+async def ask(alice: mcpp.Pod, text: str) -> tuple[Message, list[Envelope]]:
+    """Ask the model; return its answer and everything that was said until then."""
+    question = await alice.send("chat", {"text": text}, to=["mind"])
+    log = []
+    async for message in alice:
+        log.append(message.envelope)
+        if message.kind == "chat" and message.correlation_id == question.id:
+            return message, log
+    raise AssertionError
+
+
+@APIS
+async def test_it_thinks_in_a_context_calls_tools_and_answers(pod: MemoryPod, api: str) -> None:
+    script = [
+        Say("Let me look.", [("library__search", {"query": "x"}), ("library__lose", {})]),
+        Say("One more.", [("library__search", {"query": "y"})]),
+        Say("There are forty books."),
+    ]
+    async with joined(pod, api, script) as (alice, server):
+        answer, log = await ask(alice, "How many books?")
+        assert answer.text == "There are forty books."
+        tree = ContextTree(log)
+        (thinking,) = tree.roots
+        assert (thinking.type, thinking.creator, thinking.state) == (
+            "reasoning",
+            "mind",
+            "concluded",
+        )
+        thoughts = [
+            one.payload["thought"] for one in thinking.envelopes if one.kind == "reflection"
+        ]
+        assert thoughts == ["Let me look.", "One more."]
+        shown = json.dumps(server.requests[1])
+        assert "the shelf is empty" in shown  # a failure is a result that the model reads
+        assert "How many books?" in shown
+
+
+@APIS
+async def test_the_api_s_passing_failures_are_retried_and_its_lasting_one_is_said(
+    pod: MemoryPod, api: str
+) -> None:
+    async with joined(pod, api, [Say(status=529), Say(status=429), Say("Here I am.")]) as (
+        alice,
+        _,
+    ):
+        assert (await ask(alice, "There?"))[0].text == "Here I am."
+    async with joined(pod, api, [Say(status=401), Say("Again.")]) as (alice, _):
+        assert "I cannot think about this now" in (await ask(alice, "There?"))[0].text
+        assert (await ask(alice, "And now?"))[0].text == "Again."
+
+
+@APIS
+async def test_it_stops_at_its_limits(pod: MemoryPod, api: str) -> None:
+    endless = [Say("", [("library__search", {"query": "x"})]) for _ in range(10)]
+    async with joined(pod, api, list(endless), Limits(turns=3)) as (alice, server):
+        assert "3 turns were not enough" in (await ask(alice, "Go on"))[0].text
+        assert len(server.requests) == 3
+    async with joined(pod, api, list(endless), Limits(tokens=150)) as (alice, server):
+        assert "200 tokens are spent" in (await ask(alice, "Go on"))[0].text
+
+
+@APIS
+async def test_what_it_may_not_call_it_proposes(pod: MemoryPod, api: str) -> None:
+    own = ["chat", "reflection", "conclusion", "mcp/proposal:*", "mcp/withdraw"]
+    listing = ["mcp/request:tools/list", "mcp/response:*", "mcp/request:tools/call:search"]
+    pod.add("mind", [{"kind": own + listing}])
+    script = [Say("", [("library__burn", {"book": 7})]), Say("It is done.")]
+    async with joined(pod, api, script) as (alice, server):
+        fulfilled = anyio.Event()
+
+        async def approve() -> None:
+            async with pod.connect("boss") as boss:
+                async for message in boss:
+                    if message.kind.startswith("mcp/proposal:"):
+                        await boss.fulfil(message)
+                        fulfilled.set()
+
+        async with background() as tasks:
+            tasks.start_soon(approve)
+            assert (await ask(alice, "Burn it"))[0].text == "It is done."
+            await fulfilled.wait()
+        assert "fulfilled by @boss: burnt 7" in json.dumps(server.requests[1])
+
+
+@APIS
+async def test_old_results_are_collapsed_and_can_be_expanded_again(
+    pod: MemoryPod, api: str
+) -> None:
+    script = [
+        *(Say("", [("library__search", {"query": f"q{n}"})]) for n in range(6)),
+        Say("Found."),
+    ]
+    limits = Limits(prompt_tokens=9000)
+    async with joined(pod, api, script, limits) as (alice, server):
+        await ask(alice, "Look everywhere")
+        last = json.dumps(server.requests[-1])
+        handle = last.partition("handle ")[2].partition("]")[0].strip()
+        assert handle, "nothing was collapsed, folded or cut"
+        server.script[:] = [Say("", [("expand", {"handle": handle})]), Say("Now I see.")]
+        assert (await ask(alice, "What was it?"))[0].text == "Now I see."
+
+
+@APIS
+async def test_calls_that_make_no_sense_are_told_to_the_model(pod: MemoryPod, api: str) -> None:
+    script = [
+        Say("", [("library__fly", {}), ("library__search", {"wrong": 1})]),
+        Say("", [("library__search", "[1, 2" if api == "openai" else '{"query": 3}')]),
+        Say("I give up."),
+    ]
+    async with joined(pod, api, script) as (alice, server):
+        assert (await ask(alice, "Fly"))[0].text == "I give up."
+        assert "there is no such tool" in json.dumps(server.requests[1])
+
+
+async def test_it_answers_only_when_it_is_spoken_to(pod: MemoryPod) -> None:
+    async with joined(pod, "openai", [Say("Yes?")]) as (alice, server):
+        await alice.send("chat", {"text": "minders, mind@home and remind are not you"})
+        question = await alice.send("chat", {"text": "what do you think, @mind?"})
+        answer = await anext(m async for m in alice if m.kind == "chat" and m.sender == "mind")
+        assert answer.correlation_id == question.id
+        # An answer to its answer is not a question: two models would go on for ever.
+        await alice.send("chat", {"text": "ok"}, to=["mind"], correlation_id=answer.id)
+        await alice.send("chat", {"text": "the end"})
+        assert len(server.requests) == 1
+
+
+async def test_without_a_key_it_says_so_in_one_line(
+    sockets: SocketVenue, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    code, out, error = await commands.run("model", "agent", "--model", "anthropic:m")
+    assert (code, out) == (1, "")
+    assert error == (
+        "mcpp: agent: ANTHROPIC_API_KEY is not set, and no --base-url names a model without a key\n"
+    )
+
+
+async def test_the_command_brings_a_model_in_and_ctrl_c_ends_it(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    with model_server([Say("Good day.")]) as server:
+        arguments = ("agent", "--model", "openai:m", "--base-url", f"{server.url}/v1")
+        async with (
+            sockets.connect("alice", own=True) as alice,
+            commands.start("model", *arguments) as command,
+        ):
+            await command.says("model is in the pod")
+            with anyio.fail_after(BOUND):
+                await alice.send("chat", {"text": "hello"}, to=["model"])
+                said = await anext(m async for m in alice if m.sender == "model" and m.text)
+            assert said.kind == "conclusion"
+            assert await command.interrupted() == 0
+        assert server.problems == []
