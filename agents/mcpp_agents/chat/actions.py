@@ -1,0 +1,132 @@
+"""What a typed line does: speak, or a command that begins with a slash."""
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from mcpp import McppError, Pod
+from mcpp_agents.chat.transcript import Transcript
+from mcpp_agents.display import one_line
+from mcpp_agents.shorthand import read_filter
+from mcpp_agents.toolbox import Toolbox
+
+HELP: Final = (
+    "Type to speak; @NAME … addresses somebody. /who, /tools [NAME], /context [N|-] speak inside "
+    "one, /filter [WHAT], /open N, /approve N, /reject N [WHY], /quit. Tab goes to the list, "
+    "to what is to be decided: ↑ ↓ move, Enter opens, a approves, r rejects."
+)
+Tell = Callable[[str], None]
+
+
+class Actions:
+    """A person's hands in the pod. Owns the context that is spoken in."""
+
+    def __init__(self, pod: Pod, transcript: Transcript, tasks: TaskGroup, tell: Tell) -> None:
+        self.context: str | None = None
+        self._pod = pod
+        self._transcript = transcript
+        self._tasks = tasks
+        self._toolbox = Toolbox(pod, tasks)
+        self._tell = tell
+
+    @property
+    def toolbox(self) -> Toolbox:
+        """Everybody's tools; it wants to hear every message."""
+        return self._toolbox
+
+    async def do(self, line: str) -> bool:
+        """Do what a line says; False when it says to leave."""
+        word, _, rest = line.strip().partition(" ")
+        if word in ("/quit", "/exit"):
+            return False
+        commands: dict[str, Callable[[str], Awaitable[None]]] = {
+            "/help": self._help,
+            "/who": self._who,
+            "/tools": self._tools,
+            "/context": self._context,
+            "/filter": self._filter,
+            "/open": self._open,
+            "/approve": self._approve,
+            "/reject": self._reject,
+        }
+        try:
+            if not word.startswith("/"):
+                await self._say(line.strip())
+            elif word in commands:
+                await commands[word](rest.strip())
+            else:
+                self._tell(f"There is no {one_line(word)}. {HELP}")
+        except McppError as error:
+            self._tell(one_line(str(error)))
+        return True
+
+    def decide(self, proposal: str, approve: bool, why: str = "") -> None:
+        """Approve or reject a proposal, beside everything else: a tool may take long."""
+        self._tasks.start_soon(self._decide, proposal, approve, why)
+
+    async def _say(self, text: str) -> None:
+        if not text:
+            return
+        to = [
+            name for name in re.findall(r"(?<!\w)@([\w.:@-]+)", text)
+            if name in self._pod.participants
+        ]  # fmt: skip
+        await self._pod.send("chat", {"text": text}, to=to or None, context=self.context)
+
+    async def _help(self, rest: str) -> None:
+        self._tell(HELP)
+
+    async def _who(self, rest: str) -> None:
+        self._tell("Here are " + ", ".join(sorted(self._pod.participants)) + ".")
+
+    async def _tools(self, who: str) -> None:
+        offers = (await self._toolbox.offers()).values()
+        lines = [
+            f"{one.participant}: {one_line(one.tool)} — "
+            f"{one_line(str(one.definition.get('description', '')), 80)}"
+            for one in offers
+            if not who or one.participant == who
+        ]
+        self._tell("\n".join(lines) or "Nobody here offers tools.")
+
+    async def _context(self, rest: str) -> None:
+        self.context = None if rest in ("", "-") else self._id(rest)
+        where = "in the main context" if self.context is None else f"in context {self.context}"
+        self._tell(f"You now speak {where}.")
+
+    async def _filter(self, rest: str) -> None:
+        self._transcript.filter = read_filter(rest) if rest else None
+        self._tell(f"Shown is {rest or 'everything'}.")
+
+    async def _open(self, rest: str) -> None:
+        self._transcript.toggle(self._id(rest))
+
+    async def _approve(self, rest: str) -> None:
+        self.decide(self._id(rest), True)
+
+    async def _reject(self, rest: str) -> None:
+        number, _, why = rest.partition(" ")
+        self.decide(self._id(number), False, why)
+
+    def _id(self, number: str) -> str:
+        id = self._transcript.named(int(number)) if number.isdecimal() else None
+        if id is None:
+            raise McppError(f"nothing here has the number {number!r}")
+        return id
+
+    async def _decide(self, id: str, approve: bool, why: str) -> None:
+        proposal = self._transcript.proposals.get(id)
+        if proposal is None:
+            self._tell("That is no proposal.")
+            return
+        try:
+            if approve:
+                await self._pod.fulfil(proposal.envelope)
+            else:
+                await self._pod.reject(proposal.envelope, "rejected by a person", why or None)
+        except McppError as error:
+            self._tell(one_line(str(error)))
+        await anyio.lowlevel.checkpoint()

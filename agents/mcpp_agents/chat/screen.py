@@ -1,0 +1,196 @@
+"""The terminal: a list of rows above, a line to type below."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.data_structures import Point
+from prompt_toolkit.filters import has_focus
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout import HSplit, Layout, Window
+from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
+from prompt_toolkit.layout.processors import BeforeInput
+from prompt_toolkit.output import Output
+from prompt_toolkit.styles import Style
+
+from mcpp_agents.chat.transcript import Row, Transcript
+from mcpp_agents.display import clean, colour_of
+
+_ANSI: Final = {
+    32: "ansigreen", 33: "ansiyellow", 34: "ansiblue", 35: "ansimagenta", 36: "ansicyan",
+    92: "ansibrightgreen", 93: "ansibrightyellow", 94: "ansibrightblue",
+    95: "ansibrightmagenta", 96: "ansibrightcyan",
+}  # fmt: skip
+_STYLE: Final = Style.from_dict(
+    {
+        "context": "ansigray",
+        "reflection": "italic",
+        "conclusion": "bold",
+        "mcp-proposal": "ansiyellow bold",
+        "mcp-request": "ansigray",
+        "mcp-response": "ansigray",
+        "system-presence": "ansigray",
+        "notice": "ansicyan",
+        "status": "reverse",
+    }
+)
+
+
+class Screen:
+    """The chat on a terminal. Owns the selection and what was told to this person alone."""
+
+    def __init__(
+        self,
+        transcript: Transcript,
+        status: Callable[[], str],
+        *,
+        input: Input | None = None,
+        output: Output | None = None,
+    ) -> None:
+        self._transcript = transcript
+        self._status = status
+        self._notice = ""
+        self._selected: int | None = None  # None follows the newest row
+        self._rows: list[Row] = []
+        self.on_line: Callable[[str], object] = lambda line: None
+        self.on_decision: Callable[[str, bool], None] = lambda proposal, approve: None
+        self._typed = Buffer(multiline=False, accept_handler=self._accept)
+        self._list = FormattedTextControl(
+            self._fragments, focusable=True, get_cursor_position=self._cursor
+        )
+        typing = BufferControl(self._typed, [BeforeInput("> ")], focusable=True)
+        body = HSplit(
+            [
+                Window(self._list, wrap_lines=True),
+                Window(
+                    FormattedTextControl(lambda: [("class:notice", self._notice)]),
+                    dont_extend_height=True,
+                    wrap_lines=True,
+                ),
+                Window(
+                    FormattedTextControl(lambda: [("class:status", f" {self._status()} ")]),
+                    height=1,
+                    style="class:status",
+                ),
+                Window(typing, height=1),
+            ]
+        )
+        self._layout = Layout(body, focused_element=typing)
+        self.application: Application[None] = Application(
+            layout=self._layout,
+            key_bindings=self._keys(),
+            style=_STYLE,
+            full_screen=True,
+            min_redraw_interval=0.05,  # a busy pod need not be drawn for every envelope
+            input=input,
+            output=output,
+        )
+
+    def tell(self, text: str) -> None:
+        """Say something to this person alone."""
+        self._notice = clean(text)
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Show what has changed."""
+        self.application.invalidate()
+
+    def run(self) -> Awaitable[None]:
+        """Show the screen until it is left."""
+        # Ctrl-C is a key here; outside of the screen it is the usual signal.
+        return self.application.run_async(handle_sigint=False)
+
+    def leave(self) -> None:
+        """End the screen."""
+        if self.application.is_running:
+            self.application.exit()
+
+    def _accept(self, buffer: Buffer) -> bool:
+        self._notice = ""
+        self._selected = None
+        if buffer.text.strip():
+            self.on_line(buffer.text)
+        return False
+
+    def _fragments(self) -> StyleAndTextTuples:
+        self._rows = self._transcript.rows()
+        chosen = self._place()
+        shown: StyleAndTextTuples = []
+        for place, row in enumerate(self._rows):
+            mark = " reverse" if self._selected is not None and place == chosen else ""
+            shown.append((mark, "  " * row.depth))
+            if row.sender:
+                name = f"bold {_ANSI[colour_of(row.sender)]}{mark}"
+                shown += [(name, row.sender), (mark, "  ")]
+            shown.append((row.style + mark, row.text))
+            shown.append(("", "\n"))
+        return shown[:-1]
+
+    def _place(self) -> int:
+        last = max(len(self._rows) - 1, 0)
+        return last if self._selected is None else min(self._selected, last)
+
+    def _urgent(self) -> int:
+        """Return the newest row that waits for a decision, or the last one."""
+        self._rows = self._transcript.rows()
+        proposals = self._transcript.proposals
+        waiting = [
+            place
+            for place, row in enumerate(self._rows)
+            if row.proposal is not None and proposals[row.proposal].state == "open"
+        ]
+        return waiting[-1] if waiting else self._place()
+
+    def _cursor(self) -> Point:
+        return Point(0, self._place())
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+        in_list = has_focus(self._list)
+
+        @keys.add("c-c")
+        @keys.add("c-d")
+        def _(event: KeyPressEvent) -> None:
+            event.app.exit()
+
+        @keys.add("tab")
+        def _(event: KeyPressEvent) -> None:
+            self._layout.focus_next()
+            self._selected = self._urgent() if self._layout.has_focus(self._list) else None
+
+        @keys.add("up", filter=in_list)
+        def _(event: KeyPressEvent) -> None:
+            self._selected = max(self._place() - 1, 0)
+
+        @keys.add("down", filter=in_list)
+        def _(event: KeyPressEvent) -> None:
+            self._selected = self._place() + 1
+
+        @keys.add("enter", filter=in_list)
+        def _(event: KeyPressEvent) -> None:
+            row = self._chosen()
+            if row is not None and row.context is not None:
+                self._transcript.toggle(row.context)
+
+        @keys.add("a", filter=in_list)
+        def _(event: KeyPressEvent) -> None:
+            self._decide(True)
+
+        @keys.add("r", filter=in_list)
+        def _(event: KeyPressEvent) -> None:
+            self._decide(False)
+
+        return keys
+
+    def _chosen(self) -> Row | None:
+        return self._rows[self._place()] if self._rows else None
+
+    def _decide(self, approve: bool) -> None:
+        row = self._chosen()
+        if row is None or row.proposal is None:
+            self.tell("Choose a proposal (◆) first.")
+        else:
+            self.on_decision(row.proposal, approve)

@@ -1,0 +1,207 @@
+"""The chat: what a person sees, types and decides; once in a real terminal."""
+
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from prompt_toolkit.input import PipeInput, create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+import mcpp
+from mcpp import Participant
+from mcpp.tasks import background
+from mcpp.testing import MemoryPod
+from mcpp_agents.chat.command import talk
+from mcpp_agents.chat.transcript import Transcript
+from mcpp_agents.shorthand import read_filter
+from tests.agents.processes import BOUND, MCPP, Commands
+from tests.interaction.conftest import SocketVenue
+
+
+def said(kind: str, payload: Any, sender: str = "a", **members: Any) -> mcpp.Envelope:
+    return mcpp.new_envelope(kind, payload, sender=sender, **members)
+
+
+def shown(transcript: Transcript) -> list[str]:
+    return [f"{'  ' * row.depth}{row.sender}|{row.text}" for row in transcript.rows()]
+
+
+@pytest.fixture
+def transcript() -> Transcript:
+    outer = mcpp.new_context("reasoning", id="outer")
+    inner = mcpp.new_context("check", id="inner", parent="outer")
+    transcript = Transcript()
+    for envelope in (
+        said("chat", {"text": "hello"}),
+        said("reflection", {"thought": "hm"}, context=outer),
+        said("reflection", {"thought": "deep"}, "b", context=inner),
+        said("conclusion", {"text": "deep enough"}, "b", context=inner),
+        said("reflection", {"thought": "so"}, context=outer),
+        said("conclusion", {"decision": "done"}, context=outer),
+        said("mcp/notification:notifications/progress", {"params": {"progress": 1}}),
+        said("chat", {"text": "bye"}, "b"),
+    ):
+        transcript.add(envelope)
+    return transcript
+
+
+def test_a_context_is_one_line_until_it_is_opened(transcript: Transcript) -> None:
+    folded = "|▸ [1] reasoning by a, b · 5 messages · ∎ done"
+    assert shown(transcript) == ["a|hello", folded, "b|bye"]
+    transcript.toggle("outer")
+    assert shown(transcript) == [
+        "a|hello",
+        "|▾ [1] reasoning by a, b · 5 messages · ∎ done",
+        "  a|hm",
+        "  |▸ [2] check by b · 2 messages · ∎ deep enough",
+        "  a|so",
+        "  a|∎ done",
+        "b|bye",
+    ]
+    transcript.toggle("outer")
+    assert shown(transcript) == ["a|hello", folded, "b|bye"]
+
+
+def test_a_filter_hides_and_shows_again(transcript: Transcript) -> None:
+    transcript.filter = read_filter("main from:b")
+    assert shown(transcript) == ["b|bye"]
+    transcript.filter = None
+    assert len(shown(transcript)) == 3
+
+
+def test_a_proposal_shows_what_has_become_of_it() -> None:
+    transcript = Transcript()
+    proposal = said(
+        "mcp/proposal:tools/call:x",
+        {"method": "tools/call", "params": {"name": "x", "arguments": {}}},
+        to=["files"],
+    )
+    transcript.add(proposal)
+    assert shown(transcript) == ["a|→ files: ◆ [1] proposes x() — open"]
+    transcript.add(said("mcp/reject", {"reason": "no"}, "b", correlation_id=proposal.id))
+    assert shown(transcript)[0].endswith("— rejected by b")
+    transcript.add(
+        said("mcp/request:tools/call:x", {}, "c", to=["files"], correlation_id=proposal.id)
+    )
+    assert shown(transcript)[0].endswith("— approved by c")
+    transcript.add(said("mcp/withdraw", {}, correlation_id=proposal.id))
+    assert shown(transcript)[0].endswith("— approved by c")
+
+
+@asynccontextmanager
+async def at_the_keys(pod: MemoryPod) -> AsyncIterator[tuple[PipeInput, anyio.Event]]:
+    """Have `alice` chat; yield her keyboard, and an event for when she has left."""
+    left = anyio.Event()
+    with create_pipe_input() as keys:
+
+        async def chat() -> None:
+            async with pod.connect("alice", last=100, own=True) as alice:
+                await talk(alice, input=keys, output=DummyOutput())
+            left.set()
+
+        async with background() as tasks:
+            tasks.start_soon(chat)
+            with anyio.fail_after(BOUND):
+                yield keys, left
+
+
+def safe() -> Participant:
+    agent = Participant("safe")
+
+    @agent.tool
+    async def unlock(code: int) -> str:
+        return f"unlocked with {code}"
+
+    return agent
+
+
+@pytest.mark.anyio
+async def test_typing_speaks_and_addresses_who_is_named(pod: MemoryPod) -> None:
+    async with pod.connect("bob") as bob, at_the_keys(pod) as (keys, left):
+        keys.send_text("hello @bob and @nobody\r")
+        heard = await anext(message async for message in bob if message.kind == "chat")
+        assert (heard.sender, heard.to) == ("alice", ("bob",))
+        assert heard.text == "hello @bob and @nobody"
+        keys.send_text("/quit\r")
+        await left.wait()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("approval", ["/approve 1\r", "\ta"])
+async def test_a_proposal_is_approved_by_a_command_or_by_a_key(
+    pod: MemoryPod, approval: str
+) -> None:
+    async with pod.run(safe()), pod.connect("bob") as bob:
+        proposal = await bob.propose("safe", "unlock", code=7)
+        async with at_the_keys(pod) as (keys, left):
+            while "alice" not in bob.participants:
+                await anext(bob)
+            # Her own word comes back to her after the history, so what she types next counts.
+            keys.send_text("here\r")
+            await anext(message async for message in bob if message.text == "here")
+            keys.send_text(approval)
+            assert (await proposal.result(BOUND)).text == "unlocked with 7"
+            assert proposal.fulfilled_by == "alice"
+            keys.send_text("\x03")
+            await left.wait()
+
+
+@pytest.mark.anyio
+async def test_a_proposal_is_rejected_with_a_reason(pod: MemoryPod) -> None:
+    async with pod.run(safe()), pod.connect("bob") as bob:
+        proposal = await bob.propose("safe", "unlock", code=7)
+        async with at_the_keys(pod) as (keys, _):
+            keys.send_text("here\r")
+            await anext(message async for message in bob if message.text == "here")
+            keys.send_text("/reject 1 too risky\r")
+            await anext(message async for message in bob if message.kind == "mcp/reject")
+            with pytest.raises(mcpp.McppError):
+                await proposal.result(0)
+            assert [no.text for _, no in proposal.rejections] == ["too risky"]
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux for a real terminal")
+async def test_it_works_in_a_real_terminal(
+    sockets: SocketVenue, commands: Commands, tmp_path: Path
+) -> None:
+    def tmux(*arguments: str) -> str:
+        command = ["tmux", "-S", str(tmp_path / "tmux"), *arguments]
+        env = commands.environ("alice")
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+        return done.stdout
+
+    async def sees(text: str) -> str:
+        with anyio.fail_after(BOUND):
+            # A terminal tells nobody that it has drawn something: it is looked at again.
+            while text not in (screen := tmux("capture-pane", "-p")):  # noqa: ASYNC110
+                await anyio.sleep(0.1)
+        return screen
+
+    async with sockets.connect("bob") as bob:
+        await bob.send("chat", {"text": "a \x1b[31mred\x1b[0m trick"})
+        async with bob.context("reasoning", id="r1") as thinking:
+            await thinking.send("reflection", {"thought": "inside"})
+            await thinking.conclude("found")
+        line = f"{MCPP} chat; echo ended with $?; cat"
+        tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "24", line)
+        try:
+            screen = await sees("▸ [1] reasoning by bob · 2 messages · ∎ found")
+            assert "inside" not in screen
+            assert "[31mred" in screen  # shown, not obeyed
+            tmux("send-keys", "Tab", "Enter")
+            await sees("bob  inside")
+            tmux("send-keys", "Tab", "/who", "Enter")
+            await sees("Here are alice, bob.")
+            tmux("send-keys", "hi from here", "Enter")
+            await sees("hi from here")
+            tmux("send-keys", "C-c")
+            await sees("ended with 0")
+        finally:
+            tmux("kill-server")
