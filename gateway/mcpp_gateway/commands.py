@@ -4,9 +4,10 @@ import argparse
 import asyncio
 import os
 import resource
+import secrets
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -58,13 +59,14 @@ def up(argv: list[str]) -> int:
 
             def announce(gateway: Gateway) -> None:
                 address = pod.url.replace("ws", "http", 1).partition("/ws")[0]
+                code = gateway.invite(pod.name, person)
                 print(f"Pod {pod.name!r} is up, and you are {person!r} in it.")
-                print(f"  inspector  {address}/")
+                print(f"  inspector  {address}/#{code}  (once, within two minutes)")
                 print(f"  agents     {pod.url}")
                 print("Stop with Ctrl-C.", flush=True)
 
             with agents:
-                return _run("up", pod.path, os.environ, announce)
+                return _run("up", pod.path, os.environ, announce, _session_key(pod.folder))
     except McppError as error:
         return _fail("up", error)
 
@@ -98,6 +100,7 @@ def _run(
     path: Path,
     environment: Mapping[str, str],
     announce: Callable[[Gateway], None] = lambda gateway: None,
+    session_key: bytes | None = None,
 ) -> int:
     def load() -> Config:
         return configuration.load(path, environment)
@@ -107,7 +110,7 @@ def _run(
         logs.configure(config.gateway.log_format)
         _allow_many_connections()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve(config, load, announce))
+            runner.run(serve(config, load, announce, session_key))
     except McppError as error:
         return _fail(command, error)
     return 0
@@ -130,3 +133,13 @@ def _allow_many_connections() -> None:
     """Raise the number of open files as far as this process may."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _session_key(folder: Path) -> bytes:
+    """Return the key that signs sessions, kept so that a restart signs nobody out."""
+    path = folder / "sessions.key"
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(32))
+    return path.read_bytes()

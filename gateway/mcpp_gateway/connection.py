@@ -18,7 +18,7 @@ from websockets.server import ServerProtocol
 
 from mcpp_gateway.door import SUBPROTOCOL, Admission, Denial
 from mcpp_gateway.hub import Peer
-from mcpp_gateway.pages import plain, respond
+from mcpp_gateway.pages import plain, respond, session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -199,6 +199,13 @@ class Connection(asyncio.Protocol):
         address = self._address()
         if request.method != "GET":
             self._refuse(Denial(405, "the gateway answers GET alone"))
+            return
+        if path == "/session":
+            found = self._gateway.sign_in(headers, address)
+            if isinstance(found, Denial):
+                self._refuse(found)
+            else:
+                self._respond(session(found))
             return
         if path != "/ws":
             self._respond(respond(self._gateway, path, headers, address))

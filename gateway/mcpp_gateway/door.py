@@ -16,8 +16,10 @@ from urllib.parse import parse_qsl, urlsplit
 from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything, parse
 from mcpp_gateway.config import Config, digest, is_token
+from mcpp_gateway.invitations import Invitations, Sessions, Standing
 
 SUBPROTOCOL: Final = "mcpp.v0.1"
+CODE_HEADER: Final = "mcpp-code"
 _BEARER_SUBPROTOCOL: Final = "mcpp.bearer."
 
 _FREE_GUESSES: Final = 3
@@ -72,10 +74,20 @@ class Throttle:
         return Denial(401, "no such token", delay)
 
 
-class Door:
-    """Judges requests to join. Owns the memory of wrong guesses."""
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """Who a page may act as, and the token it was given in exchange for a code."""
 
-    def __init__(self, config: Config, port: int) -> None:
+    standing: Standing
+    token: str | None = None
+
+
+class Door:
+    """Judges requests to join. Owns the memory of wrong guesses, and the codes given out."""
+
+    def __init__(self, config: Config, port: int, sessions: Sessions | None = None) -> None:
+        self.invitations = Invitations()
+        self._sessions = sessions
         self._throttle = Throttle()
         self._port = port
         self.reconfigure(config)
@@ -83,6 +95,7 @@ class Door:
     def reconfigure(self, config: Config) -> None:
         """Take new tokens and origins; the guesses stay counted."""
         self._tokens = config.tokens
+        self._secrets = {standing: secret for secret, standing in config.tokens.items()}
         self._metrics_token = config.gateway.metrics_token
         scheme = "https" if config.gateway.tls_cert else "http"
         names = _own_names(config.gateway.host)
@@ -107,7 +120,7 @@ class Door:
         denial = self.check_origin(headers)
         if denial is not None:
             return denial
-        standing = self._known(_token(headers))
+        standing = self._known(_token(headers), now)
         if standing is None:
             return self._throttle.count_guess(address, now)
         pod, participant = standing
@@ -123,6 +136,23 @@ class Door:
             return Denial(400, str(error))
         return Admission(pod, participant, filter, options.get("after"), last)
 
+    def sign_in(self, headers: Headers, address: str, now: float) -> SignIn | Denial:
+        """Judge a page's request to sign in: exchange its code, or look at its token."""
+        denial = self.check_origin(headers)
+        if denial is not None:
+            return denial
+        match headers.get(CODE_HEADER, []):
+            case [code]:
+                standing = self.invitations.redeem(code, now)
+                secret = None if standing is None else self._secrets.get(standing)
+                if standing and secret and self._sessions:
+                    return SignIn(standing, self._sessions.issue(standing, secret, now))
+            case []:
+                standing = self._known(_token(headers), now)
+                if standing is not None:
+                    return SignIn(standing)
+        return self._throttle.count_guess(address, now)
+
     def admits_metrics(self, headers: Headers, address: str, now: float) -> Denial | None:
         """Judge a request for the metrics: from this machine, or with the token for them."""
         token = _token(headers)
@@ -135,9 +165,14 @@ class Door:
             return self.check_origin(headers)
         return Denial(401, "metrics are for this machine, or for whoever has metrics_token")
 
-    def _known(self, token: str | None) -> tuple[str, str] | None:
+    def _known(self, token: str | None, now: float) -> Standing | None:
+        if token is None:
+            return None
         # The look-up is by digest: its timing tells nothing about a token.
-        return None if token is None else self._tokens.get(digest(token))
+        standing = self._tokens.get(digest(token))
+        if standing is None and self._sessions is not None:
+            standing = self._sessions.recognise(token, self._secrets, now)
+        return standing
 
     def _is_own_host(self, host: str) -> bool:
         name = _host_name(host)

@@ -1,24 +1,43 @@
-"""What the gateway answers to plain HTTP, on the same port: health, metrics and the front page."""
+"""What the gateway answers to plain HTTP, on the same port: health, metrics and the inspector."""
 
+import json
+from collections.abc import Mapping
 from email.utils import formatdate
+from functools import cache
+from hashlib import sha256
 from http import HTTPStatus
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Final
 
 from websockets.datastructures import Headers as ResponseHeaders
 from websockets.http11 import Response
 
-from mcpp import __version__
-from mcpp_gateway.door import Denial, Headers
+from mcpp_gateway.door import Denial, Headers, SignIn
 from mcpp_gateway.metrics import CONTENT_TYPE, render
 
 if TYPE_CHECKING:
     from mcpp_gateway.server import Gateway
 
 _TEXT: Final = "text/plain; charset=utf-8"
+_TYPES: Final = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+# Two policies, and a page must please both: what it may load, and what its scripts may do.
+POLICIES: Final = (
+    (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; frame-ancestors 'none'"
+    ),
+    "require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none'; form-action 'none'",
+)
 
 
 def respond(gateway: "Gateway", path: str, headers: Headers, address: str) -> Response:
-    """Answer a request that is not for a WebSocket."""
+    """Answer a request that is neither for a WebSocket nor for a session."""
     if path == "/healthz":
         return plain(503, "draining") if gateway.draining else plain(200, "ok")
     denial = _judge(gateway, path, headers, address)
@@ -26,7 +45,7 @@ def respond(gateway: "Gateway", path: str, headers: Headers, address: str) -> Re
         return plain(denial.status, denial.reason)
     if path == "/metrics":
         return _response(200, CONTENT_TYPE, render(gateway))
-    return plain(200, f"MCPP gateway {__version__}. Join with a WebSocket at /ws.")
+    return _pages()[path].answer(headers)
 
 
 def plain(status: int, text: str) -> Response:
@@ -34,23 +53,73 @@ def plain(status: int, text: str) -> Response:
     return _response(status, _TEXT, f"{text}\n".encode())
 
 
+def session(found: SignIn) -> Response:
+    """Return what a page is told that has signed in."""
+    pod, participant = found.standing
+    answer = {"pod": pod, "participant": participant}
+    if found.token is not None:
+        answer["token"] = found.token
+    return _response(200, "application/json", json.dumps(answer).encode())
+
+
 def _judge(gateway: "Gateway", path: str, headers: Headers, address: str) -> Denial | None:
     if path == "/metrics":
         return gateway.door.admits_metrics(headers, address, gateway.hub.clock())
-    if path == "/":
+    if path in _pages():
         return gateway.door.check_origin(headers)
     return Denial(404, "there is nothing here")
 
 
-def _response(status: int, content_type: str, body: bytes) -> Response:
+class _Page:
+    """A file of the inspector, with what its browser may remember it by."""
+
+    def __init__(self, file: Traversable) -> None:
+        self._body = file.read_bytes()
+        self._type = _TYPES[file.name.rpartition(".")[2]]
+        self._etag = f'"{sha256(self._body).hexdigest()[:32]}"'
+
+    def answer(self, headers: Headers) -> Response:
+        # no-cache, not no-store: asked for each time, but sent only when it has changed.
+        fresh = {"Cache-Control": "no-cache", "ETag": self._etag}
+        known = ",".join(headers.get("if-none-match", []))
+        if self._etag in map(str.strip, known.split(",")):
+            response = _response(304, self._type, b"", fresh)
+        else:
+            response = _response(200, self._type, self._body, fresh)
+        for policy in POLICIES:
+            response.headers["Content-Security-Policy"] = policy
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+        return response
+
+
+@cache
+def _pages() -> Mapping[str, _Page]:
+    """Return the inspector's files by their paths, read once."""
+    found: dict[str, _Page] = {}
+    pending = [("/inspector", files("mcpp_gateway") / "inspector")]
+    while pending:
+        path, folder = pending.pop()
+        for item in folder.iterdir():
+            if item.is_dir():
+                pending.append((f"{path}/{item.name}", item))
+            elif item.name.rpartition(".")[2] in _TYPES:
+                found[f"{path}/{item.name}"] = _Page(item)
+    found["/"] = found.pop("/inspector/index.html")
+    return found
+
+
+def _response(
+    status: int, content_type: str, body: bytes, more: Mapping[str, str] | None = None
+) -> Response:
     headers = ResponseHeaders(
         {
             "Date": formatdate(usegmt=True),
             "Connection": "close",
             "Content-Length": str(len(body)),
             "Content-Type": content_type,
-            "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
+            **(more or {"Cache-Control": "no-store"}),
         }
     )
     if status == HTTPStatus.UNAUTHORIZED:

@@ -8,6 +8,7 @@ await gateway.drain()
 
 import asyncio
 import logging
+import secrets
 import signal
 import socket
 import ssl
@@ -20,9 +21,10 @@ import uuid6
 
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.connection import Connection
-from mcpp_gateway.door import Admission, Denial, Door, Headers
+from mcpp_gateway.door import Admission, Denial, Door, Headers, SignIn
 from mcpp_gateway.effects import DRAINING
 from mcpp_gateway.hub import Hub, Peer
+from mcpp_gateway.invitations import CODE_BYTES, Sessions
 from mcpp_gateway.pod import Pod
 
 logger = logging.getLogger("mcpp.gateway")
@@ -42,7 +44,9 @@ def steady_clock() -> Callable[[], float]:
 class Gateway:
     """The pods of one process on one port. Owns sockets, timers and the hub."""
 
-    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: Config, loop: asyncio.AbstractEventLoop, session_key: bytes | None = None
+    ) -> None:
         self.config = config
         self.loop = loop
         self.hub = Hub(loop, steady_clock())
@@ -51,6 +55,7 @@ class Gateway:
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
         self.door: Door
         self.port: int
+        self._sessions = Sessions(session_key or secrets.token_bytes(32))
         self._server: asyncio.Server
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
@@ -72,7 +77,7 @@ class Gateway:
         except OSError as error:
             raise ConfigError(_explain(error, section.host, section.port)) from None
         self.port = self._server.sockets[0].getsockname()[1]
-        self.door = Door(self.config, self.port)
+        self.door = Door(self.config, self.port, self._sessions)
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
 
     def admit(self, query: str, headers: Headers, address: str) -> Admission | Denial:
@@ -86,6 +91,16 @@ class Gateway:
                 extra={"address": address, "status": verdict.status, "reason": verdict.reason},
             )
         return verdict
+
+    def sign_in(self, headers: Headers, address: str) -> SignIn | Denial:
+        """Judge a page's request to sign in."""
+        return self.door.sign_in(headers, address, self.hub.clock())
+
+    def invite(self, pod: str, participant: str) -> str:
+        """Return a code that signs a browser in as this participant, once and soon."""
+        code = secrets.token_urlsafe(CODE_BYTES)
+        self.door.invitations.add(code, (pod, participant), self.hub.clock())
+        return code
 
     def join(self, connection: Connection, admission: Admission) -> Peer:
         """Bring an admitted connection into its pod."""
@@ -172,11 +187,14 @@ class Gateway:
 
 
 async def serve(
-    config: Config, reload: Callable[[], Config], started: Callable[[Gateway], None]
+    config: Config,
+    reload: Callable[[], Config],
+    started: Callable[[Gateway], None],
+    session_key: bytes | None = None,
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT; SIGHUP reloads."""
     loop = asyncio.get_running_loop()
-    gateway = Gateway(config, loop)
+    gateway = Gateway(config, loop, session_key)
     await gateway.listen()
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):

@@ -1,0 +1,459 @@
+// The inspector: signs in, holds the model and the line together, and draws what has changed.
+
+import { Line, checkToken, redeem } from "./net.js";
+import { ExpressionError, parse, print } from "./state/expression.js";
+import { everything, isSame } from "./state/filter.js";
+import { newId } from "./state/ids.js";
+import { readCode, readView, writeView } from "./state/link.js";
+import { Model } from "./state/model.js";
+import { amendment, approval, rejection, withdrawal } from "./state/proposals.js";
+import { Rows } from "./state/rows.js";
+import { Composer } from "./view/composer.js";
+import { askArguments, askReason, showLink, showSettings } from "./view/dialogs.js";
+import { byId, h, isTyping, setText } from "./view/dom.js";
+import { FilterBar } from "./view/filters.js";
+import { LogView, shortId } from "./view/log.js";
+import { PeopleView } from "./view/people.js";
+import { TimelineView } from "./view/timeline.js";
+import { TreeView } from "./view/tree.js";
+import { drawSpark } from "./view/spark.js";
+
+const TOKEN = "mcpp.token";
+const SETTINGS = "mcpp.settings";
+const SLOW_MS = 250; // tree, people and timeline need not follow every frame
+const ANNOUNCE_MS = 5_000;
+const SEARCH_MS = 150;
+
+class App {
+  constructor(token, view) {
+    this._view = view;
+    this.settings = { hints: false, foldConcluded: true, shortcuts: true, theme: "auto", ...loadSettings() };
+    const model = (this.model = new Model({ newId }));
+    this.rows = new Rows(model);
+    this.rows.foldConcluded = this.settings.foldConcluded;
+    const actions = {
+      fold: (node, folded) => this.fold(node, folded),
+      select: (node) => this.select(node),
+      find: (id) => this.find(id),
+      approve: (proposal) => this.approve(proposal),
+      edit: (proposal) => this.edit(proposal),
+      reject: (proposal) => this.reject(proposal),
+      withdraw: (proposal) => this.send(withdrawal(proposal)),
+    };
+    this.log = new LogView(byId("log"), model, this.rows, this.settings, actions);
+    this.tree = new TreeView(byId("tree"), model, (item) => this.select(item));
+    this.timeline = new TimelineView(byId("timeline"), model, (node) => this.select(node));
+    this.people = new PeopleView(model, actions);
+    this.filters = new FilterBar(model, (filter) => this.applyFilter(filter), () => this.rows);
+    this.line = new Line(model, token, {
+      received: (text) => this.received(text),
+      state: (name, facts) => this.showState(name, facts),
+      signedOut: (reason) => signOut(reason),
+    });
+    this.composer = new Composer(model, (draft) => this.send(draft), () => this.line.isOpen);
+    this._unseen = 0;
+    this._cleared = model.cleared;
+    this._bind();
+    this._apply(this.settings);
+  }
+
+  start() {
+    try {
+      this.model.filter = parse(this._view.filter);
+    } catch (error) {
+      if (!(error instanceof ExpressionError)) throw error;
+    }
+    this.rows.search = this._view.search.toLowerCase();
+    byId("search").value = this._view.search;
+    byId("descendants").checked = this.rows.descendants = this._view.descendants;
+    this.line.open();
+    setInterval(() => this._everySecond(), 1_000);
+    setInterval(() => this._announce(), ANNOUNCE_MS);
+  }
+
+  // --- what comes in ----------------------------------------------------------------------------
+
+  received(text) {
+    const { model } = this;
+    const refusals = model.refusals.at(-1);
+    const what = model.receive(text, Date.now());
+    if (model.refusals.at(-1) !== refusals) this._refused(model.refusals.at(-1));
+    if (what === "live") {
+      this._unseen += 1;
+      this._latest = model.log.entries.at(-1);
+    }
+    if (what === "welcome" || what === "filter") this._slow = 0;
+    if (!model.session.isReplaying) this._resolveView();
+    this.schedule();
+  }
+
+  schedule() {
+    this._frame ??= requestAnimationFrame(() => {
+      this._frame = undefined;
+      this.refresh();
+    });
+  }
+
+  refresh() {
+    if (this._cleared !== this.model.cleared) this._forgetNodes();
+    if (!this.model.session.isReplaying || this.rows.rows.length === 0) this.log.update();
+    this._showFollow();
+    const now = performance.now();
+    if (now - (this._slow ?? 0) >= SLOW_MS) {
+      this._slow = now;
+      this.refreshSlowly();
+    } else {
+      this._later ??= setTimeout(() => {
+        this._later = undefined;
+        this.schedule();
+      }, SLOW_MS);
+    }
+  }
+
+  refreshSlowly() {
+    this.tree.update();
+    this.tree.list.invalidateAll();
+    if (!byId("timeline").hidden) this.timeline.update();
+    this.people.update();
+    this.filters.update();
+    this.composer.update();
+    setText(byId("pod-name"), this.model.session.pod?.name ?? "MCPP");
+  }
+
+  showState(name, { reason } = {}) {
+    const texts = {
+      connecting: "connecting…",
+      open: `you are ${this.model.me}`,
+      waiting: "line cut, reconnecting…",
+      ended: `closed: ${reason || "replaced by a newer connection"}`,
+    };
+    const status = byId("status");
+    status.dataset.state = name;
+    setText(status, texts[name]);
+  }
+
+  // --- what a person does -----------------------------------------------------------------------
+
+  send(draft, id = newId()) {
+    const { text } = this.model.compose(draft, Date.now(), id);
+    this.line.send(text);
+    return id;
+  }
+
+  approve(proposal) {
+    const id = newId();
+    this.send(approval(proposal, id), id);
+  }
+
+  async edit(proposal) {
+    const params = await askArguments(proposal.envelope.payload.params ?? {});
+    if (params === null) return;
+    const id = newId();
+    const [request, told] = amendment(proposal, id, params);
+    this.send(request, id);
+    this.send(told);
+  }
+
+  async reject(proposal) {
+    const reason = await askReason();
+    if (reason !== null) this.send(rejection(proposal, reason));
+  }
+
+  /** Have the gateway send what a filter passes, and hide the rest at once. */
+  applyFilter(filter) {
+    const { model, line } = this;
+    if (!line.isOpen) {
+      model.useFilter(filter);
+    } else if (model.needsHistory(filter)) {
+      model.beginReload(filter);
+      line.open({ fresh: true });
+    } else {
+      this.send({ kind: "pod/filter", payload: { filter } });
+    }
+    this.schedule();
+    this._writeView(filter);
+  }
+
+  select(item) {
+    this.rows.selection = item;
+    this.timeline.selection = item === "main" ? null : item;
+    this.tree.selected = item;
+    this.composer.enter(item instanceof Object ? item : null);
+    this._slow = 0;
+    this._layOut();
+    this._showSelection();
+    if (byId("app").dataset.part === "contexts") this._show("log");
+  }
+
+  fold(node, folded) {
+    this.log.list.reset(this.rows.fold(node, folded));
+    this.log.list.invalidateAll();
+  }
+
+  /** Show an envelope in the log, whatever hides it now. */
+  find(id) {
+    const entry = this.model.log.find(id);
+    if (!entry) return;
+    for (let node = entry.node; node; node = node.parent) {
+      if (this.rows.isFolded(node)) this.fold(node, false);
+    }
+    const index = this.log.find(`${entry.seq}`);
+    if (this.rows.rows[index]?.entry === entry) this.log.list.show(index, { focus: true, center: true });
+  }
+
+  search(text) {
+    this.rows.search = text.trim().toLowerCase();
+    this._layOut();
+    this._writeView();
+  }
+
+  export() {
+    // Raw line breaks stand between a sender's tokens, never inside of a string.
+    const lines = this.rows.selected().map(({ text }) => text.replace(/[\r\n]+/g, " "));
+    const blob = new Blob([lines.map((line) => `${line}\n`).join("")], { type: "application/jsonl" });
+    const anchor = document.createElement("a");
+    anchor.href = URL.createObjectURL(blob);
+    anchor.download = `${this.model.session.pod?.name ?? "pod"}.jsonl`;
+    anchor.click();
+    setTimeout(() => URL.revokeObjectURL(anchor.href), 1_000);
+  }
+
+  // --- private ----------------------------------------------------------------------------------
+
+  _layOut() {
+    this.log.list.reset(this.rows.layOut(0));
+    this.log.list.invalidateAll();
+    this.log.list.toEnd();
+    this.schedule();
+  }
+
+  /** Select what the link names, as soon as it is there. */
+  _resolveView() {
+    const { context } = this._view;
+    if (!context) return;
+    const item = context === "main" ? "main" : this.model.tree.get(context);
+    if (!item) return;
+    this._view.context = null;
+    this.select(item);
+  }
+
+  // The history was read anew: nodes of before are none of this tree.
+  _forgetNodes() {
+    this._cleared = this.model.cleared;
+    const { selection } = this.rows;
+    if (!(selection instanceof Object)) return;
+    const again = this.model.tree.get(selection.id) ?? null;
+    this.rows.selection = this.tree.selected = this.timeline.selection = again;
+    this._showSelection();
+  }
+
+  _refused({ envelope, about }) {
+    const message = String(envelope.payload?.message ?? envelope.payload?.error);
+    if (about?.kind === "pod/filter") this.filters.refuse(message);
+    else this.composer.refused(envelope.correlation_id, `Refused: ${message}`);
+  }
+
+  _showSelection() {
+    const { selection } = this.rows;
+    const box = byId("selection");
+    box.hidden = selection === null;
+    if (selection !== null) {
+      const name = selection === "main" ? "the main context" : `${selection.type ?? "context"} ${shortId(selection.id)}`;
+      box.replaceChildren(
+        "Showing only ", h("strong", { dir: "auto" }, name), " ",
+        h("button", { class: "link", on: { click: () => this.select(null) } }, "Show everything"));
+    }
+    this._writeView();
+  }
+
+  _writeView(filter = this.model.filter) {
+    const { selection, descendants } = this.rows;
+    const fragment = writeView({
+      filter: isSame(filter, everything) ? "" : print(filter),
+      context: selection instanceof Object ? selection.id : selection,
+      descendants,
+      search: byId("search").value.trim(),
+    });
+    history.replaceState(null, "", location.pathname + fragment);
+  }
+
+  _showFollow() {
+    const { list } = this.log;
+    if (list.isAtEnd) this._seenTo = this.model.log.end;
+    const button = byId("follow");
+    const behind = this.model.log.end - (this._seenTo ?? 0);
+    button.hidden = list.isAtEnd || byId("log").hidden;
+    if (!button.hidden) setText(byId("follow-text"), behind ? `${behind.toLocaleString("en")} new` : "Latest");
+  }
+
+  _everySecond() {
+    const { messagesPerSecond, contextsPerMinute } = this.model.rates.read(Date.now());
+    const digits = messagesPerSecond < 10 ? 1 : 0;
+    setText(byId("rates-text"), `${messagesPerSecond.toFixed(digits)} msg/s · ${contextsPerMinute} contexts/min`);
+    drawSpark(byId("spark"), this.model.rates.history());
+  }
+
+  _announce() {
+    if (!this._unseen) return;
+    const { envelope } = this._latest;
+    const said = envelope?.kind === "chat" ? ` ${envelope.from}: ${String(envelope.payload?.text).slice(0, 120)}` : "";
+    setText(byId("announcer"), `${this._unseen} new envelopes.${said}`);
+    this._unseen = 0;
+  }
+
+  _bind() {
+    byId("only-open").addEventListener("change", ({ target }) => {
+      this.tree.onlyOpen = target.checked;
+      this.tree.update();
+    });
+    byId("descendants").addEventListener("change", ({ target }) => {
+      this.rows.descendants = target.checked;
+      this._layOut();
+      this._writeView();
+    });
+    let timer;
+    byId("search").addEventListener("input", ({ target }) => {
+      clearTimeout(timer);
+      timer = setTimeout(() => this.search(target.value), SEARCH_MS);
+    });
+    byId("follow").addEventListener("click", () => this.log.list.toEnd());
+    byId("log").addEventListener("scroll", () => this._showFollow(), { passive: true });
+    byId("export").addEventListener("click", () => this.export());
+    byId("copy-link").addEventListener("click", () => {
+      this._writeView();
+      showLink(location.href);
+    });
+    byId("settings-button").addEventListener("click", () => this._settings());
+    for (const button of document.querySelectorAll("[data-part]")) {
+      if (button.tagName === "BUTTON") button.addEventListener("click", () => this._show(button.dataset.part));
+    }
+    document.addEventListener("keydown", (event) => this._key(event));
+  }
+
+  _show(part) {
+    byId("app").dataset.part = part;
+    for (const button of document.querySelectorAll(".tabs [data-part]")) {
+      if (button.dataset.part === part) button.setAttribute("aria-current", "true");
+      else button.removeAttribute("aria-current");
+    }
+    byId("timeline").hidden = part !== "timeline";
+    byId("log").hidden = part === "timeline";
+    this._slow = 0;
+    this.schedule();
+    for (const { list } of [this.log, this.tree, this.timeline]) list.schedule();
+  }
+
+  _key(event) {
+    if (event.key === "Escape" && !byId("dialog").open && event.target.id !== "filter") {
+      byId("search").value = "";
+      this.rows.search = "";
+      this.select(null);
+    }
+    const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (!this.settings.shortcuts || !plain || isTyping(event) || byId("dialog").open) return;
+    const keys = {
+      "/": () => byId("search").focus(),
+      f: () => byId("filter").focus(),
+      c: () => this.composer.focus(),
+      t: () => this.tree.list.show(this.tree.list.active, { focus: true }),
+      g: () => this.log.list.show(this.log.count() - 1, { focus: true }),
+      "?": () => this._settings(),
+    };
+    if (!(event.key in keys)) return;
+    event.preventDefault();
+    keys[event.key]();
+  }
+
+  _settings() {
+    showSettings(this.settings, (name, value) => {
+      if (name === "signOut") {
+        signOut("");
+        return;
+      }
+      this.settings[name] = value;
+      localStorage.setItem(SETTINGS, JSON.stringify(this.settings));
+      this._apply(this.settings);
+      this._layOut();
+    });
+  }
+
+  _apply({ theme, foldConcluded }) {
+    document.documentElement.dataset.theme = theme;
+    this.rows.foldConcluded = foldConcluded;
+  }
+}
+
+// --- signing in -----------------------------------------------------------------------------------
+
+function loadSettings() {
+  try {
+    return JSON.parse(localStorage.getItem(SETTINGS) ?? "{}");
+  } catch {
+    return {};
+  }
+}
+
+function signOut(reason) {
+  sessionStorage.removeItem(TOKEN);
+  if (reason) sessionStorage.setItem("mcpp.reason", reason);
+  location.reload();
+}
+
+function enter(token, view) {
+  sessionStorage.setItem(TOKEN, token);
+  byId("sign-in").hidden = true;
+  byId("app").hidden = false;
+  const app = new App(token, view);
+  app.start();
+  return app;
+}
+
+function askForToken(view, problem) {
+  const complain = (text) => {
+    byId("sign-in-problem").textContent = text;
+    byId("sign-in-problem").hidden = !text;
+  };
+  complain(problem ?? "");
+  byId("sign-in").hidden = false;
+  byId("token").focus();
+  byId("sign-in-form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const token = byId("token").value.trim();
+    if (!/^[A-Za-z0-9._~-]+$/.test(token)) {
+      complain("A token has letters, digits and . _ ~ - only.");
+      return;
+    }
+    const verdict = await checkToken(token);
+    if (verdict === "good") {
+      byId("token").value = "";
+      enter(token, view);
+    } else {
+      complain(verdict === "refused" ? "The gateway does not know this token." : "The gateway does not answer.");
+    }
+  });
+}
+
+async function main() {
+  document.documentElement.dataset.theme = loadSettings().theme ?? "auto";
+  const code = readCode(location.hash);
+  if (code) {
+    // Before anything else: a code must not stay in the address bar or the history.
+    history.replaceState(null, "", location.pathname);
+    const token = await redeem(code).catch(() => null);
+    if (token) {
+      enter(token, readView(""));
+      return;
+    }
+  }
+  const view = readView(location.hash);
+  const kept = sessionStorage.getItem(TOKEN);
+  if (kept) {
+    enter(kept, view);
+    return;
+  }
+  const reason = sessionStorage.getItem("mcpp.reason");
+  sessionStorage.removeItem("mcpp.reason");
+  askForToken(view, code ? "This link was used before, or is older than two minutes." : reason);
+}
+
+main();

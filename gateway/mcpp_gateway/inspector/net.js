@@ -1,0 +1,101 @@
+// The line to the gateway: opens it, opens it again, and never loses what came over it.
+
+const SUBPROTOCOL = "mcpp.v0.1";
+
+export class Line {
+  /** `events` has received(text), state(name, facts) and signedOut(reason). */
+  constructor(model, token, events) {
+    this._model = model;
+    this._token = token;
+    this._events = events;
+    this._socket = null;
+    this._timer = null;
+    this._resend = false;
+  }
+
+  get isOpen() {
+    return this._socket?.readyState === WebSocket.OPEN;
+  }
+
+  open({ fresh = false } = {}) {
+    clearTimeout(this._timer);
+    const query = this._model.session.query(this._model.filter, { fresh });
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const url = `${scheme}://${location.host}/ws?${query}`;
+    const socket = new WebSocket(url, [SUBPROTOCOL, `mcpp.bearer.${this._token}`]);
+    const before = this._socket;
+    this._socket = socket;
+    let welcomed = false;
+    socket.addEventListener("message", ({ data }) => {
+      if (this._socket !== socket) return;
+      this._events.received(data);
+      if (!welcomed) {
+        welcomed = true;
+        this._events.state("open");
+        // The pod still knows us by the newer line: the older one may go, and nobody hears of it.
+        before?.close();
+      }
+      this._repeat();
+    });
+    socket.addEventListener("close", ({ code, reason }) => {
+      before?.close();
+      if (this._socket === socket) this._closed(code, reason, welcomed);
+    });
+    this._resend = true;
+    if (!before) this._events.state("connecting");
+  }
+
+  send(text) {
+    if (this.isOpen) this._socket.send(text);
+  }
+
+  close() {
+    clearTimeout(this._timer);
+    const socket = this._socket;
+    this._socket = null;
+    socket?.close();
+  }
+
+  // Once the history is here, what is still unconfirmed has not arrived.
+  _repeat() {
+    if (!this._resend || this._model.session.isReplaying) return;
+    this._resend = false;
+    for (const text of this._model.unconfirmed()) this.send(text);
+  }
+
+  async _closed(code, reason, welcomed) {
+    this._socket = null;
+    const { retry, delay } = this._model.session.closed(code);
+    if (!retry) {
+      this._events.state("ended", { reason });
+      return;
+    }
+    this._events.state("waiting");
+    // A socket does not say why it was refused; the page behind it does.
+    if (!welcomed && (await checkToken(this._token)) === "refused") {
+      this._events.signedOut("The gateway no longer knows this token.");
+      return;
+    }
+    this._timer = setTimeout(() => this.open({ fresh: this._model.isReloading }), delay);
+  }
+}
+
+/** Exchange a one-time code for a session token; null if it is not good any more. */
+export async function redeem(code) {
+  const response = await fetch("/session", { headers: { "MCPP-Code": code }, cache: "no-store" });
+  return response.ok ? (await response.json()).token : null;
+}
+
+/** Tell whether a token is "good", "refused", or whether nobody "away" could be asked. */
+export async function checkToken(token) {
+  try {
+    const response = await fetch("/session", {
+      headers: { Authorization: `Bearer ${token}` },
+      cache: "no-store",
+    });
+    if (response.ok) return "good";
+    return response.status === 401 || response.status === 429 ? "refused" : "away";
+  } catch {
+    return "away";
+  }
+}

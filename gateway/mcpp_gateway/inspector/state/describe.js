@@ -1,0 +1,97 @@
+// How an envelope reads, by its kind: a tone for its looks, a headline, and text. No markup.
+
+import { isObject, parseKind } from "./kinds.js";
+import { blocksOf, visibleText } from "./summaries.js";
+import { readResult } from "./transient.js";
+
+const MAX_CHARS = 4_000; // more is a click away
+
+/** Return {tone, label, text?, json?, note?}: `text` is prose, `json` a value to print. */
+export function describe(envelope) {
+  const { family, method, name } = parseKind(envelope.kind);
+  const payload = isObject(envelope.payload) ? envelope.payload : {};
+  switch (family) {
+    case "chat":
+      return { tone: "chat", label: "chat", ...prose(payload.text, envelope.payload) };
+    case "reflection":
+      return { tone: "thought", label: "thinks", ...prose(payload.thought, envelope.payload) };
+    case "conclusion":
+      return {
+        tone: "conclusion",
+        label: "concludes",
+        ...prose(conclusionText(envelope.payload), envelope.payload),
+      };
+    case "mcp/request":
+      return call("call", name ? "calls" : method ?? "asks", name, argumentsOf(payload, name));
+    case "mcp/proposal":
+      return call("proposal", name ? "proposes" : `proposes ${method ?? ""}`, name, argumentsOf(payload, name));
+    case "mcp/response":
+      return response(payload, method, name);
+    case "mcp/notification":
+      return { tone: "system", label: method ?? "notifies", json: payload.params };
+    case "mcp/reject":
+      return { tone: "reject", label: "rejects", ...prose([payload.reason, payload.text].filter(isText).join(": ")) };
+    case "mcp/withdraw":
+      return { tone: "system", label: "withdraws", ...prose(payload.reason ?? "") };
+    case "system/presence":
+      return presence(payload);
+    case "system/context":
+      return expiry(payload);
+    case "system/error":
+      return { tone: "error", label: "refused", code: text(payload.error), ...prose(payload.message) };
+    default:
+      return { tone: "other", label: envelope.kind, json: envelope.payload };
+  }
+}
+
+/** Return a context's conclusion as one text. */
+export function conclusionText(payload) {
+  if (!isObject(payload)) return text(payload);
+  return text(payload.decision ?? payload.text ?? payload);
+}
+
+export const clip = (value, limit = MAX_CHARS) =>
+  value.length > limit ? `${value.slice(0, limit)}…` : value;
+
+const isText = (value) => typeof value === "string";
+
+const text = (value) => (isText(value) ? value : value === undefined ? "" : JSON.stringify(value));
+
+function prose(value, otherwise) {
+  return isText(value) ? { text: value } : { json: value ?? otherwise };
+}
+
+function call(tone, label, name, json) {
+  return { tone, label, name, json };
+}
+
+function argumentsOf(payload, name) {
+  const params = isObject(payload.params) ? payload.params : undefined;
+  return name !== undefined && params && "arguments" in params ? params.arguments : params;
+}
+
+function response(payload, method, name) {
+  if (method !== "tools/call") {
+    const failed = isObject(payload.error);
+    const tone = failed ? "error" : "result";
+    return { tone, label: `answers ${method ?? ""}`, json: failed ? payload.error : payload.result };
+  }
+  const result = readResult(payload);
+  const images = blocksOf(result).filter((block) => block.type === "image").length;
+  const note = images ? `${images} image${images > 1 ? "s" : ""}, not shown` : undefined;
+  const tone = result.isError ? "error" : "result";
+  const label = result.isError ? "failed" : "returns";
+  return { tone, label, name, text: visibleText(result), note };
+}
+
+function presence({ event, participant }) {
+  const who = isObject(participant) ? text(participant.id) : "somebody";
+  return { tone: "system", label: event === "join" ? "joined" : "left", who };
+}
+
+function expiry({ context, messages, participants }) {
+  const id = isObject(context) ? text(context.id) : "";
+  const type = isObject(context) && context.type ? text(context.type) : "context";
+  const by = Array.isArray(participants) ? participants.map(text).join(", ") : "";
+  return { tone: "system", label: "expired", who: `${type} ${id}`, text: `${messages} messages by ${by}` };
+}

@@ -1,0 +1,64 @@
+// JSON as it came, only laid out: numbers and keys keep the sender's own characters.
+
+// Characters that would reorder or hide what stands beside them are written as escapes.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+export function reveal(text) {
+  return text.replace(HIDDEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** Indent a JSON text without reading its values. */
+export function indent(text) {
+  const out = [];
+  let depth = 0;
+  let i = 0;
+  const line = () => out.push("\n", "  ".repeat(depth));
+  while (i < text.length) {
+    const character = text[i];
+    if (character === '"') {
+      const start = i;
+      i += 1;
+      while (i < text.length && text[i] !== '"') i += text[i] === "\\" ? 2 : 1;
+      out.push(text.slice(start, i + 1));
+    } else if (character === "{" || character === "[") {
+      const close = character === "{" ? "}" : "]";
+      const empty = new RegExp(`^\\s*\\${close}`).exec(text.slice(i + 1, i + 64));
+      if (empty) {
+        out.push(character, close);
+        i += empty[0].length;
+      } else {
+        out.push(character);
+        depth += 1;
+        line();
+      }
+    } else if (character === "}" || character === "]") {
+      depth -= 1;
+      line();
+      out.push(character);
+    } else if (character === ",") {
+      out.push(character);
+      line();
+    } else if (character === ":") {
+      out.push(": ");
+    } else if (!/\s/.test(character)) {
+      out.push(character);
+    }
+    i += 1;
+  }
+  return reveal(out.join(""));
+}
+
+/** Return a value in one line if it is short, else indented. */
+export function show(value) {
+  const short = JSON.stringify(value, null, 1)?.replace(/\n\s*/g, " ") ?? "";
+  return reveal(short.length <= 96 ? short : JSON.stringify(value, null, 2));
+}
+
+/** Return a value in which the order of keys makes no difference, to compare it. */
+export function canonical(value) {
+  if (Array.isArray(value)) return ["list", ...value.map(canonical)];
+  if (typeof value !== "object" || value === null) return value;
+  return Object.keys(value)
+    .sort()
+    .map((name) => [name, canonical(value[name])]);
+}

@@ -1,0 +1,28 @@
+// Kinds read apart: `mcp/request:tools/call:read_file` is a family, a method and a name.
+
+export const GATEWAY = "system:gateway";
+
+export function parseKind(kind) {
+  const [family, ...rest] = kind.split(":");
+  return { family, method: rest[0], name: rest.length > 1 ? rest.slice(1).join(":") : undefined };
+}
+
+// Sent to one participant alone, outside of the log: nobody resumes from these.
+const DIRECT = new Set(["system/welcome", "system/error", "system/filter"]);
+
+export const isDirect = (envelope) => DIRECT.has(envelope.kind) && envelope.from === GATEWAY;
+
+export const isObject = (value) =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** Return the envelope in a text, or null where a text is not one: nothing is shown then. */
+export function readEnvelope(text) {
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    return null;
+  }
+  const texts = ["id", "from", "kind", "ts"];
+  return isObject(value) && texts.every((name) => typeof value[name] === "string") ? value : null;
+}

@@ -1,0 +1,29 @@
+// A view in the address: filter, selection and search. Never a token, and never a code for long.
+
+const CODE = /^[A-Za-z0-9_-]{22}$/;
+
+/** Return the one-time code in a fragment, or null. */
+export function readCode(fragment) {
+  const text = fragment.replace(/^#/, "");
+  return CODE.test(text) ? text : null;
+}
+
+export function writeView({ filter, context, descendants, search }) {
+  const query = new URLSearchParams();
+  if (filter) query.set("filter", filter);
+  if (context) query.set("context", context);
+  if (context && context !== "main" && !descendants) query.set("only", "1");
+  if (search) query.set("search", search);
+  const text = query.toString();
+  return text && `#${text}`;
+}
+
+export function readView(fragment) {
+  const query = new URLSearchParams(fragment.replace(/^#/, ""));
+  return {
+    filter: query.get("filter") ?? "",
+    context: query.get("context"),
+    descendants: query.get("only") !== "1",
+    search: query.get("search") ?? "",
+  };
+}

@@ -1,0 +1,58 @@
+// The log as this page has received it: envelopes in the pod's order, and marks where it breaks.
+//
+// Entries are numbered for good (`seq`). The oldest go once there are too many, in large steps.
+
+export class Log {
+  constructor({ maxEntries = 100_000, maxChars = 256 * 1024 * 1024 } = {}) {
+    this.entries = [];
+    this.first = 0; // the seq of entries[0]
+    this.dropped = 0;
+    this._maxEntries = maxEntries;
+    this._maxChars = maxChars;
+    this._chars = 0;
+    this._byId = new Map();
+  }
+
+  get end() {
+    return this.first + this.entries.length;
+  }
+
+  at(seq) {
+    return this.entries[seq - this.first];
+  }
+
+  find(id) {
+    return this._byId.get(id);
+  }
+
+  /** Add an envelope and return its entry, or null if it is here already. */
+  add(envelope, text, facts = {}) {
+    if (this._byId.has(envelope.id)) return null;
+    const entry = { seq: this.end, envelope, text, ...facts };
+    this._byId.set(envelope.id, entry);
+    this._chars += text.length;
+    this.entries.push(entry);
+    return entry;
+  }
+
+  /** Add a line that is no envelope: here the log was cut, lost or filtered differently. */
+  mark(mark, message) {
+    const entry = { seq: this.end, mark, message };
+    this.entries.push(entry);
+    return entry;
+  }
+
+  /** Let the oldest tenth go if there is too much; tell whether any went. */
+  trim() {
+    if (this.entries.length <= this._maxEntries && this._chars <= this._maxChars) return false;
+    const gone = this.entries.splice(0, Math.max(1, Math.ceil(this.entries.length / 10)));
+    this.first += gone.length;
+    this.dropped += gone.length;
+    for (const entry of gone) {
+      if (!entry.envelope) continue;
+      this._byId.delete(entry.envelope.id);
+      this._chars -= entry.text.length;
+    }
+    return true;
+  }
+}

@@ -1,0 +1,239 @@
+// All that the page knows of its pod: frames in, facts out. No DOM, no socket, no clock.
+
+import { compile, everything, isSame } from "./filter.js";
+import { GATEWAY, isObject, readEnvelope } from "./kinds.js";
+import { Log } from "./log.js";
+import { Proposals } from "./proposals.js";
+import { Rates } from "./rates.js";
+import { Session, isWelcome } from "./session.js";
+import { Tracker } from "./transient.js";
+import { ContextTree } from "./tree.js";
+
+const MAX_REFUSALS = 200;
+
+export class Model {
+  constructor({ newId, limits } = {}) {
+    this.session = new Session();
+    this.rates = new Rates();
+    this.roster = new Map(); // id → {id, capabilities, present}
+    this.refusals = [];
+    this.filter = everything;
+    this.pending = new Map(); // what we sent and nobody has confirmed, by id
+    this.changed = new Set(); // seqs of entries that look different now; whoever draws clears it
+    this.concluded = []; // contexts that have come to their conclusion since; likewise
+    this.rebuilt = 0; // counts how often entries were replaced, so that views begin anew
+    this.cleared = 0; // counts how often contexts were: a node of before is none of now
+    this._newId = newId;
+    this._limits = limits;
+    this._generation = 0;
+    this._loadedUnder = []; // the filters under which the loaded entries came
+    this._reload = null; // while the history comes anew: the entries so far
+    this._clear();
+  }
+
+  get me() {
+    return this.session.you?.id ?? null;
+  }
+
+  /** Take one frame; return what kind of thing it was. */
+  receive(text, now) {
+    const envelope = readEnvelope(text);
+    if (!envelope) return "unreadable";
+    if (isWelcome(envelope)) {
+      this._welcome(envelope.payload);
+      return "welcome";
+    }
+    const place = this.session.classify(envelope);
+    if (envelope.kind === "system/filter" && envelope.from === GATEWAY) {
+      this.pending.delete(envelope.correlation_id);
+      this._setGeneration(envelope.payload.filter);
+      return "filter";
+    }
+    if (envelope.kind === "system/error" && place === "direct") this._refused(envelope);
+    if (this._reload) {
+      this._reload.arrived.push({ envelope, text, place });
+      if (!this.session.isReplaying) this._finishReload();
+    } else {
+      this._add(envelope, text, place, now);
+    }
+    return place;
+  }
+
+  /** Return an envelope to send. It counts as sent once it comes back. */
+  compose({ kind, payload, to, context, correlation_id }, now, id = this._newId()) {
+    const envelope = { protocol: "mcpp/v0.1", id, ts: new Date(now).toISOString(), from: this.me };
+    if (to?.length) envelope.to = to;
+    envelope.kind = kind;
+    if (correlation_id) envelope.correlation_id = correlation_id;
+    if (context) envelope.context = context;
+    envelope.payload = payload ?? {};
+    const text = JSON.stringify(envelope);
+    this.pending.set(id, { envelope, text });
+    return { id, text };
+  }
+
+  /** Return what has to be sent again on a new connection: the pod knows a repetition by its id. */
+  unconfirmed() {
+    for (const [id, { envelope }] of this.pending) {
+      if (envelope.kind.startsWith("pod/")) this.pending.delete(id); // it is in the query now
+    }
+    return [...this.pending.values()].map(({ text }) => text);
+  }
+
+  /** Tell whether a filter needs the history anew: something of it was never sent to us. */
+  needsHistory(filter) {
+    return this._loadedUnder.some((past) => !isSame(past, everything) && !isSame(past, filter));
+  }
+
+  /** Make the next welcome begin a new reading of the history, under this filter. */
+  beginReload(filter) {
+    this.filter = filter;
+    this._reload = { arrived: null };
+  }
+
+  get isReloading() {
+    return this._reload !== null;
+  }
+
+  /** Use a filter without the gateway: it will be told with the next connection. */
+  useFilter(filter) {
+    this._setGeneration(filter);
+  }
+
+  /** Tell whether an entry passes the filter: what came under it was judged by the gateway. */
+  passes(entry, test = compile(this.filter)) {
+    if (entry.mark || entry.generation === this._generation) return true;
+    const { envelope } = entry;
+    return (
+      envelope.from === GATEWAY ||
+      envelope.from === this.me ||
+      (envelope.to?.includes(this.me) ?? false) ||
+      test(envelope, entry.lineage)
+    );
+  }
+
+  // --- private ---------------------------------------------------------------------------------
+
+  _clear() {
+    this.log = new Log(this._limits);
+    this.tree = new ContextTree();
+    this.tracker = new Tracker();
+    this.proposals = new Proposals();
+    this.types = new Set();
+    this.kinds = new Set();
+    this.rebuilt += 1;
+    this.cleared += 1;
+  }
+
+  _welcome(payload) {
+    const { isFirst, restarted, gap } = this.session.welcome(payload);
+    this._setRoster(payload);
+    if (this._reload) {
+      this._setGeneration(this.filter);
+      this._loadedUnder = [this.filter];
+      this._reload.arrived = [];
+      this._reload.contexts = payload.contexts;
+      if (!this.session.isReplaying) this._finishReload();
+      return;
+    }
+    if (isFirst) this._setGeneration(this.filter);
+    if (restarted) {
+      this.tree.expireAll();
+      this._mark("restart", "The gateway was restarted: its log begins anew here.");
+    } else if (gap) {
+      this._mark("gap", "The line was cut for too long: some envelopes are missing here.");
+    }
+    // The gateway names the latest first.
+    for (const info of [...(payload.contexts ?? [])].reverse()) this.tree.seed(info);
+  }
+
+  _setRoster(payload) {
+    for (const participant of this.roster.values()) participant.present = false;
+    for (const info of payload.participants ?? []) this._arrive(info);
+    this._arrive(payload.you);
+  }
+
+  _arrive(info) {
+    if (!isObject(info) || typeof info.id !== "string") return;
+    this.roster.set(info.id, { id: info.id, capabilities: info.capabilities ?? [], present: true });
+  }
+
+  _setGeneration(filter) {
+    this.filter = filter;
+    this._generation += 1;
+    if (!this._loadedUnder.some((past) => isSame(past, filter))) this._loadedUnder.push(filter);
+    this.rebuilt += 1;
+  }
+
+  _refused(envelope) {
+    const about = this.pending.get(envelope.correlation_id)?.envelope;
+    this.pending.delete(envelope.correlation_id);
+    this.refusals.push({ envelope, about });
+    if (this.refusals.length > MAX_REFUSALS) this.refusals.shift();
+  }
+
+  _mark(kind, message) {
+    this.log.mark(kind, message);
+  }
+
+  _add(envelope, text, place, now) {
+    const isNewContext = isObject(envelope.context) && !this.tree.get(envelope.context.id)?.count;
+    const facts = { generation: this._generation, direct: place === "direct" };
+    const entry = this.log.add(envelope, text, facts);
+    this.pending.delete(envelope.id);
+    if (!entry) return;
+    this._learn(entry);
+    if (place === "live") {
+      this.rates.note(now, { context: isNewContext });
+      if (envelope.kind === "system/presence" && envelope.from === GATEWAY) this._presence(envelope);
+    }
+    if (this.log.trim()) this.rebuilt += 1;
+  }
+
+  /** Let everything that is made from the log learn of an entry, in the log's order. */
+  _learn(entry) {
+    const { envelope } = entry;
+    if (entry.direct) {
+      entry.node = null;
+      entry.lineage = null;
+      return;
+    }
+    entry.node = this.tree.add(envelope, entry.seq);
+    entry.lineage = this.tree.lineage(entry.node);
+    if (entry.node?.conclusion === envelope) this.concluded.push(entry.node);
+    this.kinds.add(envelope.kind);
+    if (entry.node?.type) this.types.add(entry.node.type);
+    const changed = [...this.tracker.add(envelope), this.proposals.add(envelope)];
+    for (const id of changed) {
+      const other = id && this.log.find(id);
+      if (other) this.changed.add(other.seq);
+    }
+  }
+
+  _presence({ payload }) {
+    const info = payload?.participant;
+    if (!isObject(info)) return;
+    if (payload.event === "join") this._arrive(info);
+    else if (this.roster.has(info.id)) this.roster.get(info.id).present = false;
+  }
+
+  /** Put what came anew behind what is older than it, and learn all of it again. */
+  _finishReload() {
+    const { arrived, contexts } = this._reload;
+    this._reload = null;
+    const old = this.log;
+    const known = arrived.map(({ envelope }) => old.find(envelope.id)).find(Boolean);
+    const kept = known ? old.entries.slice(0, known.seq - old.first) : [];
+    this._clear();
+    for (const entry of kept) {
+      const again = entry.mark
+        ? this.log.mark(entry.mark, entry.message)
+        : this.log.add(entry.envelope, entry.text, entry);
+      again.seq = this.log.end - 1;
+      if (again.envelope) this._learn(again);
+    }
+    for (const { envelope, text, place } of arrived) this._add(envelope, text, place, 0);
+    for (const info of [...(contexts ?? [])].reverse()) this.tree.seed(info);
+    this.changed.clear();
+  }
+}

@@ -1,0 +1,107 @@
+// Proposals: what was asked for, by whom, and what became of it (P-20, P-21).
+
+import { canonical } from "./json.js";
+import { isObject, parseKind } from "./kinds.js";
+
+export class Proposals {
+  constructor() {
+    this._all = new Map();
+  }
+
+  get(id) {
+    return this._all.get(id);
+  }
+
+  get open() {
+    return [...this._all.values()].filter((proposal) => proposal.state === "open");
+  }
+
+  /** Learn from the next envelope; return the id of the proposal that it changed, if one. */
+  add(envelope) {
+    const { family } = parseKind(envelope.kind);
+    if (family === "mcp/proposal") {
+      if (!isObject(envelope.payload)) return undefined;
+      this._all.set(envelope.id, { envelope, state: "open", by: undefined, rejections: [] });
+      return envelope.id;
+    }
+    const proposal = this._all.get(envelope.correlation_id);
+    if (!proposal) return undefined;
+    const isOpen = proposal.state === "open";
+    if (isOpen && fulfils(envelope, proposal.envelope)) {
+      proposal.state = "fulfilled";
+      proposal.by = envelope.from;
+    } else if (family === "mcp/withdraw" && isOpen && envelope.from === proposal.envelope.from) {
+      proposal.state = "withdrawn";
+    } else if (family === "mcp/reject") {
+      proposal.rejections.push({ from: envelope.from, reason: reasonOf(envelope.payload) });
+    } else {
+      return undefined;
+    }
+    return proposal.envelope.id;
+  }
+}
+
+// P-20: the same participant, the same method and the same params.
+function fulfils(request, proposal) {
+  const [made, asked] = [parseKind(request.kind), parseKind(proposal.kind)];
+  const isSame = (one, other) => JSON.stringify(canonical(one)) === JSON.stringify(canonical(other));
+  return (
+    made.family === "mcp/request" &&
+    made.method === asked.method &&
+    made.name === asked.name &&
+    isSame(request.to ?? null, proposal.to ?? null) &&
+    isObject(request.payload) &&
+    isSame(bare(request.payload.params), bare(proposal.payload.params))
+  );
+}
+
+function bare(params) {
+  const { _meta, ...rest } = isObject(params) ? params : {};
+  return rest;
+}
+
+function reasonOf(payload) {
+  if (!isObject(payload)) return "";
+  return [payload.reason, payload.text].filter((part) => typeof part === "string").join(": ");
+}
+
+/** Return the request that fulfils a proposal. */
+export function approval({ envelope }, id) {
+  return { ...request(envelope, id, envelope.payload.params ?? {}), correlation_id: envelope.id };
+}
+
+/**
+ * Return what a person sends who wants it done otherwise. A changed request fulfils nothing (P-20):
+ * it is made in the person's own name, and the proposer is told why theirs will not be.
+ */
+export function amendment(proposal, id, params) {
+  const told = rejection(proposal, "edited", `asked for with other arguments in ${id}`);
+  return [request(proposal.envelope, id, params), told];
+}
+
+export function rejection({ envelope }, reason, text) {
+  return {
+    kind: "mcp/reject",
+    payload: text === undefined ? { reason } : { reason, text },
+    to: [envelope.from],
+    correlation_id: envelope.id,
+    context: inside(envelope),
+  };
+}
+
+export function withdrawal({ envelope }) {
+  const { to } = envelope;
+  return { kind: "mcp/withdraw", payload: {}, to, correlation_id: envelope.id, context: inside(envelope) };
+}
+
+function request(proposal, id, params) {
+  const { method, name } = parseKind(proposal.kind);
+  return {
+    kind: ["mcp/request", method, name].filter((part) => part !== undefined).join(":"),
+    payload: { jsonrpc: "2.0", id, method, params },
+    to: proposal.to,
+    context: inside(proposal),
+  };
+}
+
+const inside = (envelope) => envelope.context && { id: envelope.context.id };

@@ -1,0 +1,42 @@
+// How much happens: counts a second over the last minute, of messages and of new contexts.
+
+const SECONDS = 60;
+
+export class Rates {
+  constructor() {
+    this._second = 0;
+    this._messages = new Array(SECONDS).fill(0);
+    this._contexts = new Array(SECONDS).fill(0);
+  }
+
+  note(now, { context = false } = {}) {
+    this._advance(now);
+    this._messages[this._second % SECONDS] += 1;
+    if (context) this._contexts[this._second % SECONDS] += 1;
+  }
+
+  /** Return messages a second (of the last five whole ones) and contexts a minute, as of now. */
+  read(now) {
+    this._advance(now);
+    const recent = this.history().slice(-6, -1);
+    const sum = (counts) => counts.reduce((total, count) => total + count, 0);
+    return { messagesPerSecond: sum(recent) / recent.length, contextsPerMinute: sum(this._contexts) };
+  }
+
+  /** Return the messages of each second of the last minute, the present one last. */
+  history() {
+    const from = (this._second + 1) % SECONDS;
+    return [...this._messages.slice(from), ...this._messages.slice(0, from)];
+  }
+
+  _advance(now) {
+    const second = Math.floor(now / 1000);
+    const steps = Math.min(SECONDS, second - this._second);
+    for (let i = 0; i < steps; i += 1) {
+      const slot = (second - i) % SECONDS;
+      this._messages[slot] = 0;
+      this._contexts[slot] = 0;
+    }
+    if (steps > 0) this._second = second;
+  }
+}

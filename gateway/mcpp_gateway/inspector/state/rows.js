@@ -1,0 +1,119 @@
+// What the log shows: its entries after filter, selection, search and folding, as rows.
+//
+// Rows follow the log: an arrival adds one at the end. When a context folds, only what came since
+// its beginning is laid out again.
+
+import { compile } from "./filter.js";
+
+export class Rows {
+  constructor(model) {
+    this.model = model;
+    this.rows = []; // {entry} or {entry, fold: node}: a folded context stands at its first envelope
+    this.selection = null; // a ContextNode, "main", or null for all
+    this.descendants = true;
+    this.foldConcluded = true;
+    this.search = "";
+    this._folds = new Map(); // node → true or false, where a person has said so
+    this._foldRows = new Map();
+    this._next = 0;
+    this._rebuilt = -1;
+  }
+
+  /** Bring the rows up to date; return the index from which on they are new. */
+  update() {
+    if (this._rebuilt !== this.model.rebuilt) {
+      this._rebuilt = this.model.rebuilt;
+      this._test = compile(this.model.filter);
+      this.model.concluded.length = 0;
+      return this.layOut(0);
+    }
+    // What concluded since may fold now, and its rows stand further up.
+    const folding = this.model.concluded.splice(0).filter((node) => this.isFolded(node));
+    const seq = Math.min(this._next, ...folding.map((node) => this._beginning(node)));
+    return seq < this._next ? this.layOut(seq) : this._append(this.rows.length);
+  }
+
+  /** Lay out anew from an entry on; return the index of the first row that is new. */
+  layOut(seq) {
+    let index = this.rows.length;
+    while (index > 0 && this.rows[index - 1].entry.seq >= seq) index -= 1;
+    this.rows.length = index;
+    for (const [node, at] of this._foldRows) if (at >= index) this._foldRows.delete(node);
+    this._next = seq;
+    return this._append(index);
+  }
+
+  isFolded(node) {
+    return this._folds.get(node) ?? (this.foldConcluded && node.state === "concluded");
+  }
+
+  /** Fold or unfold a context; return the index of the first row that is new. */
+  fold(node, folded) {
+    this._folds.set(node, folded);
+    return this.layOut(this._beginning(node));
+  }
+
+  foldAll(folded) {
+    this._folds.clear();
+    for (const node of this.model.tree) this._folds.set(node, folded);
+    return this.layOut(0);
+  }
+
+  /** Return the entries of the selection, folded or not, in their order. */
+  selected() {
+    const { log } = this.model;
+    return log.entries.filter((entry) => entry.envelope && this._isWanted(entry));
+  }
+
+  // Return where a context begins in the log, or one below it if that was first.
+  _beginning(node) {
+    let first = node.firstSeq < 0 ? Infinity : node.firstSeq;
+    for (const child of node.children) first = Math.min(first, this._beginning(child));
+    return first;
+  }
+
+  _append(from) {
+    const { log } = this.model;
+    this._next = Math.max(this._next, log.first);
+    for (; this._next < log.end; this._next += 1) {
+      const entry = log.at(this._next);
+      this._place(entry, entry.node ?? null);
+    }
+    return from;
+  }
+
+  _place(entry, node) {
+    if (!this._isWanted(entry)) return;
+    const folded = this.search ? null : this._outermostFold(node);
+    if (!folded) {
+      this.rows.push({ entry });
+    } else if (this._foldRows.has(folded)) {
+      this.model.changed.add(this.rows[this._foldRows.get(folded)].entry.seq);
+    } else {
+      this._foldRows.set(folded, this.rows.length);
+      this.rows.push({ entry, fold: folded });
+    }
+  }
+
+  _isWanted(entry) {
+    if (entry.mark) return !this.search;
+    const { selection } = this;
+    const node = entry.node ?? null;
+    if (selection === "main") {
+      if (node) return false;
+    } else if (selection && !(this.descendants ? node?.isWithin(selection) : node === selection)) {
+      return false;
+    }
+    if (!this.model.passes(entry, this._test)) return false;
+    return !this.search || entry.text.toLowerCase().includes(this.search);
+  }
+
+  // The selected context itself is what one wants to read: only what lies below it folds.
+  _outermostFold(node) {
+    let found = null;
+    for (let above = node; above && above !== this.selection; above = above.parent) {
+      if (this.isFolded(above)) found = above;
+    }
+    return found;
+  }
+}

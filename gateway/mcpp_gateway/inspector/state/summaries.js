@@ -1,0 +1,117 @@
+// One line that stands for a tool's result, as mcpp/transient/summaries.py writes it.
+
+import { isObject } from "./kinds.js";
+
+const GENERIC = new Set(["records", "items", "results", "data", "rows", "entries", "result"]);
+const ID_KEYS = ["id", "ID", "_id", "uuid", "key", "name", "title"];
+const PAGE_KEYS = ["page", "page_number", "pageNumber", "current_page", "currentPage"];
+const PAGES_KEYS = ["pages", "total_pages", "totalPages", "page_count", "pageCount"];
+const SHOWN_IDS = 3;
+
+/** Return the text on one line and no longer than `limit` characters. */
+export function cut(text, limit = 240) {
+  const line = text.split(/\s+/u).filter(Boolean).join(" ");
+  const characters = [...line];
+  return characters.length <= limit
+    ? line
+    : `${characters.slice(0, limit - 1).join("").trimEnd()}…`;
+}
+
+/** Whether another language would take a JSON value for true: an empty list is not. */
+export function isTruthy(value) {
+  if (Array.isArray(value)) return value.length > 0;
+  return isObject(value) ? Object.keys(value).length > 0 : Boolean(value);
+}
+
+export function summarize(result) {
+  const found = findRecords(result);
+  if (!found) return sizeOf(result);
+  const { name, records, around } = found;
+  let what = GENERIC.has(name) ? "records" : name;
+  if (records.length === 1 && what.endsWith("records")) what = what.slice(0, -1);
+  const facts = [page(around), ids(records)].filter(Boolean);
+  const more = facts.length ? ` (${facts.join(", ")})` : "";
+  return cut(`${records.length.toLocaleString("en")} ${what}${more}`);
+}
+
+/** Return all text of a result that a reader would see. */
+export function visibleText(result) {
+  const parts = blocksOf(result)
+    .map((block) => block.text)
+    .filter((text) => typeof text === "string");
+  const structured = result.structuredContent;
+  if (!parts.length && structured !== undefined && structured !== null) {
+    parts.push(JSON.stringify(structured));
+  }
+  return parts.join("\n");
+}
+
+export function blocksOf(result) {
+  return Array.isArray(result.content) ? result.content.filter(isObject) : [];
+}
+
+function findRecords(result) {
+  let value = result.structuredContent;
+  if (value === undefined || value === null) value = onlyJson(result);
+  if (Array.isArray(value)) return { name: "records", records: value, around: {} };
+  if (!isObject(value)) return null;
+  let best = null;
+  for (const [name, list] of Object.entries(value)) {
+    if (!Array.isArray(list)) continue;
+    const generic = Number(GENERIC.has(name));
+    const longer = best && (list.length - best.records.length || generic - best.generic);
+    if (!best || longer > 0) best = { name, records: list, around: value, generic };
+  }
+  return best;
+}
+
+function onlyJson(result) {
+  const blocks = blocksOf(result);
+  const text = blocks.length === 1 ? blocks[0].text : undefined;
+  if (typeof text !== "string" || !/^[[{]/.test(text)) return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+function sizeOf(result) {
+  const text = visibleText(result);
+  const images = blocksOf(result).filter((block) => block.type === "image").length;
+  const parts = [];
+  if (text) parts.push(`${[...text].length.toLocaleString("en")} characters of text`);
+  if (images) parts.push(`${images} image${images > 1 ? "s" : ""}`);
+  const line = text.trim().split(/\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]/u)[0];
+  return cut((parts.join(", ") || "nothing") + (line ? `: ${cut(line, 60)}` : ""));
+}
+
+function page(around) {
+  const places = isObject(around.pagination) ? [around, around.pagination] : [around];
+  const at = firstInteger(places, PAGE_KEYS);
+  const of = firstInteger(places, PAGES_KEYS);
+  if (at === null) return "";
+  return of === null ? `page ${at}` : `page ${at}/${of}`;
+}
+
+function firstInteger(places, keys) {
+  for (const place of places) {
+    for (const name of keys) if (Number.isInteger(place[name])) return place[name];
+  }
+  return null;
+}
+
+function ids(records) {
+  for (const name of ID_KEYS) {
+    const shown = records
+      .slice(0, SHOWN_IDS)
+      .filter(isObject)
+      .map((record) => record[name]);
+    const good = (value) => typeof value === "string" || Number.isInteger(value);
+    if (shown.length && shown.every(good)) {
+      const more = records.length > SHOWN_IDS ? "…" : "";
+      return `IDs: ${shown.map((value) => cut(String(value), 40)).join(", ")}${more}`;
+    }
+  }
+  return "";
+}

@@ -1,0 +1,62 @@
+// Elements made from texts. What a participant says becomes a text node or an attribute of a known
+// harmless name, and nothing else: there is no markup here to break out of.
+
+const ATTRIBUTES = /^(?:class|id|title|type|role|tabindex|for|value|rows|dir|name|datetime|placeholder|hidden|open|checked|selected|disabled|readonly|spellcheck|autocomplete|aria-[a-z]+|data-[a-z-]+)$/;
+
+/** Make an element. `on` holds listeners, `style` properties, the rest are attributes. */
+export function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "on") {
+      for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
+    } else if (name === "style") {
+      for (const [property, setting] of Object.entries(value)) element.style.setProperty(property, setting);
+    } else if (!ATTRIBUTES.test(name)) {
+      throw new TypeError(`${name} is not an attribute that may be set`);
+    } else if (value !== undefined && value !== null && value !== false) {
+      element.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  append(element, children);
+  return element;
+}
+
+function append(element, children) {
+  for (const child of children) {
+    if (Array.isArray(child)) append(element, child);
+    else if (child !== undefined && child !== null && child !== false) element.append(child);
+  }
+}
+
+export const byId = (id) => document.getElementById(id);
+
+/** Show a text, and touch the page only if it is another one. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export const isTyping = (event) =>
+  event.target.matches?.("input, textarea, select, [contenteditable]") ?? false;
+
+/** Return one of eight hues for a name: the same on every page. */
+export function hueOf(name) {
+  let hash = 0x811c9dc5; // FNV-1a
+  for (let i = 0; i < name.length; i += 1) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);
+  return (hash ^ (hash >>> 15)) & 7;
+}
+
+export function duration(milliseconds) {
+  if (!Number.isFinite(milliseconds) || milliseconds < 0) return "–";
+  if (milliseconds < 1_000) return `${Math.round(milliseconds)} ms`;
+  if (milliseconds < 60_000) return `${(milliseconds / 1_000).toFixed(1)} s`;
+  const minutes = Math.floor(milliseconds / 60_000);
+  if (minutes < 60) return `${minutes} min ${Math.round((milliseconds % 60_000) / 1_000)} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+export function clockTime(ts) {
+  const date = new Date(ts);
+  if (Number.isNaN(date.getTime())) return "";
+  const two = (number) => String(number).padStart(2, "0");
+  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}

@@ -1,0 +1,192 @@
+// Filters: the five strategies by a click, and the whole algebra in a field with completion.
+
+import { ExpressionError, complete, parse, print } from "../state/expression.js";
+import { conclusions, everything, inContext, isSame, mainOnly, strategyOf, withTypes } from "../state/filter.js";
+import { byId, h } from "./dom.js";
+
+const KNOWN_KINDS = ["chat", "reflection", "conclusion", "mcp/*", "mcp/request:*", "mcp/response:*", "mcp/proposal:*", "system/*"];
+
+export class FilterBar {
+  /** `apply` is given a filter; `state()` returns {selection, descendants}. */
+  constructor(model, apply, state) {
+    this._model = model;
+    this._apply = apply;
+    this._state = state;
+    this._field = byId("filter");
+    this._options = byId("filter-options");
+    this._problem = byId("filter-problem");
+    this._strategies = byId("strategies");
+    this._chosen = -1;
+    this._completion = null;
+    this._types = h("div", { class: "popover", role: "group", "aria-label": "Types of contexts", hidden: true });
+    this._draw();
+    this._field.addEventListener("input", () => this._typed());
+    this._field.addEventListener("focus", () => this._suggest());
+    this._field.addEventListener("blur", () => this._hide());
+    this._field.addEventListener("keydown", (event) => this._key(event));
+  }
+
+  /** Show which filter is in force. */
+  update() {
+    const name = strategyOf(this._model.filter);
+    const { selection } = this._state();
+    for (const button of this._strategies.querySelectorAll("button[data-strategy]")) {
+      button.setAttribute("aria-pressed", String(button.dataset.strategy === name));
+      if (button.dataset.strategy === "context") button.disabled = !(selection instanceof Object);
+    }
+    if (document.activeElement !== this._field) {
+      this._field.value = isSame(this._model.filter, everything) ? "" : print(this._model.filter);
+    }
+  }
+
+  /** Show why the gateway did not take a filter. */
+  refuse(message) {
+    this._complain(message);
+  }
+
+  _draw() {
+    const add = (strategy, label, title, run) =>
+      this._strategies.append(
+        h("button", { "data-strategy": strategy, "aria-pressed": "false", title, on: { click: run } }, label),
+      );
+    add("everything", "Everything", "Main context and all others", () => this._use(everything));
+    add("main", "Main only", "Without contexts", () => this._use(mainOnly));
+    add("types", "Types…", "Main context and contexts of some types", () => this._chooseTypes());
+    add("conclusions", "Conclusions", "What contexts came to", () => this._use(conclusions));
+    add("context", "This context", "Only the context selected in the tree", () => {
+      const { selection, descendants } = this._state();
+      this._use(inContext(selection.id, descendants));
+    });
+    this._strategies.after(this._types);
+  }
+
+  _chooseTypes() {
+    this._types.hidden = !this._types.hidden;
+    if (this._types.hidden) return;
+    const now = new Set((this._model.filter.any ?? []).map((part) => part.type).filter(Boolean));
+    const types = [...new Set([...this._model.types, ...now])].sort();
+    const boxes = types.map((type) =>
+      h("label", { class: "check" },
+        h("input", { type: "checkbox", value: type, checked: now.has(type), on: { change: () => this._useTypes() } }),
+        h("span", { dir: "auto" }, type)),
+    );
+    this._types.replaceChildren(
+      h("p", {}, types.length ? "Main context and contexts of type" : "No context with a type was seen yet."),
+      ...boxes,
+      h("button", { class: "link", on: { click: () => this._closeTypes() } }, "Close"),
+    );
+    this._types.querySelector("input, button").focus();
+  }
+
+  _useTypes() {
+    const chosen = [...this._types.querySelectorAll("input:checked")].map((box) => box.value);
+    this._apply(withTypes(chosen));
+  }
+
+  _closeTypes() {
+    this._types.hidden = true;
+    this._strategies.querySelector('[data-strategy="types"]').focus();
+  }
+
+  _use(filter) {
+    this._types.hidden = true;
+    this._complain("");
+    this._apply(filter);
+    this._field.value = isSame(filter, everything) ? "" : print(filter);
+  }
+
+  // --- the field ----------------------------------------------------------------------------------
+
+  _typed() {
+    this._read();
+    this._suggest();
+  }
+
+  /** Return the filter in the field, or null after saying what is wrong with it. */
+  _read() {
+    try {
+      const filter = parse(this._field.value);
+      this._complain("");
+      return filter;
+    } catch (error) {
+      if (!(error instanceof ExpressionError)) throw error;
+      const at = error.position > 0 ? `, at character ${error.position + 1}` : "";
+      this._complain(`${error.message}${at}.`);
+      return null;
+    }
+  }
+
+  _complain(message) {
+    this._problem.textContent = message;
+    this._problem.hidden = !message;
+    this._field.setAttribute("aria-invalid", String(Boolean(message)));
+  }
+
+  _suggest() {
+    const { model } = { model: this._model };
+    const known = {
+      type: [...model.types],
+      context: [...model.tree].slice(-400).map((node) => node.id),
+      kind: [...new Set([...KNOWN_KINDS, ...model.kinds])],
+      from: [...model.roster.keys()],
+      to: [...model.roster.keys()],
+    };
+    this._completion = complete(this._field.value, this._field.selectionStart, known);
+    this._chosen = -1;
+    this._showOptions();
+  }
+
+  _showOptions() {
+    const { options } = this._completion;
+    this._options.replaceChildren(
+      ...options.map((option, i) =>
+        h("li", {
+          id: `filter-option-${i}`,
+          role: "option",
+          "aria-selected": String(i === this._chosen),
+          on: { mousedown: (event) => { event.preventDefault(); this._insert(option); } },
+        }, option)),
+    );
+    this._options.hidden = options.length === 0;
+    this._field.setAttribute("aria-expanded", String(options.length > 0));
+    this._field.setAttribute("aria-activedescendant", this._chosen < 0 ? "" : `filter-option-${this._chosen}`);
+    this._options.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest" });
+  }
+
+  _hide() {
+    this._options.hidden = true;
+    this._field.setAttribute("aria-expanded", "false");
+  }
+
+  _insert(option) {
+    const { start, end } = this._completion;
+    const { value } = this._field;
+    const text = option.endsWith(":") ? option : `${option} `;
+    this._field.value = value.slice(0, start) + text + value.slice(end);
+    this._field.setSelectionRange(start + text.length, start + text.length);
+    this._typed();
+  }
+
+  _key(event) {
+    const options = this._options.hidden ? [] : this._completion?.options ?? [];
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      if (!options.length) return;
+      const step = event.key === "ArrowDown" ? 1 : -1;
+      this._chosen = (this._chosen + step + options.length + (this._chosen < 0 && step < 0 ? 1 : 0)) % options.length;
+      this._showOptions();
+    } else if ((event.key === "Enter" || event.key === "Tab") && this._chosen >= 0 && options.length) {
+      this._insert(options[this._chosen]);
+    } else if (event.key === "Enter") {
+      const filter = this._read();
+      if (filter) {
+        this._hide();
+        this._apply(filter);
+      }
+    } else if (event.key === "Escape" && !this._options.hidden) {
+      this._hide();
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+}

@@ -1,0 +1,221 @@
+// A list of any length of which only what can be seen is in the page.
+//
+// Rows have their own heights: guessed at first, measured once drawn, remembered by key. Whoever
+// reads further up keeps their place while rows come and go; whoever is at the end stays there.
+
+import { Heights } from "../state/heights.js";
+import { h } from "./dom.js";
+
+const OVERSCAN_PX = 400;
+const AT_END_PX = 32;
+
+export class VirtualList {
+  /** `source` has count(), key(i), find(key), render(i) and guess(i). */
+  constructor(scroller, source, { follows = false } = {}) {
+    this.scroller = scroller;
+    this.follows = follows;
+    this.isAtEnd = true;
+    this.active = 0; // the row that the keyboard is on
+    this._source = source;
+    this._heights = new Heights();
+    this._measured = new Map();
+    this._drawn = new Map(); // key → element
+    this._stale = new Set();
+    this._anchor = null;
+    this._width = 0;
+    this._spacer = h("div", { class: "spacer", role: "presentation" });
+    scroller.append(this._spacer);
+    scroller.addEventListener("scroll", () => this._scrolled(), { passive: true });
+    this._observer = new ResizeObserver(() => this.schedule());
+    this._observer.observe(scroller);
+  }
+
+  /** Take note that the rows from an index on are new. */
+  reset(from) {
+    const count = this._source.count();
+    if (from < this._heights.length) {
+      for (const [key, element] of this._drawn) {
+        if (Number(element.dataset.index) >= from) this._stale.add(key);
+      }
+      this._heights.truncate(from);
+    }
+    for (let i = this._heights.length; i < count; i += 1) {
+      this._heights.push(this._measured.get(this._source.key(i)) ?? this._source.guess(i));
+    }
+    this.schedule();
+  }
+
+  /** Take note that a row looks different. */
+  invalidate(key) {
+    this._stale.add(key);
+    this.schedule();
+  }
+
+  invalidateAll() {
+    for (const key of this._drawn.keys()) this._stale.add(key);
+    this.schedule();
+  }
+
+  schedule() {
+    this._frame ??= requestAnimationFrame(() => {
+      this._frame = undefined;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const { scroller } = this;
+    if (!scroller.clientHeight) return;
+    if (this._width !== scroller.clientWidth) {
+      this._width = scroller.clientWidth;
+      this._measured.clear();
+    }
+    this._restorePlace();
+    // A measured height may bring other rows into view: look again, but not for ever.
+    for (let round = 0; round < 4; round += 1) {
+      this._spacer.style.height = `${this._heights.total}px`;
+      if (this.follows && this.isAtEnd) scroller.scrollTop = this._heights.total;
+      if (!this._drawRange()) break;
+    }
+    this._stale.clear();
+    this._keepPlace();
+  }
+
+  /** Bring a row into view and make it the active one. */
+  show(index, { focus = false, center = false } = {}) {
+    const count = this._source.count();
+    if (!count) return;
+    this._setActive(Math.max(0, Math.min(count - 1, index)));
+    const [top, height] = [this._heights.top(this.active), this._heights.get(this.active)];
+    const { scrollTop, clientHeight } = this.scroller;
+    if (center) this.scroller.scrollTop = top - clientHeight / 3;
+    else if (top < scrollTop) this.scroller.scrollTop = top;
+    else if (top + height > scrollTop + clientHeight) {
+      this.scroller.scrollTop = Math.min(top, top + height - clientHeight);
+    }
+    this.isAtEnd = this._atEnd();
+    this._anchor = null;
+    this.draw();
+    if (focus) this.element(this.active)?.focus({ preventScroll: true });
+  }
+
+  toEnd() {
+    this.isAtEnd = true;
+    this._anchor = null;
+    this.draw();
+  }
+
+  element(index) {
+    return this._drawn.get(this._source.key(index));
+  }
+
+  _drawRange() {
+    const { scroller, _heights: heights } = this;
+    const count = this._source.count();
+    const first = heights.find(Math.max(0, scroller.scrollTop - OVERSCAN_PX));
+    const last = heights.find(scroller.scrollTop + scroller.clientHeight + OVERSCAN_PX);
+    const wanted = new Set();
+    let previous = null;
+    const fresh = [];
+    for (let i = first; i <= last && i < count; i += 1) {
+      const key = this._source.key(i);
+      wanted.add(key);
+      let element = this._drawn.get(key);
+      if (!element || this._stale.has(key)) {
+        const drawn = this._render(i, element);
+        this._drawn.set(key, drawn);
+        this._stale.delete(key);
+        element = drawn;
+      }
+      element.dataset.index = i;
+      element.setAttribute("aria-posinset", i + 1);
+      element.setAttribute("aria-setsize", count);
+      fresh.push([i, key, element]);
+      const after = previous ? previous.nextSibling : this._spacer.firstChild;
+      if (after !== element) this._spacer.insertBefore(element, after);
+      previous = element;
+    }
+    this._removeAllBut(wanted);
+    return this._measure(fresh);
+  }
+
+  _render(index, old) {
+    const element = this._source.render(index);
+    element.tabIndex = index === this.active ? 0 : -1;
+    if (!old) return element;
+    const focused = old.contains(document.activeElement) && document.activeElement;
+    this._observer.unobserve(old);
+    old.replaceWith(element);
+    // A row that is drawn anew under somebody's fingers keeps the focus where it was.
+    if (focused) {
+      const name = focused.dataset?.keep;
+      (name ? element.querySelector(`[data-keep="${CSS.escape(name)}"]`) ?? element : element).focus();
+    }
+    return element;
+  }
+
+  _measure(drawn) {
+    let changed = false;
+    const sizes = drawn.map(([, , element]) => element.offsetHeight);
+    drawn.forEach(([i, key, element], n) => {
+      this._observer.observe(element);
+      this._measured.set(key, sizes[n]);
+      if (sizes[n] !== this._heights.get(i)) {
+        this._heights.set(i, sizes[n]);
+        changed = true;
+      }
+    });
+    if (changed) this._restorePlace();
+    for (const [i, , element] of drawn) element.style.top = `${this._heights.top(i)}px`;
+    return changed;
+  }
+
+  _removeAllBut(wanted) {
+    for (const [key, element] of this._drawn) {
+      if (wanted.has(key)) continue;
+      const index = this._source.find(key);
+      const isThere = index >= 0 && this._source.key(index) === key;
+      // Removing what has the focus would throw the keyboard back to the top of the page.
+      if (isThere && element.contains(document.activeElement)) continue;
+      this._observer.unobserve(element);
+      element.remove();
+      this._drawn.delete(key);
+    }
+  }
+
+  _setActive(index) {
+    const before = this.element(Math.min(this.active, this._source.count() - 1));
+    if (before) before.tabIndex = -1;
+    this.active = index;
+    const now = this.element(index);
+    if (now) now.tabIndex = 0;
+  }
+
+  _scrolled() {
+    this.isAtEnd = this._atEnd();
+    this._keepPlace();
+    this.schedule();
+  }
+
+  _atEnd() {
+    const { scrollTop, clientHeight, scrollHeight } = this.scroller;
+    return scrollTop + clientHeight >= scrollHeight - AT_END_PX;
+  }
+
+  _keepPlace() {
+    if (!this._source.count()) return;
+    const index = this._heights.find(this.scroller.scrollTop);
+    const offset = this.scroller.scrollTop - this._heights.top(index);
+    this._anchor = { key: this._source.key(index), offset };
+  }
+
+  _restorePlace() {
+    if (!this._anchor || (this.follows && this.isAtEnd)) return;
+    const index = this._source.find(this._anchor.key);
+    if (index < 0 || index >= this._heights.length) return;
+    const top = this._heights.top(index) + this._anchor.offset;
+    if (Math.abs(top - this.scroller.scrollTop) < 1) return;
+    this._spacer.style.height = `${this._heights.total}px`;
+    this.scroller.scrollTop = top;
+  }
+}

@@ -1,0 +1,300 @@
+// The log in the middle of the page: rows by kind, folded contexts, collapsed results, raw JSON.
+
+import { conclusionText, describe } from "../state/describe.js";
+import { indent, reveal, show } from "../state/json.js";
+import { cut } from "../state/summaries.js";
+import { clockTime, duration, h, hueOf, isTyping } from "./dom.js";
+import { VirtualList } from "./list.js";
+import { proposalActions } from "./proposals.js";
+
+const SHOWN_LINES = 12;
+const SHOWN_CHARS = 1_600;
+
+export class LogView {
+  /** `actions` has fold(node, folded), select(node), find(id) and those of proposals. */
+  constructor(scroller, model, rows, settings, actions) {
+    this._model = model;
+    this._rows = rows;
+    this._settings = settings;
+    this._actions = actions;
+    this._raw = new Set(); // seqs of rows whose raw JSON is shown
+    this._whole = new Set(); // of rows whose long text is
+    this._originals = new Set(); // of rows whose collapsed result is
+    this.list = new VirtualList(scroller, this, { follows: true });
+    scroller.addEventListener("keydown", (event) => this._key(event));
+  }
+
+  /** Bring the list up to date with the model. */
+  update() {
+    const before = this._rows.rows.length;
+    const from = this._rows.update();
+    if (from < before || this._rows.rows.length !== before) this.list.reset(from);
+    for (const seq of this._model.changed) {
+      this.list.invalidate(`${seq}`);
+      this.list.invalidate(`${seq}f`);
+    }
+    this._model.changed.clear();
+  }
+
+  // --- what the list asks -----------------------------------------------------------------------
+
+  count() {
+    return this._rows.rows.length;
+  }
+
+  key(index) {
+    const row = this._rows.rows[index];
+    return row.fold ? `${row.entry.seq}f` : `${row.entry.seq}`;
+  }
+
+  /** Return the row at or before a key: rows are in the order of their entries. */
+  find(key) {
+    const seq = Number.parseInt(key, 10);
+    const { rows } = this._rows;
+    let [low, high] = [0, rows.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (rows[middle].entry.seq <= seq) low = middle + 1;
+      else high = middle;
+    }
+    return low - 1;
+  }
+
+  guess(index) {
+    const { entry, fold } = this._rows.rows[index];
+    if (fold || !entry.envelope) return 36;
+    return 34 + Math.min(SHOWN_LINES, Math.ceil(entry.text.length / 160)) * 20;
+  }
+
+  render(index) {
+    const { entry, fold } = this._rows.rows[index];
+    if (entry.mark) {
+      return h("article", { class: `row mark mark-${entry.mark}` }, h("p", {}, entry.message));
+    }
+    return fold ? this._fold(entry, fold) : this._envelope(entry);
+  }
+
+  // --- rows -------------------------------------------------------------------------------------
+
+  _envelope(entry) {
+    const { envelope, seq } = entry;
+    const reading = describe(envelope);
+    const badges = this._model.tracker.badges(envelope.id);
+    const row = h(
+      "article",
+      { class: `row tone-${reading.tone} depth-${Math.min(8, entry.node ? entry.node.depth + 1 : 0)}` },
+      h(
+        "header",
+        {},
+        h("time", { datetime: envelope.ts, title: envelope.ts }, clockTime(envelope.ts)),
+        h("span", { class: `who hue-${hueOf(envelope.from)}`, dir: "auto" }, envelope.from),
+        h("span", { class: "label" }, reading.label),
+        reading.name && h("code", { class: "name", dir: "auto" }, reveal(reading.name)),
+        reading.who && h("span", { class: "subject", dir: "auto" }, reading.who),
+        reading.code && h("code", { class: "name" }, reading.code),
+        this._addressees(envelope),
+        this._timing(envelope),
+        this._settings.hints && badges.map((badge) => h("span", { class: `badge badge-${badge}` }, badge)),
+        entry.node && this._chip(entry.node),
+        this._rawButton(seq),
+      ),
+      this._body(entry, reading),
+    );
+    const proposal = this._model.proposals.get(envelope.id);
+    if (proposal) row.append(proposalActions(proposal, this._model, this._actions));
+    if (this._raw.has(seq)) {
+      row.append(h("pre", { class: "raw", tabindex: 0, "aria-label": "Raw JSON" }, indent(entry.text)));
+    }
+    return row;
+  }
+
+  _fold(entry, node) {
+    const { conclusion } = node;
+    const many = `${node.total} message${node.total === 1 ? "" : "s"}`;
+    const outcome = conclusion ? cut(conclusionText(conclusion.payload), 400) : `${node.state}…`;
+    return h(
+      "article",
+      { class: `row fold depth-${Math.min(8, node.depth)} state-${node.state}` },
+      h(
+        "header",
+        {},
+        h("time", { datetime: entry.envelope.ts }, clockTime(entry.envelope.ts)),
+        this._foldButton(node, true),
+        h("span", { class: "fold-type" }, node.type ?? "context"),
+        h("span", { class: "outcome", dir: "auto" }, outcome),
+        h("span", { class: "quiet" }, `${many} · ${duration(node.end - node.start)}`),
+        this._chip(node),
+      ),
+    );
+  }
+
+  _foldButton(node, folded) {
+    const title = folded ? "Unfold this context" : "Fold this context";
+    return h(
+      "button",
+      {
+        class: "twisty",
+        title,
+        "aria-label": title,
+        "aria-expanded": String(!folded),
+        "data-keep": "fold",
+        on: { click: () => this._actions.fold(node, !folded) },
+      },
+      folded ? "▸" : "▾",
+    );
+  }
+
+  _chip(node) {
+    return h(
+      "span",
+      { class: "chip-group" },
+      h(
+        "button",
+        {
+          class: `chip state-${node.state}`,
+          title: `Context ${node.id}, ${node.state}: show it alone`,
+          "data-keep": "chip",
+          on: { click: () => this._actions.select(node) },
+        },
+        h("span", { dir: "auto" }, `${node.type ?? "context"} ${shortId(node.id)}`),
+      ),
+      !this._rows.isFolded(node) && node !== this._rows.selection && this._foldButton(node, false),
+    );
+  }
+
+  _addressees({ to }) {
+    if (!Array.isArray(to) || !to.length) return null;
+    const names = to.filter((name) => typeof name === "string").join(", ");
+    return h("span", { class: "to", dir: "auto" }, `→ ${names}`);
+  }
+
+  _timing(envelope) {
+    const call = this._model.tracker.call(envelope);
+    if (!call?.response) return null;
+    const took = Date.parse(call.response.ts) - Date.parse(call.request.ts);
+    const [other, title] =
+      call.request === envelope ? [call.response, "Show the answer"] : [call.request, "Show the call"];
+    return h(
+      "button",
+      {
+        class: "link",
+        title,
+        "data-keep": "timing",
+        on: { click: () => this._actions.find(other.id) },
+      },
+      duration(took),
+    );
+  }
+
+  _rawButton(seq) {
+    return h(
+      "button",
+      {
+        class: "raw-button",
+        "aria-pressed": String(this._raw.has(seq)),
+        "aria-label": "Raw JSON",
+        title: "Raw JSON",
+        "data-keep": "raw",
+        on: { click: () => this._toggle(this._raw, seq) },
+      },
+      "{ }",
+    );
+  }
+
+  _body({ envelope, seq }, reading) {
+    const summary = this._model.tracker.summary(envelope.id);
+    if (summary === null) return this._content(seq, reading);
+    const open = this._originals.has(seq);
+    return h(
+      "div",
+      { class: "accordion" },
+      h(
+        "button",
+        {
+          class: "accordion-head",
+          "aria-expanded": String(open),
+          "data-keep": "accordion",
+          on: { click: () => this._toggle(this._originals, seq) },
+        },
+        h("span", { class: "twist" }, open ? "▾" : "▸"),
+        h("span", { dir: "auto" }, summary),
+      ),
+      open &&
+        h(
+          "div",
+          { class: "original", role: "group", "aria-label": "The original result, read-only" },
+          this._content(seq, reading),
+        ),
+    );
+  }
+
+  _content(seq, { text, json, note }) {
+    const isProse = text !== undefined;
+    const whole = isProse ? text : json === undefined ? "" : show(json);
+    if (!whole) return note ? h("p", { class: "quiet" }, note) : null;
+    const shown = this._whole.has(seq) ? whole : shorten(whole);
+    return [
+      h(isProse ? "p" : "pre", { class: isProse ? "text" : "json", dir: "auto" }, shown),
+      shown !== whole &&
+        h(
+          "button",
+          { class: "link more", "data-keep": "more", on: { click: () => this._toggle(this._whole, seq) } },
+          `Show all ${whole.length.toLocaleString("en")} characters`,
+        ),
+      note && h("p", { class: "quiet" }, note),
+    ].filter(Boolean).reduce((box, part) => (box.append(part), box), h("div", { class: "content" }));
+  }
+
+  _toggle(set, seq) {
+    if (!set.delete(seq)) set.add(seq);
+    this.list.invalidate(`${seq}`);
+  }
+
+  // --- the keyboard -----------------------------------------------------------------------------
+
+  _key(event) {
+    if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { list } = this;
+    const row = this._rows.rows[list.active];
+    const page = Math.max(1, Math.floor(list.scroller.clientHeight / 80));
+    const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page };
+    const fromRow = event.target.closest?.(".row");
+    const start = fromRow ? Number(fromRow.dataset.index) : this._firstVisible();
+    if (event.key in steps) list.show(fromRow ? start + steps[event.key] : start, { focus: true });
+    else if (event.key === "Home") list.show(0, { focus: true });
+    else if (event.key === "End") list.show(this.count() - 1, { focus: true });
+    else if (!fromRow || !row || event.target !== fromRow) return;
+    else if (event.key === "Enter" || event.key === " ") this._open(this._rows.rows[start]);
+    else if (event.key === "r") this._toggle(this._raw, this._rows.rows[start].entry.seq);
+    else if (event.key === "ArrowLeft") this._foldAt(this._rows.rows[start], true);
+    else if (event.key === "ArrowRight") this._foldAt(this._rows.rows[start], false);
+    else return;
+    event.preventDefault();
+  }
+
+  _firstVisible() {
+    const top = this.list.scroller.getBoundingClientRect().top;
+    const rows = [...this.list.scroller.querySelectorAll(".row")];
+    const seen = rows.find((row) => row.getBoundingClientRect().top >= top);
+    return seen ? Number(seen.dataset.index) : 0;
+  }
+
+  _open({ entry, fold }) {
+    if (fold) this._actions.fold(fold, false);
+    else if (this._model.tracker.summary(entry.envelope?.id) !== null) this._toggle(this._originals, entry.seq);
+    else if (entry.envelope) this._toggle(this._raw, entry.seq);
+  }
+
+  _foldAt({ entry, fold }, folded) {
+    const node = fold ?? entry.node;
+    if (node && Boolean(fold) !== folded) this._actions.fold(node, folded);
+  }
+}
+
+export const shortId = (id) => (id.length > 18 ? `${id.slice(0, 6)}…${id.slice(-6)}` : id);
+
+function shorten(text) {
+  const lines = text.split("\n", SHOWN_LINES + 1);
+  const some = lines.length > SHOWN_LINES ? `${lines.slice(0, SHOWN_LINES).join("\n")}\n…` : text;
+  return some.length > SHOWN_CHARS ? `${some.slice(0, SHOWN_CHARS)}…` : some;
+}

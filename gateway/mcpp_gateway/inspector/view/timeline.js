@@ -1,0 +1,94 @@
+// Where the time went: a bar for each context, nested, over one common time.
+
+import { duration, h } from "./dom.js";
+import { VirtualList } from "./list.js";
+import { shortId } from "./log.js";
+
+const ROW_PX = 30;
+
+export class TimelineView {
+  constructor(container, model, select) {
+    this.selection = null;
+    this._model = model;
+    this._select = select;
+    this._nodes = [];
+    this._index = new Map();
+    this._axis = h("div", { class: "axis", "aria-hidden": "true" });
+    this._scroller = h("div", { class: "scroller", role: "list", "aria-label": "Contexts in time", tabindex: 0 });
+    this._empty = h("p", { class: "quiet empty" }, "No contexts yet.");
+    container.append(this._axis, this._empty, this._scroller);
+    this.list = new VirtualList(this._scroller, this);
+  }
+
+  update() {
+    const within = this.selection instanceof Object ? this.selection : null;
+    this._nodes = [...this._model.tree].filter(
+      (node) => Number.isFinite(node.start) && (!within || node.isWithin(within)),
+    );
+    this._index = new Map(this._nodes.map((node, i) => [node.number, i]));
+    this._start = Math.min(...this._nodes.slice(0, 50_000).map((node) => node.start));
+    const end = Math.max(...this._nodes.slice(0, 50_000).map((node) => node.end));
+    this._span = Math.max(1, end - this._start);
+    this._empty.hidden = this._nodes.length > 0;
+    const ticks = this._nodes.length ? [0, 0.25, 0.5, 0.75, 1] : [];
+    this._axis.replaceChildren(
+      ...ticks.map((part) => h("span", {}, part ? `+${duration(this._span * part)}` : "0")),
+    );
+    this.list.reset(0);
+    this.list.invalidateAll();
+  }
+
+  count() {
+    return this._nodes.length;
+  }
+
+  key(index) {
+    return this._nodes[index].number;
+  }
+
+  find(key) {
+    return this._index.get(key) ?? -1;
+  }
+
+  guess() {
+    return ROW_PX;
+  }
+
+  render(index) {
+    const node = this._nodes[index];
+    const took = node.end - node.start;
+    const left = ((node.start - this._start) / this._span) * 100;
+    const whole = node.parent ? node.parent.end - node.parent.start : this._span;
+    const share = whole > 0 ? Math.round((took / whole) * 100) : null;
+    const name = `${node.type ?? "context"} ${shortId(node.id)}`;
+    return h(
+      "div",
+      { class: "bar-row", role: "listitem" },
+      h(
+        "button",
+        {
+          class: "bar-name",
+          title: `${node.id}: show it alone`,
+          style: { "--depth": String(Math.min(8, node.depth - (this.selection?.depth ?? 0))) },
+          on: { click: () => this._select(node) },
+        },
+        h("span", { dir: "auto" }, name),
+      ),
+      h(
+        "span",
+        { class: "bar-track" },
+        h("span", {
+          class: `bar-fill dot-${node.state}`,
+          style: { left: `min(${left}%, 100% - 3px)`, width: `max(3px, ${(took / this._span) * 100}%)` },
+        }),
+      ),
+      h(
+        "span",
+        { class: "bar-time" },
+        duration(took),
+        share !== null && h("span", { class: "bar-share", title: node.parent ? "of its parent" : "of all" }, `${share} %`),
+        h("span", { class: "unseen" }, node.state),
+      ),
+    );
+  }
+}

@@ -1,0 +1,149 @@
+// The tree of contexts: nesting, type, who takes part, how much, and how it stands.
+
+import { conclusionText } from "../state/describe.js";
+import { cut } from "../state/summaries.js";
+import { h } from "./dom.js";
+import { VirtualList } from "./list.js";
+import { shortId } from "./log.js";
+
+const ROW_PX = 46;
+
+export class TreeView {
+  /** `select` is told of a chosen node, "main", or null for everything. */
+  constructor(scroller, model, select) {
+    this.selected = null;
+    this.onlyOpen = false;
+    this._model = model;
+    this._select = select;
+    this._closed = new Set();
+    this._items = [];
+    this._index = new Map();
+    this.list = new VirtualList(scroller, this);
+    scroller.addEventListener("keydown", (event) => this._key(event));
+  }
+
+  update() {
+    this._items = [{ item: null, depth: 0 }, { item: "main", depth: 0 }];
+    const visit = (node, depth) => {
+      if (this.onlyOpen && !hasOpen(node)) return;
+      this._items.push({ item: node, depth });
+      if (!this._closed.has(node)) for (const child of node.children) visit(child, depth + 1);
+    };
+    // The newest on top: that is where something happens.
+    const { roots } = this._model.tree;
+    for (let i = roots.length - 1; i >= 0; i -= 1) visit(roots[i], 0);
+    this._index = new Map(this._items.map(({ item }, i) => [keyOf(item), i]));
+    this.list.reset(0);
+  }
+
+  count() {
+    return this._items.length;
+  }
+
+  key(index) {
+    return keyOf(this._items[index].item);
+  }
+
+  find(key) {
+    return this._index.get(key) ?? -1;
+  }
+
+  guess() {
+    return ROW_PX;
+  }
+
+  render(index) {
+    const { item, depth } = this._items[index];
+    const node = item instanceof Object ? item : null;
+    const hasChildren = Boolean(node?.children.length);
+    const closed = node && this._closed.has(node);
+    return h(
+      "div",
+      {
+        class: `tree-item ${node ? `state-${node.state}` : "general"}`,
+        role: "treeitem",
+        "aria-level": depth + 1,
+        "aria-selected": String(item === this.selected),
+        "aria-expanded": hasChildren ? String(!closed) : undefined,
+        style: { "--depth": String(Math.min(depth, 8)) },
+        on: { click: (event) => this._click(event, item) },
+      },
+      h("span", { class: "twist", "aria-hidden": "true" }, hasChildren ? (closed ? "▸" : "▾") : ""),
+      node ? this._context(node) : this._general(item),
+    );
+  }
+
+  _general(item) {
+    const { tree, log } = this._model;
+    const [name, count] = item === "main" ? ["Main context", tree.mainCount] : ["Everything", log.entries.length];
+    return h(
+      "span",
+      { class: "tree-text" },
+      h("span", { class: "tree-first" }, h("span", { class: "tree-type" }, name), h("span", { class: "count" }, count.toLocaleString("en"))),
+      h("span", { class: "tree-second" }, item === "main" ? "outside of all contexts" : `${tree.size} contexts`),
+    );
+  }
+
+  _context(node) {
+    const who = [...node.participants].join(", ") || "nobody yet";
+    const conclusion = node.conclusion && conclusionText(node.conclusion.payload);
+    return h(
+      "span",
+      { class: "tree-text", title: `${node.id}${conclusion ? `: ${cut(conclusion, 300)}` : ""}` },
+      h(
+        "span",
+        { class: "tree-first" },
+        h("span", { class: "tree-type", dir: "auto" }, node.type ?? "context"),
+        h("span", { class: "tree-id", dir: "auto" }, shortId(node.id)),
+        h("span", { class: "count" }, node.count.toLocaleString("en")),
+      ),
+      h(
+        "span",
+        { class: "tree-second" },
+        h("span", { class: `dot dot-${node.state}` }),
+        h("span", { class: "tree-state" }, node.state),
+        h("span", { class: "tree-who", dir: "auto" }, who),
+      ),
+    );
+  }
+
+  _click(event, item) {
+    if (event.target.closest(".twist")?.textContent) this._toggle(item);
+    else this._choose(item);
+  }
+
+  _choose(item) {
+    this.selected = item;
+    this._select(item);
+    this.list.show(this.find(keyOf(item)), { focus: true });
+  }
+
+  _toggle(node) {
+    if (!this._closed.delete(node)) this._closed.add(node);
+    this.update();
+  }
+
+  _key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const at = event.target.closest?.(".tree-item");
+    const index = at ? Number(at.dataset.index) : this.list.active;
+    const { item } = this._items[Math.min(index, this._items.length - 1)];
+    const isOpen = item?.children?.length && !this._closed.has(item);
+    const go = (to) => this.list.show(to, { focus: true });
+    if (event.key === "ArrowDown") go(at ? index + 1 : index);
+    else if (event.key === "ArrowUp") go(index - 1);
+    else if (event.key === "Home") go(0);
+    else if (event.key === "End") go(this._items.length - 1);
+    else if (event.key === "ArrowRight" && item?.children?.length && !isOpen) this._toggle(item);
+    else if (event.key === "ArrowRight" && isOpen) go(index + 1);
+    else if (event.key === "ArrowLeft" && isOpen) this._toggle(item);
+    else if (event.key === "ArrowLeft" && item?.parent) go(this.find(keyOf(item.parent)));
+    else if (event.key === "Enter" || event.key === " ") this._choose(item);
+    else return;
+    event.preventDefault();
+  }
+}
+
+const keyOf = (item) => (item === null ? "all" : item === "main" ? "main" : `n${item.number}`);
+
+const hasOpen = (node) => node.state === "open" || node.children.some(hasOpen);

@@ -1,0 +1,237 @@
+"""A pod to look at: a gateway as a process, peers that speak in it, and a cable that can be cut."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from websockets.sync.client import ClientConnection, connect
+
+import mcpp
+from mcpp.envelope import Context
+
+BOUND = 20.0  # seconds that anything may take before the test fails
+MCPP = str(Path(sys.executable).parent / "mcpp")
+PARTICIPANTS = ("ada", "analyst", "crm", "files", "guest")
+
+
+def chromium() -> str | None:
+    """Return where Chromium is on this machine, if it is."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+# What a page needs, and nothing that would reach for a network: the tests run without one.
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--font-render-hinting=none",
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def token(participant: str) -> str:
+    return f"token-of-{participant}-0123456789"
+
+
+class Stage:
+    """A gateway that can be stopped and started again on the same port, and those who speak."""
+
+    def __init__(self, folder: Path, *, origins: tuple[str, ...] = (), **limits: float) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._path = folder / "pod.toml"
+        self._path.write_text(_config(self.port, origins, limits))
+        self._process: subprocess.Popen[str] | None = None
+        self._peers = ExitStack()
+
+    def start(self) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MCPP_")}
+        self._process = subprocess.Popen(
+            [MCPP, "gateway", "--config", str(self._path)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if "listening" in line:
+                break
+        # Read on, or a full pipe would stop the gateway.
+        self._reader = threading.Thread(target=self._process.stderr.read, daemon=True)
+        self._reader.start()
+
+    def stop(self) -> None:
+        self._peers.close()
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(BOUND)
+            self._reader.join(BOUND)
+            assert self._process.stderr is not None
+            self._process.stderr.close()
+            self._process = None
+
+    def peer(self, name: str) -> "Peer":
+        """Join as somebody who speaks when told to."""
+        line = connect(
+            f"ws://127.0.0.1:{self.port}/ws",
+            additional_headers={"Authorization": f"Bearer {token(name)}"},
+            max_size=None,
+        )
+        self._peers.callback(line.close)
+        return Peer(name, line)
+
+
+def _config(port: int, origins: tuple[str, ...], limits: Mapping[str, float]) -> str:
+    lines = ["[gateway]", f"port = {port}", f"allowed_origins = {json.dumps(origins)}"]
+    lines += ["[limits]", *(f"{name} = {value}" for name, value in limits.items())]
+    for name in PARTICIPANTS:
+        kinds = '{ kind = "chat" }' if name == "guest" else '{ kind = "*" }'
+        lines += [f"[pods.demo.participants.{name}]", f'token = "{token(name)}"']
+        lines += [f"capabilities = [{kinds}]", f"multiple = {str(name == 'ada').lower()}"]
+    return "\n".join(lines)
+
+
+class Peer:
+    """A participant whose every envelope is known to have arrived when `send` returns."""
+
+    def __init__(self, name: str, line: ClientConnection) -> None:
+        self.name = name
+        self._line = line
+        self._line.recv(BOUND)
+
+    def send(
+        self,
+        kind: str,
+        payload: Any,
+        *,
+        context: Context | str | None = None,
+        to: str | None = None,
+        about: str | None = None,
+        wait: bool = True,
+    ) -> str:
+        """Send an envelope and return its id."""
+        envelope = mcpp.new_envelope(
+            kind,
+            payload,
+            sender=self.name,
+            context=Context(id=context) if isinstance(context, str) else context,
+            to=[to] if to else None,
+            correlation_id=about,
+        )
+        self._line.send(mcpp.encode(envelope).decode())
+        if wait:
+            self.receive(envelope.id)
+        return envelope.id
+
+    def send_text(self, text: str) -> None:
+        self._line.send(text)
+
+    def receive(self, id: str) -> Any:
+        """Return the envelope with this id, or the one that answers it."""
+        while True:
+            envelope = json.loads(self._line.recv(BOUND))
+            if id in (envelope["id"], envelope.get("correlation_id")):
+                return envelope
+
+    def receive_kind(self, prefix: str) -> Any:
+        """Return the next envelope of a kind."""
+        while True:
+            envelope = json.loads(self._line.recv(BOUND))
+            if envelope["kind"].startswith(prefix):
+                return envelope
+
+    def chat(self, text: str, **more: Any) -> str:
+        return self.send("chat", {"text": text}, **more)
+
+    def think(self, thought: str, context: Context | str) -> str:
+        return self.send("reflection", {"thought": thought}, context=context)
+
+    def conclude(self, decision: str, context: Context | str) -> str:
+        return self.send("conclusion", {"decision": decision}, context=context)
+
+    def propose(self, tool: str, arguments: Mapping[str, Any], to: str, **more: Any) -> str:
+        payload = {"method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+        return self.send(f"mcp/proposal:tools/call:{tool}", payload, to=to, **more)
+
+    def ask(self, tool: str, arguments: Mapping[str, Any], to: str, **more: Any) -> str:
+        params = {"name": tool, "arguments": arguments}
+        payload = {"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": params}
+        return self.send(f"mcp/request:tools/call:{tool}", payload, to=to, **more)
+
+    def answer(self, request: str, tool: str, result: Mapping[str, Any], **more: Any) -> str:
+        payload = {"jsonrpc": "2.0", "id": request, "result": result}
+        return self.send(f"mcp/response:tools/call:{tool}", payload, about=request, **more)
+
+
+class Cable:
+    """A port in front of the gateway's whose connections can all be cut at once."""
+
+    def __init__(self, target: int, port: int) -> None:
+        self._target = target
+        self._pairs: set[socket.socket] = set()
+        self._plugged = True
+        self._server = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Cut what is connected, and let nothing through."""
+        self._plugged = False
+        for side in list(self._pairs):
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+
+    def plug(self) -> None:
+        self._plugged = True
+
+    def close(self) -> None:
+        self.cut()
+        self._server.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                if not self._plugged:
+                    near.close()
+                    continue
+                far = socket.create_connection(("127.0.0.1", self._target))
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        self._pairs.add(source)
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        self._pairs.discard(source)
+
+
+@contextmanager
+def staged(folder: Path, **options: Any) -> Iterator[Stage]:
+    """Run a stage."""
+    stage = Stage(folder, **options)
+    stage.start()
+    try:
+        yield stage
+    finally:
+        stage.stop()

@@ -1,0 +1,116 @@
+"""One-time codes and the sessions they are exchanged for: pure, so time is what a test says."""
+
+import pytest
+
+from mcpp_gateway import config
+from mcpp_gateway.door import CODE_HEADER, Denial, Door, SignIn
+from mcpp_gateway.invitations import CODE_SECONDS, SESSION_SECONDS, Invitations, Sessions
+from tests.gateway.sockets import config_text, token
+
+ADA = ("demo", "ada")
+SECRETS = {ADA: b"digest of ada's token"}
+
+
+@pytest.mark.rule("G-60")
+def test_a_code_admits_once() -> None:
+    invitations = Invitations()
+    invitations.add("code", ADA, 0.0)
+    assert invitations.redeem("code", 1.0) == ADA
+    assert invitations.redeem("code", 1.0) is None
+
+
+@pytest.mark.rule("G-60")
+def test_a_code_is_good_for_two_minutes() -> None:
+    invitations = Invitations()
+    invitations.add("early", ADA, 0.0)
+    invitations.add("late", ADA, 0.0)
+    assert invitations.redeem("early", CODE_SECONDS - 0.1) == ADA
+    assert invitations.redeem("late", CODE_SECONDS) is None
+
+
+def test_only_so_many_codes_are_open_at_once() -> None:
+    invitations = Invitations()
+    for number in range(1000):
+        invitations.add(str(number), ADA, 0.0)
+    assert invitations.redeem("0", 1.0) is None
+    assert invitations.redeem("999", 1.0) == ADA
+    assert len(invitations._open) <= 256
+
+
+@pytest.mark.rule("G-61")
+def test_a_session_survives_a_restart_with_the_same_key_and_no_other() -> None:
+    session = Sessions(b"key").issue(ADA, SECRETS[ADA], 0.0)
+    assert Sessions(b"key").recognise(session, SECRETS, 1.0) == ADA
+    assert Sessions(b"another").recognise(session, SECRETS, 1.0) is None
+
+
+@pytest.mark.rule("G-61")
+def test_a_session_ends_in_time_and_with_its_participant_s_token() -> None:
+    sessions = Sessions(b"key")
+    session = sessions.issue(ADA, SECRETS[ADA], 0.0)
+    assert sessions.recognise(session, SECRETS, SESSION_SECONDS) is None
+    assert sessions.recognise(session, {ADA: b"another"}, 1.0) is None
+    assert sessions.recognise(session, {}, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    ["", "session~", "session~.", "session~a.b.c", "session~!!.!!", "session~bnVsbA.AA", "x"],
+)
+def test_what_is_no_session_admits_nobody(forged: str) -> None:
+    assert Sessions(b"key").recognise(forged, SECRETS, 0.0) is None
+
+
+def test_a_changed_session_admits_nobody() -> None:
+    session = Sessions(b"key").issue(ADA, SECRETS[ADA], 0.0)
+    for at in range(len("session~"), len(session) - 1):
+        changed = session[:at] + ("A" if session[at] != "A" else "B") + session[at + 1 :]
+        assert Sessions(b"key").recognise(changed, SECRETS, 0.0) is None
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door(config.parse(config_text({"ada": ""}), {}), 8787, Sessions(b"key"))
+
+
+def headers(**more: str) -> dict[str, list[str]]:
+    return {"host": ["localhost:8787"], **{name: [value] for name, value in more.items()}}
+
+
+@pytest.mark.rule("G-60", "G-61")
+def test_a_code_is_exchanged_for_a_token_that_joins_as_the_participant(door: Door) -> None:
+    door.invitations.add("code", ADA, 0.0)
+    found = door.sign_in(headers() | {CODE_HEADER: ["code"]}, "127.0.0.1", 1.0)
+    assert isinstance(found, SignIn)
+    assert found.standing == ADA
+    again = door.sign_in(headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)
+    assert again == SignIn(ADA)
+    admission = door.admit("", headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)
+    assert not isinstance(admission, Denial)
+    assert (admission.pod, admission.participant) == ADA
+
+
+@pytest.mark.rule("G-60")
+def test_guessed_codes_count_as_guessed_tokens(door: Door) -> None:
+    verdicts = [
+        door.sign_in(headers() | {CODE_HEADER: [str(number)]}, "192.0.2.1", 0.0)
+        for number in range(12)
+    ]
+    assert all(isinstance(verdict, Denial) for verdict in verdicts)
+    assert isinstance(verdicts[-1], Denial)
+    assert verdicts[-1].status == 429
+
+
+@pytest.mark.rule("G-60")
+def test_a_foreign_page_cannot_sign_in(door: Door) -> None:
+    door.invitations.add("code", ADA, 0.0)
+    foreign = headers(origin="https://example.org") | {CODE_HEADER: ["code"]}
+    verdict = door.sign_in(foreign, "127.0.0.1", 1.0)
+    assert isinstance(verdict, Denial)
+    assert verdict.status == 403
+    assert door.invitations.redeem("code", 1.0) == ADA
+
+
+def test_a_participant_s_own_token_signs_in_too(door: Door) -> None:
+    found = door.sign_in(headers(authorization=f"Bearer {token('ada')}"), "127.0.0.1", 0.0)
+    assert found == SignIn(ADA)

@@ -1,0 +1,112 @@
+"""The page as HTTP serves it: its files, its policies, its caching, and the link that signs in."""
+
+import http.client
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.inspector.stage import BOUND, MCPP, Stage, free_port, staged, token
+
+FILES = Path(__file__).parents[2] / "gateway" / "mcpp_gateway" / "inspector"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "frame-ancestors 'none'"
+)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("pod")) as stage:
+        yield stage
+
+
+def get(port: int, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request("GET", path, headers=named)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response, body
+
+
+@pytest.mark.rule("G-62")
+def test_the_page_comes_with_the_policies_that_hold_its_scripts(stage: Stage) -> None:
+    response, body = get(stage.port, "/")
+    assert response.status == 200
+    assert body == (FILES / "index.html").read_bytes()
+    policies = response.headers.get_all("Content-Security-Policy")
+    assert policies is not None
+    assert policies[0] == POLICY
+    assert "require-trusted-types-for 'script'" in policies[1]
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_every_file_that_the_page_names_is_served(stage: Stage) -> None:
+    for path in FILES.rglob("*"):
+        if path.suffix in (".js", ".css", ".svg"):
+            response, body = get(stage.port, f"/inspector/{path.relative_to(FILES).as_posix()}")
+            assert (response.status, body) == (200, path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/inspector/", "/inspector/../pages.py", "/inspector/%2e%2e/pages.py", "/inspector/x", "/x"],
+)
+def test_nothing_else_is_served(stage: Stage, path: str) -> None:
+    assert get(stage.port, path)[0].status == 404
+
+
+def test_a_browser_that_has_a_file_is_not_sent_it_again(stage: Stage) -> None:
+    first, _ = get(stage.port, "/inspector/app.js")
+    again, body = get(stage.port, "/inspector/app.js", If_None_Match=first.headers["ETag"])
+    assert (again.status, body) == (304, b"")
+    assert get(stage.port, "/inspector/app.js", If_None_Match='"other"')[0].status == 200
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    texts = "".join(
+        path.read_text() for path in FILES.rglob("*") if path.suffix in (".js", ".css", ".html")
+    )
+    assert re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}", texts) == []
+    assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", texts) == []
+
+
+def test_the_page_is_not_for_a_foreign_host(stage: Stage) -> None:
+    assert get(stage.port, "/", Host="example.org")[0].status == 403
+
+
+def test_a_token_is_known_or_not(stage: Stage) -> None:
+    good, body = get(stage.port, "/session", Authorization=f"Bearer {token('ada')}")
+    assert (good.status, body) == (200, b'{"pod": "demo", "participant": "ada"}')
+    assert good.headers["Cache-Control"] == "no-store"
+    assert get(stage.port, "/session", Authorization="Bearer wrong")[0].status == 401
+
+
+@pytest.mark.rule("G-60")
+def test_up_prints_a_link_that_signs_in_once(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MCPP_")}
+    port = free_port()
+    command = [MCPP, "up", "--port", str(port)]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = "".join(iter(process.stdout.readline, "Stop with Ctrl-C.\n"))
+            code = re.search(r"inspector  http://127\.0\.0\.1:\d+/#([\w-]{22})\s", said)
+            assert code is not None
+            response, body = get(port, "/session", MCPP_Code=code[1])
+            assert response.status == 200
+            session = re.search(rb'"token": "([^"]+)"', body)
+            assert session is not None
+            bearer = f"Bearer {session[1].decode()}"
+            assert get(port, "/session", Authorization=bearer)[0].status == 200
+            assert get(port, "/session", MCPP_Code=code[1])[0].status == 401
+        finally:
+            process.terminate()
+    assert (tmp_path / ".mcpp" / "sessions.key").stat().st_mode & 0o777 == 0o600
