@@ -58,4 +58,8 @@ $(STAMP): pyproject.toml
 		{ echo "No venv module: on Debian and Ubuntu, 'apt-get install python3-venv'."; exit 1; }
 	@echo "Installing into $(VENV) (first run only) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
+		echo "Installing Chromium for the inspector's tests ..." && \
+		{ apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } \
+		>/dev/null 2>&1; } || echo "No Chromium: the inspector's tests skip; 'apt-get install chromium' as root."
 	@touch $@
