@@ -37,6 +37,14 @@ export class ContextNode {
   }
 }
 
+const isExpiry = (payload) =>
+  isObject(payload) &&
+  payload.event === "expired" &&
+  isObject(payload.context) &&
+  Number.isInteger(payload.messages) &&
+  Array.isArray(payload.participants) &&
+  [payload.context.id, payload.started, payload.last].every((text) => typeof text === "string");
+
 export class ContextTree {
   constructor() {
     this.roots = [];
@@ -147,7 +155,7 @@ export class ContextTree {
   }
 
   _expire(payload) {
-    const node = isObject(payload) && isObject(payload.context) && this.get(payload.context.id);
+    const node = isExpiry(payload) && this.get(payload.context.id);
     if (!node) return;
     node.expired = true;
     // What the gateway counted, where this page was not sent it.

@@ -1,0 +1,101 @@
+// Answers questions about the page's pure modules, one JSON line each: {"ask": NAME, …} → a value.
+
+import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
+
+const folder = pathToFileURL(`${process.argv[2]}/`);
+const load = (name) => import(new URL(`state/${name}.js`, folder));
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link] =
+  await Promise.all(
+    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link"].map(load),
+  );
+
+const questions = {
+  check({ filter }) {
+    try {
+      filters.check(filter);
+      return null;
+    } catch (error) {
+      return error.message;
+    }
+  },
+  select({ filter, envelopes }) {
+    const test = filters.compile(filter);
+    const tree = new ContextTree();
+    return envelopes
+      .filter((envelope, i) => test(envelope, tree.lineage(tree.add(envelope, i))))
+      .map(({ id }) => id);
+  },
+  reprint({ filter }) {
+    const text = expressions.print(filter);
+    return { text, filter: expressions.parse(text) };
+  },
+  parse({ text }) {
+    try {
+      return { filter: expressions.parse(text) };
+    } catch (error) {
+      return { message: error.message, position: error.position };
+    }
+  },
+  complete({ text, known }) {
+    return expressions.complete(text, text.length, known).options;
+  },
+  track({ envelopes }) {
+    const tracker = new Tracker();
+    for (const envelope of envelopes) tracker.add(envelope);
+    return envelopes.map(({ id }) => [tracker.badges(id), tracker.summary(id)]);
+  },
+  tree({ envelopes }) {
+    const tree = new ContextTree();
+    envelopes.forEach((envelope, i) => tree.add(envelope, i));
+    return [...tree].map((node) => [
+      node.id, node.type ?? null, node.parent?.id ?? null, node.count, [...node.participants],
+      node.state, node.conclusion?.id ?? null,
+    ]);
+  },
+  heights({ steps }) {
+    const heights = new Heights();
+    const naive = [];
+    for (const [what, at, height] of steps) {
+      if (what === "push") (heights.push(height), naive.push(height));
+      else if (what === "set" && naive.length) {
+        heights.set(at % naive.length, height);
+        naive[at % naive.length] = height;
+      } else if (what === "truncate") {
+        heights.truncate(at % (naive.length + 1));
+        naive.length = heights.length;
+      }
+    }
+    const tops = naive.map((_, i) => naive.slice(0, i).reduce((sum, one) => sum + one, 0));
+    return tops.every((top, i) => heights.top(i) === top && heights.find(top) === i);
+  },
+  // Frames one after another; then what the log shows, and where the next connection resumes.
+  model({ frames, folds = [], search = "", updates = true }) {
+    const model = new Model({ newId: () => "new" });
+    const rows = new Rows(model);
+    for (const frame of frames) {
+      if (frame.reload) model.beginReload(frame.reload);
+      else model.receive(JSON.stringify(frame), 1_000);
+      if (updates) rows.update();
+    }
+    rows.update();
+    for (const [id, folded] of folds) rows.fold(model.tree.get(id), folded);
+    rows.search = search;
+    if (search) rows.layOut(0);
+    return {
+      rows: rows.rows.map(({ entry, fold }) => (fold ? `fold ${fold.id}` : entry.mark ?? entry.envelope.id)),
+      query: model.session.query(model.filter),
+      present: [...model.roster.values()].filter(({ present }) => present).map(({ id }) => id),
+      refusals: model.refusals.map(({ envelope }) => envelope.payload.error),
+      open: model.proposals.open.map(({ envelope }) => envelope.id),
+    };
+  },
+  indent: ({ text }) => json.indent(text),
+  code: ({ fragment }) => link.readCode(fragment),
+  view: ({ view }) => link.readView(link.writeView(view)),
+};
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const { ask, ...rest } = JSON.parse(line);
+  process.stdout.write(`${JSON.stringify(questions[ask](rest) ?? null)}\n`);
+}

@@ -1,0 +1,384 @@
+"""What the page knows of the protocol, asked in Node and held to what the SDK says."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import mcpp
+from mcpp import filters
+from mcpp.envelope import Envelope
+from mcpp.errors import FilterError
+from mcpp.testing.strategies import json_values
+from mcpp.transient import Tracker
+from mcpp.tree import ContextTree
+from tests.properties.random_logs import random_log
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "gateway" / "mcpp_gateway" / "inspector"
+
+
+class Node:
+    """A process that answers questions about the page's modules."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def ask(self, question: str, **facts: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"ask": question, **facts}) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    program = shutil.which("node")
+    if program is None:
+        pytest.skip("Node is not installed: apt-get install nodejs")
+    # A copy beside a package.json: elsewhere Node takes a .js for CommonJS.
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copytree(PAGE, folder, dirs_exist_ok=True)
+    (folder / "package.json").write_text('{"type": "module"}')
+    command = [program, str(HERE / "node" / "run.mjs"), str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield Node(process)
+
+
+def as_json(envelopes: list[Envelope]) -> list[Any]:
+    return [json.loads(mcpp.encode(envelope)) for envelope in envelopes]
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+LEAVES = st.one_of(
+    st.just({"main": True}),
+    st.sampled_from(["reasoning", "task"]).map(lambda name: {"type": name}),
+    st.sampled_from(["k1", "k2"]).map(lambda name: {"context": name}),
+    st.sampled_from(["k1", "k2"]).map(lambda name: {"context": name, "descendants": True}),
+    st.sampled_from(["*", "chat", "mcp/*", "*tools*call*", "a(b)+", 'x"', "re*ion"]).map(
+        lambda name: {"kind": name}
+    ),
+    st.sampled_from(["analyst", "b"]).map(lambda name: {"from": name}),
+    st.sampled_from(["crm", "c"]).map(lambda name: {"to": name}),
+)
+FILTERS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda parts: {"any": parts}),
+        st.lists(inner, max_size=3).map(lambda parts: {"all": parts}),
+        inner.map(lambda part: {"not": part}),
+    ),
+    max_leaves=8,
+)
+LOGS = st.binary(min_size=20, max_size=400).map(random_log)
+
+
+@hypothesis_settings(max_examples=100)
+@given(filter=FILTERS, log=LOGS)
+def test_a_filter_selects_what_the_sdk_s_does(node: Node, filter: Any, log: list[Envelope]) -> None:
+    expected = [envelope.id for envelope in filters.parse(filter).select(log)]
+    assert node.ask("select", filter=filter, envelopes=as_json(log)) == expected
+
+
+@hypothesis_settings(max_examples=100)
+@given(filter=FILTERS, log=LOGS)
+def test_a_filter_written_as_text_is_read_back_with_the_same_meaning(
+    node: Node, filter: Any, log: list[Envelope]
+) -> None:
+    again = node.ask("reprint", filter=filter)["filter"]
+    expected = [envelope.id for envelope in filters.parse(filter).select(log)]
+    assert [envelope.id for envelope in filters.parse(again).select(log)] == expected
+
+
+@given(
+    st.one_of(
+        FILTERS,
+        st.recursive(
+            st.one_of(st.none(), st.booleans(), st.text(max_size=5), LEAVES),
+            lambda inner: st.one_of(
+                st.lists(inner, max_size=3),
+                st.dictionaries(
+                    st.sampled_from(["main", "any", "all", "not", "kind", "context", "x"]),
+                    inner,
+                    max_size=2,
+                ),
+            ),
+            max_leaves=5,
+        ),
+    )
+)
+def test_a_filter_is_refused_exactly_if_the_gateway_would(node: Node, value: Any) -> None:
+    try:
+        filters.parse(value) if not isinstance(value, str) else filters.parse(json.dumps(value))
+        fine = True
+    except FilterError:
+        fine = False
+    assert (node.ask("check", filter=value) is None) == fine
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {"all": []}),
+        ("main", {"main": True}),
+        ("type:reasoning or main", {"any": [{"type": "reasoning"}, {"main": True}]}),
+        (
+            "main or kind:mcp/* and not from:noisy",
+            {"any": [{"main": True}, {"all": [{"kind": "mcp/*"}, {"not": {"from": "noisy"}}]}]},
+        ),
+        ("context:k1+", {"context": "k1", "descendants": True}),
+        ("~(main | to:a)", {"not": {"any": [{"main": True}, {"to": "a"}]}}),
+        ('{"kind": "chat"}', {"kind": "chat"}),
+    ],
+)
+def test_expressions_are_read(node: Node, text: str, expected: Any) -> None:
+    assert node.ask("parse", text=text) == {"filter": expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "position"),
+    [
+        ("main and", "Something is missing at the end", 8),
+        ("main chat", "“chat” is not known", 5),
+        ("main kind:x", "Put “and” or “or” before this", 5),
+        ("(main", "This ( is not closed", 0),
+        ("main)", "This ) closes nothing", 4),
+        ("kind:", "kind: needs a value", 5),
+        ("type:a+", "$.type is not a text that could match", 0),
+        ('{"kind": }', "This begins like JSON and is not", 0),
+        ("from:ä", "$.from is not a text that could match", 0),
+    ],
+)
+def test_a_wrong_expression_is_told_where(
+    node: Node, text: str, message: str, position: int
+) -> None:
+    answer = node.ask("parse", text=text)
+    assert message in answer["message"]
+    assert answer["position"] == position
+
+
+def test_completion_offers_what_could_stand_there(node: Node) -> None:
+    known = {"kind": ["chat", "mcp/*"], "from": ["ada", "analyst"]}
+    assert node.ask("complete", text="ma", known=known) == ["main"]
+    assert node.ask("complete", text="main or from:a", known=known) == ["from:ada", "from:analyst"]
+    assert node.ask("complete", text="main ", known=known) == ["and", "or"]
+    assert "kind:" in node.ask("complete", text="not ", known=known)
+
+
+# --- the log's shape -----------------------------------------------------------------------------
+
+
+@hypothesis_settings(max_examples=150)
+@given(LOGS)
+def test_badges_and_summaries_are_those_of_the_sdk(node: Node, log: list[Envelope]) -> None:
+    tracker = Tracker()
+    for envelope in log:
+        tracker.add(envelope)
+    expected = []
+    for envelope in log:
+        tracked = tracker.find(envelope.id)
+        of_it = tracked if tracked and tracked.call.response is envelope else None
+        folded = of_it is not None and tracker.is_collapsible(of_it)
+        summary = of_it.summary if of_it and folded else None
+        expected.append([list(tracker.badges(envelope.id)), summary])
+    assert node.ask("track", envelopes=as_json(log)) == expected
+
+
+@given(LOGS)
+def test_the_tree_is_that_of_the_sdk(node: Node, log: list[Envelope]) -> None:
+    words = {"idle": "expired"}
+    expected = [
+        [
+            found.id,
+            found.type,
+            None if found.parent is None else found.parent.id,
+            len(found.envelopes),
+            list(found.participants),
+            words.get(found.state, found.state),
+            None if found.conclusion is None else found.conclusion.id,
+        ]
+        for found in ContextTree(log)
+    ]
+    assert node.ask("tree", envelopes=as_json(log)) == expected
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["push", "push", "push", "set", "truncate"]),
+            st.integers(0, 99),
+            st.integers(1, 50),
+        ),
+        max_size=80,
+    )
+)
+def test_heights_are_summed_right(node: Node, steps: Any) -> None:
+    assert node.ask("heights", steps=steps)
+
+
+# --- the stream ----------------------------------------------------------------------------------
+
+
+def frame(id: str, kind: str = "chat", sender: str = "ada", **members: Any) -> dict[str, Any]:
+    payload = members.pop("payload", {"text": id})
+    stamp = {"protocol": "mcpp/v0.1", "ts": "2026-11-16T12:00:00Z"}
+    return stamp | {"id": id, "from": sender, "kind": kind, "payload": payload} | members
+
+
+def welcome(epoch: str = "e1", **members: Any) -> dict[str, Any]:
+    payload = {
+        "you": {"id": "ada", "capabilities": []},
+        "participants": [{"id": "ada", "capabilities": []}],
+        "pod": {"name": "demo", "epoch": epoch},
+        "limits": {},
+        "contexts": [],
+        "resumed": False,
+        "replayed": 0,
+    }
+    return frame("w", "system/welcome", "system:gateway", payload=payload | members)
+
+
+def test_a_line_cut_for_a_moment_leaves_no_trace(node: Node) -> None:
+    frames = [welcome(), frame("1"), frame("2"), welcome(resumed=True, replayed=1), frame("3")]
+    found = node.ask("model", frames=frames)
+    assert found["rows"] == ["1", "2", "3"]
+    assert "after=3" in found["query"]
+
+
+def test_a_restart_and_a_gap_are_marked(node: Node) -> None:
+    frames = [
+        welcome(),
+        frame("1"),
+        welcome(replayed=1),
+        frame("5"),
+        welcome("e2", replayed=1),
+        frame("a"),
+    ]
+    assert node.ask("model", frames=frames)["rows"] == ["1", "gap", "5", "restart", "a"]
+
+
+def test_nobody_resumes_from_what_was_said_to_them_alone(node: Node) -> None:
+    error = frame("e", "system/error", "system:gateway", payload={"error": "rate_limited"})
+    found = node.ask("model", frames=[welcome(position="0"), frame("1"), error])
+    assert "after=1" in found["query"]
+    assert found["refusals"] == ["rate_limited"]
+    assert "after=0" in node.ask("model", frames=[welcome(position="0")])["query"]
+
+
+def test_what_comes_twice_is_shown_once(node: Node) -> None:
+    assert node.ask("model", frames=[welcome(), frame("1"), frame("1")])["rows"] == ["1"]
+
+
+def test_replayed_presence_changes_nothing_and_live_presence_does(node: Node) -> None:
+    def presence(id: str, event: str, who: str) -> dict[str, Any]:
+        payload = {"event": event, "participant": {"id": who, "capabilities": []}}
+        return frame(id, "system/presence", "system:gateway", payload=payload)
+
+    frames = [welcome(replayed=1), presence("1", "join", "gone"), presence("2", "join", "bob")]
+    assert node.ask("model", frames=frames)["present"] == ["ada", "bob"]
+
+
+def test_a_concluded_context_folds_where_it_began(node: Node) -> None:
+    inside: dict[str, Any] = {"context": {"id": "k", "type": "reasoning"}}
+    below: dict[str, Any] = {"context": {"id": "l", "parent": "k"}}
+    frames = [
+        welcome(),
+        frame("1"),
+        frame("2", "reflection", **inside),
+        frame("3"),
+        frame("4", "reflection", **below),
+        frame("5", "conclusion", **inside),
+        frame("6"),
+    ]
+    expected = ["1", "fold k", "3", "6"]
+    assert node.ask("model", frames=frames)["rows"] == expected
+    assert node.ask("model", frames=frames, updates=False)["rows"] == expected
+    unfolded = node.ask("model", frames=frames, folds=[["k", False]])["rows"]
+    assert unfolded == ["1", "2", "3", "4", "5", "6"]
+    assert node.ask("model", frames=frames, search='"5"')["rows"] == ["5"]
+
+
+def test_another_s_conclusion_folds_nothing(node: Node) -> None:
+    inside: dict[str, Any] = {"context": {"id": "k"}}
+    frames = [welcome(), frame("1", **inside), frame("2", "conclusion", "bob", **inside)]
+    assert node.ask("model", frames=frames)["rows"] == ["1", "2"]
+
+
+def test_a_filter_hides_at_once_what_came_before_it(node: Node) -> None:
+    answer = {"filter": {"kind": "mcp/*"}}
+    ours = frame("2")
+    frames = [
+        welcome(),
+        frame("1", sender="bob"),
+        ours,
+        frame("f", "system/filter", "system:gateway", payload=answer),
+        frame("3", "mcp/x", "bob"),
+    ]
+    assert node.ask("model", frames=frames)["rows"] == ["2", "3"]
+
+
+def test_a_history_read_anew_keeps_what_is_older_than_it(node: Node) -> None:
+    again = welcome(replayed=2)
+    frames = [welcome(), frame("1"), frame("2"), {"reload": {"all": []}}, again]
+    frames += [frame("2"), frame("3"), frame("4")]
+    assert node.ask("model", frames=frames)["rows"] == ["1", "2", "3", "4"]
+
+
+@pytest.mark.rule("P-20", "P-21")
+def test_a_proposal_is_closed_by_the_same_request_or_its_proposer_alone(node: Node) -> None:
+    def proposal(id: str) -> dict[str, Any]:
+        payload = {"method": "tools/call", "params": {"name": "t", "arguments": {"a": 1}}}
+        return frame(id, "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
+
+    def request(id: str, about: str, value: int) -> dict[str, Any]:
+        params = {"name": "t", "arguments": {"a": value}}
+        payload = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+        kind = "mcp/request:tools/call:t"
+        return frame(id, kind, to=["crm"], payload=payload, correlation_id=about)
+
+    frames = [
+        welcome(),
+        *map(proposal, "pqrs"),
+        request("1", "p", 1),
+        request("2", "q", 2),
+        frame("3", "mcp/withdraw", "ada", correlation_id="r"),
+        frame("4", "mcp/withdraw", "bob", correlation_id="s"),
+    ]
+    assert node.ask("model", frames=frames)["open"] == ["q", "r"]
+
+
+# --- what is shown and linked --------------------------------------------------------------------
+
+
+@given(json_values())
+def test_raw_json_is_laid_out_without_a_change(node: Node, value: Any) -> None:
+    text = json.dumps(value)
+    assert json.loads(node.ask("indent", text=text)) == value
+
+
+def test_raw_json_keeps_the_sender_s_numbers(node: Node) -> None:
+    text = '{"a":1e2,"b":[123456789012345678901234567890,1.50],"c":{}}'
+    shown = node.ask("indent", text=text)
+    assert "".join(shown.split()) == text
+
+
+def test_characters_that_reorder_text_are_written_out(node: Node) -> None:
+    assert "\\u202e" in node.ask("indent", text='"a\u202eb"')
+
+
+def test_a_link_carries_the_view_and_a_code_is_no_view(node: Node) -> None:
+    view = {"filter": "main or kind:a&b", "context": "k1", "descendants": False, "search": "ä #"}
+    assert node.ask("view", view=view) == view
+    assert node.ask("code", fragment="#" + "a" * 22) == "a" * 22
+    assert node.ask("code", fragment="#filter=main&context=kkkk") is None
