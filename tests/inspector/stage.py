@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -91,12 +91,14 @@ class Stage:
 
     def peer(self, name: str) -> "Peer":
         """Join as somebody who speaks when told to."""
-        line = connect(
-            f"ws://127.0.0.1:{self.port}/ws",
-            additional_headers={"Authorization": f"Bearer {token(name)}"},
-            max_size=None,
+        line = self._peers.enter_context(
+            connect(
+                f"ws://127.0.0.1:{self.port}/ws",
+                additional_headers={"Authorization": f"Bearer {token(name)}"},
+                max_size=None,
+                close_timeout=1,
+            )
         )
-        self._peers.callback(line.close)
         return Peer(name, line)
 
 
@@ -187,15 +189,16 @@ class Cable:
 
     def __init__(self, target: int, port: int) -> None:
         self._target = target
-        self._pairs: set[socket.socket] = set()
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         self._plugged = True
         self._server = socket.create_server(("127.0.0.1", port))
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._run(self._accept)
 
     def cut(self) -> None:
         """Cut what is connected, and let nothing through."""
         self._plugged = False
-        for side in list(self._pairs):
+        for side in self._sockets:
             with suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
 
@@ -204,26 +207,46 @@ class Cable:
 
     def close(self) -> None:
         self.cut()
-        self._server.close()
+        self._server.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(BOUND)
+        for one in (self._server, *self._sockets):
+            one.close()
+
+    def _run(self, work: Callable[..., None], *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 near, _ = self._server.accept()
+                self._sockets.append(near)
                 if not self._plugged:
-                    near.close()
+                    near.shutdown(socket.SHUT_RDWR)
                     continue
                 far = socket.create_connection(("127.0.0.1", self._target))
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+                self._sockets.append(far)
+                self._run(self._pump, near, far)
+                self._run(self._pump, far, near)
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        self._pairs.add(source)
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
-        self._pairs.discard(source)
+
+
+@contextmanager
+def plugged(target: int, port: int) -> Iterator[Cable]:
+    """Lay a cable."""
+    cable = Cable(target, port)
+    try:
+        yield cable
+    finally:
+        cable.close()
 
 
 @contextmanager

@@ -70,6 +70,7 @@ export class VirtualList {
       this._width = scroller.clientWidth;
       this._measured.clear();
     }
+    const held = this._heldFocus();
     this._restorePlace();
     // A measured height may bring other rows into view: look again, but not for ever.
     for (let round = 0; round < 4; round += 1) {
@@ -78,6 +79,7 @@ export class VirtualList {
       if (!this._drawRange()) break;
     }
     this._stale.clear();
+    if (held) this._giveFocusBack(held);
     this._keepPlace();
   }
 
@@ -106,6 +108,7 @@ export class VirtualList {
   }
 
   element(index) {
+    if (index < 0 || index >= this._source.count()) return undefined;
     return this._drawn.get(this._source.key(index));
   }
 
@@ -128,6 +131,7 @@ export class VirtualList {
         element = drawn;
       }
       element.dataset.index = i;
+      element.dataset.key = key;
       element.setAttribute("aria-posinset", i + 1);
       element.setAttribute("aria-setsize", count);
       fresh.push([i, key, element]);
@@ -143,15 +147,24 @@ export class VirtualList {
     const element = this._source.render(index);
     element.tabIndex = index === this.active ? 0 : -1;
     if (!old) return element;
-    const focused = old.contains(document.activeElement) && document.activeElement;
     this._observer.unobserve(old);
     old.replaceWith(element);
-    // A row that is drawn anew under somebody's fingers keeps the focus where it was.
-    if (focused) {
-      const name = focused.dataset?.keep;
-      (name ? element.querySelector(`[data-keep="${CSS.escape(name)}"]`) ?? element : element).focus();
-    }
     return element;
+  }
+
+  /** Return which row has the focus, and which of its buttons. */
+  _heldFocus() {
+    const { activeElement } = document;
+    const row = this._spacer.contains(activeElement) && activeElement.closest("[data-index]");
+    return row ? { key: row.dataset.key, name: activeElement.dataset.keep } : null;
+  }
+
+  // A row that is drawn anew under somebody's fingers keeps the focus where it was.
+  _giveFocusBack({ key, name }) {
+    const element = this._drawn.get(key) ?? this.element(this._source.find(key));
+    if (!element || element.contains(document.activeElement)) return;
+    const part = name && element.querySelector(`[data-keep="${CSS.escape(name)}"]`);
+    (part || element).focus({ preventScroll: true });
   }
 
   _measure(drawn) {

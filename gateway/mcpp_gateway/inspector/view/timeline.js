@@ -25,7 +25,7 @@ export class TimelineView {
     this._nodes = [...this._model.tree].filter(
       (node) => Number.isFinite(node.start) && (!within || node.isWithin(within)),
     );
-    this._index = new Map(this._nodes.map((node, i) => [node.number, i]));
+    this._index = new Map(this._nodes.map((node, i) => [`${node.number}`, i]));
     this._start = Math.min(...this._nodes.slice(0, 50_000).map((node) => node.start));
     const end = Math.max(...this._nodes.slice(0, 50_000).map((node) => node.end));
     this._span = Math.max(1, end - this._start);
@@ -43,7 +43,7 @@ export class TimelineView {
   }
 
   key(index) {
-    return this._nodes[index].number;
+    return `${this._nodes[index].number}`;
   }
 
   find(key) {

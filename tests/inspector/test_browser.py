@@ -1,0 +1,398 @@
+"""The inspector as a person meets it: in Chromium, against a gateway that runs as a process."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from mcpp.envelope import Context
+from tests.inspector.conftest import sign_in
+from tests.inspector.scene import play
+from tests.inspector.stage import Stage, free_port, plugged, staged, token
+
+NewPage = Callable[..., Page]
+
+
+# --- signing in ----------------------------------------------------------------------------------
+
+
+def test_a_wrong_token_is_told_and_a_right_one_signs_in(new_page: NewPage, stage: Stage) -> None:
+    page = new_page()
+    page.goto(stage.url)
+    page.fill("#token", "wrong")
+    page.press("#token", "Enter")
+    expect(page.locator("#sign-in-problem")).to_have_text("The gateway does not know this token.")
+    page.fill("#token", token("ada"))
+    page.press("#token", "Enter")
+    expect(page.locator("#status")).to_have_text("you are ada")
+    assert token("ada") not in page.url
+    page.reload()
+    expect(page.locator("#status")).to_have_text("you are ada")
+    assert page.evaluate("Object.values(localStorage).join()").find(token("ada")) == -1
+
+
+def test_signing_out_forgets_the_token(page: Page) -> None:
+    page.click("#settings-button")
+    page.click("text=Sign out")
+    expect(page.locator("#token")).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+# --- the log and the tree ------------------------------------------------------------------------
+
+
+def test_messages_appear_as_they_are_sent_readable_by_kind(page: Page, stage: Stage) -> None:
+    analyst, crm = stage.peer("analyst"), stage.peer("crm")
+    analyst.chat("good morning")
+    call = analyst.ask("search", {"page": 1}, "crm")
+    crm.answer(call, "search", {"content": [{"type": "text", "text": "nine records"}]})
+    analyst.think("nine is few", Context(id="k", type="reasoning"))
+    log = page.locator("#log")
+    expect(log.locator(".tone-chat .text")).to_have_text("good morning")
+    expect(log.locator(".tone-call .name")).to_have_text("search")
+    expect(log.locator(".tone-call .json")).to_contain_text('"page": 1')
+    expect(log.locator(".tone-result .text")).to_have_text("nine records")
+    expect(log.locator(".tone-thought .text")).to_have_css("font-style", "italic")
+    raw = log.locator(".tone-chat .raw-button")
+    raw.click()
+    expect(log.locator(".tone-chat .raw")).to_contain_text('"protocol": "mcpp/v0.1"')
+    raw.click()
+    expect(log.locator(".raw")).to_have_count(0)
+
+
+def test_the_tree_shows_contexts_and_selects_them(page: Page, stage: Stage) -> None:
+    play(stage)
+    tree = page.locator("#tree")
+    workflow = tree.locator(".tree-item", has_text="review-2031")
+    reasoning = tree.locator(".tree-item", has_text="reason-789")
+    expect(workflow).to_contain_text("open")
+    expect(workflow).to_contain_text("analyst, crm")
+    expect(workflow).to_have_attribute("aria-level", "1")
+    expect(reasoning).to_have_attribute("aria-level", "2")
+    expect(reasoning.locator(".count")).to_have_text("3")
+    expect(reasoning).to_contain_text("concluded")
+    reasoning.click()
+    expect(page.locator("#log .row")).to_have_count(3)
+    expect(page.locator("#selection")).to_contain_text("reasoning reason-789")
+    workflow.click()
+    expect(page.locator("#log .row.fold")).to_contain_text("Count them once")
+    page.uncheck("#descendants")
+    expect(page.locator("#log .row.fold")).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.locator("#selection")).to_be_hidden()
+
+
+def test_a_concluded_context_is_one_line_that_unfolds(page: Page, stage: Stage) -> None:
+    files = stage.peer("files")
+    files.think("is there a backup?", Context(id="check", type="task"))
+    expect(page.locator("#log .tone-thought")).to_have_count(1)
+    files.conclude("yes, from today", "check")
+    fold = page.locator("#log .row.fold")
+    expect(fold).to_contain_text("yes, from today")
+    expect(page.locator("#log .tone-thought")).to_have_count(0)
+    fold.locator("button.twisty").click()
+    expect(page.locator("#log .tone-thought")).to_have_count(1)
+
+
+def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) -> None:
+    with staged(tmp_path, context_idle_seconds=0.2) as stage:
+        page = sign_in(new_page(), stage.url)
+        stage.peer("files").think("hm", Context(id="brief", type="task"))
+        expect(page.locator("#tree .tree-item", has_text="brief")).to_contain_text("expired")
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+
+def sent_frames(page: Page) -> list[str]:
+    """Return the texts that the page has received from now on."""
+    frames: list[str] = []
+    page.on(
+        "websocket",
+        lambda socket: socket.on("framereceived", lambda frame: frames.append(str(frame))),
+    )
+    return frames
+
+
+def test_the_five_strategies_are_a_click_and_the_gateway_sends_no_more(
+    new_page: NewPage, stage: Stage
+) -> None:
+    page = new_page()
+    frames = sent_frames(page)
+    sign_in(page, stage.url)
+    analyst = stage.peer("analyst")
+    analyst.think("first thought", Context(id="k", type="reasoning"))
+    expect(page.locator("#log")).to_contain_text("first thought")
+    page.click("text=Main only")
+    expect(page.locator("[data-strategy=main]")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#log")).not_to_contain_text("first thought")
+    expect(page.locator("#filter")).to_have_value("main")
+    analyst.think("second thought", "k")
+    analyst.chat("in the open")
+    expect(page.locator("#log")).to_contain_text("in the open")
+    assert not any("second thought" in frame for frame in frames)
+    # What was not sent is fetched when it is wanted.
+    page.click("#strategies >> text=Everything")
+    expect(page.locator("#log")).to_contain_text("second thought")
+    analyst.conclude("done thinking", "k")
+    page.click("text=Conclusions")
+    expect(page.locator("[data-strategy=conclusions]")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#log")).to_contain_text("done thinking")
+    expect(page.locator("#log")).not_to_contain_text("in the open")
+    page.click("[data-strategy=types]")
+    page.check(".popover input[value=reasoning]")
+    expect(page.locator("#filter")).to_have_value("main or type:reasoning")
+    expect(page.locator("#log")).to_contain_text("in the open")
+    page.click(".popover >> text=Close")
+    page.locator("#tree .tree-item", has_text="reasoning").click()
+    page.click("text=This context")
+    expect(page.locator("#filter")).to_have_value("context:k+")
+
+
+def test_the_algebra_is_completed_and_mistakes_are_explained(page: Page, stage: Stage) -> None:
+    stage.peer("analyst").chat("hello")
+    stage.peer("crm").chat("hello too")
+    expect(page.locator("#log .tone-chat")).to_have_count(2)
+    page.locator("#filter").press_sequentially("not fr")
+    expect(page.locator("#filter-options li")).to_have_text(["from:"])
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.locator("#filter").press_sequentially("c")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#filter")).to_have_value("not from:crm ")
+    page.keyboard.press("Enter")
+    expect(page.locator("#log .tone-chat")).to_have_count(1)
+    page.fill("#filter", "main and whatever")
+    expect(page.locator("#filter-problem")).to_contain_text("“whatever” is not known")
+    expect(page.locator("#filter-problem")).to_contain_text("at character 10")
+
+
+# --- transient results ---------------------------------------------------------------------------
+
+
+def test_a_consumed_result_is_a_gray_accordion_with_its_original_inside(
+    page: Page, stage: Stage
+) -> None:
+    play(stage)
+    accordion = page.locator("#log .accordion")
+    expect(accordion).to_have_count(1)
+    expect(accordion).to_contain_text("15 activity records (page 1/9, IDs: 72, 73, 74…)")
+    expect(page.locator("#log .badge")).to_have_count(0)
+    expect(accordion).not_to_contain_text("#72")
+    accordion.locator("button").first.click()
+    expect(accordion.locator(".original")).to_contain_text("#72  2026-11-01")
+    assert accordion.locator("input, textarea, [contenteditable]").count() == 0
+    page.click("#settings-button")
+    page.check("text=Show context hints")
+    page.click("dialog >> text=Close")
+    expect(page.locator("#log .badge-collapsed")).to_have_count(1)
+    expect(page.locator("#log .badge-consumed")).to_have_count(1)
+    expect(page.locator("#log .badge-transient")).to_have_count(1)
+
+
+# --- taking part ---------------------------------------------------------------------------------
+
+
+def test_a_person_speaks_in_the_main_context_and_in_another(page: Page, stage: Stage) -> None:
+    analyst = stage.peer("analyst")
+    analyst.think("hm", Context(id="k", type="reasoning"))
+    expect(page.locator("#tree")).to_contain_text("reasoning")
+    page.fill("#composer-text", "hello, all")
+    page.keyboard.press("Enter")
+    heard = analyst.receive_kind("chat")
+    assert (heard["from"], heard["payload"]) == ("ada", {"text": "hello, all"})
+    assert "context" not in heard
+    page.locator("#tree .tree-item", has_text="reasoning").click()
+    expect(page.locator("#composer-context")).to_have_value("k")
+    page.select_option("#composer-to", "analyst")
+    page.fill("#composer-text", "are you sure?")
+    page.click("text=Send")
+    heard = analyst.receive_kind("chat")
+    assert heard["context"]["id"] == "k"
+    assert heard["to"] == ["analyst"]
+    expect(page.locator("#log .tone-chat")).to_have_text(re.compile("are you sure?"))
+
+
+@pytest.mark.rule("P-20")
+def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) -> None:
+    analyst, files = stage.peer("analyst"), stage.peer("files")
+    for path in ("a.csv", "b.csv", "c.csv"):
+        analyst.propose("write_file", {"path": path}, "files", context=Context(id="w"))
+    rows = page.locator("#log .tone-proposal")
+    expect(rows).to_have_count(3)
+    expect(page.locator("#proposals-count")).to_have_text("3")
+    rows.nth(0).locator("text=Approve").click()
+    request = files.receive_kind("mcp/request")
+    assert request["kind"] == "mcp/request:tools/call:write_file"
+    assert request["payload"]["params"] == {"name": "write_file", "arguments": {"path": "a.csv"}}
+    assert request["payload"]["id"] == request["id"]
+    assert (request["to"], request["context"]) == (["files"], {"id": "w"})
+    expect(rows.nth(0)).to_contain_text("Approved by ada")
+
+    rows.nth(1).locator("text=Edit").click()
+    page.fill("dialog textarea", "{")
+    page.click("dialog >> text=Send request")
+    expect(page.locator("dialog .problem")).to_contain_text("This is not JSON")
+    page.fill("dialog textarea", '{"path": "other.csv"}')
+    page.click("dialog >> text=Send request")
+    request = files.receive_kind("mcp/request")
+    assert request["payload"]["params"]["arguments"] == {"path": "other.csv"}
+    assert "correlation_id" not in request
+
+    rows.nth(2).locator("text=Reject").click()
+    page.fill("dialog input", "not before the backup")
+    page.click("dialog .primary")
+    objection = files.receive_kind("mcp/reject")
+    assert objection["payload"]["reason"] == "edited"
+    objection = files.receive_kind("mcp/reject")
+    assert objection["payload"] == {"reason": "not before the backup"}
+    assert objection["to"] == ["analyst"]
+    expect(rows.nth(2)).to_contain_text("ada objects: not before the backup")
+    expect(page.locator("#proposals-count")).to_have_text("")
+
+
+def test_participants_and_refusals_are_listed_with_their_reasons(
+    new_page: NewPage, stage: Stage
+) -> None:
+    page = sign_in(new_page(), stage.url, "guest")
+    crm = stage.peer("crm")
+    person = page.locator("#participants li", has_text="crm")
+    expect(person).to_contain_text("here")
+    me = page.locator("#participants li", has_text="guest")
+    me.locator("summary").click()
+    expect(me.locator("code")).to_have_text('{ "kind": "chat" }')
+    crm.propose("write_file", {}, "files")
+    page.locator("#log").get_by_text("Approve").click()
+    expect(page.locator("#refusals")).to_contain_text("capability_violation")
+    expect(page.locator("#refusals")).to_contain_text("none of your capabilities allows this")
+    stage.stop()
+
+
+# --- search, timeline, export, link --------------------------------------------------------------
+
+
+def test_search_timeline_export_and_link(new_page: NewPage, stage: Stage, tmp_path: Path) -> None:
+    page = sign_in(new_page(), stage.url)
+    play(stage)
+    expect(page.locator("#log .tone-proposal")).to_have_count(1)
+    page.fill("#search", "PURCHASE order")
+    expect(page.locator("#log .row")).to_have_count(2)
+    page.fill("#search", "")
+    page.locator("#tree .tree-item", has_text="reason-789").click()
+    expect(page.locator("#log .row")).to_have_count(3)
+    with page.expect_download() as download:
+        page.click("#export")
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["reflection"] * 2 + ["conclusion"]
+    page.click("#copy-link")
+    link = page.input_value("dialog input")
+    assert "context=reason-789" in link
+    page.click("dialog >> text=Close")
+    page.click("#tree .tree-item >> nth=0")
+    page.click("text=Timeline")
+    bars = page.locator("#timeline .bar-row")
+    expect(bars).to_have_count(3)
+    widths = [bar.bounding_box() for bar in page.locator("#timeline .bar-fill").all()]
+    assert widths[0] is not None
+    assert widths[1] is not None
+    assert widths[0]["width"] > widths[1]["width"]
+    fresh = sign_in(new_page(), stage.url, fragment=link.partition("/#")[2].join(("#", "")))
+    expect(fresh.locator("#selection")).to_contain_text("reason-789")
+    expect(fresh.locator("#log .row")).to_have_count(3)
+
+
+# --- lines that break ----------------------------------------------------------------------------
+
+
+def test_a_cut_line_loses_nothing(new_page: NewPage, tmp_path: Path) -> None:
+    port = free_port()
+    origin = f"http://127.0.0.1:{port}"
+    with staged(tmp_path, origins=(origin,)) as stage, plugged(stage.port, port) as cable:
+        page = sign_in(new_page(), origin)
+        analyst = stage.peer("analyst")
+        analyst.chat("before 1")
+        expect(page.locator("#log")).to_contain_text("before 1")
+        cable.cut()
+        expect(page.locator("#status")).to_contain_text("reconnecting")
+        for number in range(20):
+            analyst.chat(f"meanwhile {number}.")
+        page.fill("#composer-text", "said while away")
+        page.keyboard.press("Enter")
+        cable.plug()
+        assert analyst.receive_kind("chat")["payload"]["text"] == "said while away"
+        expect(page.locator("#status")).to_have_text("you are ada")
+        chats = page.locator("#log .tone-chat .text")
+        wanted = ["before 1", *(f"meanwhile {n}." for n in range(20)), "said while away"]
+        expect(page.locator("#log")).to_contain_text("said while away")
+        page.locator("#log").evaluate("log => log.scrollTop = 0")
+        page.set_viewport_size({"width": 1280, "height": 3000})
+        expect(chats).to_have_text(wanted)
+        expect(page.locator("#log .mark")).to_have_count(0)
+
+
+def test_a_restart_is_marked(page: Page, stage: Stage) -> None:
+    stage.peer("analyst").chat("before")
+    expect(page.locator("#log")).to_contain_text("before")
+    stage.stop()
+    expect(page.locator("#status")).to_contain_text("reconnecting")
+    stage.start()
+    expect(page.locator("#status")).to_have_text("you are ada")
+    expect(page.locator("#log .mark-restart")).to_contain_text("The gateway was restarted")
+    stage.peer("analyst").chat("after")
+    expect(page.locator("#log")).to_contain_text("after")
+
+
+# --- the keyboard, roles, narrow pages -----------------------------------------------------------
+
+
+def test_everything_can_be_done_from_the_keyboard(page: Page, stage: Stage) -> None:
+    play(stage)
+    expect(page.locator("#log .tone-proposal")).to_have_count(1)
+    page.locator("body").press("g")
+    expect(page.locator("#log .row:focus")).to_have_count(1)
+    page.keyboard.press("r")
+    expect(page.locator("#log .raw")).to_have_count(1)
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("#log .row.fold:focus")).to_have_count(1)
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#log .row.fold", has_text="ledger-2026")).to_have_count(0)
+    page.keyboard.press("t")
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(page.locator("#selection")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.locator("#search")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.locator("#log").press("c")
+    expect(page.locator("#composer-text")).to_be_focused()
+    page.locator("#log").press("?")
+    expect(page.locator("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_be_hidden()
+
+
+def test_log_and_tree_have_their_roles(page: Page, stage: Stage) -> None:
+    play(stage)
+    expect(page.get_by_role("log")).to_have_count(1)
+    expect(page.get_by_role("tree")).to_have_count(1)
+    expect(page.get_by_role("treeitem", name=re.compile("reasoning"))).to_have_count(1)
+    last = page.get_by_role("log").get_by_role("article").last
+    assert last.get_attribute("aria-posinset") == last.get_attribute("aria-setsize")
+
+
+def test_a_narrow_page_has_tabs_and_nothing_sticks_out(new_page: NewPage, stage: Stage) -> None:
+    page = sign_in(new_page(400, 800), stage.url)
+    play(stage)
+    expect(page.locator("#log .tone-proposal")).to_be_visible()
+    for part, inside in (("contexts", "#tree"), ("timeline", "#timeline"), ("people", "#people")):
+        page.click(f".tabs [data-part={part}]")
+        expect(page.locator(inside)).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") == 400
+    page.click(".tabs [data-part=contexts]")
+    page.locator("#tree .tree-item", has_text="reason-789").click()
+    expect(page.locator("#log .row")).to_have_count(3)
+    expect(page.locator("#log")).to_be_visible()
