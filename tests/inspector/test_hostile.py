@@ -1,0 +1,121 @@
+"""A hundred hostile strings in every field run no script and make no element."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from playwright.sync_api import Page, expect
+
+from mcpp.transient import transient
+from tests.inspector.conftest import sign_in
+from tests.inspector.stage import staged
+
+CALLS = ("hit()", "alert(1)", "top.hit()", "window['hit']()", "import('/inspector/x.js')")
+SHAPES = (
+    "<script>{}</script>",
+    "</script><script>{}</script>",
+    "<img src=x onerror={}>",
+    "<img/src=x/onerror={}>",
+    "<svg onload={}>",
+    "<svg/onload={}>",
+    "<iframe srcdoc='<script>parent.{}</script>'>",
+    "<a href=javascript:{}>x</a>",
+    "javascript:{}",
+    '"><script>{}</script>',
+    "'><img src=x onerror={}>",
+    '" onmouseover={} x="',
+    "</pre><script>{}</script><pre>",
+    "</textarea><script>{}</script>",
+    "<style>@import 'javascript:{}'</style>",
+    "<details open ontoggle={}>",
+    "<math><mtext></p><script>{}</script>",
+    "${{{}}}",
+    "{{{{constructor.constructor('{}')()}}}}",
+    "\u202e<script>{}</script>\u0000",
+)
+HOSTILE = [shape.format(call) for shape in SHAPES for call in CALLS]
+
+# What a page may hold of elements that could run or load something: only its own.
+FOREIGN = """() => [...document.querySelectorAll(
+  'script, iframe, object, embed, img, svg, math, style, link, base, a, video, audio'
+)].filter(element =>
+  !['/inspector/app.js', '/inspector/icon.svg', '/inspector/style.css'].includes(
+    element.getAttribute('src') ?? element.getAttribute('href'))
+).concat([...document.querySelectorAll('*')].filter(element =>
+  [...element.attributes].some(one => one.name.startsWith('on')))).length"""
+
+# Go through the whole log, open some of what can be opened, and return how many rows were drawn.
+WALK = """async () => {
+  const log = document.getElementById('log');
+  const frame = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+  const seen = new Set();
+  const made = 'script, iframe, object, embed, img, svg, math, style, link, a, form, input';
+  for (let top = 0, step = 0; top < log.scrollHeight && step < 200; top += 3000, step += 1) {
+    log.scrollTop = top;
+    await frame();
+    for (const name of ['raw-button', 'accordion-head', 'twisty']) {
+      [...log.querySelectorAll('.' + name)].slice(0, 3).forEach(button => button.click());
+    }
+    await frame();
+    log.querySelectorAll('.row').forEach(row => seen.add(row.dataset.key));
+    if (log.querySelector(made)) throw new Error('a string has become an element');
+  }
+  return seen.size;
+}"""
+
+
+def ascii_only(text: str) -> str:
+    """Return a text as a kind may hold it: printable, without spaces."""
+    return "".join(one for one in text.replace(" ", "/") if "!" <= one <= "~")[:90]
+
+
+def test_a_hundred_is_a_hundred() -> None:
+    assert len(set(HOSTILE)) == 100
+
+
+def test_hostile_strings_in_every_field_run_nothing(
+    new_page: Callable[..., Page], tmp_path: Path, problems: list[str]
+) -> None:
+    limits = {"messages_per_second": 0, "context_messages_per_second": 0}
+    with staged(tmp_path, **limits) as stage:
+        page = new_page(1280, 6000)
+        page.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))
+        page.add_init_script("window.hits = 0; window.hit = () => { window.hits += 1; }")
+        page.add_init_script(
+            "try { localStorage.setItem('mcpp.settings', JSON.stringify({hints: true})) } catch {}"
+        )
+        link = f"#filter={quote('<img src=x onerror=hit()>')}&search=&context={quote(HOSTILE[0])}"
+        sign_in(page, stage.url, fragment=link)
+        analyst, crm = stage.peer("analyst"), stage.peer("crm")
+        for number, text in enumerate(HOSTILE):
+            quiet: dict[str, Any] = {"wait": False}
+            name, inside = ascii_only(text), f"k{number % 7}"
+            analyst.send("chat", {"text": text, "format": "markdown"}, **quiet)
+            analyst.send("reflection", {"thought": text}, context=inside, **quiet)
+            analyst.send("conclusion", {"decision": text}, context=f"c{number}", **quiet)
+            analyst.send(name, {text: text, "deep": [{text: [text]}]}, **quiet)
+            analyst.send("chat", {text: text}, **quiet)
+            params = {"name": name, "arguments": {text: text}}
+            request = {"jsonrpc": "2.0", "id": text, "method": "tools/call", "params": params}
+            call = analyst.send(f"mcp/request:tools/call:{name}", request, to="crm", **quiet)
+            crm.answer(call, name, transient({"content": [{"type": "text", "text": text}]}, text))
+            crm.send(
+                "mcp/response:tools/call:x", {"error": {"code": 1, "message": text}}, about=call
+            )
+            proposal = {"method": "tools/call", "params": params}
+            about = analyst.send(f"mcp/proposal:tools/call:{name}", proposal, to="crm")
+            crm.send("mcp/reject", {"reason": text, "text": text}, about=about, **quiet)
+        last = analyst.chat("the last one")
+        assert last
+        expect(page.locator("#log")).to_contain_text("the last one")
+        assert page.evaluate(WALK) > 950
+        assert page.evaluate(FOREIGN) == 0
+        page.click("[data-part=timeline]")
+        page.fill("#search", HOSTILE[2])
+        page.fill("#filter", HOSTILE[3])
+        page.click("#proposals >> text=Edit… >> nth=0")
+        page.click("dialog >> text=Cancel")
+        assert page.evaluate(FOREIGN) == 0
+        assert page.evaluate("window.hits") == 0
+        assert problems == []
