@@ -11,7 +11,7 @@ NPM_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 \
 	@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-memory@2026.8.31
 PIP_SERVERS := mcp-server-time==2026.10.19
 
-.PHONY: run test quick check format bench clean setup-mcp
+.PHONY: run test quick check format bench screenshots clean setup-mcp
 
 run: $(STAMP)
 	@$(BIN)/mcpp up --demo
@@ -47,6 +47,9 @@ $(SERVERS)/.tried:
 	@$(PYTHON) -m venv $(SERVERS)/venv && timeout 180 $(SERVERS)/venv/bin/python -m pip install \
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
 	@touch $@
+
+screenshots: $(STAMP)
+	@$(BIN)/python docs/screenshots.py
 
 clean:
 	rm -rf $(VENV) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

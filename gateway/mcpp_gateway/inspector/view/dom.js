@@ -38,11 +38,12 @@ export function setText(element, text) {
 export const isTyping = (event) =>
   event.target.matches?.("input, textarea, select, [contenteditable]") ?? false;
 
-/** Return one of eight hues for a name: the same on every page. */
+const hues = new Map();
+
+/** Return one of eight hues for a name, in the order in which names are met: neighbours differ. */
 export function hueOf(name) {
-  let hash = 0x811c9dc5; // FNV-1a
-  for (let i = 0; i < name.length; i += 1) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);
-  return (hash ^ (hash >>> 15)) & 7;
+  if (!hues.has(name)) hues.set(name, (hues.size * 3) % 8);
+  return hues.get(name);
 }
 
 export function duration(milliseconds) {

@@ -87,10 +87,12 @@ export class LogView {
         "header",
         {},
         h("time", { datetime: envelope.ts, title: envelope.ts }, clockTime(envelope.ts)),
-        h("span", { class: `who hue-${hueOf(envelope.from)}`, dir: "auto" }, envelope.from),
+        // What the gateway tells is about somebody else: that is whom one wants to read of.
+        reading.who
+          ? h("span", { class: "subject", dir: "auto" }, reading.who)
+          : h("span", { class: `who hue-${hueOf(envelope.from)}`, dir: "auto" }, envelope.from),
         h("span", { class: "label" }, reading.label),
         reading.name && h("code", { class: "name", dir: "auto" }, reveal(reading.name)),
-        reading.who && h("span", { class: "subject", dir: "auto" }, reading.who),
         reading.code && h("code", { class: "name" }, reading.code),
         this._addressees(envelope),
         this._timing(envelope),
@@ -123,7 +125,7 @@ export class LogView {
         h("span", { class: "fold-type" }, node.type ?? "context"),
         h("span", { class: "outcome", dir: "auto" }, outcome),
         h("span", { class: "quiet" }, `${many} · ${duration(node.end - node.start)}`),
-        this._chip(node),
+        this._chip(node, shortId(node.id)),
       ),
     );
   }
@@ -144,7 +146,7 @@ export class LogView {
     );
   }
 
-  _chip(node) {
+  _chip(node, text = `${node.type ?? "context"} ${shortId(node.id)}`) {
     return h(
       "span",
       { class: "chip-group" },
@@ -156,7 +158,7 @@ export class LogView {
           "data-keep": "chip",
           on: { click: () => this._actions.select(node) },
         },
-        h("span", { dir: "auto" }, `${node.type ?? "context"} ${shortId(node.id)}`),
+        h("span", { dir: "auto" }, text),
       ),
       !this._rows.isFolded(node) && node !== this._rows.selection && this._foldButton(node, false),
     );
