@@ -11,15 +11,15 @@ NPM_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 \
 	@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-memory@2026.8.31
 PIP_SERVERS := mcp-server-time==2026.10.19
 
-.PHONY: run test quick check format bench screenshots clean setup-mcp
+.PHONY: run test quick check format bench screenshots clean setup-mcp setup-browser
 
 run: $(STAMP)
 	@$(BIN)/mcpp up --demo
 
-test: check setup-mcp
+test: check setup-mcp setup-browser
 	@$(BIN)/pytest
 
-quick: check
+quick: check setup-browser
 	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest -m "not slow"
 
 check: $(STAMP)
@@ -48,6 +48,18 @@ $(SERVERS)/.tried:
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
 	@touch $@
 
+# Debian's Chromium, for the inspector's tests: installed where that is possible, else they say so and are skipped.
+setup-browser: $(VENV)/.browser
+
+$(VENV)/.browser: $(STAMP)
+	@if command -v chromium >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "Installing Chromium for the inspector's tests (first run only) ..."; \
+		{ apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } \
+			>/dev/null 2>&1 || echo "apt-get could not install chromium; the inspector's tests are skipped."; \
+	else echo "No Chromium: the inspector's tests are skipped; as root, 'apt-get install chromium'."; fi
+	@touch $@
+
 screenshots: $(STAMP)
 	@$(BIN)/python docs/screenshots.py
 
@@ -61,8 +73,4 @@ $(STAMP): pyproject.toml
 		{ echo "No venv module: on Debian and Ubuntu, 'apt-get install python3-venv'."; exit 1; }
 	@echo "Installing into $(VENV) (first run only) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
-		echo "Installing Chromium for the inspector's tests ..." && \
-		{ apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } \
-		>/dev/null 2>&1; } || echo "No Chromium: the inspector's tests skip; 'apt-get install chromium' as root."
 	@touch $@
