@@ -673,3 +673,41 @@ async def test_a_request_for_something_else_does_not_use_up_a_proposal(venue: Ve
             await mallory.request("files", "tools/call", other, correlation_id=proposal.id)
         await intern.fulfil(proposal.envelope)
         assert (await proposal.result(timeout=5)).text == "10 lines of x"
+
+
+@pytest.mark.rule("P-19")
+async def test_what_is_said_about_a_request_or_a_proposal_stands_in_its_context(
+    venue: Venue,
+) -> None:
+    agent = mcpp.Participant("files")
+
+    @agent.tool
+    async def read(call: ToolCall) -> None:
+        await call.progress(1)
+        await anyio.sleep_forever()
+
+    async with (
+        venue.run(agent),
+        venue.connect("watcher") as watcher,
+        venue.connect("alice") as alice,
+        venue.connect("bob") as bob,
+    ):
+        context = mcpp.new_context("task", id="t1")
+        with anyio.CancelScope() as scope:
+            await alice.call(
+                "files", "read", context=context, on_progress=lambda progress: scope.cancel()
+            )
+        proposal = await alice.propose("files", "read", context=context)
+        await bob.reject(proposal.envelope, "no")
+        await proposal.withdraw()
+        seen = []
+        with anyio.fail_after(10):
+            async for message in watcher:
+                if message.kind != "system/presence":
+                    seen.append((message.kind, message.context and message.context.id))
+                if message.kind == "mcp/withdraw":
+                    break
+        assert {context for _, context in seen} == {"t1"}
+        assert {kind.partition(":")[0] for kind, _ in seen} == {
+            "mcp/request", "mcp/notification", "mcp/proposal", "mcp/reject", "mcp/withdraw"
+        }  # fmt: skip
