@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.inspector.scene import play
-from tests.inspector.stage import CHROMIUM_FLAGS, chromium, staged, token
+from tests.inspector.stage import CHROMIUM_FLAGS, chromium, staged
 
 FOLDER = Path(__file__).parent
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
@@ -32,7 +32,7 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
         page.add_init_script("localStorage.setItem('mcpp.settings', JSON.stringify({hints: true}))")
         page.goto(stage.url)
-        page.fill("#token", token("ada"))
+        page.fill("#token", stage.token("ada"))
         page.press("#token", "Enter")
         page.locator("#status[data-state=open]").wait_for()
         play(stage)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.inspector.stage import BOUND, CHROMIUM_FLAGS, Stage, chromium, staged, token
+from tests.inspector.stage import BOUND, CHROMIUM_FLAGS, Stage, chromium, staged
 
 expect.set_options(timeout=BOUND * 1000)
 
@@ -26,8 +26,24 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="package")
+def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Stage]]:
+    """One gateway with a pod for each test: starting one takes longer than most tests."""
+    with staged(tmp_path_factory.mktemp("theatre"), pods=64) as stage:
+        yield (stage.part(number) for number in range(1, 64))
+
+
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(theatre: Iterator[Stage]) -> Iterator[Stage]:
+    """A pod that nobody else uses."""
+    stage = next(theatre)
+    yield stage
+    stage.stop()
+
+
+@pytest.fixture
+def own_stage(tmp_path: Path) -> Iterator[Stage]:
+    """A gateway of one's own, to stop and start."""
     with staged(tmp_path) as stage:
         yield stage
 
@@ -69,9 +85,11 @@ def new_page(browser: Browser, problems: list[str]) -> Iterator[Callable[..., Pa
     assert problems == []
 
 
-def sign_in(page: Page, url: str, participant: str = "ada", fragment: str = "") -> Page:
-    page.goto(f"{url}/{fragment}")
-    page.fill("#token", token(participant))
+def sign_in(
+    page: Page, stage: Stage, participant: str = "ada", *, fragment: str = "", url: str = ""
+) -> Page:
+    page.goto(f"{url or stage.url}/{fragment}")
+    page.fill("#token", stage.token(participant))
     page.press("#token", "Enter")
     expect(page.locator("#status")).to_have_text(f"you are {participant}")
     return page
@@ -79,4 +97,4 @@ def sign_in(page: Page, url: str, participant: str = "ada", fragment: str = "") 
 
 @pytest.fixture
 def page(new_page: Callable[..., Page], stage: Stage) -> Page:
-    return sign_in(new_page(), stage.url)
+    return sign_in(new_page(), stage)

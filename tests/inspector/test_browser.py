@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from mcpp.envelope import Context
 from tests.inspector.conftest import sign_in
 from tests.inspector.scene import play
-from tests.inspector.stage import Stage, free_port, plugged, staged, token
+from tests.inspector.stage import Stage, free_port, plugged, staged
 
 NewPage = Callable[..., Page]
 
@@ -25,13 +25,13 @@ def test_a_wrong_token_is_told_and_a_right_one_signs_in(new_page: NewPage, stage
     page.fill("#token", "wrong")
     page.press("#token", "Enter")
     expect(page.locator("#sign-in-problem")).to_have_text("The gateway does not know this token.")
-    page.fill("#token", token("ada"))
+    page.fill("#token", stage.token("ada"))
     page.press("#token", "Enter")
     expect(page.locator("#status")).to_have_text("you are ada")
-    assert token("ada") not in page.url
+    assert stage.token("ada") not in page.url
     page.reload()
     expect(page.locator("#status")).to_have_text("you are ada")
-    assert page.evaluate("Object.values(localStorage).join()").find(token("ada")) == -1
+    assert page.evaluate("Object.values(localStorage).join()").find(stage.token("ada")) == -1
 
 
 def test_signing_out_forgets_the_token(page: Page) -> None:
@@ -99,7 +99,7 @@ def test_a_concluded_context_is_one_line_that_unfolds(page: Page, stage: Stage) 
 
 def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) -> None:
     with staged(tmp_path, context_idle_seconds=0.2) as stage:
-        page = sign_in(new_page(), stage.url)
+        page = sign_in(new_page(), stage)
         stage.peer("files").think("hm", Context(id="brief", type="task"))
         expect(page.locator("#tree .tree-item", has_text="brief")).to_contain_text("expired")
 
@@ -122,7 +122,7 @@ def test_the_five_strategies_are_a_click_and_the_gateway_sends_no_more(
 ) -> None:
     page = new_page()
     frames = sent_frames(page)
-    sign_in(page, stage.url)
+    sign_in(page, stage)
     analyst = stage.peer("analyst")
     analyst.think("first thought", Context(id="k", type="reasoning"))
     expect(page.locator("#log")).to_contain_text("first thought")
@@ -258,7 +258,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
 def test_participants_and_refusals_are_listed_with_their_reasons(
     new_page: NewPage, stage: Stage
 ) -> None:
-    page = sign_in(new_page(), stage.url, "guest")
+    page = sign_in(new_page(), stage, "guest")
     crm = stage.peer("crm")
     person = page.locator("#participants li", has_text="crm")
     expect(person).to_contain_text("here")
@@ -269,14 +269,13 @@ def test_participants_and_refusals_are_listed_with_their_reasons(
     page.locator("#log").get_by_text("Approve").click()
     expect(page.locator("#refusals")).to_contain_text("capability_violation")
     expect(page.locator("#refusals")).to_contain_text("none of your capabilities allows this")
-    stage.stop()
 
 
 # --- search, timeline, export, link --------------------------------------------------------------
 
 
 def test_search_timeline_export_and_link(new_page: NewPage, stage: Stage, tmp_path: Path) -> None:
-    page = sign_in(new_page(), stage.url)
+    page = sign_in(new_page(), stage)
     play(stage)
     expect(page.locator("#log .tone-proposal")).to_have_count(1)
     page.fill("#search", "PURCHASE order")
@@ -300,7 +299,7 @@ def test_search_timeline_export_and_link(new_page: NewPage, stage: Stage, tmp_pa
     assert widths[0] is not None
     assert widths[1] is not None
     assert widths[0]["width"] > widths[1]["width"]
-    fresh = sign_in(new_page(), stage.url, fragment=link.partition("/#")[2].join(("#", "")))
+    fresh = sign_in(new_page(), stage, fragment=link.partition("/#")[2].join(("#", "")))
     expect(fresh.locator("#selection")).to_contain_text("reason-789")
     expect(fresh.locator("#log .row")).to_have_count(3)
 
@@ -312,7 +311,7 @@ def test_a_cut_line_loses_nothing(new_page: NewPage, tmp_path: Path) -> None:
     port = free_port()
     origin = f"http://127.0.0.1:{port}"
     with staged(tmp_path, origins=(origin,)) as stage, plugged(stage.port, port) as cable:
-        page = sign_in(new_page(), origin)
+        page = sign_in(new_page(), stage, url=origin)
         analyst = stage.peer("analyst")
         analyst.chat("before 1")
         expect(page.locator("#log")).to_contain_text("before 1")
@@ -334,7 +333,9 @@ def test_a_cut_line_loses_nothing(new_page: NewPage, tmp_path: Path) -> None:
         expect(page.locator("#log .mark")).to_have_count(0)
 
 
-def test_a_restart_is_marked(page: Page, stage: Stage) -> None:
+def test_a_restart_is_marked(new_page: NewPage, own_stage: Stage) -> None:
+    stage = own_stage
+    page = sign_in(new_page(), stage)
     stage.peer("analyst").chat("before")
     expect(page.locator("#log")).to_contain_text("before")
     stage.stop()
@@ -385,7 +386,7 @@ def test_log_and_tree_have_their_roles(page: Page, stage: Stage) -> None:
 
 
 def test_a_narrow_page_has_tabs_and_nothing_sticks_out(new_page: NewPage, stage: Stage) -> None:
-    page = sign_in(new_page(400, 800), stage.url)
+    page = sign_in(new_page(400, 800), stage)
     play(stage)
     expect(page.locator("#log .tone-proposal")).to_be_visible()
     for part, inside in (("contexts", "#tree"), ("timeline", "#timeline"), ("people", "#people")):

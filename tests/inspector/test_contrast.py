@@ -49,13 +49,14 @@ MEASURE = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_has_a_contrast_of_at_least_four_and_a_half(
-    new_page: Callable[..., Page], stage: Stage, scheme: str
+    new_page: Callable[..., Page], own_stage: Stage, scheme: str
 ) -> None:
+    stage = own_stage
     page = new_page(1280, 3000, scheme)
     page.add_init_script("localStorage.setItem('mcpp.settings', JSON.stringify({hints: true}))")
     page.goto(stage.url)
     check(page)
-    sign_in(page, stage.url)
+    sign_in(page, stage)
     play(stage)
     expect(page.locator("#log .tone-proposal")).to_have_count(1)
     page.click("#log .accordion button")

@@ -86,7 +86,7 @@ def test_hostile_strings_in_every_field_run_nothing(
             "try { localStorage.setItem('mcpp.settings', JSON.stringify({hints: true})) } catch {}"
         )
         link = f"#filter={quote('<img src=x onerror=hit()>')}&search=&context={quote(HOSTILE[0])}"
-        sign_in(page, stage.url, fragment=link)
+        sign_in(page, stage, fragment=link)
         analyst, crm = stage.peer("analyst"), stage.peer("crm")
         for number, text in enumerate(HOSTILE):
             quiet: dict[str, Any] = {"wait": False}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.inspector.stage import BOUND, MCPP, Stage, free_port, staged, token
+from tests.inspector.stage import BOUND, MCPP, Stage, free_port, staged
 
 FILES = Path(__file__).parents[2] / "gateway" / "mcpp_gateway" / "inspector"
 POLICY = (
@@ -81,7 +81,7 @@ def test_the_page_is_not_for_a_foreign_host(stage: Stage) -> None:
 
 
 def test_a_token_is_known_or_not(stage: Stage) -> None:
-    good, body = get(stage.port, "/session", Authorization=f"Bearer {token('ada')}")
+    good, body = get(stage.port, "/session", Authorization=f"Bearer {stage.token('ada')}")
     assert (good.status, body) == (200, b'{"pod": "demo", "participant": "ada"}')
     assert good.headers["Cache-Control"] == "no-store"
     assert get(stage.port, "/session", Authorization="Bearer wrong")[0].status == 401
