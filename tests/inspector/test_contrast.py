@@ -12,8 +12,10 @@ from tests.inspector.stage import Stage
 
 # For each element with text of its own: the colours of that text and of what lies behind it.
 MEASURE = """() => {
-  const rgba = text => {
-    const paint = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const paint = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const known = new Map();
+  const rgba = text => known.get(text) ?? known.set(text, read(text)).get(text);
+  const read = text => {
     paint.clearRect(0, 0, 1, 1); paint.fillStyle = text; paint.fillRect(0, 0, 1, 1);
     const [r, g, b, a] = paint.getImageData(0, 0, 1, 1).data;
     return [r, g, b, a / 255];

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
 
-from mcpp.transient import transient
+from mcpp.transient import consumed, transient
 from tests.inspector.conftest import sign_in
 from tests.inspector.stage import staged
 
@@ -50,6 +50,7 @@ WALK = """async () => {
   const log = document.getElementById('log');
   const frame = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
   const seen = new Set();
+  const folded = new Set();
   const made = 'script, iframe, object, embed, img, svg, math, style, link, a, form, input';
   for (let top = 0, step = 0; top < log.scrollHeight && step < 200; top += 3000, step += 1) {
     log.scrollTop = top;
@@ -59,9 +60,10 @@ WALK = """async () => {
     }
     await frame();
     log.querySelectorAll('.row').forEach(row => seen.add(row.dataset.key));
+    log.querySelectorAll('.accordion').forEach(one => folded.add(one.parentElement.dataset.key));
     if (log.querySelector(made)) throw new Error('a string has become an element');
   }
-  return seen.size;
+  return [seen.size, folded.size];
 }"""
 
 
@@ -88,6 +90,7 @@ def test_hostile_strings_in_every_field_run_nothing(
         link = f"#filter={quote('<img src=x onerror=hit()>')}&search=&context={quote(HOSTILE[0])}"
         sign_in(page, stage, fragment=link)
         analyst, crm = stage.peer("analyst"), stage.peer("crm")
+        calls: list[str] = []
         for number, text in enumerate(HOSTILE):
             quiet: dict[str, Any] = {"wait": False}
             name, inside = ascii_only(text), f"k{number % 7}"
@@ -98,18 +101,23 @@ def test_hostile_strings_in_every_field_run_nothing(
             analyst.send("chat", {text: text}, **quiet)
             params = {"name": name, "arguments": {text: text}}
             request = {"jsonrpc": "2.0", "id": text, "method": "tools/call", "params": params}
-            call = analyst.send(f"mcp/request:tools/call:{name}", request, to="crm", **quiet)
-            crm.answer(call, name, transient({"content": [{"type": "text", "text": text}]}, text))
-            crm.send(
-                "mcp/response:tools/call:x", {"error": {"code": 1, "message": text}}, about=call
-            )
+            call = analyst.send(f"mcp/request:tools/call:{name}", request, to="crm")
+            calls.append(call)
+            result = {"content": [{"type": "text", "text": text}]}
+            crm.answer(call, name, transient(result, text), **quiet)
+            error = {"error": {"code": 1, "message": text}}
+            crm.send("mcp/response:tools/call:x", error, about=call, **quiet)
             proposal = {"method": "tools/call", "params": params}
-            about = analyst.send(f"mcp/proposal:tools/call:{name}", proposal, to="crm")
+            about = analyst.send(f"mcp/proposal:tools/call:{name}", proposal, to="crm", **quiet)
             crm.send("mcp/reject", {"reason": text, "text": text}, about=about, **quiet)
-        last = analyst.chat("the last one")
-        assert last
+        crm.chat("all is answered")
+        store = analyst.ask("store", {}, "crm")
+        crm.answer(store, "store", consumed({"content": []}, consumes=calls))
+        analyst.chat("the last one")
         expect(page.locator("#log")).to_contain_text("the last one")
-        assert page.evaluate(WALK) > 950
+        drawn, collapsed = page.evaluate(WALK)
+        assert drawn > 950
+        assert collapsed == 100
         assert page.evaluate(FOREIGN) == 0
         page.click("[data-part=timeline]")
         page.fill("#search", HOSTILE[2])
