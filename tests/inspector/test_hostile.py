@@ -52,7 +52,7 @@ WALK = """async () => {
   const seen = new Set();
   const folded = new Set();
   const made = 'script, iframe, object, embed, img, svg, math, style, link, a, form, input';
-  for (let top = 0, step = 0; top < log.scrollHeight && step < 200; top += 3000, step += 1) {
+  for (let top = 0, step = 0; top < log.scrollHeight && step < 200; top += 6000, step += 1) {
     log.scrollTop = top;
     await frame();
     for (const name of ['raw-button', 'accordion-head', 'twisty']) {
