@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -283,3 +284,21 @@ def staged(folder: Path, **options: Any) -> Iterator[Stage]:
         yield stage
     finally:
         stage.stop()
+
+
+@contextmanager
+def up(folder: Path) -> Iterator[str]:
+    """Run `mcpp up` in a folder, and yield the link that it prints."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MCPP_")}
+    command = [MCPP, "up", "--port", str(free_port())]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = "".join(iter(process.stdout.readline, "Stop with Ctrl-C.\n"))
+            found = re.search(r"inspector  (http://127\.0\.0\.1:\d+/#[\w-]{22})\s", said)
+            assert found is not None, said
+            yield found[1]
+        finally:
+            process.terminate()

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from mcpp.envelope import Context
 from tests.inspector.conftest import sign_in
 from tests.inspector.scene import play
-from tests.inspector.stage import Stage, free_port, plugged, staged
+from tests.inspector.stage import Stage, free_port, plugged, staged, up
 
 NewPage = Callable[..., Page]
 
@@ -39,6 +39,23 @@ def test_signing_out_forgets_the_token(page: Page) -> None:
     page.click("text=Sign out")
     expect(page.locator("#token")).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0
+
+
+@pytest.mark.rule("G-60")
+def test_the_link_of_up_signs_in_once_and_leaves_the_address(
+    new_page: NewPage, tmp_path: Path
+) -> None:
+    with up(tmp_path) as link:
+        page = new_page()
+        page.goto(link)
+        expect(page.locator("#status")).to_have_attribute("data-state", "open")
+        assert page.url == link.partition("#")[0]
+        page.reload()
+        expect(page.locator("#status")).to_have_attribute("data-state", "open")
+        late = new_page()
+        late.goto(link)
+        expect(late.locator("#sign-in-problem")).to_contain_text("This link was used before")
+        assert late.url == link.partition("#")[0]
 
 
 # --- the log and the tree ------------------------------------------------------------------------

@@ -1,15 +1,13 @@
 """The page as HTTP serves it: its files, its policies, its caching, and the link that signs in."""
 
 import http.client
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.inspector.stage import BOUND, MCPP, Stage, free_port, staged
+from tests.inspector.stage import BOUND, Stage, staged, up
 
 FILES = Path(__file__).parents[2] / "gateway" / "mcpp_gateway" / "inspector"
 POLICY = (
@@ -89,24 +87,13 @@ def test_a_token_is_known_or_not(stage: Stage) -> None:
 
 @pytest.mark.rule("G-60")
 def test_up_prints_a_link_that_signs_in_once(tmp_path: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MCPP_")}
-    port = free_port()
-    command = [MCPP, "up", "--port", str(port)]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        try:
-            assert process.stdout is not None
-            said = "".join(iter(process.stdout.readline, "Stop with Ctrl-C.\n"))
-            code = re.search(r"inspector  http://127\.0\.0\.1:\d+/#([\w-]{22})\s", said)
-            assert code is not None
-            response, body = get(port, "/session", MCPP_Code=code[1])
-            assert response.status == 200
-            session = re.search(rb'"token": "([^"]+)"', body)
-            assert session is not None
-            bearer = f"Bearer {session[1].decode()}"
-            assert get(port, "/session", Authorization=bearer)[0].status == 200
-            assert get(port, "/session", MCPP_Code=code[1])[0].status == 401
-        finally:
-            process.terminate()
+    with up(tmp_path) as link:
+        port, code = int(link.split(":")[2].partition("/")[0]), link.partition("#")[2]
+        response, body = get(port, "/session", MCPP_Code=code)
+        assert response.status == 200
+        session = re.search(rb'"token": "([^"]+)"', body)
+        assert session is not None
+        bearer = f"Bearer {session[1].decode()}"
+        assert get(port, "/session", Authorization=bearer)[0].status == 200
+        assert get(port, "/session", MCPP_Code=code)[0].status == 401
     assert (tmp_path / ".mcpp" / "sessions.key").stat().st_mode & 0o777 == 0o600
