@@ -107,6 +107,8 @@ def _run(
 
     try:
         config = load()
+        if not config.pods:
+            raise ConfigError(f"{path}: has no pod; add [pods.NAME.participants.NAME]")
         logs.configure(config.gateway.log_format)
         _allow_many_connections()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -117,7 +119,7 @@ def _run(
 
 
 def _fail(command: str, error: McppError) -> int:
-    print(f"mcpp {command}: {error}", file=sys.stderr)
+    print(f"mcpp {command}: {logs.escaped(error)}", file=sys.stderr)
     return _EXIT_USAGE
 
 

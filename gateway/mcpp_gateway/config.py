@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -105,7 +106,7 @@ def parse(
     """Check a configuration's text."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{name}: is not TOML: {error}") from None
     overridden = _override(document, environment)
     try:
@@ -186,7 +187,7 @@ def _check_gateway(gateway: GatewaySection) -> None:
     if (gateway.tls_cert is None) != (gateway.tls_key is None):
         raise _BadKeyError("gateway.tls_cert", "tls_cert and tls_key go together")
     for origin in gateway.allowed_origins:
-        if not re.fullmatch(r"https?://[^/\s]+", origin):
+        if not _is_origin(origin):
             reason = f"{origin!r} is not an origin, such as https://example.org"
             raise _BadKeyError("gateway.allowed_origins", reason)
     if gateway.metrics_token is not None and not is_token(gateway.metrics_token):
@@ -196,18 +197,31 @@ def _check_gateway(gateway: GatewaySection) -> None:
             raise _BadKeyError(f"gateway.{name}", "must be more than 0 and less than a day")
 
 
+def _is_origin(text: str) -> bool:
+    if not re.fullmatch(r"https?://[^/\s]+", text):
+        return False
+    try:
+        return urlsplit(text).hostname is not None
+    except ValueError:
+        return False
+
+
 def _check_limits(limits: Limits) -> None:
     for name in Limits.__struct_fields__:
         value = getattr(limits, name)
         lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 0.001
-        if not lowest <= value < float("inf"):
-            raise _BadKeyError(f"limits.{name}", f"must be at least {lowest}")
+        if not (lowest <= value <= _LARGEST_LIMIT and (value == 0 or value >= 0.001)):
+            reason = f"must be at least {lowest}, at most {_LARGEST_LIMIT}, and not tiny"
+            raise _BadKeyError(f"limits.{name}", reason)
     if limits.max_context_depth > _MAX_CONTEXT_DEPTH:
         raise _BadKeyError("limits.max_context_depth", f"must be at most {_MAX_CONTEXT_DEPTH}")
     if limits.outbox_bytes < 4 * limits.max_message_bytes:
         reason = "must be at least 4 times max_message_bytes, or one message could fill it"
         raise _BadKeyError("limits.outbox_bytes", reason)
 
+
+# Beyond this no system counts bytes or messages, and some cannot.
+_LARGEST_LIMIT: Final = 2**40
 
 _MAY_BE_ZERO: Final = {
     "messages_per_second",
@@ -244,7 +258,7 @@ def _token_digest(
     if participant.token_file is not None:
         try:
             token = (folder / participant.token_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
+        except (OSError, ValueError):
             raise _BadKeyError(where, "names a file that cannot be read") from None
     elif participant.token_env is not None:
         token = environment.get(participant.token_env)

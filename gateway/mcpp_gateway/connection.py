@@ -51,8 +51,10 @@ class Connection(asyncio.Protocol):
         "_fragments",
         "_gateway",
         "_have",
+        "_held",
         "_need",
         "_protocol",
+        "_reading",
         "_timer",
         "_transport",
         "_unpaid",
@@ -71,6 +73,8 @@ class Connection(asyncio.Protocol):
         self._need = 0
         self._fragments: bytearray | None = None
         self._unpaid = 0
+        self._held = False
+        self._reading = True
         self.peer: Peer | None = None
         self.full = False
         self.heard = True
@@ -95,8 +99,6 @@ class Connection(asyncio.Protocol):
             self._chunks = []
         if self.peer is not None:
             self._read_frames(data, self.peer)
-            if self._unpaid + self.peer.session.limited > _UNPAID_PER_SECOND:
-                self._gateway.hold(self)
         elif self._protocol is None:
             self._read_request(data)
 
@@ -112,11 +114,14 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.full = True
+        # Whoever does not read what it is owed is not read either, or its pings could fill memory.
+        self._set_reading()
         if self.peer is not None:
             self._gateway.hub.report_full(self.peer)
 
     def resume_writing(self) -> None:
         self.full = False
+        self._set_reading()
         if self.peer is not None:
             self._gateway.hub.catch_up(self.peer)
 
@@ -148,16 +153,27 @@ class Connection(asyncio.Protocol):
 
     def hold(self) -> None:
         """Read no more for now: what comes waits in the system's buffers, then at the sender."""
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._held = True
+        self._set_reading()
 
     def release(self) -> None:
         """Read again, with a clean slate."""
         self._unpaid = 0
         if self.peer is not None:
             self.peer.session.limited = 0
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._held = False
+        self._set_reading()
+        if self._chunks and self.peer is not None:
+            self.data_received(b"")  # what was held back in the middle of a chunk
+
+    def _set_reading(self) -> None:
+        wanted = not (self._held or self.full)
+        if wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
 
     @property
     def waiting_bytes(self) -> int:
@@ -208,7 +224,11 @@ class Connection(asyncio.Protocol):
                 self._respond(session(found))
             return
         if path != "/ws":
-            self._respond(respond(self._gateway, path, headers, address))
+            answer = respond(self._gateway, path, headers, address)
+            if isinstance(answer, Denial):
+                self._refuse(answer)
+            else:
+                self._respond(answer)
             return
         verdict = self._gateway.admit(query, headers, address)
         if isinstance(verdict, Denial):
@@ -249,8 +269,13 @@ class Connection(asyncio.Protocol):
     def _read_frames(self, data: bytes, peer: Peer) -> None:
         receive = self._gateway.hub.receive
         max_bytes = peer.pod.limits.max_message_bytes
+        session = peer.session
         position, end = 0, len(data)
         while not peer.closed:
+            if session.limited + self._unpaid > _UNPAID_PER_SECOND:
+                self._keep(data[position:], 0)
+                self._gateway.hold(self)
+                return
             left = end - position
             if left < 2:
                 break
@@ -266,6 +291,9 @@ class Connection(asyncio.Protocol):
             if masked and left < header:
                 break
             first = data[position]
+            if (header == 8 and size < 126) or (header == 14 and not 65_536 <= size < 1 << 63):
+                self.close(1002, "a length in more bytes than it needs")
+                return
             if not masked or size > max_bytes:
                 # Illegal, whatever follows: no need to wait for the rest of it.
                 self._judge(data[position : position + header], peer)

@@ -58,7 +58,17 @@ class Line(Protocol):
 class Peer:
     """A session's connection as the hub sees it. The hub alone changes it."""
 
-    __slots__ = ("audience", "begin", "closed", "inserts", "line", "owed_bytes", "pod", "session")
+    __slots__ = (
+        "audience",
+        "begin",
+        "closed",
+        "inserts",
+        "line",
+        "owed_bytes",
+        "pod",
+        "session",
+        "stop",
+    )
 
     def __init__(self, pod: Pod, line: Line) -> None:
         self.pod = pod
@@ -69,10 +79,16 @@ class Peer:
         self.begin = 0  # how many of the audience's frames of this tick are not for this peer
         self.inserts: list[tuple[int, bytes]] | None = None
         self.owed_bytes = 0  # of the inserts
+        # Where the outbox was full, among the audience's frames of this tick: nothing from there on
+        # is sent, or a resumption from a later envelope would hide the gap.
+        self.stop: int | None = None
 
     def take(self, frames: list[bytes]) -> bytes:
         """Return what this tick owes to this peer, its own texts woven in, and owe it no more."""
         parts: list[bytes] = []
+        if self.stop is not None:
+            frames = frames[: self.stop]
+            self.stop = 0
         at = self.begin
         for place, own in self.inserts or ():
             parts += frames[at:place]
@@ -193,6 +209,8 @@ class Hub:
         for peer in special:
             if peer.audience is not None:
                 peer.line.write(peer.take(batches.get(peer.audience, [])))
+                if peer.stop is not None:
+                    self._special[peer] = None
         self.ticks += 1
         self.tick_seconds += self.clock() - began
 
@@ -225,9 +243,13 @@ class Hub:
 
     def _insert(self, peer: Peer, data: bytes) -> None:
         assert peer.audience is not None, "a peer that is behind gets its texts from the pod"
+        if peer.stop is not None:
+            return
         # G-38 holds within a tick too: a short repetition is answered with an original of any size.
         peer.owed_bytes += len(data)
         if peer.owed_bytes > peer.pod.limits.outbox_bytes:
+            peer.stop = len(peer.audience.frames)
+            self._special[peer] = None
             self.report_full(peer)
             return
         if peer.inserts is None:

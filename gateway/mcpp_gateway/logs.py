@@ -42,16 +42,14 @@ class _JsonLines(logging.Formatter):
 
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        facts = "".join(f" {name}={_escaped(value)}" for name, value in _facts(record).items())
-        line = (
-            f"{_time(record)} {record.levelname.lower():7} {_escaped(record.getMessage())}{facts}"
-        )
+        facts = "".join(f" {name}={escaped(value)}" for name, value in _facts(record).items())
+        line = f"{_time(record)} {record.levelname.lower():7} {escaped(record.getMessage())}{facts}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
 
 
-def _escaped(value: object) -> str:
+def escaped(value: object) -> str:
     """Return a text without control characters: a name must not clear a screen or begin a line."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()

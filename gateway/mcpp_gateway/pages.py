@@ -36,13 +36,13 @@ POLICIES: Final = (
 )
 
 
-def respond(gateway: "Gateway", path: str, headers: Headers, address: str) -> Response:
+def respond(gateway: "Gateway", path: str, headers: Headers, address: str) -> Response | Denial:
     """Answer a request that is neither for a WebSocket nor for a session."""
     if path == "/healthz":
         return plain(503, "draining") if gateway.draining else plain(200, "ok")
     denial = _judge(gateway, path, headers, address)
     if denial is not None:
-        return plain(denial.status, denial.reason)
+        return denial
     if path == "/metrics":
         return _response(200, CONTENT_TYPE, render(gateway))
     return _pages()[path].answer(headers)

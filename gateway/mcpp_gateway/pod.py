@@ -40,6 +40,10 @@ from mcpp_gateway.voice import GATEWAY
 
 __all__ = ["GATEWAY", "Audience", "Member", "Pod", "Session", "Standing"]
 
+# A join is news to everyone, and reads the log to count what it will replay. So a participant may
+# come back this often, and each envelope that it makes the pod look at counts as a part of a join.
+_JOIN_RATE: Final = Rate.per_second(10, 100)
+_READ_TOKENS: Final = 1 / 500
 _READ_AT_ONCE: Final = 256
 # What reading an entry counts for that is not sent: filters take their time too.
 _UNSENT_BYTES: Final = 256
@@ -71,6 +75,7 @@ class Pod:
         self._standings = {standing.id: standing for standing in standings}
         # Buckets outlive sessions, or a reconnection would be a full one.
         self._buckets: dict[str, Bucket] = {}
+        self._joins: dict[str, Bucket] = {}
         self._members: dict[str, Member] = {}
         self._audiences = Audiences()
 
@@ -106,10 +111,17 @@ class Pod:
         session = Session(member, filter, peer)
         member.sessions.append(session)
         resumed, replayed = self._place(session, after, last)
+        read = self.log.end - session.position
+        self._joins.setdefault(participant, Bucket(_JOIN_RATE)).charge(1 + read * _READ_TOKENS, now)
         welcome = self._welcome(session, now, resumed, replayed)
         session.waiting = deque([(session.position, welcome, None)])
         session.waiting_bytes = len(welcome)
         return session, effects
+
+    def join_wait(self, participant: str, now: float) -> float:
+        """Return the seconds until a participant may join again, 0 if it may now (G-49)."""
+        bucket = self._joins.get(participant)
+        return 0.0 if bucket is None else bucket.wait(now)
 
     def leave(self, session: Session, now: float) -> list[Effect]:
         """Take a session out; the last one of a participant takes the participant along."""
@@ -154,7 +166,9 @@ class Pod:
     def reconfigure(self, standings: Iterable[Standing], now: float) -> list[Effect]:
         """Take a new list of participants; those no longer on it are closed for good."""
         self._standings = {standing.id: standing for standing in standings}
-        self._buckets = {id: self._buckets[id] for id in self._buckets.keys() & self._standings}
+        for buckets in (self._buckets, self._joins):
+            for id in buckets.keys() - self._standings.keys():
+                del buckets[id]
         effects: list[Effect] = []
         for id, member in list(self._members.items()):
             standing = self._standings.get(id)
@@ -180,17 +194,16 @@ class Pod:
         member = session.member
         wait = member.bucket.take(now)
         if wait:
+            # C-16: to refuse has to be cheaper than to flood, so the text is not decoded.
             session.limited += 1
+            refusal = refusals.rate_limited(wait, "participant")
+            return self._refuse(session, refusal, refusals.readable_id(text), now)
         try:
             envelope = decode(text)
         except DecodeError as error:
-            refusal = (
-                refusals.rate_limited(wait, "participant")
-                if wait
-                else refusals.invalid_envelope(error)
-            )
+            refusal = refusals.invalid_envelope(error)
             return self._refuse(session, refusal, refusals.readable_id(text), now)
-        verdict = self._judge(member, envelope, text, now, wait)
+        verdict = self._judge(member, envelope, text, now)
         if isinstance(verdict, Entry):
             self.log.append(verdict)
             return self._deliver(verdict)
@@ -209,14 +222,12 @@ class Pod:
     # --- private: judging -----------------------------------------------------------------------
 
     def _judge(
-        self, member: Member, envelope: Envelope, text: bytes, now: float, wait: float
+        self, member: Member, envelope: Envelope, text: bytes, now: float
     ) -> Entry | Refusal | bytes | None:
         """Return the entry to broadcast, a refusal, the original of a repeat, or None for pod/*.
 
         The order of the checks is part of the protocol (G-20).
         """
-        if wait:
-            return refusals.rate_limited(wait, "participant")
         standing = member.standing
         if envelope.sender != standing.id:
             return refusals.sender_mismatch(envelope.sender, standing.id)

@@ -52,3 +52,11 @@ class Bucket:
             return wait
         self._full_at = full_at
         return 0.0
+
+    def charge(self, tokens: float, now: float) -> None:
+        """Take tokens that may not be there; the debt is paid before the next one is taken."""
+        self._full_at = max(self._full_at, now) + tokens * self._rate.interval
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until there will be a token, 0 if there is one; take nothing."""
+        return max(0.0, self._full_at + self._rate.interval - now - self._rate.depth - 1e-9)

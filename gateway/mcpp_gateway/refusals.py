@@ -12,7 +12,7 @@ from mcpp.errors import DecodeError, FilterError
 
 _is_id = re.compile(ID_PATTERN).fullmatch
 
-# Above this an invalid text is not searched for its id: that would cost more than it is worth.
+# Above this a text is not searched for a second id: that would cost more than it is worth.
 _MAX_SEARCHED_BYTES: Final = 65_536
 
 
@@ -88,17 +88,24 @@ def invalid_filter(error: DecodeError | FilterError) -> Refusal:
 
 
 def readable_id(text: bytes) -> str | None:
-    """Return the id of a text that is not an envelope, if it is there once and is well formed."""
-    if len(text) > _MAX_SEARCHED_BYTES:
-        return None
+    """Return the id of a refused text, if it is there once and is well formed."""
     try:
-        # Every object arrives as its pairs, so the outermost one shows what is there twice.
-        pairs = json.loads(text.decode(), object_pairs_hook=tuple)
-    except (ValueError, RecursionError):
+        if len(text) > _MAX_SEARCHED_BYTES:
+            ids: list[object] = [_read_id(text).id]
+        else:
+            # Every object arrives as its pairs, so the outermost one shows what is there twice.
+            pairs = json.loads(text.decode(), object_pairs_hook=tuple)
+            ids = [value for key, value in pairs if key == "id"] if isinstance(pairs, tuple) else []
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return None
-    if not isinstance(pairs, tuple):
-        return None
-    ids = [value for key, value in pairs if key == "id"]
-    if len(ids) == 1 and isinstance(ids[0], str) and _is_id(ids[0]):
-        return ids[0]
+    match ids:
+        case [str() as id] if _is_id(id):
+            return id
     return None
+
+
+class _Identified(msgspec.Struct):
+    id: str
+
+
+_read_id = msgspec.json.Decoder(_Identified).decode

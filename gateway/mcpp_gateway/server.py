@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 import uuid6
 
 from mcpp_gateway.config import Config, ConfigError
@@ -70,12 +71,15 @@ class Gateway:
                 lambda: Connection(self),
                 section.host,
                 section.port,
-                ssl=_tls(self.config),
+                ssl=(tls := _tls(self.config)),
+                ssl_handshake_timeout=section.handshake_seconds if tls else None,
                 backlog=_BACKLOG,
                 reuse_address=True,
             )
         except OSError as error:
             raise ConfigError(_explain(error, section.host, section.port)) from None
+        except UnicodeError:
+            raise ConfigError("gateway.host: is not the name of a machine") from None
         self.port = self._server.sockets[0].getsockname()[1]
         self.door = Door(self.config, self.port, self._sessions)
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
@@ -84,7 +88,12 @@ class Gateway:
         """Judge a request to join."""
         if self.draining:
             return Denial(503, "the gateway is about to stop; try again soon")
-        verdict = self.door.admit(query, headers, address, self.hub.clock())
+        now = self.hub.clock()
+        verdict = self.door.admit(query, headers, address, now)
+        if isinstance(verdict, Admission):
+            wait = self.pods[verdict.pod].join_wait(verdict.participant, now)
+            if wait:
+                verdict = Denial(429, f"joined too often; try again in {wait:.1f} s")
         if isinstance(verdict, Denial):
             logger.info(
                 "refused at the door",
@@ -117,6 +126,7 @@ class Gateway:
     def reconfigure(self, config: Config) -> None:
         """Take a new configuration: participants and tokens now, limits and ports at a restart."""
         now = self.hub.clock()
+        config = _without_restart(self.config, config)
         kept = {standing: secret for secret, standing in config.tokens.items()}
         for secret, (pod, participant) in self.config.tokens.items():
             if kept.get((pod, participant)) != secret:
@@ -133,18 +143,17 @@ class Gateway:
         self.draining = True
         if self._timer is not None:
             self._timer.cancel()
-        self._server.close()
         self.hub.flush()
+        self._drained.clear()
         for connection in list(self.connections):
             if connection.peer is not None:
                 connection.close(DRAINING, "the gateway is about to stop; reconnect")
-            else:
-                connection.abort()
-        self._drained.clear()
-        if self.connections:
+        if self._joined():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.config.gateway.drain_seconds):
                     await self._drained.wait()
+        # Up to here the port is open, so that those who ask are told 503.
+        self._server.close()
         for connection in list(self.connections):
             connection.abort()
 
@@ -157,7 +166,7 @@ class Gateway:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
         self._held.discard(connection)
-        if not self.connections:
+        if self.draining and not self._joined():
             self._drained.set()
 
     def outbox_bytes(self) -> int:
@@ -165,6 +174,9 @@ class Gateway:
         return sum(connection.waiting_bytes for connection in self.connections)
 
     # --- private --------------------------------------------------------------------------------
+
+    def _joined(self) -> bool:
+        return any(connection.peer is not None for connection in self.connections)
 
     @staticmethod
     def _new_pod(name: str, config: Config) -> Pod:
@@ -218,6 +230,16 @@ def _reload(gateway: Gateway, reload: Callable[[], Config]) -> None:
         logger.error("configuration not reloaded", extra={"reason": str(error)})  # noqa: TRY400
     else:
         logger.info("configuration reloaded")
+
+
+def _without_restart(old: Config, new: Config) -> Config:
+    """Return the new configuration as far as it can take effect while the gateway runs."""
+    kept = {
+        name: getattr(old.gateway, name)
+        for name in ("host", "port", "tls_cert", "tls_key", "log_format")
+    }
+    gateway = msgspec.structs.replace(new.gateway, **kept)
+    return msgspec.structs.replace(new, limits=old.limits, gateway=gateway)
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from websockets.frames import Close, Frame, Opcode
+from websockets.http11 import Response
 
 from mcpp_gateway import config, logs, pages
 from mcpp_gateway.connection import Connection
@@ -273,6 +274,7 @@ def test_metrics_count_without_naming_anyone(gateway: Gateway) -> None:
     caller.send(text("secret-id", "alice", "secret-kind", context={"id": "secret-context"}))
     caller.send(b"{}")
     response = pages.respond(gateway, "/metrics", {"host": ["localhost"]}, "127.0.0.1")
+    assert isinstance(response, Response)
     assert response.status_code == 200
     body = response.body.decode()
     for line in (

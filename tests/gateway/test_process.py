@@ -17,7 +17,16 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.gateway.sockets import BOUND, chat, config_text, id_of, receive, receive_until, token
+from tests.gateway.sockets import (
+    BOUND,
+    chat,
+    config_text,
+    id_of,
+    receive,
+    receive_until,
+    token,
+    upgrade_request,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -147,12 +156,18 @@ async def test_sighup_reloads_and_a_broken_file_changes_nothing(tmp_path: Path) 
         ("[[[", "is not TOML"),
         ("[gateway]\ntls_cert = 'no.pem'\ntls_key = 'no.pem'\n", "tls_cert: cannot be loaded"),
         ("[gateway]\nhost = '256.1.1.1'\n", "gateway.host"),
+        ("[gateway]\nhost = 'a..b'\n", "gateway.host"),
+        ("[gateway]\nallowed_origins = ['http://[::1']\n", "gateway.allowed_origins"),
+        ("[limits]\nmessages_per_second = 1e-320\n", "limits.messages_per_second"),
+        ("[limits]\noutbox_bytes = 99999999999999999999\n", "limits.outbox_bytes"),
+        ('[limits]\n"bu\\nrts" = 1\n', "limits"),
     ],
 )
 def test_a_bad_configuration_is_one_readable_line_and_exit_code_2(
     tmp_path: Path, text: str, expected: str
 ) -> None:
-    (tmp_path / "gateway.toml").write_text(text)
+    pod = f'\n[pods.demo.participants.alice]\ntoken = "{token("alice")}"\n'
+    (tmp_path / "gateway.toml").write_text(text + pod)
     ended = run("gateway", "--config", "gateway.toml", folder=tmp_path)
     assert ended.returncode == 2
     assert re.match(f"mcpp gateway: .*{expected}", ended.stderr)
@@ -220,3 +235,42 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def test_a_gateway_without_a_pod_says_so(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text("")
+    ended = run("gateway", "--config", "gateway.toml", folder=tmp_path)
+    assert ended.returncode == 2
+    assert "has no pod" in ended.stderr
+
+
+async def test_limits_wait_for_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(config_text(max_message_bytes=1024))
+    async with started("gateway", "--config", "gateway.toml", folder=tmp_path) as process:
+        url = f"ws://127.0.0.1:{await port_of(process)}/ws"
+        file.write_text(config_text(max_message_bytes=100_000))
+        process.process.send_signal(signal.SIGHUP)
+        await process.says("configuration reloaded")
+        async with joined(url, token("alice")) as (alice, welcome):
+            assert welcome["limits"]["max_message_bytes"] == 1024
+            await alice.send(chat("alice", "x" * 3000))
+            assert await closed_with(alice) == 1009
+
+
+async def test_a_draining_gateway_tells_those_who_ask(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(config_text(gateway={"drain_seconds": 2.0}))
+    async with started("gateway", "--config", "gateway.toml", folder=tmp_path) as process:
+        port = await port_of(process)
+        with socket.create_connection(("127.0.0.1", port)) as silent:
+            silent.sendall(upgrade_request(port, f"Authorization: Bearer {token('alice')}"))
+            silent.settimeout(BOUND)
+            assert silent.recv(12) == b"HTTP/1.1 101"
+            process.process.send_signal(signal.SIGTERM)
+            await process.says("draining")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            async with asyncio.timeout(BOUND):
+                assert b" 503 " in await reader.readline()
+            writer.close()
+        assert await process.exit_code() == 0

@@ -21,9 +21,11 @@ def test_the_stated_wait_is_never_too_short(wait: float) -> None:
 
 
 @pytest.mark.rule("G-23")
-def test_a_text_too_large_is_not_searched_for_its_id() -> None:
+def test_a_text_too_large_is_searched_for_one_id_only() -> None:
     assert refusals.readable_id(b'{"id":"x","payload":"' + b"y" * 60_000 + b'"}') == "x"
-    assert refusals.readable_id(b'{"id":"x","payload":"' + b"y" * 70_000 + b'"}') is None
+    assert refusals.readable_id(b'{"id":"x","payload":"' + b"y" * 70_000 + b'"}') == "x"
+    assert refusals.readable_id(b'{"id":"x y","payload":"' + b"y" * 70_000 + b'"}') is None
+    assert refusals.readable_id(b"[" * 70_000) is None
 
 
 @pytest.mark.rule("G-23")

@@ -155,3 +155,15 @@ async def test_a_peer_that_no_longer_answers_pings_is_dropped() -> None:
             # Nobody reads for alice, so nobody answers.
             assert (await receive(bob))["payload"]["event"] == "leave"
         await asyncio.wait_for(await bob.ping(), 5)
+
+
+@pytest.mark.rule("G-32")
+@pytest.mark.parametrize(
+    "header",
+    [b"\x81\xfe\x00\x01", b"\x81\xff" + (300).to_bytes(8), b"\x81\xff" + (1 << 63).to_bytes(8)],
+    ids=["16 bits for 1", "64 bits for 300", "top bit"],
+)
+async def test_a_length_in_more_bytes_than_it_needs_is_a_protocol_error(header: bytes) -> None:
+    async with running() as gateway, raw(gateway, "alice") as alice:
+        alice.writer.write(header + b"mask" + b"x" * 300)
+        assert await alice.close_code() == 1002

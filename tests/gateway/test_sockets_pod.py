@@ -2,11 +2,12 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import cast
 
 import pytest
 from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 import mcpp
 from mcpp_gateway import config
@@ -14,6 +15,7 @@ from tests.gateway.sockets import (
     BOUND,
     chat,
     config_text,
+    http,
     id_of,
     joined,
     raw,
@@ -331,3 +333,66 @@ async def test_a_flood_of_pings_is_held_back_and_nothing_is_lost() -> None:
             assert id_of(text.decode()) not in [envelope["id"] for envelope in heard]
         while (await alice.frame())[1] != text:
             pass
+
+
+@pytest.mark.rule("G-38", "G-15")
+async def test_what_an_outbox_had_no_room_for_comes_with_the_resumption() -> None:
+    text = config_text(max_message_bytes=1024, outbox_bytes=4096)
+    async with running(text) as gateway, raw(gateway, "alice") as alice:
+        async with joined(gateway, "bob", query={"filter": '{"kind": "chat"}'}) as bob:
+            await receive(bob)
+            notes = [
+                mcpp.new_envelope("note", {"t": "y" * 700}, sender="alice", to=["bob"])
+                for _ in range(10)
+            ]
+            last = chat("alice")
+            sent = [*(mcpp.encode(note) for note in notes), last.encode()]
+            alice.writer.write(b"".join(raw_frame(0x81, each) for each in sent))
+            seen = []
+            with suppress(ConnectionClosed):
+                while True:
+                    seen.append((await receive(bob))["id"])
+            assert bob.close_code == 4001
+        wanted = [*(note.id for note in notes), id_of(last)]
+        assert seen == wanted[: len(seen)]
+        query = {"filter": '{"kind": "chat"}', "after": seen[-1]}
+        async with joined(gateway, "bob", query=query) as bob:
+            assert (await receive(bob))["payload"]["resumed"] is True
+            heard = await receive_until(bob, id_of(last))
+            assert [*seen, *(e["id"] for e in heard if e["from"] == "alice")] == wanted
+
+
+@pytest.mark.rule("G-49")
+async def test_whoever_joins_too_often_is_told_to_wait() -> None:
+    async with running() as gateway:
+        statuses = set()
+        request = upgrade_request(gateway.port, f"Authorization: Bearer {token('alice')}")
+        for _ in range(150):
+            status, _, _ = await http(gateway, request)
+            statuses.add(status)
+        assert statuses == {101, 429}
+        async with joined(gateway, "bob") as bob:
+            assert (await receive(bob))["kind"] == "system/welcome"
+
+
+@pytest.mark.rule("G-39")
+async def test_pings_of_whoever_does_not_read_wait_at_their_sender() -> None:
+    text = config_text(history_bytes=100_000_000, messages_per_second=0)
+    async with running(text) as gateway, joined(gateway, "alice") as alice:
+        for _ in range(40):
+            large = chat("alice", "x" * 500_000)
+            await alice.send(large)
+            await receive_until(alice, id_of(large))
+        reader, writer = await asyncio.open_connection("localhost", gateway.port)
+        bearer = f"Authorization: Bearer {token('bob')}"
+        writer.write(upgrade_request(gateway.port, bearer, path="/ws?last=100"))
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(raw_frame(0x89, b"p" * 125) * 400)
+        waiting = 0
+        for _ in range(5):
+            mine = chat("alice")
+            await alice.send(mine)
+            await receive_until(alice, id_of(mine))
+            waiting = gateway.outbox_bytes()
+            assert waiting < 2_000_000
+        writer.transport.abort()
