@@ -23,6 +23,7 @@ from mcpp.envelope import (
     KIND_PATTERN,
     MAX_DEPTH,
     MAX_METADATA_BYTES,
+    MAX_RECIPIENTS,
     PARTICIPANT_PATTERN,
     PROTOCOL,
     TIMESTAMP_PATTERN,
@@ -176,7 +177,7 @@ def _learn(names: _Names, envelope: Envelope) -> bool:
     context = envelope.context
     if not (
         _is_participant(envelope.sender)
-        and (to is None or all(map(_is_participant, to)))
+        and (to is None or (len(to) <= MAX_RECIPIENTS and all(map(_is_participant, to))))
         and _is_kind(envelope.kind)
     ):
         return False
@@ -294,7 +295,10 @@ def _optional_text(members: dict[str, Raw], name: str, path: str, rule: _Rule) -
 def _recipients(data: bytes) -> tuple[str, ...]:
     if not data.startswith(b"["):
         refuse_type("$.to", "an array", data)
-    items = enumerate(_read_items(data))
+    found = _read_items(data)
+    if len(found) > MAX_RECIPIENTS:
+        raise DecodeError("$.to", f"has more than {MAX_RECIPIENTS} names")
+    items = enumerate(found)
     return tuple(_text(item, f"$.to[{index}]", _PARTICIPANT) for index, item in items)
 
 

@@ -19,6 +19,9 @@ V = TypeVar("V", bound="_Value")
 
 PROTOCOL: Final = "mcpp/v0.1"
 MAX_METADATA_BYTES: Final = 2048
+# Bounds of what costs a reader by the piece (E-08, E-14).
+MAX_MEMBERS: Final = 256
+MAX_RECIPIENTS: Final = 1024
 MAX_DEPTH: Final = 64  # the envelope itself is level 1
 MAX_NUMBER_LENGTH: Final = 64  # in characters
 

@@ -6,13 +6,14 @@ and numbers are read from what is left when the strings are cut out.
 """
 
 import json
+import math
 import re
 from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec import Raw
 
-from mcpp.envelope import MAX_DEPTH, MAX_NUMBER_LENGTH
+from mcpp.envelope import MAX_DEPTH, MAX_MEMBERS, MAX_NUMBER_LENGTH
 from mcpp.errors import DecodeError
 
 SPACE: Final = b" \t\n\r"
@@ -49,8 +50,18 @@ def check_outside_strings(data: bytes) -> None:
     _check_depth(rest)
     shape = rest.translate(_NUMBER_SHAPE)
     if shape.find(_LARGE_NUMBER) >= 0 or shape.find(_LONG_NUMBER) >= 0:
-        for number in _NUMBER.findall(rest):
-            _check_number(number)
+        numbers = _NUMBER.findall(rest)
+        if max(map(len, numbers), default=0) > MAX_NUMBER_LENGTH or not _fit(numbers):
+            for number in numbers:
+                _check_number(number)
+
+
+def _fit(numbers: list[bytes]) -> bool:
+    """Tell whether numbers are well formed and finite; `_check_number` takes ten times as long."""
+    try:
+        return all(map(math.isfinite, map(float, numbers)))
+    except ValueError:
+        return False
 
 
 def outside_strings(data: bytes) -> bytes:
@@ -75,6 +86,8 @@ def split_object(data: bytes, path: str) -> dict[str, Raw]:
         refuse_type(path, "an object", data)
     except msgspec.DecodeError as error:
         raise DecodeError(path, _malformation(data, str(error))) from None
+    if len(members) > MAX_MEMBERS:
+        raise DecodeError(path, f"has more than {MAX_MEMBERS} members")
     seen: set[str] = set()
     position = _end_of_space(data, 0)
     while len(seen) < len(members) or data[position] == 0x2C:  # a comma

@@ -14,6 +14,8 @@ import msgspec
 from mcpp.envelope import (
     ID_PATTERN,
     KIND_PATTERN,
+    MAX_MEMBERS,
+    MAX_RECIPIENTS,
     PARTICIPANT_PATTERN,
     PROTOCOL,
     TIMESTAMP_PATTERN,
@@ -35,7 +37,11 @@ _ENVELOPE: Final[dict[str, dict[str, Any]]] = {
     "id": {"$ref": "#/$defs/id"},
     "ts": {"$ref": "#/$defs/timestamp"},
     "from": {"$ref": "#/$defs/participant"},
-    "to": {"type": "array", "items": {"$ref": "#/$defs/participant"}},
+    "to": {
+        "type": "array",
+        "items": {"$ref": "#/$defs/participant"},
+        "maxItems": MAX_RECIPIENTS,
+    },
     "kind": {"$ref": "#/$defs/kind"},
     "correlation_id": {"$ref": "#/$defs/id"},
     "context": {"$ref": "#/$defs/context"},
@@ -90,6 +96,7 @@ def _object(struct: type[msgspec.Struct], members: dict[str, dict[str, Any]]) ->
         "type": "object",
         "required": [field.encode_name for field in fields if field.required],
         "properties": {field.encode_name: members[field.encode_name] for field in fields},
+        "maxProperties": MAX_MEMBERS,
     }
 
 

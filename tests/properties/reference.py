@@ -43,6 +43,7 @@ def check(data: bytes) -> None:
     except (ValueError, RecursionError):
         raise RefusalError from None
     members = unique(root)
+    require(len(members) <= 256)
     require(members.keys() >= REQUIRED)
     check_value(root, depth=1)
     require(members["protocol"] == "mcpp/v0.1")
@@ -53,11 +54,12 @@ def check(data: bytes) -> None:
     if "correlation_id" in members:
         matches(members["correlation_id"], ID_PATTERN)
     if "to" in members:
-        require(type(members["to"]) is list)
+        require(type(members["to"]) is list and len(members["to"]) <= 1024)
         for name in members["to"]:
             matches(name, PARTICIPANT_PATTERN)
     if "context" in members:
         context = unique(members["context"])
+        require(len(context) <= 256)
         matches(context.get("id"), ID_PATTERN)
         for name in ("type", "parent"):
             if name in context:
