@@ -215,7 +215,8 @@ class Participant:
         sender, receiver = anyio.create_memory_object_stream[tuple[Handler, Message]](
             self._options.buffer_messages
         )
-        async with background() as tasks, sender, receiver:
+        # The tasks end first: a stream closed under them would be their failure, not the line's.
+        async with sender, receiver, background() as tasks:
             tasks.start_soon(self._handle, receiver, on_error)
             for task in self._tasks:
                 tasks.start_soon(self._guard, task, pod, on_error)

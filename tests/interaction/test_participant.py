@@ -10,7 +10,7 @@ import pytest
 import mcpp
 from mcpp import kinds
 from mcpp.connection import Options
-from mcpp.errors import CallError, NoAnswerError, RemoteError, ToolError
+from mcpp.errors import CallError, ClosedError, NoAnswerError, RemoteError, ToolError
 from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
 from mcpp.session import Gap
@@ -248,6 +248,26 @@ async def test_a_task_runs_beside_the_handlers(venue: Venue) -> None:
 
     async with venue.connect("alice") as alice, venue.run(agent):
         assert (await next_of(alice, "chat")).text == "I am here"
+
+
+@pytest.mark.rule("P-12")
+async def test_a_final_close_code_reaches_an_idle_agent_as_itself(venue: Venue) -> None:
+    agent = mcpp.Participant("double")
+
+    @agent.on("chat")
+    async def hear(message: mcpp.Message) -> None: ...
+
+    async with venue.connect("double", own=True) as pod, anyio.create_task_group() as tasks:
+
+        async def serve() -> None:
+            with pytest.raises(ClosedError):
+                await agent.serve(pod)
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(serve)
+        with anyio.fail_after(5):
+            async with venue.connect("double"):
+                await anyio.sleep_forever()
 
 
 # --- requests ---
