@@ -34,7 +34,7 @@ from mcpp.pod import OnGap, Pod
 from mcpp.rpc import Failure
 from mcpp.server import Method, Server
 from mcpp.session import Gap
-from mcpp.tasks import background, until_signal
+from mcpp.tasks import background, contained, until_signal
 from mcpp.tools import Tool, ToolCall
 from mcpp.transient.summaries import TransientRule
 
@@ -270,9 +270,7 @@ class Participant:
     ) -> None:
         """Run something of the agent's. Its failure is its own: the agent goes on."""
         try:
-            outcome = function(argument)
-            if inspect.isawaitable(outcome):
-                await outcome
+            await contained(self._call(function, argument))
         except ConnectionLostError:
             pass  # told to whoever serves
         except Exception as error:
@@ -280,6 +278,11 @@ class Participant:
                 log.exception("%s of %s failed", getattr(function, "__name__", "?"), self.name)
             else:
                 on_error(error)
+
+    async def _call(self, function: Callable[[Any], Awaitable[None] | None], argument: Any) -> None:
+        outcome = function(argument)
+        if inspect.isawaitable(outcome):
+            await outcome
 
     # --- what it answers ---
 

@@ -14,6 +14,7 @@ from mcpp.errors import ConnectionLostError, McppError, TooLargeError
 from mcpp.kinds import Kind
 from mcpp.message import Message
 from mcpp.rpc import Failure
+from mcpp.tasks import contained
 from mcpp.tools import ToolCall
 
 log = logging.getLogger("mcpp")
@@ -93,7 +94,8 @@ class Server:
         try:
             asked = rpc.read_request(message.envelope)
             method = self.methods.get(asked.method, _unknown)
-            return await method(asked.params, ToolCall(message.pod, message.envelope))
+            call = ToolCall(message.pod, message.envelope)
+            return await contained(method(asked.params, call))
         except Failure as failure:
             return failure
         except Exception:

@@ -1,11 +1,15 @@
-"""Tasks beside a block, and work that a signal ends."""
+"""Tasks beside a block, work that a signal ends, and work that must not end us."""
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -39,3 +43,32 @@ async def until_signal(work: Callable[[], Awaitable[None]]) -> None:
         with anyio.CancelScope() as scope:
             tasks.start_soon(listen, scope)
             await work()
+
+
+class StrayEndError(Exception):
+    """Somebody's work ended in a way that would have ended us: it exited, or was cancelled."""
+
+
+async def contained(work: Awaitable[T]) -> T:
+    """Await somebody's work, so that it can fail but never end whoever awaits it.
+
+    Raises StrayEndError where the work exits, or is cancelled while we are not: on asyncio a task
+    that awaits a cancelled one ends like one that is cancelled itself.
+    """
+    try:
+        return await work
+    except SystemExit as error:
+        raise StrayEndError(f"it exited with {error.code!r}") from error
+    except anyio.get_cancelled_exc_class() as error:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if _is_cancelled_by_asyncio():
+            raise
+        raise StrayEndError("what it waited for was cancelled") from error
+
+
+def _is_cancelled_by_asyncio() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False  # trio knows no other way than scopes
+    return task is not None and task.cancelling() > 0

@@ -1,11 +1,14 @@
 """Agents: handlers, tools, requests, contexts and proposals, over memory and over a socket."""
 
+import asyncio
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import anyio
 import msgspec
 import pytest
+import sniffio
 
 import mcpp
 from mcpp import kinds
@@ -14,6 +17,7 @@ from mcpp.errors import CallError, ClosedError, NoAnswerError, RemoteError, Tool
 from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
 from mcpp.session import Gap
+from mcpp.tasks import StrayEndError
 from mcpp.tools import ToolCall
 from mcpp.transient import Mark, consumed, read_mark
 from tests.interaction.conftest import Venue
@@ -354,6 +358,66 @@ async def test_a_tool_that_raises_gives_an_error_without_a_traceback(venue: Venu
         assert caught.value.result == ToolResult(
             [{"type": "text", "text": "no such file: missing"}], is_error=True
         )
+
+
+async def end_oddly(how: str) -> None:
+    if how == "exit":
+        raise SystemExit(2)
+    if sniffio.current_async_library() == "trio":
+        raise RuntimeError("on trio nobody's cancellation reaches another's task")
+    task = asyncio.ensure_future(asyncio.Event().wait())
+    task.cancel()
+    await task
+
+
+@pytest.mark.rule("P-17")
+@pytest.mark.parametrize("how", ["exit", "cancelled"])
+async def test_a_tool_that_exits_or_awaits_what_is_cancelled_fails_alone(
+    venue: Venue, how: str
+) -> None:
+    agent = toolbox()
+
+    @agent.tool
+    async def end() -> None:
+        await end_oddly(how)
+
+    @agent.tool
+    def leave() -> None:
+        sys.exit("bad arguments")
+
+    @agent.method("end")
+    async def end_method(params: dict[str, Any], call: ToolCall) -> Any:
+        await end_oddly(how)
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        for tool in ("end", "leave"):
+            with pytest.raises(ToolError):
+                await alice.call("files", tool, timeout=5)
+        with pytest.raises(RemoteError, match="internal"):
+            await alice.request("files", "end", timeout=5)
+        assert (await alice.call("files", "sum", numbers=[1, 2], timeout=5)).value == 3
+
+
+@pytest.mark.parametrize("how", ["exit", "cancelled"])
+async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
+    venue: Venue, how: str
+) -> None:
+    agent = mcpp.Participant("shaky")
+
+    @agent.on("chat")
+    async def answer(message: mcpp.Message) -> None:
+        if message.text == "bad":
+            await end_oddly(how)
+        await message.reply("fine")
+
+    async def talk() -> None:
+        async with venue.run(agent), venue.connect("alice") as alice:
+            await alice.send("chat", {"text": "bad"})
+            await alice.send("chat", {"text": "good"})
+            assert (await next_of(alice, "chat")).text == "fine"
+
+    with pytest.raises((StrayEndError, RuntimeError)):
+        await talk()
 
 
 async def test_an_unknown_tool_or_method_is_an_error(venue: Venue) -> None:
