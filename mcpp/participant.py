@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 import anyio
-from anyio.abc import ObjectReceiveStream
 
 from mcpp import kinds, rpc
+from mcpp.backlog import Backlog
 from mcpp.connection import Options
 from mcpp.errors import CallError, ConnectionLostError, Refused
 from mcpp.filters import Filter
@@ -212,17 +212,15 @@ class Participant:
 
     async def serve(self, pod: Pod, on_error: Callable[[Exception], None] | None = None) -> None:
         """Serve a pod that was opened with `own=True`."""
-        sender, receiver = anyio.create_memory_object_stream[tuple[Handler, Message]](
-            self._options.buffer_messages
-        )
-        # The tasks end first: a stream closed under them would be their failure, not the line's.
-        async with sender, receiver, background() as tasks:
-            tasks.start_soon(self._handle, receiver, on_error)
+        backlog = Backlog[Handler]()
+        behind = False
+        async with background() as tasks:
+            tasks.start_soon(self._handle, backlog, on_error)
             for task in self._tasks:
                 tasks.start_soon(self._guard, task, pod, on_error)
             server = Server(self._methods, tasks)
             async for message in pod:
-                await server.receive(message)
+                server.receive(message)
                 if message.replayed:
                     continue
                 for subscription in self._subscriptions:
@@ -230,8 +228,13 @@ class Participant:
                         continue
                     if subscription.concurrent:
                         tasks.start_soon(self._guard, subscription.handler, message, on_error)
-                    else:
-                        await sender.send((subscription.handler, message))
+                    elif backlog.put(subscription.handler, message):
+                        behind = False
+                    elif not behind:
+                        behind = True
+                        log.error("the handlers of %s are too slow: messages are missed", self.name)
+                        if self._on_gap is not None:
+                            tasks.start_soon(self._tell_gap, Gap(lost_log=False))
 
     @asynccontextmanager
     async def beside(self, connecting: AbstractAsyncContextManager[Pod]) -> AsyncIterator[Pod]:
@@ -256,10 +259,11 @@ class Participant:
 
     async def _handle(
         self,
-        receiver: ObjectReceiveStream[tuple[Handler, Message]],
+        backlog: Backlog[Handler],
         on_error: Callable[[Exception], None] | None,
     ) -> None:
-        async for handler, message in receiver:
+        while True:
+            handler, message = await backlog.take()
             await self._guard(handler, message, on_error)
 
     async def _guard(

@@ -21,7 +21,9 @@ log = logging.getLogger("mcpp")
 
 Method = Callable[[dict[str, Any], ToolCall], Awaitable[Any]]
 
-# Beyond this many at once the next waits, and with it the log: a flood must not fill the memory.
+# Beyond this many at once the next are told that we are busy. They never wait here: behind them in
+# the log come the cancellations and answers that would make room. When as many are being told so,
+# the rest gets no answer at all, for a flood must not fill the memory.
 MAX_REQUESTS: Final = 256
 _KEPT_PROPOSALS: Final = 1024
 _CANCELLED: Final = str(Kind(kinds.NOTIFICATION, rpc.CANCELLED))
@@ -41,16 +43,14 @@ class Server:
     tasks: TaskGroup
     _running: dict[str, tuple[str, anyio.CancelScope]] = field(default_factory=dict)
     _proposals: dict[str, _Proposal] = field(default_factory=dict)
-    _places: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(MAX_REQUESTS))
 
-    async def receive(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """Take note of a message in the log's order, and start to serve it if it asks us."""
         family = Kind.parse(message.kind).family
         if family == kinds.REQUEST and message.to == (message.pod.me,):
             problem = self._claim(message.envelope)
             if not message.replayed:
-                await self._places.acquire()
-                self.tasks.start_soon(self._serve, message, problem)
+                self._start(message, problem)
         elif family == kinds.PROPOSAL and message.to == (message.pod.me,):
             self._proposals[message.id] = _Proposal(message.envelope)
             if len(self._proposals) > _KEPT_PROPOSALS:
@@ -64,6 +64,17 @@ class Server:
             if scope is not None and requester == message.sender:
                 scope.cancel()
 
+    def _start(self, message: Message, problem: Failure | None) -> None:
+        running = len(self._running)
+        if running >= 2 * MAX_REQUESTS:
+            log.warning("%s of %s goes unanswered: too many", message.kind, message.sender)
+            return
+        if running >= MAX_REQUESTS:
+            problem = problem or Failure(rpc.BUSY, "busy: too many requests at once")
+        scope = anyio.CancelScope()
+        self._running[message.id] = (message.sender, scope)
+        self.tasks.start_soon(self._serve, message, problem, scope)
+
     def _claim(self, envelope: Envelope) -> Failure | None:
         """Settle which request fulfils a proposal: the first in the log's order (P-20)."""
         proposal = self._proposals.get(envelope.correlation_id or "")
@@ -76,10 +87,11 @@ class Server:
         proposal.closed_by = "already_fulfilled"
         return None
 
-    async def _serve(self, message: Message, problem: Failure | None) -> None:
+    async def _serve(
+        self, message: Message, problem: Failure | None, scope: anyio.CancelScope
+    ) -> None:
         try:
-            with anyio.CancelScope() as scope:
-                self._running[message.id] = (message.sender, scope)
+            with scope:
                 outcome = problem or await self._outcome(message)
                 await self._answer(message, outcome)
         except ConnectionLostError:
@@ -88,7 +100,6 @@ class Server:
             log.warning("the answer to %s of %s got lost: %s", message.kind, message.sender, error)
         finally:
             del self._running[message.id]
-            self._places.release()
 
     async def _outcome(self, message: Message) -> Any:
         try:

@@ -16,6 +16,7 @@ from mcpp.connection import Options
 from mcpp.errors import CallError, ClosedError, NoAnswerError, RemoteError, ToolError
 from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
+from mcpp.server import MAX_REQUESTS
 from mcpp.session import Gap
 from mcpp.tasks import StrayEndError
 from mcpp.tools import ToolCall
@@ -25,8 +26,8 @@ from tests.interaction.conftest import Venue
 pytestmark = pytest.mark.anyio
 
 
-def toolbox() -> mcpp.Participant:
-    agent = mcpp.Participant("files")
+def toolbox(options: Options = Options()) -> mcpp.Participant:  # noqa: B008  (frozen)
+    agent = mcpp.Participant("files", options=options)
 
     @agent.tool
     async def read_file(path: str, lines: Annotated[int, msgspec.Meta(ge=1)] = 10) -> str:
@@ -470,6 +471,69 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(venue: Ven
             tasks.cancel_scope.cancel()
     with anyio.fail_after(5, shield=True):
         await stopped.wait()
+
+
+UNLIMITED = {"messages_per_second": 0, "context_messages_per_second": 0}
+
+
+@pytest.mark.parametrize("limits", [UNLIMITED])
+@pytest.mark.rule("P-18")
+async def test_more_calls_than_an_agent_serves_at_once_leave_it_listening(venue: Venue) -> None:
+    agent = toolbox()
+    full, approved = anyio.Event(), anyio.Event()
+    outcomes: list[str] = []
+    running = 0
+
+    @agent.tool
+    async def ask_a_person() -> str:
+        nonlocal running
+        running += 1
+        if running == MAX_REQUESTS:
+            full.set()
+        await approved.wait()
+        return "approved"
+
+    @agent.on("chat")
+    async def hear(message: mcpp.Message) -> None:
+        approved.set()
+
+    async with venue.run(agent), venue.connect("alice") as alice, venue.connect("bob") as bob:
+
+        async def ask() -> None:
+            try:
+                outcomes.append((await bob.call("files", "ask_a_person", timeout=20)).text)
+            except RemoteError as error:
+                outcomes.append(error.message)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(MAX_REQUESTS):
+                tasks.start_soon(ask)
+            with anyio.fail_after(10):
+                await full.wait()
+            with pytest.raises(RemoteError, match="busy"):
+                await alice.call("files", "sum", numbers=[], timeout=5)
+            await alice.send("chat", {"text": "approved"})
+        assert outcomes == ["approved"] * MAX_REQUESTS
+        assert (await alice.call("files", "sum", numbers=[1, 2], timeout=5)).value == 3
+
+
+@pytest.mark.parametrize("limits", [UNLIMITED])
+async def test_a_backlog_of_the_handlers_holds_up_no_request(venue: Venue) -> None:
+    agent = toolbox(Options(buffer_messages=64))
+    go = anyio.Event()
+
+    @agent.on("chat")
+    async def dawdle(message: mcpp.Message) -> None:
+        await go.wait()
+        if message.text == "199":
+            await message.reply("all read", kind="ack")
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        for number in range(200):
+            await alice.send("chat", {"text": str(number)}, wait=False)
+        assert (await alice.call("files", "sum", numbers=[1, 2], timeout=5)).value == 3
+        go.set()
+        await next_of(alice, "ack")
 
 
 @pytest.mark.rule("P-14")

@@ -81,7 +81,7 @@ class ModelAgent:
             self._tasks.start_soon(think)
             async for message in self._pod:
                 self._hear(message)
-                await server.receive(message)
+                server.receive(message)
                 if self._is_asked(message):
                     try:
                         sending.send_nowait(message)
