@@ -228,6 +228,7 @@ class Session:
         self.name = welcome.you.id
         self.pod = welcome.pod
         self.limits = welcome.limits
+        self.outgoing.pace(self.limits.get("messages_per_second"), self.limits.get("burst"))
         self.participants = {info.id: info for info in welcome.participants}
         self.contexts = {info.id: info for info in welcome.contexts}
         self.joined = True

@@ -83,6 +83,26 @@ async def test_a_rate_limit_is_waited_out(venue: Venue) -> None:
         assert sorted(await texts(bob, 12), key=int) == [str(number) for number in range(12)]
 
 
+@pytest.mark.parametrize("limits", [{"messages_per_second": 200, "burst": 20}])
+@pytest.mark.rule("P-06")
+async def test_a_rate_limit_does_not_change_the_order(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        for number in range(60):
+            await alice.send("chat", {"text": str(number)}, wait=False)
+        assert await texts(bob, 60) == [str(number) for number in range(60)]
+
+
+@pytest.mark.parametrize("limits", [{"messages_per_second": 4, "burst": 1}])
+@pytest.mark.rule("P-06")
+async def test_what_is_given_up_during_a_rate_limit_is_never_sent(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        await alice.send("chat", {"text": "one"})
+        with anyio.move_on_after(0.05):
+            await alice.send("chat", {"text": "given up"})
+        await alice.send("chat", {"text": "two"})
+        assert await texts(bob, 2) == ["one", "two"]
+
+
 @pytest.mark.parametrize("limits", [{"messages_per_second": 0.001, "burst": 1}])
 async def test_a_rate_limit_that_lasts_too_long_raises(venue: Venue) -> None:
     async with venue.connect("alice") as alice:

@@ -360,7 +360,7 @@ def test_only_the_upper_band_of_close_codes_is_final() -> None:
 
 
 @pytest.mark.rule("P-06")
-def test_after_a_rate_limit_envelopes_go_one_by_one_and_then_faster() -> None:
+def test_after_a_rate_limit_envelopes_go_one_by_one_and_in_their_order() -> None:
     session = joined()
     for number in range(6):
         session.send(chat(str(number), sender="me"), give_up_at=100)
@@ -369,13 +369,59 @@ def test_after_a_rate_limit_envelopes_go_one_by_one_and_then_faster() -> None:
         session.receive(refusal(envelope.id, "rate_limited", retry_after_seconds=2), 0)
     assert session.transmit(1) == []
     assert session.outgoing.wake_at(1) == 2
-    widths = []
-    now = 2.0
-    while texts := session.transmit(now):
-        widths.append(len(texts))
-        for text in texts:
-            session.receive(text, now)
-    assert widths == [1, 2, 3]
+    session.send(chat("late", sender="me"), give_up_at=100)
+    again = []
+    while texts := session.transmit(2):
+        (text,) = texts
+        again.append(decode(text).payload["text"])
+        session.receive(text, 2)
+    assert again == [*map(str, range(6)), "late"]
+
+
+@pytest.mark.rule("P-06")
+def test_no_more_is_in_flight_than_the_limit_surely_allows() -> None:
+    session = Session("me")
+    session.join()
+    session.receive(welcome(limits={"messages_per_second": 10, "burst": 3}), 0)
+    for number in range(6):
+        session.send(chat(str(number), sender="me"), give_up_at=100)
+    burst = session.transmit(0)
+    assert len(burst) == 3
+    for text in burst:
+        assert session.transmit(0.2) == []
+        session.receive(text, 0.2)
+    assert len(session.transmit(0.2)) == 2  # what a fifth of a second allows
+
+
+@pytest.mark.rule("P-06")
+def test_what_is_given_up_after_a_refusal_is_not_sent_again() -> None:
+    session = joined()
+    given_up, other = chat("given up", sender="me"), chat("other", sender="me")
+    session.send(given_up, give_up_at=100)
+    session.transmit(0)
+    session.receive(refusal(given_up.id, "rate_limited", retry_after_seconds=2), 0)
+    session.outgoing.discard(given_up.id)
+    session.send(other, give_up_at=100)
+    session.transmit(2)
+    session.outgoing.discard(other.id)
+    (effect,) = session.receive(refusal(other.id, "rate_limited", retry_after_seconds=2), 2)
+    assert isinstance(effect, Refusal)
+    assert session.transmit(100) == []
+    assert not len(session.outgoing)
+
+
+@pytest.mark.rule("P-06")
+def test_a_context_at_its_limit_keeps_its_order() -> None:
+    session = joined()
+    first, second = (chat(text, sender="me", context="c") for text in ("first", "second"))
+    session.send(first, give_up_at=100)
+    session.transmit(0)
+    session.receive(refusal(first.id, "rate_limited", retry_after_seconds=5, scope="context"), 0)
+    session.send(second, give_up_at=100)
+    assert session.transmit(1) == []
+    assert session.transmit(5) == [encode(first)]
+    session.receive(encode(first), 5)
+    assert session.transmit(5) == [encode(second)]
 
 
 @pytest.mark.rule("P-06")
