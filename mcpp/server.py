@@ -10,10 +10,10 @@ from anyio.abc import TaskGroup
 
 from mcpp import kinds, rpc
 from mcpp.envelope import Envelope
-from mcpp.errors import ConnectionLostError, McppError, TooLargeError
+from mcpp.errors import ConnectionLostError, DecodeError, McppError, TooLargeError
 from mcpp.kinds import Kind
 from mcpp.message import Message
-from mcpp.rpc import Failure
+from mcpp.rpc import Failure, ToolResult
 from mcpp.tasks import contained
 from mcpp.tools import ToolCall
 
@@ -134,6 +134,16 @@ class Server:
             await send(outcome)
         except TooLargeError as error:
             await send(Failure(rpc.INTERNAL_ERROR, f"the answer is too large: {error}"))
+        except DecodeError as error:
+            log.exception("the answer to %s cannot be sent", message.kind)
+            await send(_unsayable(kind, error))
+
+
+def _unsayable(kind: Kind, error: DecodeError) -> Any:
+    text = f"the result cannot be sent, {error}"
+    if kind.method == rpc.TOOLS_CALL:
+        return ToolResult([{"type": "text", "text": text}], is_error=True).to_json()
+    return Failure(rpc.INTERNAL_ERROR, text)
 
 
 async def _unknown(params: dict[str, Any], call: ToolCall) -> Any:

@@ -1,6 +1,7 @@
 """Agents: handlers, tools, requests, contexts and proposals, over memory and over a socket."""
 
 import asyncio
+import math
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -359,6 +360,37 @@ async def test_a_tool_that_raises_gives_an_error_without_a_traceback(venue: Venu
         assert caught.value.result == ToolResult(
             [{"type": "text", "text": "no such file: missing"}], is_error=True
         )
+
+
+def nested(levels: int) -> list[Any]:
+    return [nested(levels - 1)] if levels else []
+
+
+@pytest.mark.rule("P-17")
+@pytest.mark.parametrize("value", [math.nan, "bad \ud800", 10**100, nested(80), {"x": object()}])
+async def test_a_result_that_the_protocol_cannot_carry_is_an_error(
+    venue: Venue, value: Any
+) -> None:
+    agent = mcpp.Participant("odd")
+
+    @agent.tool
+    async def get() -> Any:
+        return value
+
+    @agent.tool
+    async def fail() -> Any:
+        raise OSError(f"no such file: {value}")
+
+    @agent.method("get")
+    async def get_plainly(params: dict[str, Any], call: ToolCall) -> Any:
+        return value
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        for tool in ("get", "fail"):
+            with pytest.raises(ToolError):
+                await alice.call("odd", tool, timeout=5)
+        with pytest.raises(RemoteError):
+            await alice.request("odd", "get", timeout=5)
 
 
 async def end_oddly(how: str) -> None:
