@@ -23,7 +23,7 @@ import anyio
 from mcpp import kinds, rpc
 from mcpp.backlog import Backlog
 from mcpp.connection import Options
-from mcpp.errors import CallError, ConnectionLostError, Refused
+from mcpp.errors import CallError, ConnectionLostError, DecodeError, Refused
 from mcpp.filters import Filter
 from mcpp.globs import compile_glob
 from mcpp.joining import connect
@@ -167,6 +167,11 @@ class Participant:
         """Decide on others' proposals: True fulfils, a text rejects, None leaves it to others."""
 
         async def judge(message: Message) -> None:
+            try:
+                rpc.read_proposal(message.envelope)
+            except DecodeError as error:
+                log.info("a proposal of %s is not put to the policy, %s", message.sender, error)
+                return
             verdict = await decide(message)
             if verdict is True:
                 try:

@@ -18,7 +18,7 @@ import anyio
 from mcpp import kinds, mint, payloads, rpc
 from mcpp.connection import Connection
 from mcpp.envelope import Context, Envelope
-from mcpp.errors import DecodeError, NoAnswerError, ToolError
+from mcpp.errors import NoAnswerError, ToolError
 from mcpp.filters import Filter
 from mcpp.kinds import Kind
 from mcpp.message import Message
@@ -305,14 +305,14 @@ class Pod:
     async def fulfil(self, proposal: Message | Envelope, *, timeout: float | None = None) -> Any:
         """Make the request that somebody proposed, and return its result.
 
-        Raises DecodeError for what is no proposal to one participant, and what `request` raises.
+        Raises DecodeError for what is no proposal to one participant or whose kind belies its
+        payload, and what `request` raises.
         """
         envelope = proposal.envelope if isinstance(proposal, Message) else proposal
-        proposed = envelope.payload_as(payloads.Proposal)
-        if envelope.to is None or len(envelope.to) != 1:
-            raise DecodeError("$.to", "must name the one participant that is to be asked")
+        proposed = rpc.read_proposal(envelope)
+        (owner,) = envelope.to or ()
         return await self.request(
-            envelope.to[0],
+            owner,
             proposed.method,
             proposed.params,
             timeout=timeout,

@@ -82,6 +82,26 @@ def read_request(envelope: Envelope) -> Request:
     return asked
 
 
+def read_proposal(envelope: Envelope) -> Proposal:
+    """Return what an envelope proposes.
+
+    Raises DecodeError where kind and payload disagree, or it is not for one participant: whoever
+    judges it by its kind would make a request for something else.
+    """
+    kind = Kind.parse(envelope.kind)
+    if kind.family != kinds.PROPOSAL:
+        raise DecodeError("$.kind", "is no proposal's")
+    if envelope.to is None or len(envelope.to) != 1:
+        raise DecodeError("$.to", "must name the one participant that is to be asked")
+    decode_unambiguous(envelope.raw_payload, "$.payload")
+    proposed = envelope.payload_as(Proposal)
+    if proposed.method != kind.method:
+        raise DecodeError("$.payload.method", f"the kind says {kind.method}")
+    if proposed.params.get("name") != kind.name:
+        raise DecodeError("$.payload.params.name", "is not the kind's name")
+    return proposed
+
+
 def read_response(envelope: Envelope, method: str) -> Any:
     """Return the result that an envelope holds.
 

@@ -14,7 +14,7 @@ import sniffio
 import mcpp
 from mcpp import kinds
 from mcpp.connection import Options
-from mcpp.errors import CallError, ClosedError, NoAnswerError, RemoteError, ToolError
+from mcpp.errors import CallError, ClosedError, DecodeError, NoAnswerError, RemoteError, ToolError
 from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
 from mcpp.server import MAX_REQUESTS
@@ -891,3 +891,33 @@ async def test_what_is_said_about_a_request_or_a_proposal_stands_in_its_context(
         assert {kind.partition(":")[0] for kind, _ in seen} == {
             "mcp/request", "mcp/notification", "mcp/proposal", "mcp/reject", "mcp/withdraw"
         }  # fmt: skip
+
+
+@pytest.mark.rule("P-15")
+async def test_a_proposal_whose_kind_belies_its_payload_is_not_judged(venue: Venue) -> None:
+    approver = mcpp.Participant("boss")
+    judged: list[str] = []
+
+    @approver.policy
+    async def decide(message: mcpp.Message) -> bool:
+        judged.append(message.payload["params"]["name"])
+        return True
+
+    async with (
+        venue.run(toolbox()),
+        venue.run(approver),
+        venue.connect("intern") as intern,
+        venue.connect("clerk") as clerk,
+    ):
+        for kind, to in (
+            ("mcp/proposal:tools/call:sum", ["files"]),
+            ("mcp/proposal:tools/list", ["files"]),
+            ("mcp/proposal:tools/call:read_file", None),
+        ):
+            payload = {"method": "tools/call", "params": {"name": "read_file", "arguments": {}}}
+            await intern.send(kind, payload, to=to)
+            with pytest.raises(DecodeError):
+                await clerk.fulfil(await next_of(clerk, kind))
+        honest = await intern.propose("files", "sum", numbers=[1, 2])
+        assert (await honest.result(timeout=5)).value == 3
+    assert judged == ["sum"]
