@@ -127,8 +127,9 @@ def fulfils(envelope: Envelope, proposal: Envelope) -> bool:
     if kind.family != kinds.REQUEST or kind[1:] != proposed[1:] or envelope.to != proposal.to:
         return False
     try:
-        asked, wanted = envelope.payload_as(Request), proposal.payload_as(Proposal)
-    except DecodeError:
+        # What its owner would refuse as a request must not use the proposal up.
+        asked, wanted = read_request(envelope), proposal.payload_as(Proposal)
+    except (DecodeError, Failure):
         return False
     return asked.method == wanted.method and _bare(asked.params) == _bare(wanted.params)
 

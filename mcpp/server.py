@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcpp import kinds, rpc
-from mcpp.envelope import Envelope
+from mcpp.claims import Claims
 from mcpp.errors import ConnectionLostError, DecodeError, McppError, TooLargeError
 from mcpp.kinds import Kind
 from mcpp.message import Message
@@ -25,40 +25,29 @@ Method = Callable[[dict[str, Any], ToolCall], Awaitable[Any]]
 # the log come the cancellations and answers that would make room. When as many are being told so,
 # the rest gets no answer at all, for a flood must not fill the memory.
 MAX_REQUESTS: Final = 256
-_KEPT_PROPOSALS: Final = 1024
 _CANCELLED: Final = str(Kind(kinds.NOTIFICATION, rpc.CANCELLED))
 
 
 @dataclass(slots=True)
-class _Proposal:
-    envelope: Envelope
-    closed_by: str | None = None
-
-
-@dataclass(slots=True)
 class Server:
-    """Answers requests by method. Owns those that run and the state of proposals to us."""
+    """Answers requests by method. Owns those that run and the claims to proposals."""
 
     methods: Mapping[str, Method]
     tasks: TaskGroup
     _running: dict[str, tuple[str, anyio.CancelScope]] = field(default_factory=dict)
-    _proposals: dict[str, _Proposal] = field(default_factory=dict)
+    _claims: Claims = field(default_factory=Claims)
 
     def receive(self, message: Message) -> None:
         """Take note of a message in the log's order, and start to serve it if it asks us."""
         family = Kind.parse(message.kind).family
         if family == kinds.REQUEST and message.to == (message.pod.me,):
-            problem = self._claim(message.envelope)
+            problem = self._claims.claim(message.envelope)
             if not message.replayed:
                 self._start(message, problem)
         elif family == kinds.PROPOSAL and message.to == (message.pod.me,):
-            self._proposals[message.id] = _Proposal(message.envelope)
-            if len(self._proposals) > _KEPT_PROPOSALS:
-                del self._proposals[next(iter(self._proposals))]
+            self._claims.propose(message.envelope)
         elif family == kinds.WITHDRAW:
-            proposal = self._proposals.get(message.correlation_id or "")
-            if proposal is not None and proposal.envelope.sender == message.sender:
-                proposal.closed_by = proposal.closed_by or "withdrawn"
+            self._claims.withdraw(message.correlation_id or "", message.sender)
         elif message.kind == _CANCELLED:
             requester, scope = self._running.get(message.correlation_id or "", (None, None))
             if scope is not None and requester == message.sender:
@@ -74,18 +63,6 @@ class Server:
         scope = anyio.CancelScope()
         self._running[message.id] = (message.sender, scope)
         self.tasks.start_soon(self._serve, message, problem, scope)
-
-    def _claim(self, envelope: Envelope) -> Failure | None:
-        """Settle which request fulfils a proposal: the first in the log's order (P-20)."""
-        proposal = self._proposals.get(envelope.correlation_id or "")
-        if proposal is None:
-            return None
-        if proposal.closed_by is not None:
-            return Failure(rpc.CLOSED_PROPOSAL, proposal.closed_by)
-        if not rpc.fulfils(envelope, proposal.envelope):
-            return Failure(rpc.INVALID_REQUEST, "this is not what was proposed")
-        proposal.closed_by = "already_fulfilled"
-        return None
 
     async def _serve(
         self, message: Message, problem: Failure | None, scope: anyio.CancelScope
@@ -115,10 +92,8 @@ class Server:
 
     async def _answer(self, message: Message, outcome: Any) -> None:
         kind = Kind.parse(message.kind)._replace(family=kinds.RESPONSE)
-        proposal = self._proposals.get(message.correlation_id or "")
-        readers = {message.sender: None}
-        if proposal is not None:
-            readers[proposal.envelope.sender] = None
+        proposer = self._claims.proposer(message.correlation_id)
+        readers = dict.fromkeys((message.sender, proposer or message.sender))
         context = message.context
 
         async def send(payload: Any) -> None:

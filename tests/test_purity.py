@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 # Modules, and packages with all their modules. Add yours when it joins the core.
 PURE = (
     "mcpp.capabilities",
+    "mcpp.claims",
     "mcpp.codec",
     "mcpp.contexts",
     "mcpp.effects",

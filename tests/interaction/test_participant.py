@@ -921,3 +921,22 @@ async def test_a_proposal_whose_kind_belies_its_payload_is_not_judged(venue: Ven
         honest = await intern.propose("files", "sum", numbers=[1, 2])
         assert (await honest.result(timeout=5)).value == 3
     assert judged == ["sum"]
+
+
+@pytest.mark.rule("P-20")
+async def test_a_request_with_a_wrong_id_does_not_use_up_a_proposal(venue: Venue) -> None:
+    async with (
+        venue.run(toolbox()),
+        venue.connect("mallory") as mallory,
+        venue.connect("intern") as intern,
+    ):
+        proposal = await intern.propose("files", "sum", numbers=[1, 2])
+        params = {"name": "sum", "arguments": {"numbers": [1, 2]}}
+        await mallory.send(
+            "mcp/request:tools/call:sum",
+            {"jsonrpc": "2.0", "id": "wrong", "method": "tools/call", "params": params},
+            to=["files"],
+            correlation_id=proposal.id,
+        )
+        await mallory.fulfil(proposal.envelope, timeout=5)
+        assert (await proposal.result(timeout=5)).value == 3

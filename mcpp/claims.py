@@ -1,0 +1,70 @@
+"""Which request fulfils a proposal: the first in the log's order, and only one (P-20)."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from mcpp import rpc
+from mcpp.envelope import Envelope
+from mcpp.rpc import Failure
+
+# Of each proposer, so that nobody's flood makes us forget what became of another's; and of those
+# that are open and those that are closed apart, so that it is none of its own way around either.
+_KEPT: Final = 1024
+
+
+@dataclass(slots=True)
+class _Proposal:
+    envelope: Envelope
+    closed_by: str | None = None
+
+
+@dataclass(slots=True)
+class Claims:
+    """The proposals made to one participant. Owns what became of each."""
+
+    _proposals: dict[str, _Proposal] = field(default_factory=dict)
+    _open: dict[str, dict[str, None]] = field(default_factory=dict)
+    _closed: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    def propose(self, envelope: Envelope) -> None:
+        """Take note of a proposal to us."""
+        if envelope.id not in self._proposals:
+            self._proposals[envelope.id] = _Proposal(envelope)
+            self._keep(self._open, envelope)
+
+    def withdraw(self, id: str, sender: str) -> None:
+        """Close a proposal that its proposer takes back (P-21)."""
+        proposal = self._proposals.get(id)
+        if proposal is not None and proposal.envelope.sender == sender:
+            self._close(proposal, "withdrawn")
+
+    def claim(self, request: Envelope) -> Failure | None:
+        """Let a request fulfil the proposal whose id it carries, or say why it does not."""
+        proposal = self._proposals.get(request.correlation_id or "")
+        if proposal is None:
+            return None
+        if proposal.closed_by is not None:
+            return Failure(rpc.CLOSED_PROPOSAL, proposal.closed_by)
+        if not rpc.fulfils(request, proposal.envelope):
+            return Failure(rpc.INVALID_REQUEST, "this is not what was proposed")
+        self._close(proposal, "already_fulfilled")
+        return None
+
+    def proposer(self, id: str | None) -> str | None:
+        """Return who made a proposal."""
+        proposal = self._proposals.get(id or "")
+        return None if proposal is None else proposal.envelope.sender
+
+    def _close(self, proposal: _Proposal, how: str) -> None:
+        if proposal.closed_by is None:
+            proposal.closed_by = how
+            envelope = proposal.envelope
+            self._open[envelope.sender].pop(envelope.id)
+            self._keep(self._closed, envelope)
+
+    def _keep(self, kept: dict[str, dict[str, None]], envelope: Envelope) -> None:
+        ids = kept.setdefault(envelope.sender, {})
+        ids[envelope.id] = None
+        if len(ids) > _KEPT:
+            oldest = next(iter(ids))
+            del ids[oldest], self._proposals[oldest]

@@ -1,0 +1,63 @@
+"""Which request fulfils a proposal."""
+
+from typing import Any
+
+import pytest
+
+from mcpp import Envelope, new_envelope, rpc
+from mcpp.claims import Claims
+from mcpp.mint import new_id
+
+PAY: dict[str, Any] = {"name": "pay", "arguments": {"amount": 1}}
+
+
+def proposal(sender: str) -> Envelope:
+    payload = {"method": "tools/call", "params": PAY}
+    return new_envelope("mcp/proposal:tools/call:pay", payload, sender=sender, to=["bank"])
+
+
+def request(proposal: Envelope, rpc_id: str | None = None) -> Envelope:
+    id = new_id()
+    return new_envelope(
+        "mcp/request:tools/call:pay",
+        rpc.request(rpc_id or id, "tools/call", PAY),
+        sender="boss",
+        to=["bank"],
+        correlation_id=proposal.id,
+        id=id,
+    )
+
+
+@pytest.mark.rule("P-20")
+@pytest.mark.parametrize("flooder", ["intern", "mallory"])
+def test_a_flood_of_proposals_reopens_none_that_is_closed(flooder: str) -> None:
+    claims = Claims()
+    fulfilled, withdrawn = proposal("intern"), proposal("intern")
+    claims.propose(fulfilled)
+    claims.propose(withdrawn)
+    assert claims.claim(request(fulfilled)) is None
+    claims.withdraw(withdrawn.id, "intern")
+    for _ in range(3000):
+        claims.propose(proposal(flooder))
+    for closed, why in ((fulfilled, "already_fulfilled"), (withdrawn, "withdrawn")):
+        failure = claims.claim(request(closed))
+        assert failure is not None
+        assert failure.message == why
+
+
+@pytest.mark.rule("P-20")
+def test_a_request_that_would_be_refused_does_not_use_up_a_proposal() -> None:
+    claims = Claims()
+    mine = proposal("intern")
+    claims.propose(mine)
+    assert claims.claim(request(mine, "another-id")) is not None
+    assert claims.claim(request(mine)) is None
+
+
+def test_what_is_kept_is_bounded() -> None:
+    claims = Claims()
+    for _ in range(3000):
+        made = proposal("mallory")
+        claims.propose(made)
+        claims.withdraw(made.id, "mallory")
+    assert len(claims._proposals) <= 2048
