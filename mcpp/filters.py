@@ -9,6 +9,7 @@ As JSON a filter is an object with one key (F-01): `{"any": [{"main": true}, {"k
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -20,6 +21,7 @@ from mcpp.contexts import Lineage, Lineages
 from mcpp.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
 from mcpp.errors import DecodeError, FilterError
 from mcpp.globs import compile_glob
+from mcpp.payloads import ContextEvent
 
 MAX_NODES: Final = 64
 MAX_DEPTH: Final = 8
@@ -62,7 +64,9 @@ class Filter:
             if self.matches(envelope, lineages.observe(envelope.context)):
                 yield envelope
             if envelope.kind == kinds.CONTEXT:
-                lineages.forget(envelope.payload["context"]["id"])
+                # A log may come from anywhere: what does not say which context it was ends none.
+                with suppress(DecodeError):
+                    lineages.forget(envelope.payload_as(ContextEvent).context.id)
 
     def __and__(self, other: "Filter") -> "Filter":
         return _All((*_parts(self, _All), *_parts(other, _All)))

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
+import msgspec
 
 from mcpp import kinds, mint, payloads, rpc
 from mcpp.connection import Connection
@@ -353,10 +354,11 @@ class Pod:
 
 
 async def _tell_progress(envelope: Envelope, on_progress: OnProgress) -> None:
-    params = envelope.payload.get("params", {}) if isinstance(envelope.payload, dict) else {}
-    if isinstance(params, dict) and isinstance(params.get("progress"), int | float):
-        outcome = on_progress(
-            Progress(params["progress"], params.get("total"), params.get("message"))
-        )
-        if inspect.isawaitable(outcome):
-            await outcome
+    params = envelope.payload.get("params") if isinstance(envelope.payload, dict) else None
+    try:
+        progress = msgspec.convert(params, Progress)
+    except msgspec.ValidationError:
+        return  # whoever was asked may say anything; only progress is passed on
+    outcome = on_progress(progress)
+    if inspect.isawaitable(outcome):
+        await outcome

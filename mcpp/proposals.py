@@ -4,6 +4,7 @@ A request that carries the proposal's id fulfils it; the first one in the log's 
 answer is the proposer's too. A rejection is an opinion and closes nothing.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import anyio
 
 from mcpp import kinds, rpc
 from mcpp.envelope import Envelope
-from mcpp.errors import CallError, NoAnswerError, ToolError
+from mcpp.errors import CallError, DecodeError, NoAnswerError, ToolError
 from mcpp.exchange import Exchange
 from mcpp.kinds import Kind
 from mcpp.payloads import Reject
@@ -73,7 +74,8 @@ class OpenProposal:
             if answered:
                 return _outcome(envelope)
             if envelope.kind == kinds.REJECT:
-                self.rejections.append((envelope.sender, envelope.payload_as(Reject)))
+                with suppress(DecodeError):  # what is no rejection is no opinion either
+                    self.rejections.append((envelope.sender, envelope.payload_as(Reject)))
             elif Kind.parse(envelope.kind).family == kinds.REQUEST:
                 self.fulfilled_by = envelope.sender
             elif envelope.kind == kinds.WITHDRAW:

@@ -158,7 +158,8 @@ class ToolResult:
         """The result as a value: the structured one where there is one, else the text."""
         if self.structured is None:
             return self.text
-        return self.structured["result"] if self.meta.get(WRAPPED) is True else self.structured
+        wrapped = self.meta.get(WRAPPED) is True and isinstance(self.structured, dict)
+        return self.structured.get("result") if wrapped else self.structured
 
     @classmethod
     def from_json(cls, value: Any) -> "ToolResult":

@@ -508,6 +508,35 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(venue: Ven
 UNLIMITED = {"messages_per_second": 0, "context_messages_per_second": 0}
 
 
+async def test_progress_that_is_none_and_a_value_that_is_not_wrapped_do_no_harm(
+    venue: Venue,
+) -> None:
+    agent = mcpp.Participant("odd")
+    heard: list[Progress] = []
+    odd: tuple[dict[str, Any], ...] = (
+        {"progress": True},
+        {"progress": "z"},
+        {"progress": 1, "total": "x"},
+        {"progress": 1, "message": [1]},
+        {"progress": 10**30},
+        {"progress": 2, "total": 4, "message": "half", "odd": 1},
+    )
+
+    @agent.method("tools/call")
+    async def answer(params: dict[str, Any], call: ToolCall) -> Any:
+        for facts in odd:
+            await call.pod.notify(
+                "notifications/progress", facts, to=["alice"], correlation_id=call.envelope.id
+            )
+        return {"content": [], "structuredContent": [1], "_meta": {"mcpp/wrapped": True}}
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        result = await alice.call("odd", "x", on_progress=heard.append, timeout=5)
+    assert result.value == [1]
+    assert heard[-1] == Progress(2, 4, "half")
+    assert all(isinstance(each.progress, float) for each in heard)
+
+
 @pytest.mark.parametrize("limits", [UNLIMITED])
 @pytest.mark.rule("P-18")
 async def test_more_calls_than_an_agent_serves_at_once_leave_it_listening(venue: Venue) -> None:
@@ -780,6 +809,21 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(venue: 
         assert [(who, why.reason) for who, why in proposal.rejections] == [("sceptic", "risky")]
         await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:read_file"))
         assert (await proposal.result(timeout=5)).text == "10 lines of x"
+
+
+@pytest.mark.rule("P-21")
+async def test_a_rejection_that_is_none_harms_no_proposal(venue: Venue) -> None:
+    async with (
+        venue.run(toolbox()),
+        venue.connect("mallory") as mallory,
+        venue.connect("intern") as intern,
+    ):
+        proposal = await intern.propose("files", "sum", numbers=[1, 2])
+        for payload in ([1, 2], None, {"reason": 3}):
+            await mallory.send(kinds.REJECT, payload, to=["intern"], correlation_id=proposal.id)
+        await mallory.fulfil(proposal.envelope)
+        assert (await proposal.result(timeout=5)).value == 3
+        assert proposal.rejections == []
 
 
 @pytest.mark.rule("P-20")

@@ -276,3 +276,9 @@ def test_a_log_with_a_cycle_in_it_cannot_hang_its_reader() -> None:
 def test_errors_name_the_place() -> None:
     with pytest.raises(FilterError, match=r"^\$\.any\[1\]\.not\.kind: "):
         parse({"any": [{"main": True}, {"not": {"kind": 3}}]})
+
+
+@pytest.mark.parametrize("payload", [None, [], {"context": 1}, {"context": {"id": None}}])
+def test_a_log_with_nonsense_about_contexts_can_be_selected_from(payload: Any) -> None:
+    odd = new_envelope("system/context", payload, sender="system:gateway")
+    assert list(filters.everything.select([odd])) == [odd]
