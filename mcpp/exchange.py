@@ -1,5 +1,6 @@
 """Those who wait: for the echo of what they sent, or for what comes back on a request."""
 
+import copy
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -51,12 +52,13 @@ class Exchange:
         self._event.set()
 
     async def next(self) -> tuple[Envelope, bool]:
-        """Return the next note, or the answer with True."""
+        """Return the next note, or the answer with True. Several may wait: all get the answer."""
         while not self._notes:
             if isinstance(self._answer, McppError):
-                raise self._answer
+                raise copy.copy(self._answer)
             if self._answer is not None:
                 return self._answer, True
-            self._event = anyio.Event()
+            if self._event.is_set():
+                self._event = anyio.Event()
             await self._event.wait()
         return self._notes.popleft(), False

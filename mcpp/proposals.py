@@ -79,7 +79,9 @@ class OpenProposal:
             elif Kind.parse(envelope.kind).family == kinds.REQUEST:
                 self.fulfilled_by = envelope.sender
             elif envelope.kind == kinds.WITHDRAW:
-                raise CallError(self._owner, self._method, "the proposal was withdrawn")
+                # An end like an answer is: for all who wait, and for whoever asks again.
+                withdrawn = CallError(self._owner, self._method, "the proposal was withdrawn")
+                self._exchange.settle(withdrawn)
 
 
 def _outcome(envelope: Envelope) -> Any:

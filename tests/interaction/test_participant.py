@@ -811,6 +811,32 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(venue: 
         assert (await proposal.result(timeout=5)).text == "10 lines of x"
 
 
+@pytest.mark.parametrize("withdrawn", [False, True])
+async def test_several_may_wait_for_what_becomes_of_a_proposal(
+    venue: Venue, withdrawn: bool
+) -> None:
+    outcomes: list[str] = []
+    async with (
+        venue.run(toolbox()),
+        venue.connect("boss") as boss,
+        venue.connect("intern") as intern,
+    ):
+        proposal = await intern.propose("files", "sum", numbers=[1, 2])
+
+        async def wait() -> None:
+            try:
+                outcomes.append((await proposal.result(timeout=5)).text)
+            except CallError as error:
+                outcomes.append(error.problem)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            await (proposal.withdraw() if withdrawn else boss.fulfil(proposal.envelope))
+    assert outcomes == ["the proposal was withdrawn" if withdrawn else "3"] * 2
+
+
 @pytest.mark.rule("P-21")
 async def test_a_rejection_that_is_none_harms_no_proposal(venue: Venue) -> None:
     async with (
@@ -853,8 +879,9 @@ async def test_a_withdrawn_proposal_is_not_fulfilled(venue: Venue) -> None:
         await mine.withdraw("changed my mind")
         with pytest.raises(RemoteError, match="withdrawn"):
             await boss.fulfil(proposal)
-        with pytest.raises(CallError, match="withdrawn"):
-            await mine.result(timeout=5)
+        for _ in range(2):
+            with pytest.raises(CallError, match="withdrawn"):
+                await mine.result(timeout=5)
 
 
 @pytest.mark.rule("P-21")
