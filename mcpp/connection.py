@@ -15,6 +15,7 @@ from typing import Final, assert_never
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from mcpp import kinds
 from mcpp.effects import Answered, Echoed, Effect, Joined, Noted, Refusal, Unreadable
 from mcpp.envelope import Envelope
 from mcpp.errors import (
@@ -298,6 +299,8 @@ class Connection:
             case Noted(id, envelope):
                 if id in self._exchanges:
                     self._exchanges[id].note(envelope)
+                    if envelope.kind == kinds.WITHDRAW:
+                        del self._exchanges[id]  # nothing comes after it
             case Joined():
                 if self._task_status is not None:
                     self._task_status.started()

@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import anyio
 
@@ -44,6 +44,9 @@ Policy = Callable[[Message], Awaitable[bool | str | None]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("mcpp")
+
+# Proposals before a policy at once. The next ones are left to others: a flood must not fill us up.
+MAX_JUDGED: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,7 @@ class Participant:
     async def serve(self, pod: Pod, on_error: Callable[[Exception], None] | None = None) -> None:
         """Serve a pod that was opened with `own=True`."""
         backlog = Backlog[Handler]()
+        places = anyio.Semaphore(MAX_JUDGED)
         behind = False
         async with background() as tasks:
             tasks.start_soon(self._handle, backlog, on_error)
@@ -232,7 +236,12 @@ class Participant:
                     if not subscription.wants(message):
                         continue
                     if subscription.concurrent:
-                        tasks.start_soon(self._guard, subscription.handler, message, on_error)
+                        if places.value:
+                            places.acquire_nowait()
+                            judge = subscription.handler
+                            tasks.start_soon(self._judge, places, judge, message, on_error)
+                        else:
+                            log.warning("a proposal of %s is left to others", message.sender)
                     elif backlog.put(subscription.handler, message):
                         behind = False
                     elif not behind:
@@ -270,6 +279,18 @@ class Participant:
         while True:
             handler, message = await backlog.take()
             await self._guard(handler, message, on_error)
+
+    async def _judge(
+        self,
+        places: anyio.Semaphore,
+        handler: Handler,
+        message: Message,
+        on_error: Callable[[Exception], None] | None,
+    ) -> None:
+        try:
+            await self._guard(handler, message, on_error)
+        finally:
+            places.release()
 
     async def _guard(
         self,

@@ -8,6 +8,7 @@ async with mcpp.connect(url, token=token) as pod:
 
 import inspect
 import logging
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -301,7 +302,10 @@ class Pod:
             raise
         if isinstance(context, ContextScope):
             context.told()
-        return OpenProposal(self, envelope, exchange)
+        proposal = OpenProposal(self, envelope, exchange)
+        # It may stay open for ever, but once nobody has hold of it nobody can ask for its result.
+        weakref.finalize(proposal, self._connection.forget, envelope.id).atexit = False
+        return proposal
 
     async def fulfil(self, proposal: Message | Envelope, *, timeout: float | None = None) -> Any:
         """Make the request that somebody proposed, and return its result.

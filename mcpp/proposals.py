@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcpp.pod import Pod
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class OpenProposal:
     """A proposal of ours. Owns what was said to it so far."""
 
@@ -74,14 +74,20 @@ class OpenProposal:
             if answered:
                 return _outcome(envelope)
             if envelope.kind == kinds.REJECT:
-                with suppress(DecodeError):  # what is no rejection is no opinion either
-                    self.rejections.append((envelope.sender, envelope.payload_as(Reject)))
+                self._reject(envelope)
             elif Kind.parse(envelope.kind).family == kinds.REQUEST:
                 self.fulfilled_by = envelope.sender
             elif envelope.kind == kinds.WITHDRAW:
                 # An end like an answer is: for all who wait, and for whoever asks again.
                 withdrawn = CallError(self._owner, self._method, "the proposal was withdrawn")
                 self._exchange.settle(withdrawn)
+
+    def _reject(self, envelope: Envelope) -> None:
+        """Take note of an opinion: the last of each, for one may say it a thousand times."""
+        with suppress(DecodeError):  # what is no rejection is no opinion either
+            opinion = (envelope.sender, envelope.payload_as(Reject))
+            others = [other for other in self.rejections if other[0] != envelope.sender]
+            self.rejections[:] = [*others, opinion]
 
 
 def _outcome(envelope: Envelope) -> Any:

@@ -1,6 +1,7 @@
 """Agents: handlers, tools, requests, contexts and proposals, over memory and over a socket."""
 
 import asyncio
+import gc
 import math
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import mcpp
 from mcpp import kinds
 from mcpp.connection import Options
 from mcpp.errors import CallError, ClosedError, DecodeError, NoAnswerError, RemoteError, ToolError
+from mcpp.participant import MAX_JUDGED
 from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
 from mcpp.server import MAX_REQUESTS
@@ -835,6 +837,42 @@ async def test_several_may_wait_for_what_becomes_of_a_proposal(
             await anyio.wait_all_tasks_blocked()
             await (proposal.withdraw() if withdrawn else boss.fulfil(proposal.envelope))
     assert outcomes == ["the proposal was withdrawn" if withdrawn else "3"] * 2
+
+
+async def test_what_is_kept_of_proposals_is_bounded(venue: Venue) -> None:
+    async with venue.connect("mallory") as mallory, venue.connect("intern") as intern:
+        connection = intern._connection
+        proposal = await intern.propose("files", "sum", numbers=[1, 2])
+        for number in range(20):
+            await mallory.reject(proposal.envelope, f"no {number}")
+        with pytest.raises(NoAnswerError):
+            await proposal.result(timeout=0.05)
+        assert [(who, why.reason) for who, why in proposal.rejections] == [("mallory", "no 19")]
+        await proposal.withdraw()
+        assert not connection._exchanges
+        await intern.propose("files", "sum", numbers=[1, 2])  # and nobody waits for its result
+        gc.collect()
+        assert not connection._exchanges
+        assert not connection.session._proposed
+
+
+@pytest.mark.parametrize("limits", [UNLIMITED])
+async def test_a_flood_of_proposals_is_not_judged_all_at_once(venue: Venue) -> None:
+    approver = toolbox()
+    judging = 0
+
+    @approver.policy
+    async def decide(message: mcpp.Message) -> None:
+        nonlocal judging
+        judging += 1
+        await anyio.sleep_forever()
+
+    payload = {"method": "tools/call", "params": {"name": "x"}}
+    async with venue.run(approver), venue.connect("mallory") as mallory:
+        for _ in range(MAX_JUDGED + 50):
+            await mallory.send("mcp/proposal:tools/call:x", payload, to=["other"], wait=False)
+        await mallory.call("files", "sum", numbers=[], timeout=5)
+        assert judging == MAX_JUDGED
 
 
 @pytest.mark.rule("P-21")
