@@ -36,6 +36,7 @@ async def connect(
 
     Args:
         url: the address, with `token` beside it, or both in one as `mcpp.local.locate` gives them.
+            Of the two, the one that is not given is taken from MCPP_URL or MCPP_TOKEN.
         name: who we expect to be; without a url, also whose token the local pod gives.
         filter: what the gateway should send of what others say.
         last: so many envelopes of history first, marked as replayed.
@@ -43,13 +44,13 @@ async def connect(
         own: iterate over our own envelopes too.
         on_gap: called where envelopes were missed, before the ones that follow.
 
-    Raises JoinError, WrongParticipantError or UnreachableError when it cannot begin. Afterwards it
-    reconnects by itself, until a final close code.
+    Raises PodNotFoundError, JoinError, WrongParticipantError or UnreachableError when it cannot
+    begin. Afterwards it reconnects by itself, until a final close code.
     """
     if isinstance(url, local.Address):
         address = url
-    elif url is not None and token is not None:
-        address = local.Address(url, token)
+    elif url is not None or token is not None:
+        address = local.complete(url, token)
     elif name is not None:
         address = local.locate(name)
     else:

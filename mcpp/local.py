@@ -87,16 +87,27 @@ def locate(
 
     Raises PodNotFoundError when there is neither.
     """
-    url, token = environ.get("MCPP_URL"), environ.get("MCPP_TOKEN")
-    if url and token:
-        return Address(url, token)
-    if url or token:
-        raise PodNotFoundError(f"{'MCPP_TOKEN' if url else 'MCPP_URL'} is missing beside the other")
+    if environ.get("MCPP_URL") or environ.get("MCPP_TOKEN"):
+        return complete(None, None, environ)
     pod = find()
     if pod is None:
         raise PodNotFoundError("set MCPP_URL and MCPP_TOKEN, or start one here with `mcpp up`")
     token = pod.token(name)
     return Address(pod.url, token or pod.add(name, multiple=multiple), fresh=token is None)
+
+
+def complete(
+    url: str | None, token: str | None, environ: Mapping[str, str] = os.environ
+) -> Address:
+    """Return the address that was given, what is not given taken from MCPP_URL and MCPP_TOKEN.
+
+    Raises PodNotFoundError where one is missing: who names a pod or a token means no other.
+    """
+    url = environ.get("MCPP_URL") if url is None else url
+    token = environ.get("MCPP_TOKEN") if token is None else token
+    if url and token:
+        return Address(url, token)
+    raise PodNotFoundError(f"{'MCPP_TOKEN' if url else 'MCPP_URL'} is missing beside the other")
 
 
 @dataclass(frozen=True, slots=True)

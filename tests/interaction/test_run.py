@@ -14,7 +14,7 @@ from anyio.abc import Process
 
 import mcpp
 from mcpp import local
-from mcpp.errors import WrongParticipantError
+from mcpp.errors import JoinError, PodNotFoundError, WrongParticipantError
 
 pytestmark = pytest.mark.anyio
 
@@ -107,3 +107,19 @@ async def test_an_agent_with_anothers_token_says_so(folder: Path) -> None:
             agent = mcpp.Participant("parrot")
             with pytest.raises(WrongParticipantError, match="'alice'"):
                 await agent.run(pod.url, token=pod.token("alice"))
+
+
+async def test_half_an_address_never_leads_into_the_local_pod(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = local.find()
+    assert pod is not None
+    for url, token in (("ws://pods.example/ws", None), (None, "secret"), ("", None)):
+        with pytest.raises(PodNotFoundError, match="is missing"):
+            async with mcpp.connect(url, token=token, name="alice"):
+                pass
+    assert pod.participants == []
+    monkeypatch.setenv("MCPP_TOKEN", "not a token")
+    with pytest.raises(JoinError, match="a token is made of"):
+        async with mcpp.connect("ws://127.0.0.1:1/ws", name="alice"):
+            pass
