@@ -86,6 +86,9 @@ class UnreachableError(ConnectionLostError):
 class BusyError(UnreachableError):
     """A gateway answers, but cannot take us now (429, 503): it is asked again."""
 
+    def __str__(self) -> str:
+        return f"the gateway at {self.url} does not take us now: {self.reason}"
+
 
 class JoinError(ConnectionLostError):
     """The gateway refused the connection: 401 a token, 403 a pod or an origin, 400 the query."""

@@ -13,6 +13,7 @@ mcpp.run(agent)
 
 import inspect
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -23,7 +24,14 @@ import anyio
 from mcpp import kinds, rpc
 from mcpp.backlog import Backlog
 from mcpp.connection import Options
-from mcpp.errors import CallError, ConnectionLostError, DecodeError, Refused
+from mcpp.errors import (
+    CallError,
+    ConnectionLostError,
+    DecodeError,
+    LocalPodError,
+    PodNotFoundError,
+    Refused,
+)
 from mcpp.filters import Filter
 from mcpp.globs import compile_glob
 from mcpp.joining import connect
@@ -359,6 +367,11 @@ def run(agent: Participant, *, url: str | Address | None = None, token: str | No
     It finds its pod by `url` and `token`, by MCPP_URL and MCPP_TOKEN, or in `.mcpp/`, where
     `mcpp up` runs one; a token that is missing there is made.
 
-    Raises ConnectionLostError when the gateway ends it for good.
+    Where there is no pod, or the gateway ends it for good, it says so in a line and exits with 2:
+    it is for scripts. `await agent.run()` raises instead.
     """
-    anyio.run(until_signal, lambda: agent.run(url, token=token))
+    try:
+        anyio.run(until_signal, lambda: agent.run(url, token=token))
+    except (PodNotFoundError, LocalPodError, ConnectionLostError) as error:
+        sys.stderr.write(f"{agent.name}: {error}\n")
+        raise SystemExit(2) from error

@@ -14,7 +14,7 @@ from anyio.abc import Process
 
 import mcpp
 from mcpp import local
-from mcpp.errors import JoinError, PodNotFoundError, WrongParticipantError
+from mcpp.errors import BusyError, JoinError, PodNotFoundError, WrongParticipantError
 
 pytestmark = pytest.mark.anyio
 
@@ -123,3 +123,21 @@ async def test_half_an_address_never_leads_into_the_local_pod(
     with pytest.raises(JoinError, match="a token is made of"):
         async with mcpp.connect("ws://127.0.0.1:1/ws", name="alice"):
             pass
+
+
+async def test_an_agent_without_a_pod_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MCPP_")}
+    with anyio.fail_after(30):
+        ended = await anyio.run_process(
+            [sys.executable, "agent.py"], cwd=tmp_path, env=kept, check=False
+        )
+    assert ended.returncode == 2
+    (line,) = ended.stderr.decode().splitlines()
+    assert line.startswith("parrot: no pod to connect to")
+
+
+def test_a_gateway_that_answers_is_not_said_to_be_silent() -> None:
+    assert str(BusyError("ws://x/ws", "401 who are you?")) == (
+        "the gateway at ws://x/ws does not take us now: 401 who are you?"
+    )
