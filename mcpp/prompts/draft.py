@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from mcpp.envelope import Envelope
 from mcpp.prompts.blocks import CALL_OVERHEAD, Block, Text, price
 from mcpp.prompts.entries import NO_RESULT, Entry, Episode
 from mcpp.prompts.folding import fold_handle, fold_note, members_of
@@ -40,7 +39,7 @@ class Draft:
         self.blocks: list[Block | None] = [entry.whole() for entry in entries]
         self.changed: dict[str, Changed] = {}
         self.left_out: dict[str, LeftOut] = {}
-        self.originals: dict[str, tuple[Envelope, ...]] = {}
+        self.originals: dict[str, tuple[Entry, ...]] = {}
         self.dropped = 0
         self._costs: list[int] | None = None
         self._missing = price(NO_RESULT, count) + CALL_OVERHEAD
@@ -74,7 +73,7 @@ class Draft:
         """Show an entry in another form; its original stays under its handle."""
         self._put(entry, block)
         self.changed[entry.envelope.id] = Changed(entry.envelope.id, entry.handle, reason)
-        self.originals[entry.handle] = (entry.envelope,)
+        self.originals[entry.handle] = (entry,)
 
     def remove(self, entry: Entry, reason: str) -> None:
         """Show an entry no more, nor the other half of its pair."""
@@ -100,7 +99,7 @@ class Draft:
         handle = fold_handle(episode)
         self._put(end, fold_note(episode, members))
         self.changed[end.envelope.id] = Changed(end.envelope.id, handle, reason)
-        self.originals[handle] = tuple(entry.envelope for entry in members)
+        self.originals[handle] = tuple(members)
 
     def _put(self, entry: Entry, block: Block | None) -> None:
         self.blocks[entry.at] = block

@@ -10,9 +10,10 @@ from mcpp.envelope import Envelope
 from mcpp.prompts import fences, render
 from mcpp.prompts.blocks import Block, Message, price, price_all
 from mcpp.prompts.draft import Changed, Draft, LeftOut, omission
+from mcpp.prompts.entries import Entry
 from mcpp.prompts.turns import to_messages
 from mcpp.tokens import Counter
-from mcpp.transient.calls import failure, read_result
+from mcpp.transient.calls import failure
 from mcpp.transient.marks import transient
 
 
@@ -86,32 +87,39 @@ class Prompt:
             cache_lost=lost,
         )
 
-    @property
+    @cached_property
     def handles(self) -> frozenset[str]:
         """The handles that this prompt shows."""
         return frozenset(change.handle for change in self._draft.changed.values())
 
     def originals(self, handle: str) -> tuple[Envelope, ...]:
         """Return the envelopes behind a handle as they came, byte for byte; none if unknown."""
-        return self._draft.originals.get(handle, ())
+        return tuple(entry.envelope for entry in self._behind(handle))
 
     def expand(self, handle: str) -> dict[str, Any]:
         """Return what a call of the `expand` tool gives: the original, itself transient.
 
         Publish it as the answer to a call that the viewer addressed to itself, and the log holds it
-        as any other result. A tool's result comes back as it was; anything else is quoted.
+        as any other result. The answer to a call of the viewer's comes back as it was, but for the
+        marks: those are its server's to make, and would now be the viewer's. All else is quoted.
         """
-        envelopes = self.originals(handle)
-        if not envelopes:
+        entries = self._behind(handle)
+        if not entries:
             return failure(f"Nothing is collapsed under {fences.name(handle)}.")
-        if len(envelopes) == 1 and envelopes[0].kind.startswith("mcp/response:"):
-            return transient(read_result(msgspec.json.decode(envelopes[0].raw_payload)))
+        first = entries[0]
+        if len(entries) == 1 and first.sort == "result" and first.call is not None:
+            result = first.call.original()
+            result.pop("_meta", None)
+            return transient(result)
         lines = [
-            f"@{fences.name(one.sender)} ({fences.name(one.kind)}):\n"
-            + fences.quote(bytes(one.raw_payload).decode())
-            for one in envelopes
+            f"@{fences.name(one.envelope.sender)} ({fences.name(one.envelope.kind)}):\n"
+            + fences.quote(bytes(one.envelope.raw_payload).decode())
+            for one in entries
         ]
         return transient({"content": [{"type": "text", "text": "\n".join(lines)}]})
+
+    def _behind(self, handle: str) -> tuple[Entry, ...]:
+        return self._draft.originals[handle] if handle in self.handles else ()
 
     @property
     def _count(self) -> Counter:
