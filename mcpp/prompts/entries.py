@@ -5,6 +5,7 @@ An entry turns into blocks only when somebody asks, and then once; the same hold
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -23,7 +24,14 @@ from mcpp.transient.tracker import Tracked, new_handle
 Sort = Literal["say", "hear", "call", "result"]
 
 PREVIEW_CHARS: Final = 600
-IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_IMAGES: Final = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n").match,
+    "image/jpeg": re.compile(rb"\xff\xd8\xff").match,
+    "image/gif": re.compile(rb"GIF8[79]a").match,
+    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL).match,
+}
+"""The types that every API takes, each with how its bytes begin."""
+
 NO_RESULT: Final = Text("No result has come.")
 
 
@@ -112,10 +120,7 @@ class Entry:
         """Return the beginning of the entry with the handle of the rest."""
         if self.sort == "result":
             assert self.call is not None
-            text = "\n".join(
-                part.text if isinstance(part, Text) else f"[image, {part.media_type}]"
-                for part in result_content(self.call.result)
-            )
+            text = "\n".join(map(as_text, result_content(self.call.result)))
         else:
             text = self._body()
         note = f"[cut; {min(chars, len(text))} of {len(text)} characters; handle {self.handle}]"
@@ -148,6 +153,8 @@ class Entry:
             case "result":
                 assert self.call is not None
                 content = result_content(self.call.result)
+                if self.call.is_error:  # Anthropic takes nothing but text in a failed call
+                    content = tuple(Text(as_text(part)) for part in content)
                 return Result(call_id(self.call.id), content, self.call.is_error)
 
     def _header(self) -> str:
@@ -175,10 +182,7 @@ class Entry:
             return _said(self.envelope)
         if call.response is not self.envelope:
             return compact(call.arguments)
-        parts = result_content(call.result)
-        return "\n".join(
-            part.text if isinstance(part, Text) else f"[image, {part.media_type}]" for part in parts
-        )
+        return "\n".join(map(as_text, result_content(call.result)))
 
 
 def result_content(result: Mapping[str, Any]) -> tuple[Text | Image, ...]:
@@ -190,13 +194,18 @@ def result_content(result: Mapping[str, Any]) -> tuple[Text | Image, ...]:
     return tuple(parts) or (Text("(nothing)"),)
 
 
+def as_text(part: Text | Image) -> str:
+    """Return a part where only text can stand; a picture is named."""
+    return part.text if isinstance(part, Text) else f"[image, {part.media_type}]"
+
+
 def _part(block: Mapping[str, Any]) -> Text | Image | None:
     sort = block.get("type")
     text = block.get("text")
     if sort == "text" and isinstance(text, str):
         return Text(text) if text.strip() else None
     data, media_type = block.get("data"), str(block.get("mimeType"))
-    if sort == "image" and media_type in IMAGE_TYPES and isinstance(data, str) and _is_base64(data):
+    if sort == "image" and isinstance(data, str) and _is_image(data, media_type):
         return Image(data, media_type)
     resource = block.get("resource")
     if sort == "resource" and isinstance(resource, dict):
@@ -209,9 +218,13 @@ def _part(block: Mapping[str, Any]) -> Text | Image | None:
     return Text(f"[{fences.name(str(sort))}, {fences.name(media_type)}]")
 
 
-def _is_base64(data: str) -> bool:
+def _is_image(data: str, media_type: str) -> bool:
+    # An API decodes the picture and refuses the whole prompt for one that is not what it says.
+    is_such = _IMAGES.get(media_type)
+    if is_such is None:
+        return False
     try:
-        return bool(base64.b64decode(data, validate=True))
+        return is_such(base64.b64decode(data, validate=True)) is not None
     except (binascii.Error, ValueError):
         return False
 

@@ -63,9 +63,10 @@ def openai_responses(system: str, messages: Sequence[Message]) -> dict[str, Any]
         said: list[dict[str, Any]] = []
         for block in message.blocks:
             match block:
+                case Text(text) if message.role == "assistant":
+                    said.append({"type": "output_text", "text": text, "annotations": []})
                 case Text(text):
-                    sort = "output_text" if message.role == "assistant" else "input_text"
-                    said.append({"type": sort, "text": text})
+                    said.append({"type": "input_text", "text": text})
                 case Image():
                     said.append(_input_image(block))
                 case Call():

@@ -3,13 +3,19 @@
 They know nothing of how a prompt is made: they take the request as it would be sent.
 """
 
+import base64
 import json
 import re
 from typing import Any
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
-IMAGE_TYPES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
+IMAGE_TYPES = {
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/gif": b"GIF8",
+    "image/webp": b"RIFF",
+}
 
 
 def check_anthropic(request: dict[str, Any]) -> None:
@@ -51,7 +57,8 @@ def _check_anthropic_block(block: dict[str, Any]) -> None:
             assert block["text"].strip()
         case "image":
             assert block["source"]["type"] == "base64"
-            assert block["source"]["media_type"] in IMAGE_TYPES
+            data = base64.b64decode(block["source"]["data"], validate=True)
+            assert data.startswith(IMAGE_TYPES[block["source"]["media_type"]])
         case "tool_use":
             assert set(block) == {"type", "id", "name", "input"}
             assert CALL_ID.fullmatch(block["id"])
@@ -59,7 +66,8 @@ def _check_anthropic_block(block: dict[str, Any]) -> None:
             assert isinstance(block["input"], dict)
         case "tool_result":
             assert set(block) <= {"type", "tool_use_id", "content", "is_error"}
-            assert {inner["type"] for inner in block["content"]} <= {"text", "image"}
+            allowed = {"text"} if block.get("is_error") else {"text", "image"}
+            assert {inner["type"] for inner in block["content"]} <= allowed
             for inner in block["content"]:
                 _check_anthropic_block(inner)
         case other:
@@ -124,6 +132,7 @@ def check_openai_responses(request: dict[str, Any]) -> None:
                     assert part["type"] in (sort, "input_image")
                     assert part["type"] != "input_image" or item["role"] == "user"
                     assert part["type"] == "input_image" or part["text"]
+                    assert ("annotations" in part) is (part["type"] == "output_text")
             case "function_call":
                 assert set(item) == {"type", "call_id", "name", "arguments"}
                 assert CALL_ID.fullmatch(item["call_id"])

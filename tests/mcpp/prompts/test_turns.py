@@ -1,5 +1,6 @@
 """Calls and results put together so that every API accepts them."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -131,6 +132,48 @@ def test_images_go_where_each_api_takes_them() -> None:
     assert [part["type"] for part in chat[-1]["content"]] == ["text", "image_url"]
     output = prompt.openai_responses()["input"][-1]["output"]
     assert [part["type"] for part in output] == ["input_text", "input_image"]
+
+
+def test_a_failed_call_names_its_images() -> None:
+    log = Log()
+    image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+    log.run("draw", {}, {"content": [{"type": "text", "text": "no"}, image], "isError": True})
+    (block,) = build(log).anthropic()["messages"][2]["content"]
+    assert [part["text"] for part in block["content"]] == ["no", "[image, image/png]"]
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type"),
+    [
+        ("aGVsbG8=", "image/png"),
+        (PIXEL, "image/jpeg"),
+        (PIXEL, "image/webp"),
+        (PIXEL, "image/bmp"),
+        ("iVBORw0KGgo", "image/png"),
+    ],
+)
+def test_an_image_that_is_not_what_it_says_is_named(data: str, media_type: str) -> None:
+    log = Log()
+    log.run("draw", {}, {"content": [{"type": "image", "data": data, "mimeType": media_type}]})
+    (block,) = build(log).anthropic()["messages"][2]["content"]
+    assert [part["text"] for part in block["content"]] == [f"[image, {media_type}]"]
+
+
+@pytest.mark.parametrize(
+    ("head", "media_type"),
+    [
+        (b"\x89PNG\r\n\x1a\n", "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\x10\n\x00\x00WEBP", "image/webp"),
+    ],
+)
+def test_the_four_types_are_known_by_their_bytes(head: bytes, media_type: str) -> None:
+    log = Log()
+    data = base64.b64encode(head + bytes(16)).decode()
+    log.run("draw", {}, {"content": [{"type": "image", "data": data, "mimeType": media_type}]})
+    (block,) = build(log).anthropic()["messages"][2]["content"]
+    assert [part["type"] for part in block["content"]] == ["image"]
 
 
 def test_a_failed_call_says_so_in_every_api() -> None:
