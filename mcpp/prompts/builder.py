@@ -106,7 +106,7 @@ class PromptBuilder:
         self._sums: list[int] = []
         self._sums_from = 0
         self._left_out: list[LeftOut] = []
-        self._pinned: set[int] = set()
+        self._pinned: set[int] = set()  # whole pairs
         self._calls: dict[str, Entry] = {}  # entries of the viewer's own calls
         self._results: dict[str, Entry] = {}  # entries of transient results, by the call's id
         self._waiting: list[Tracked] = []  # settled, but not shown yet
@@ -234,13 +234,14 @@ class PromptBuilder:
         if concludes(entry.envelope, chain):
             chain[-1].conclusion = entry
             self._concluded[chain[-1]] = None
-        if self._pins and self._is_pinned(entry):
-            self._pinned.add(entry.at)
+        if self._pins:
+            pair = _whole_pairs([entry])
+            if self._is_pinned(entry) or not self._pinned.isdisjoint(pair):
+                self._pinned |= pair
 
     def _is_pinned(self, entry: Entry) -> bool:
         if isinstance(self._pins, frozenset):
-            pair = (entry, entry.partner)
-            return any(one is not None and one.envelope.id in self._pins for one in pair)
+            return entry.envelope.id in self._pins
         lineage = self._lineages.observe(entry.envelope.context)
         return _passes(self._pins, entry.envelope, lineage)
 
@@ -295,7 +296,7 @@ class PromptBuilder:
         last = self._entries[-self._keep_last :] if self._keep_last else []
         errors = (entry for entry in self._entries if entry.is_error)
         kept = Kept(
-            pins=_whole_pairs(self._entries[at] for at in self._pinned),
+            pins=frozenset(self._pinned),
             errors=_whole_pairs(errors),
             unseen=unseen,
             last=_whole_pairs(last),

@@ -1,5 +1,7 @@
 """Contexts in a prompt: as they are, not at all, only conclusions, or folded."""
 
+from typing import Any
+
 import pytest
 
 from mcpp import filters, new_context
@@ -143,3 +145,23 @@ def test_the_five_strategies_are_filters(strategy: filters.Filter, shown: set[st
     assert {
         text for text in ("main one", "outer one", "inner one", "inner done") if text in page
     } == shown
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        ["e1"],
+        ["e2"],
+        lambda envelope: envelope.kind.startswith("mcp/request"),
+        lambda envelope: envelope.kind.startswith("mcp/response"),
+    ],
+)
+def test_a_pin_on_either_half_keeps_the_pair_out_of_the_fold(pins: Any) -> None:
+    log = Log()
+    log.reflect("analyst", "let me see", "k1")
+    log.run("calc", {}, text_result("THE-ANSWER"), context="k1")
+    log.conclude("analyst", "done", "k1")
+    page = PromptBuilder("analyst", contexts="fold", pins=pins).build(log.envelopes).markdown()
+    assert "let me see" not in page
+    assert "THE-ANSWER" in page
+    assert "No result has come" not in page
