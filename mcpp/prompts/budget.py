@@ -2,9 +2,9 @@
 
 Consumed results collapse first, then superseded ones, then transient ones that no tool is known to
 consume; then concluded contexts fold, from the inside out; then what is long is cut to a preview;
-then the oldest turns go. What is kept by number goes after that, errors and pins last. A result
-that the viewer's model has not seen never collapses and never goes: at the end of the ladder it is
-cut, and says so.
+then the oldest turns go, and after them what is kept by number. What the viewer's model has not
+seen comes last: it is cut, and says so. Of its results none ever goes; of what others say the
+oldest does if even the previews are too many, the newest never. Errors and pins outlive all else.
 
 Each rung takes the oldest first and in steps of an eighth of the budget. A step takes a little more
 than is needed, and then holds for a while: if every call took just enough, every call would change
@@ -44,11 +44,12 @@ class Kept(NamedTuple):
     pins: frozenset[int]
     errors: frozenset[int]
     unseen: frozenset[int]  # results of the viewer's own calls that it has not seen
+    unread: frozenset[int]  # what others have said since it was called
     last: frozenset[int]
 
     def all(self) -> frozenset[int]:
         """Return every kept place."""
-        return self.pins | self.errors | self.unseen | self.last
+        return self.pins | self.errors | self.unseen | self.unread | self.last
 
 
 class _Move(NamedTuple):
@@ -62,6 +63,8 @@ def fit(
     """Bring a draft down to a budget, or raise BudgetError if nothing can."""
     viewer = draft.entries[0].viewer if draft.entries else ""
     every = kept.all()
+    news = kept.unseen | kept.unread
+    newest = kept.unseen | frozenset(sorted(kept.unread)[-1:])
     step = max(1, budget // STEPS_PER_BUDGET)
 
     def collapses(state: State, *, paired: bool | None = None) -> list[_Move]:
@@ -87,10 +90,14 @@ def fit(
     rungs += [
         lambda: _previews(draft, every),
         lambda: _drops(draft, every),
-        lambda: _drops(draft, kept.pins | kept.errors | kept.unseen),
-        lambda: _unseen(draft, kept.unseen, budget),
-        lambda: _drops(draft, kept.pins | kept.unseen),
-        lambda: _drops(draft, kept.unseen),
+        lambda: _drops(draft, kept.pins | kept.errors | news),
+        lambda: _cuts(draft, news - kept.last, budget, at_least=PREVIEW_CHARS),
+        lambda: _drops(draft, kept.pins | kept.errors | newest | kept.last),
+        lambda: _cuts(draft, news, budget, at_least=PREVIEW_CHARS),
+        lambda: _drops(draft, kept.pins | kept.errors | newest),
+        lambda: _cuts(draft, newest, budget),
+        lambda: _drops(draft, kept.pins | newest),
+        lambda: _drops(draft, newest),
     ]
     for rung in rungs:
         over = draft.total - budget
@@ -147,25 +154,40 @@ def _drops(draft: Draft, kept: frozenset[int]) -> Iterator[_Move]:
         yield _Move(saved, partial(draft.remove, entry, "oldest"))
 
 
-def _unseen(draft: Draft, places: frozenset[int], budget: int) -> list[_Move]:
-    results = [draft.entries[at] for at in sorted(places) if draft.entries[at].sort == "result"]
-    if not results:
-        return []
-    spent = sum(draft.costs[entry.at] for entry in results)
-    share = (budget - (draft.total - spent)) // len(results)
+def _cuts(draft: Draft, places: frozenset[int], budget: int, *, at_least: int = 0) -> list[_Move]:
+    entries = [
+        entry
+        for at in sorted(places)
+        if (entry := draft.entries[at]).sort != "call" and draft.blocks[at] is not None
+    ]
+    costs = [draft.costs[entry.at] for entry in entries]
+    share = _share(costs, budget - (draft.total - sum(costs)))
     moves = []
-    for entry in results:
-        if draft.costs[entry.at] <= share:
+    for entry, cost in zip(entries, costs, strict=True):
+        if cost <= share:
             continue
-        chars = _length(draft.blocks[entry.at]) * max(0, share) // draft.costs[entry.at]
+        chars = max(at_least, _length(draft.blocks[entry.at]) * share // cost)
         block = entry.preview(chars)
-        while chars and draft.costs[entry.at] - draft.saving(entry, block) > share:
-            chars = chars * 3 // 4
+        while chars > at_least and cost - draft.saving(entry, block) > share:
+            chars = max(at_least, chars * 3 // 4)
             block = entry.preview(chars)
         moves.append(_replacing(draft, entry, block, "preview of what has not been seen"))
     return moves
 
 
+def _share(costs: Iterable[int], budget: int) -> int:
+    """Return what each may cost at most so that all together fit; the small ones leave theirs."""
+    left, share = sorted(costs, reverse=True), 0
+    while left:
+        share = max(0, budget) // len(left)
+        if left[-1] > share:
+            break
+        budget -= left.pop()
+    return share
+
+
 def _length(block: Block | None) -> int:
+    if isinstance(block, Text):
+        return len(block.text)
     parts = block.content if isinstance(block, Result) else ()
     return sum(len(part.text) for part in parts if isinstance(part, Text))

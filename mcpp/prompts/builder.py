@@ -288,6 +288,15 @@ class PromptBuilder:
                 places |= {entry.at, entry.partner.at}
         return frozenset(places)
 
+    def _unread(self) -> frozenset[int]:
+        places = set()
+        for entry in reversed(self._entries):
+            if self._tracker.is_shown(entry.index, self.viewer):
+                break
+            if entry.sort == "hear" and entry.envelope.sender != self.viewer:
+                places.add(entry.at)
+        return frozenset(places)
+
     def _fit(self, draft: Draft, budget: int, unseen: frozenset[int]) -> None:
         # The notes that the turns or the omission may add, and the system text.
         notes = (BEGINNING, NOTHING_NEW, omission(len(self._entries) or 1))
@@ -299,6 +308,7 @@ class PromptBuilder:
             pins=frozenset(self._pinned),
             errors=_whole_pairs(errors),
             unseen=unseen,
+            unread=self._unread(),
             last=_whole_pairs(last),
         )
         episodes = [] if self._contexts == "fold" else list(self._concluded)

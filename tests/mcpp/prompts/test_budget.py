@@ -9,6 +9,7 @@ from tests.mcpp.prompts.formats import check_all
 from tests.mcpp.prompts.logs import Log, text_result
 
 NEVER = CachePolicy(further_calls=0)
+UNSEEN = "preview of what has not been seen"
 PAGE = "some data in a row " * 60
 
 
@@ -85,7 +86,7 @@ def test_the_last_ones_stay_whole_if_asked_for() -> None:
         log.chat("boss", f"talk {n} " * 12)
     log.chat("boss", "the long last word " * 60)
     budget = PromptBuilder("analyst").build(log.envelopes).tokens - 20
-    for keep_last, reason in ((0, "preview"), (1, "oldest")):
+    for keep_last, reason in ((0, UNSEEN), (1, "oldest")):
         builder = PromptBuilder("analyst", token_budget=budget, keep_last=keep_last)
         prompt = builder.build(log.envelopes)
         assert prompt.tokens <= budget
@@ -111,10 +112,36 @@ def test_an_unseen_result_is_cut_at_the_very_end_and_never_collapsed() -> None:
     prompt = PromptBuilder("analyst", token_budget=1000).build(log.envelopes)
     check_all(prompt)
     assert prompt.tokens <= 1100
-    assert reasons(prompt) >= {"preview of what has not been seen"}
+    assert reasons(prompt) >= {UNSEEN}
     page = prompt.markdown()
     assert "a summary" not in page
     assert page.count("row of data") > 50
+
+
+def test_what_others_have_just_said_is_cut_but_never_dropped() -> None:
+    log = Log()
+    log.chat("boss", "hello")
+    log.chat("analyst", "yes?")
+    log.run("fetch", {}, text_result("word " * 3000))
+    log.chat("boss", "IMPORTANT: do not delete anything.")
+    page = PromptBuilder("analyst", token_budget=600).build(log.envelopes).markdown()
+    assert "IMPORTANT: do not delete anything." in page
+    assert "[cut; " in page
+    log = Log()
+    log.chat("boss", "Please do: " + "word " * 3000)
+    prompt = PromptBuilder("analyst", token_budget=260).build(log.envelopes)
+    assert "> Please do: word" in prompt.markdown()
+    assert reasons(prompt) == {UNSEEN}
+
+
+def test_an_observer_who_never_speaks_still_gets_the_newest() -> None:
+    log = Log()
+    for n in range(300):
+        log.chat("boss", f"talk {n} " * 12)
+    prompt = PromptBuilder("analyst", token_budget=600).build(log.envelopes)
+    assert prompt.tokens <= 600
+    assert "talk 299" in prompt.markdown()
+    assert "earlier messages are left out.]" in prompt.markdown()
 
 
 def test_the_budget_is_kept_by_the_counter_that_was_chosen() -> None:
