@@ -21,7 +21,16 @@ Badge = Literal["transient", "consumed", "collapsed"]
 State = Literal["pending", "consumed", "superseded"]
 
 # What a participant's runtime sends by itself is no sign that its model has read anything.
-_MECHANICAL: Final = (kinds.RESPONSE, kinds.NOTIFICATION, "pod/", "system/")
+_MECHANICAL: Final = (
+    kinds.RESPONSE,
+    kinds.NOTIFICATION,
+    "pod/",
+    "system/",
+    *(
+        f"{kinds.REQUEST}:{method}"
+        for method in ("initialize", "ping", "tools/list", "resources/list", "prompts/list")
+    ),
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,11 +76,15 @@ class Tracker:
         self._copies: dict[tuple[object, ...], Tracked] = {}
         self._consumers: set[str] = set()
         self._last_sent: dict[str, int] = {}
+        self._seen: set[str] = set()
 
     def add(self, envelope: Envelope) -> Change:
-        """Learn from the next envelope of the log."""
+        """Learn from the next envelope of the log; from one delivered again nothing."""
         index = self._length
         self._length += 1
+        if envelope.id in self._seen:
+            return _NOTHING
+        self._seen.add(envelope.id)
         if not envelope.kind.startswith(_MECHANICAL):
             self._last_sent[envelope.sender] = index
         call = self.calls.add(envelope, index)

@@ -113,6 +113,28 @@ def test_an_automatic_answer_does_not_show_that_the_model_has_read() -> None:
     assert not tracker.is_collapsible(tracked, "observer")
 
 
+@pytest.mark.rule("T-06")
+@pytest.mark.parametrize(
+    "method", ["initialize", "ping", "tools/list", "resources/list", "prompts/list"]
+)
+def test_what_a_runtime_asks_by_itself_does_not_show_that_the_model_has_read(method: str) -> None:
+    log = paired_log()
+    log.run("search_records", {"page": 1}, page(1))
+    index = len(log.envelopes) - 1
+    log.send(f"mcp/request:{method}", {"method": method}, "analyst", to=["newcomer"])
+    assert not track(log).is_shown(index, "analyst")
+
+
+@pytest.mark.rule("T-06")
+def test_an_old_request_delivered_again_does_not_show_that_the_model_has_read() -> None:
+    log = paired_log()
+    log.run("search_records", {"page": 1}, page(1))
+    tracker = track(log)
+    index = len(log.envelopes) - 1
+    tracker.add(log.envelopes[index - 1])
+    assert not tracker.is_shown(index, "analyst")
+
+
 @pytest.mark.rule("T-07")
 def test_a_failed_consumer_collapses_nothing() -> None:
     log = paired_log()

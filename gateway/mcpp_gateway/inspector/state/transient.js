@@ -5,7 +5,15 @@ import { canonical } from "./json.js";
 import { isObject, parseKind } from "./kinds.js";
 import { cut, isTruthy, summarize } from "./summaries.js";
 
-const MECHANICAL = ["mcp/response", "mcp/notification", "pod/", "system/"];
+const MECHANICAL = [
+  "mcp/response",
+  "mcp/notification",
+  "pod/",
+  "system/",
+  ...["initialize", "ping", "tools/list", "resources/list", "prompts/list"].map(
+    (method) => `mcp/request:${method}`,
+  ),
+];
 
 export class Tracker {
   constructor() {
