@@ -10,19 +10,21 @@ import re
 from functools import lru_cache
 from typing import Final
 
-# All that `str.splitlines` breaks at, and CR LF as one.
-_BREAKS: Final = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-# Controls; marks that turn the direction of reading; tag characters, which no one sees.
-_HIDDEN: Final = re.compile(
-    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069"
-    "\ud800-\udfff\ufeff\U000e0000-\U000e007f]"
+# All that `str.splitlines` breaks at but LF, and CR LF as one.
+_BREAK: Final = "\r\v\f\x1c-\x1e\x85\u2028\u2029"
+# Controls; marks that turn the direction of reading; fillers, joiners and selectors that take no
+# place, in which a message can be hidden; tag characters. U+200C and U+200D stay: scripts of India
+# and Persia are misspelt without them.
+_UNSEEN: Final = (
+    "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+_BREAKS: Final = re.compile(f"\r\n|[{_BREAK}]")
+_HIDDEN: Final = re.compile(f"[{_UNSEEN}]")
 # `<|im_start|>` and its kin, which a careless chat template takes for its own.
 _SPECIAL: Final = re.compile("<(?=[|\uff5c])")
-_SUSPECT: Final = re.compile(
-    "[^\t\n -\x7e\xa0-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\U000dffff"
-    "\U000e0080-\U0010ffff]|<[|\uff5c]"
-)
+_SUSPECT: Final = re.compile(f"[{_BREAK}{_UNSEEN}]|<[|\uff5c]")
 
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9._:@/~-]")
 _NOT_TOOL: Final = re.compile(r"[^A-Za-z0-9._/-]")

@@ -137,7 +137,8 @@ class Tracker:
 
     def collapse(self, tracked: Tracked) -> dict[str, Any]:
         """Return the result as it is shown once collapsed: every visible part gone (T-15)."""
-        text = f"{tracked.summary} [collapsed: {tracked.handle}]"
+        # T-18: the summary is one line by now, and on a quoted line nothing can pass for ours.
+        text = f"[collapsed: {tracked.handle}]\n> {tracked.summary}"
         return {"content": [{"type": "text", "text": text}]}
 
     def expand(self, handle: str) -> Mapping[str, Any] | None:
