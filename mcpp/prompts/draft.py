@@ -73,14 +73,14 @@ class Draft:
         """Show an entry in another form; its original stays under its handle."""
         self._put(entry, block)
         self.changed[entry.envelope.id] = Changed(entry.envelope.id, entry.handle, reason)
-        self.originals[entry.handle] = (entry,)
+        self._remember(entry.handle, [entry])
 
     def remove(self, entry: Entry, reason: str) -> None:
         """Show an entry no more, nor the other half of its pair."""
         for one in (entry, entry.partner):
             if one is not None and self.blocks[one.at] is not None:
                 self._put(one, None)
-                self.changed.pop(one.envelope.id, None)
+                self._forget(one)
                 self.left_out[one.envelope.id] = LeftOut(one.envelope.id, reason)
                 self.dropped += 1
 
@@ -93,13 +93,25 @@ class Draft:
         for entry in hidden:
             if self.blocks[entry.at] is not None:
                 self._put(entry, None)
-            self.changed.pop(entry.envelope.id, None)
+            self._forget(entry)
             self.left_out[entry.envelope.id] = LeftOut(entry.envelope.id, reason)
         self.left_out.pop(end.envelope.id, None)
         handle = fold_handle(episode)
         self._put(end, fold_note(episode, members))
         self.changed[end.envelope.id] = Changed(end.envelope.id, handle, reason)
-        self.originals[handle] = tuple(members)
+        self._remember(handle, members)
+
+    def _remember(self, handle: str, entries: Sequence[Entry]) -> None:
+        # T-16: handles are short, and senders choose the ids they are made from. Where two fall
+        # on one handle it stands for both, so that neither hides the other.
+        both = dict.fromkeys((*self.originals.get(handle, ()), *entries))
+        self.originals[handle] = tuple(both)
+
+    def _forget(self, entry: Entry) -> None:
+        change = self.changed.pop(entry.envelope.id, None)
+        if change is not None:
+            left = [one for one in self.originals[change.handle] if one is not entry]
+            self.originals[change.handle] = tuple(left)
 
     def _put(self, entry: Entry, block: Block | None) -> None:
         self.blocks[entry.at] = block

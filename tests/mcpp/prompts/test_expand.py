@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from mcpp.prompts import Prompt, PromptBuilder
 from mcpp.transient import consumed, transient, with_context_hints
 from tests.mcpp.prompts.logs import Log, text_result
@@ -66,3 +68,17 @@ def test_only_what_the_prompt_shows_in_another_form_expands() -> None:
     assert page in {left.id for left in late.report.left_out}
     assert late.originals(handle) == ()
     assert late.expand(handle)["isError"]
+
+
+@pytest.mark.rule("T-16")
+def test_two_ids_that_share_a_handle_are_both_recovered() -> None:
+    log = Log()
+    ids = ["e-9749", "e-32270"]  # their digests begin with the same 32 bits
+    for id in ids:
+        log.chat("boss", f"{id} said " + "word " * 2000, id=id)
+    log.chat("analyst")
+    prompt = PromptBuilder("analyst", token_budget=1000).build(log.envelopes)
+    (handle,) = prompt.handles
+    assert [one.id for one in prompt.originals(handle)] == ids
+    expanded = prompt.expand(handle)["content"][0]["text"]
+    assert all(f"{id} said" in expanded for id in ids)
