@@ -168,9 +168,15 @@ class PromptBuilder:
         for tracked in change.settled:
             if settled := self._results.get(tracked.call.id):
                 self._collapses.settle(settled)
-        self._waiting.extend(change.settled)
-        if self._waiting and (change.settled or envelope.sender == self.viewer):
-            self._collapse()
+        shown = []
+        if self._waiting and self._tracker.is_shown(index - 1, self.viewer):
+            # The viewer has just spoken, so all before this has been shown.
+            shown, self._waiting = self._waiting, []
+        for tracked in change.settled:
+            is_shown = self._tracker.is_shown(tracked.call.answered_at, self.viewer)
+            (shown if is_shown else self._waiting).append(tracked)
+        if shown:
+            self._collapse(shown)
 
     def _read(
         self,
@@ -253,17 +259,14 @@ class PromptBuilder:
             self._lineages.forget(expired)
             self._episodes.forget(expired)
 
-    def _collapse(self) -> None:
+    def _collapse(self, shown: Iterable[Tracked]) -> None:
         """Offer what has been settled and shown to the cache's judgement."""
-        ready, waiting = [], []
-        for tracked in self._waiting:
+        ready = []
+        for tracked in shown:
             entry = self._results.get(tracked.call.id)
-            if not self._tracker.is_shown(tracked.call.answered_at, self.viewer):
-                waiting.append(tracked)
-            elif entry is not None and entry.at not in self._pinned:
+            if entry is not None and entry.at not in self._pinned:
                 saved = entry.tokens(self._count) - price(entry.collapsed(), self._count)
                 ready.append((entry, saved))
-        self._waiting = waiting
         if ready:
             self._collapses.consider(ready, self._tokens_after, self._count)
         if self._collapses.is_idle:

@@ -10,7 +10,7 @@ The decision is made when a result becomes collapsible and never taken back, so 
 log alone: waiting only adds tokens after it, and the next candidate brings the question up again.
 """
 
-from bisect import insort
+from bisect import bisect, insort
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -42,7 +42,8 @@ class Collapses:
         self._policy = policy
         self._candidates: list[tuple[int, int, Entry]] = []  # place, saved, entry
         self._pending: dict[int, Entry] = {}  # results that wait for a consumer, in order
-        self._done: list[tuple[int, int]] = []  # place, saved; in order
+        self._done: list[int] = []  # places, in order
+        self._saved = [0]  # what the first so many of them save
         self.collapsed: set[int] = set()  # places among the entries
 
     @property
@@ -73,7 +74,7 @@ class Collapses:
             return
         for at, saved, _ in self._candidates[first:]:
             self.collapsed.add(at)
-            insort(self._done, (at, saved))
+            self._finish(at, saved)
         del self._candidates[first:]
 
     def _first_paying(self, after: Callable[[Entry], int], count: Counter) -> int | None:
@@ -81,20 +82,25 @@ class Collapses:
             return 0 if self._candidates else None
         best, best_gain = None, 0.0
         saved_from_here = 0
-        done = len(self._done)
-        saved_after = 0
         pending = list(self._pending.values())
         twice = 0
         for i in range(len(self._candidates) - 1, -1, -1):
             at, saved, entry = self._candidates[i]
-            while done and self._done[done - 1][0] > at:
-                done -= 1
-                saved_after += self._done[done][1]
             while pending and pending[-1].at > at:
                 twice += pending.pop().tokens(count)
-            rewritten = after(entry) + twice - saved_after - saved_from_here
+            rewritten = after(entry) + twice - self._saved_after(at) - saved_from_here
             saved_from_here += saved
             gain = self._policy.gain(saved_from_here, rewritten)
             if gain > best_gain:
                 best, best_gain = i, gain
         return best
+
+    def _finish(self, at: int, saved: int) -> None:
+        place = bisect(self._done, at)
+        self._done.insert(place, at)
+        self._saved.insert(place + 1, self._saved[place])
+        for later in range(place + 1, len(self._saved)):  # mostly the last alone
+            self._saved[later] += saved
+
+    def _saved_after(self, at: int) -> int:
+        return self._saved[-1] - self._saved[bisect(self._done, at)]

@@ -72,6 +72,7 @@ class Tracker:
         self._by_response: dict[str, Tracked] = {}
         self._by_handle: dict[str, Tracked] = {}
         self._pairs: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+        self._paired: set[tuple[str | None, str]] = set()  # server, tool that another uses up
         self._pending: dict[tuple[object, ...], deque[Tracked]] = defaultdict(deque)
         self._copies: dict[tuple[object, ...], Tracked] = {}
         self._consumers: set[str] = set()
@@ -96,6 +97,7 @@ class Tracker:
             if call.server is not None:
                 # T-11: keyed by who declares it, so nobody pairs the tools of another.
                 self._pairs[call.server, hint.consumed_by].setdefault(hint.tool)
+                self._paired.add((call.server, hint.tool))
         mark = read_mark(call.result)
         settled = self._consume(call, mark) if mark.consumed else ()
         tracked = None
@@ -114,11 +116,7 @@ class Tracker:
 
     def is_paired(self, tracked: Tracked) -> bool:
         """Tell whether some tool is known to use up results like this one."""
-        call = tracked.call
-        return any(
-            server == call.server and call.tool in tools
-            for (server, _), tools in self._pairs.items()
-        )
+        return (tracked.call.server, tracked.call.tool) in self._paired
 
     def is_collapsible(self, tracked: Tracked, viewer: str | None = None) -> bool:
         """Tell whether a result may collapse for a viewer; without one, for its own caller."""

@@ -1,5 +1,13 @@
 """Collapsing when it pays, and what the report says of it."""
 
+import sys
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from mcpp import Envelope
 from mcpp.prompts import CachePolicy, Prompt, PromptBuilder
 from mcpp.transient import Hint, consumed, transient, with_context_hints
 from tests.mcpp.prompts.logs import Log, text_result
@@ -135,3 +143,57 @@ def test_an_expanded_result_can_be_published_and_is_shown_again() -> None:
     again = builder.build(log.envelopes).anthropic()["messages"]
     assert again[-2]["content"][0]["name"] == "expand"
     assert again[-1]["content"][0]["content"][0]["text"] == "data " * 400
+
+
+def lines_run(builder: PromptBuilder, envelopes: Iterable[Envelope]) -> int:
+    """Return how many lines of code it takes to add envelopes: work that no clock blurs."""
+    lines = 0
+
+    def trace(_: FrameType, event: str, __: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for envelope in envelopes:
+            builder.add(envelope)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def stuck_log() -> Log:
+    """A log with an early candidate that is never worth its rewriting."""
+    log = start()
+    call = log.call("tiny")
+    log.answer(call, transient(text_result("w " * 60), "t"))
+    for _ in range(60):
+        log.chat("boss", "hello " * 50)
+    log.run("zap", {}, consumed(text_result("ok"), [call]))
+    return log
+
+
+@pytest.mark.parametrize("sort", ["silent observer", "old candidate", "many pairs"])
+def test_adding_costs_the_same_whatever_the_log_holds(sort: str) -> None:
+    viewer = "observer" if sort == "silent observer" else "analyst"
+    log = stuck_log() if sort == "old candidate" else start()
+    for n in range(400):
+        if sort == "many pairs":
+            hints = [Hint(f"fetch{n}", f"store{n}")]
+            log.run("step", {}, with_context_hints(text_result("steps"), hints))
+            log.run(f"fetch{n}", {}, transient(text_result("data " * 50), "page"))
+            log.run(f"store{n}", {}, consumed(text_result("stored")))
+        else:
+            fetch(log, n, words=50)
+            store(log)
+    builder = PromptBuilder(viewer)
+    part = len(log.envelopes) // 4
+    for envelope in log.envelopes[:part]:
+        builder.add(envelope)
+    early = lines_run(builder, log.envelopes[part : part + 60])
+    for envelope in log.envelopes[part + 60 : -60]:
+        builder.add(envelope)
+    late = lines_run(builder, log.envelopes[-60:])
+    assert late < early * 1.3
