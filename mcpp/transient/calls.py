@@ -125,6 +125,7 @@ class ToolCalls:
 
 class _Response(msgspec.Struct):
     result: dict[str, msgspec.Raw]
+    error: None = None
 
 
 _read_members = msgspec.json.Decoder(_Response).decode
@@ -153,13 +154,13 @@ def _has_text(content: Any) -> bool:
 def read_result(payload: Any) -> dict[str, Any]:
     """Return the tool result in a response's payload; anything else reads as a failed call."""
     if isinstance(payload, dict):
-        result = payload.get("result")
-        if isinstance(result, dict):
-            return result
         error = payload.get("error")
         if error is not None:
             message = error.get("message") if isinstance(error, dict) else error
             return failure(message if isinstance(message, str) else json.dumps(error))
+        result = payload.get("result")
+        if isinstance(result, dict):
+            return result
     return failure("The response is not a tool result.")
 
 

@@ -132,4 +132,7 @@ def _meta(result: Result, name: str) -> Any:
 def _with_meta(result: Result, name: str, value: Any) -> dict[str, Any]:
     meta = result.get("_meta")
     kept = dict(meta) if isinstance(meta, Mapping) else {}
-    return {**result, "_meta": {**kept, name: value, _PREFIX + name: value}}
+    # T-01: what is of another type under the bare name is another vendor's, and stays.
+    if isinstance(kept.get(name, value), type(value)):
+        kept[name] = value
+    return {**result, "_meta": {**kept, _PREFIX + name: value}}

@@ -347,7 +347,16 @@ def test_badges_say_what_a_ui_may_show() -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [None, [], "x", {"result": 3}, {"error": "no"}, {"error": {"message": 5}}, {}],
+    [
+        None,
+        [],
+        "x",
+        {"result": 3},
+        {"error": "no"},
+        {"error": {"message": 5}},
+        {"error": {"message": "no"}, "result": {"content": []}},
+        {},
+    ],
 )
 def test_a_broken_response_reads_as_a_failed_call(payload: object) -> None:
     log = Log()

@@ -155,3 +155,10 @@ def test_scratch_forgets_the_oldest_first_and_says_so() -> None:
     assert scratch.redeem({})["isError"]
     failed = text_result("no", isError=True)
     assert scratch.keep(failed) == failed
+
+
+@pytest.mark.rule("T-01")
+def test_another_vendors_word_under_the_bare_name_stays() -> None:
+    marked = transient({"content": [], "_meta": {"context": "theirs"}}, "a page")
+    assert marked["_meta"]["context"] == "theirs"
+    assert read_mark(marked).transient

@@ -203,11 +203,11 @@ function readHints(result) {
 /** Return the tool result in a response's payload; anything else reads as a failed call. */
 export function readResult(payload) {
   if (isObject(payload)) {
-    if (isObject(payload.result)) return payload.result;
     if (payload.error !== undefined && payload.error !== null) {
       const message = isObject(payload.error) ? payload.error.message : payload.error;
       return failure(typeof message === "string" ? message : JSON.stringify(payload.error));
     }
+    if (isObject(payload.result)) return payload.result;
   }
   return failure("The response is not a tool result.");
 }
