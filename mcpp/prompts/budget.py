@@ -58,9 +58,16 @@ class _Move(NamedTuple):
 
 
 def fit(
-    draft: Draft, budget: int, *, kept: Kept, tracker: Tracker, episodes: Iterable[Episode]
+    draft: Draft,
+    allowed: int,
+    *,
+    fixed: int,
+    kept: Kept,
+    tracker: Tracker,
+    episodes: Iterable[Episode],
 ) -> None:
-    """Bring a draft down to a budget, or raise BudgetError if nothing can."""
+    """Bring a draft and what is fixed beside it down to a budget, or raise BudgetError."""
+    budget = allowed - fixed
     viewer = draft.entries[0].viewer if draft.entries else ""
     every = kept.all()
     news = kept.unseen | kept.unread
@@ -106,7 +113,7 @@ def fit(
         # Up to the next whole step; an exact multiple stays.
         _take(rung(), -(-over // step) * step)
     if draft.total > budget:
-        raise BudgetError(draft.total, budget)
+        raise BudgetError(fixed + draft.total, allowed)
 
 
 def _take(moves: Iterable[_Move], need: int) -> None:

@@ -315,7 +315,7 @@ class PromptBuilder:
             last=_whole_pairs(last),
         )
         episodes = [] if self._contexts == "fold" else list(self._concluded)
-        fit(draft, budget - fixed, kept=kept, tracker=self._tracker, episodes=episodes)
+        fit(draft, budget, fixed=fixed, kept=kept, tracker=self._tracker, episodes=episodes)
 
     def _fresh(self, envelopes: Iterable[Envelope]) -> "PromptBuilder":
         fresh = PromptBuilder(

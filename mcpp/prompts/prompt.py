@@ -48,8 +48,8 @@ class Prompt:
         self.messages: Final = to_messages(draft.shown(), omission(draft.dropped))
         self._draft = draft
         self._left_out = left_out
-        self._previous = () if previous is None else previous.messages
-        self._has_previous = previous is not None
+        # Not the prompt itself, or each would hold all before it.
+        self._previous = None if previous is None else (previous.system, previous.messages)
 
     def anthropic(self) -> dict[str, Any]:
         """Return `system` and `messages` for Anthropic's Messages API."""
@@ -76,8 +76,11 @@ class Prompt:
     def report(self) -> Report:
         """What was done and what it saved. Made on first use: it counts every token."""
         whole = to_messages((entry, entry.whole()) for entry in self._draft.entries)
-        reference = self._previous if self._has_previous else whole
-        first, lost = _departure(reference, self.messages, self._count)
+        system, reference = self._previous or (self.system, whole)
+        if system == self.system:
+            first, lost = _departure(reference, self.messages, self._count)
+        else:  # it stands before the first message
+            first, lost = 0, self._count(system) + price_all(reference, self._count)
         return Report(
             tokens_before=self._count(self.system) + price_all(whole, self._count),
             tokens_after=self.tokens,

@@ -4,6 +4,7 @@ Each function returns the keyword arguments of its API that the prompt decides: 
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from mcpp.prompts.blocks import Block, Call, Image, Message, Result, Text
@@ -107,7 +108,7 @@ def _anthropic(block: Block) -> dict[str, Any]:
                 "type": "tool_use",
                 "id": block.id,
                 "name": block.name,
-                "input": block.arguments,
+                "input": deepcopy(block.arguments),
             }
         case Result():
             return {

@@ -96,7 +96,8 @@ def test_the_last_ones_stay_whole_if_asked_for() -> None:
 def test_a_budget_that_nothing_meets_is_an_error() -> None:
     with pytest.raises(BudgetError) as raised:
         build(50)
-    assert raised.value.needed > raised.value.budget
+    assert raised.value.needed > raised.value.budget == 50
+    assert "the budget is 50" in str(raised.value)
 
 
 def test_dropping_says_how_much_is_missing() -> None:

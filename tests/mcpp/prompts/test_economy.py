@@ -118,6 +118,13 @@ def test_the_report_says_what_was_saved_and_what_the_cache_loses() -> None:
     assert builder.build(log.envelopes, previous=after).report.first_changed is None
 
 
+def test_a_changed_system_text_loses_the_whole_cache() -> None:
+    log = start()
+    before = PromptBuilder("analyst", system="A").build(log.envelopes)
+    report = PromptBuilder("analyst", system="B").build(log.envelopes, previous=before).report
+    assert (report.first_changed, report.cache_lost) == (0, before.tokens)
+
+
 def test_a_collapsed_result_expands_to_the_original() -> None:
     log = start()
     page = fetch(log, 1)

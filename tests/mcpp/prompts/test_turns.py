@@ -119,6 +119,14 @@ def test_the_system_text_goes_where_each_api_wants_it() -> None:
     assert prompt.openai_responses()["instructions"] == prompt.system
 
 
+def test_whoever_changes_a_request_leaves_the_prompt_as_it_was() -> None:
+    log = Log()
+    log.run("fetch", {"a": {"b": 1}}, text_result("x"))
+    prompt = build(log)
+    prompt.anthropic()["messages"][1]["content"][0]["input"]["a"]["b"] = "changed"
+    assert prompt.anthropic()["messages"][1]["content"][0]["input"] == {"a": {"b": 1}}
+
+
 def test_images_go_where_each_api_takes_them() -> None:
     log = Log()
     image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
