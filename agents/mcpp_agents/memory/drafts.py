@@ -165,6 +165,11 @@ def seconds_of(moment: str) -> float:
         raise InvalidMemory("valid_at must be an ISO 8601 date or time") from None
 
 
+def clean(text: str) -> str:
+    """The text without the characters that no field may hold."""
+    return _NOT_TEXT.sub("", text)
+
+
 def _relation(text: str) -> Relation:
     relationship, separator, target = text.partition(":")
     if separator and relationship in RELATIONSHIPS:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from mcpp import Envelope, Kind, kinds
 
-from .drafts import Draft
+from .drafts import Draft, clean, seconds_of
+from .errors import InvalidMemory
 from .summary import Turn, headline, summarize
 
 GATEWAY: Final = "system:gateway"
@@ -180,7 +181,7 @@ class Listener:
             content=content[:_MAX_CONTENT_CHARS],
             kind=kind,
             source=f"mcpp://{self._pod}/{id}#{envelope.id}",
-            valid_at=envelope.ts,
+            valid_at=_moment(envelope.ts),
             # The same log heard twice, after a restart say, is remembered once.
             idempotency_key=f"bus:{envelope.id}",
         )
@@ -229,12 +230,21 @@ def _said(envelope: Envelope) -> str | None:
 def _text(value: Any) -> str:
     """A value as text: a list is one of lines, an object one of named lines."""
     if isinstance(value, str):
-        return value.replace("\0", "").strip()
+        return clean(value).strip()
     if isinstance(value, list):
         return "\n".join(f"- {_text(each)}" for each in value)
     if isinstance(value, dict):
-        return "\n".join(f"{name}: {_text(each)}" for name, each in value.items())
+        return "\n".join(f"{_text(name)}: {_text(each)}" for name, each in value.items())
     return str(value)
+
+
+def _moment(ts: str) -> str | None:
+    """When it was said; the year 0 and its like pass the gateway, but nobody can count them."""
+    try:
+        seconds_of(ts)
+    except InvalidMemory:
+        return None
+    return ts
 
 
 def _problem(envelope: Envelope) -> str | None:
@@ -242,7 +252,7 @@ def _problem(envelope: Envelope) -> str | None:
     kind = Kind.parse(envelope.kind)
     if kind.family != kinds.RESPONSE or not isinstance(envelope.payload, dict):
         return None
-    call = kind.name or kind.method or "call"
+    call = _text(kind.name or kind.method or "call")
     match envelope.payload:
         case {"error": {"message": str(message)}}:
             return f"{call} failed: {_text(message)}"

@@ -85,7 +85,13 @@ class _Member:
                 self._listener.adopt({"id": envelope.context.id})
 
     async def hear(self, envelope: Envelope) -> None:
-        if findings := self._listener.receive(envelope):
+        try:
+            findings = self._listener.receive(envelope)
+        except Exception:
+            # One odd envelope must not end the memory of the whole pod.
+            _log.exception("%s of %s is passed over", envelope.id, envelope.sender)
+            return
+        if findings:
             # The database may wait for a lock or the disk; the connection must not.
             await anyio.to_thread.run_sync(self._recorder.record, findings)
 

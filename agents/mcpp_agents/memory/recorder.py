@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from .access import Principal
-from .errors import CapReached
+from .errors import MemoryFault
 from .listener import Finding
 from .pack import Remembered
 from .store import MemoryStore
@@ -28,19 +28,25 @@ class Recorder:
         self._children: dict[str, list[str]] = {}  # context → memories of those below it
 
     def record(self, findings: Iterable[Finding]) -> list[Remembered]:
-        """Store what may be stored; who has had its share of the hour is passed over."""
+        """Store what can be stored. Whatever one finding breaks, the others are kept."""
         return [answer for finding in findings if (answer := self._one(finding))]
 
     def _one(self, finding: Finding) -> Remembered | None:
+        try:
+            return self._store_one(finding)
+        except MemoryFault as fault:
+            _log.warning("nothing is kept of %s: %s", finding.draft.source, fault)
+        except Exception:
+            # What a participant says must not end the memory of all of them.
+            _log.exception("nothing is kept of %s", finding.draft.source)
+        return None
+
+    def _store_one(self, finding: Finding) -> Remembered:
         store = self._store.acting_as(self._pod, author=finding.author, origin="bus")
         lineage: list[str] = list(finding.metadata["lineage"])
         related = self._related(lineage)
         draft = msgspec.structs.replace(finding.draft, related_to=tuple(related))
-        try:
-            [answer] = store.remember_many([draft], metadata=finding.metadata)
-        except CapReached as reached:
-            _log.warning("%s", reached)
-            return None
+        [answer] = store.remember_many([draft], metadata=finding.metadata)
         self._keep(lineage, answer.id)
         return answer
 

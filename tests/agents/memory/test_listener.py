@@ -1,7 +1,9 @@
 """The bus is the memory: what is kept of contexts, and what is not."""
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -229,6 +231,26 @@ def test_a_flood_is_cut_at_the_participants_cap(store: MemoryStore, clock: Clock
     ]
     assert authors[0] == "ann"
     assert len(store.acting_as(POD).search("zebra", limit=500)) == 121
+
+
+def test_an_odd_key_or_time_does_not_keep_a_conclusion_out(store: MemoryStore) -> None:
+    bus, recorder = Bus(), Recorder(store, POD)
+    bus.say("ann", "conclusion", {"decision": {"a\0b": "zebra"}})
+    odd = msgspec.structs.replace(bus.sent[0], ts="0000-01-01T00:00:00Z")
+    [kept] = recorder.record(Listener("demo").receive(odd))
+    [item] = store.acting_as(POD).context("zebra").items
+    assert (item.id, item.content, item.quality.valid_at) == (kept.id, "ab: zebra", None)
+
+
+def test_a_finding_that_cannot_be_stored_is_passed_over_with_a_word(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus, recorder = Bus(), Recorder(store, POD)
+    [good] = bus.conclude("ann", "Rotate zebras.")
+    refused = replace(good, draft=msgspec.structs.replace(good.draft, title="\0"))
+    broken = replace(good, metadata={**good.metadata, "odd": object()})
+    assert len(recorder.record([refused, broken, good])) == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
 
 
 JSON = st.recursive(
