@@ -2,12 +2,16 @@
 
 import logging
 import threading
+from typing import Final
 
 from .embedding import Embedder
 from .engine import Engine
+from .errors import Unavailable
 from .vectors import VectorIndex
 
 _log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 1.0
 
 
 class Background:
@@ -51,7 +55,12 @@ class Background:
             while not self._closing.is_set():
                 self._pending.wait()
                 self._pending.clear()
-                self.drain()
+                try:
+                    self.drain()
+                except Unavailable as fault:
+                    _log.warning("embedding waits: %s", fault.__cause__)
+                    self._closing.wait(_RETRY_SECONDS)
+                    self._pending.set()
         except Exception:
             # Packs are still found by words; the next opening tries again.
             _log.exception("embedding has stopped")

@@ -4,6 +4,7 @@ Like the listener it does no I/O. The principal of every call is the pod, becaus
 sees the answer; the participant that asked is the author of what it stores.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,8 +15,11 @@ from .errors import MemoryFault
 from .store import MemoryStore
 from .tools import TOOLS, Tool, call
 
+_log = logging.getLogger(__name__)
+
 _INVALID_REQUEST: Final = -32600
 _METHOD_NOT_FOUND: Final = -32601
+_INTERNAL_ERROR: Final = -32603
 _MCP_VERSION: Final = "2025-06-18"
 
 
@@ -49,7 +53,11 @@ class Desk:
         if not self.serves(envelope):
             return None
         kind = Kind.parse(envelope.kind)
-        body = self._respond(kind, envelope)
+        try:
+            body = self._respond(kind, envelope)
+        except Exception:
+            _log.exception("%s of %s failed", envelope.kind, envelope.sender)
+            body = _error(_INTERNAL_ERROR, "Internal error")
         return Answer(
             kind=str(Kind(kinds.RESPONSE, kind.method, kind.name)),
             payload={"jsonrpc": "2.0", "id": envelope.id, **body},

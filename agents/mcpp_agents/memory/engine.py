@@ -121,7 +121,7 @@ class AuditEntry:
 
 
 class Engine(Protocol):
-    """One database. Its methods may be called from several threads."""
+    """One database. Its methods may be called from several threads, and raise Unavailable."""
 
     def writing(self) -> AbstractContextManager[None]:
         """One atomic write, alone in the database: all of it is kept or nothing."""
@@ -133,7 +133,7 @@ class Engine(Protocol):
         """Erase an item, its relations and vectors. Only inside `writing`."""
 
     def audit(self, entry: AuditEntry) -> None:
-        """Keep a row about a call."""
+        """Keep a row about a call: with the write, or soon, without waiting long for others."""
 
     def find(self, ids: Sequence[str], view: View | None) -> dict[str, Item]:
         """Items by id, superseded ones too; a view of None sees all."""

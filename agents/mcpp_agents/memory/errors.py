@@ -8,7 +8,8 @@ The root is not called MemoryError, because Python has one with another meaning:
     │   └── ProjectDenied          "Project access denied: <id>"
     ├── InvalidMemory              an argument breaks a rule
     ├── UnknownMemory              no such item, or none that the caller may see
-    └── CapReached                 a participant has had its share of this hour
+    ├── CapReached                 a participant has had its share of this hour
+    └── Unavailable                the file is locked, full or broken
 """
 
 from mcpp import McppError
@@ -55,3 +56,13 @@ class CapReached(MemoryFault):
     def __init__(self, author: str, cap: int) -> None:
         self.author, self.cap = author, cap
         super().__init__(f"{author} has stored {cap} memories this hour; try again later")
+
+
+class Unavailable(MemoryFault):
+    """The file cannot be used now; what the database said is the cause, and for the log."""
+
+    def __init__(self, *, busy: bool) -> None:
+        self.busy = busy
+        super().__init__(
+            "The memory is busy; try again later" if busy else "The memory cannot be used now"
+        )

@@ -8,7 +8,7 @@ from typing import Final
 from .errors import MemoryFault
 
 VERSION: Final = 1
-_BUSY_SECONDS: Final = 30.0
+BUSY_SECONDS: Final = 30.0
 
 # The index is external-content: it keeps no second copy of the text. Its columns and their weights
 # (fts.py) go together. `near` holds the neighbours' text, `grams` the unspaced scripts' pairs.
@@ -90,7 +90,7 @@ def connect(path: str) -> sqlite3.Connection:
             # What agents remember is nobody else's business; SQLite's other files follow suit.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
+            path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS
         )
     except (OSError, sqlite3.Error) as error:
         raise MemoryFault(f"Cannot open {path}: {error}") from error
@@ -118,7 +118,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
     Processes that make a file together may each hold what the other waits for; SQLite then gives
     up at once, whatever its timeout is.
     """
-    deadline = time.monotonic() + _BUSY_SECONDS
+    deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")

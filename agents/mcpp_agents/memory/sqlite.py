@@ -1,7 +1,11 @@
 """The embedded engine: one SQLite file. Its words are found by `fts`."""
 
 import json
+import logging
+import sqlite3
 import threading
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -9,10 +13,20 @@ from typing import Any, Final
 
 from .access import View
 from .engine import AuditEntry, Embedded, Evidence, Item, Link, Matches, Neighbour, Outline
+from .errors import Unavailable
 from .fts import Within, WordIndex
-from .schema import connect
+from .schema import BUSY_SECONDS, connect
 from .terms import Query, grams
 from .threads import adjoin, thread_of
+
+_log = logging.getLogger(__name__)
+
+_BUSY_CODES: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_RETRY_SECONDS: Final = 0.01
+# A pack takes some 50 ms; its row in the audit may double that, and else goes with the next write.
+_AUDIT_WAIT_SECONDS: Final = 0.05
+_LAST_WAIT_SECONDS: Final = 2.0
+_MAX_UNAUDITED: Final = 10_000
 
 _COLUMNS: Final = (
     "m.seq, m.id, s.name, m.kind, m.title, m.content, m.principal, m.origin, m.created_at,"
@@ -36,24 +50,32 @@ _MORE: Final = (
 class SqliteEngine:
     """An open memory file; it owns its connection and the lock around it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, busy_seconds: float = BUSY_SECONDS) -> None:
         self._connection = connect(path)
+        self._busy_seconds = busy_seconds
         self._words = WordIndex(self._connection)
         self._lock = threading.RLock()
+        self._unaudited: deque[AuditEntry] = deque()
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
+    def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
+        with self._begun(self._busy_seconds if wait_seconds is None else wait_seconds):
             try:
                 yield
+                for entry in self._unaudited:
+                    self._audit(entry)
+                self._connection.execute("COMMIT")
+                self._unaudited.clear()
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
 
     def close(self) -> None:
-        with self._lock:
+        with self._using():
+            self._write_audit(_LAST_WAIT_SECONDS)
+            for entry in self._unaudited:
+                _log.error("lost for the audit: %s", entry)
             self._connection.close()
 
     # Writing
@@ -112,11 +134,30 @@ class SqliteEngine:
                 self._reindex(found[0], self._beside(scope, thread, found[0]), replace=True)
 
     def audit(self, entry: AuditEntry) -> None:
-        with self._lock:
-            self._connection.execute(
-                "INSERT INTO audit (at, principal, author, tool, details) VALUES (?, ?, ?, ?, ?)",
-                [entry.at, entry.principal, entry.author, entry.tool, json.dumps(entry.details)],
-            )
+        with self._using():
+            if self._connection.in_transaction:
+                self._audit(entry)
+                return
+            self._unaudited.append(entry)
+            self._write_audit(_AUDIT_WAIT_SECONDS)
+            while len(self._unaudited) > _MAX_UNAUDITED:
+                _log.error("lost for the audit: %s", self._unaudited.popleft())
+
+    def _write_audit(self, wait_seconds: float) -> None:
+        """Write what no write has taken along; a reader does not wait for long for that."""
+        if not self._unaudited:
+            return
+        try:
+            with self.writing(wait_seconds=wait_seconds):
+                pass
+        except Unavailable as fault:
+            _log.warning("%d rows of the audit wait: %s", len(self._unaudited), fault.__cause__)
+
+    def _audit(self, entry: AuditEntry) -> None:
+        self._connection.execute(
+            "INSERT INTO audit (at, principal, author, tool, details) VALUES (?, ?, ?, ?, ?)",
+            [entry.at, entry.principal, entry.author, entry.tool, json.dumps(entry.details)],
+        )
 
     # Reading
 
@@ -209,11 +250,11 @@ class SqliteEngine:
     # Finding by words
 
     def match(self, query: Query, view: View, limit: int) -> Matches:
-        with self._lock:
+        with self._using():
             return self._words.match(query, self._within(view), limit)
 
     def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
-        with self._lock:
+        with self._using():
             return self._words.evidence(matches, seqs)
 
     # Vectors
@@ -249,12 +290,45 @@ class SqliteEngine:
 
     # Inside
 
-    def _all(self, sql: str, *values: Any) -> list[Any]:
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Alone with the connection; what SQLite cannot do is a fault of ours from here on."""
         with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                busy = getattr(error, "sqlite_errorcode", None) in _BUSY_CODES
+                raise Unavailable(busy=busy) from error
+
+    @contextmanager
+    def _begun(self, wait_seconds: float) -> Iterator[None]:
+        """Inside a transaction. Until another process lets us begin, our other threads may read."""
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            with self._using():
+                try:
+                    self._begin()
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode not in _BUSY_CODES or time.monotonic() > deadline:
+                        raise
+                else:
+                    yield
+                    return
+            time.sleep(_RETRY_SECONDS)
+
+    def _begin(self) -> None:
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1000)}")
+
+    def _all(self, sql: str, *values: Any) -> list[Any]:
+        with self._using():
             return self._connection.execute(sql, values).fetchall()
 
     def _one(self, sql: str, *values: Any) -> tuple[Any, ...]:
-        with self._lock:
+        with self._using():
             row: tuple[Any, ...] = self._connection.execute(sql, values).fetchone()
             return row
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # What one participant can add in an hour by way of the bus.
 BUS_HOURLY_CAP: Final = 120
+# What is stored in one write, about a fifth of a second: other processes get their turn between.
+BATCH: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class MemoryStore:
     def remember_many(
         self, drafts: Iterable[Draft], *, metadata: Mapping[str, Any] | None = None
     ) -> list[Remembered]:
-        """Store many in one write: all or none. They can be found by their words at once.
+        """Store many: all or none of each `BATCH`. They can be found by their words at once.
 
         Args:
             metadata: facts that the program itself adds to each, such as a lineage.
@@ -145,31 +147,8 @@ class MemoryStore:
         wanted = list(drafts)
         for draft in wanted:
             draft.check()
-        now = self._clock()
-        answers: list[Remembered] = []
-        items: list[Item] = []
-        links: list[Link] = []
-        keys: dict[str, Item] = {}
-        with self._engine.writing():
-            for draft in wanted:
-                known = self._known(draft, keys)
-                if known is None:
-                    item = self._item(draft, now, metadata or {})
-                    links += self._links(draft, item)
-                    items.append(item)
-                    if draft.idempotency_key:
-                        keys[draft.idempotency_key] = item
-                answers.append(_answer(known or item, created=known is None, draft=draft))
-            self._check_cap(len(items), now)
-            self._engine.add(items, links)
-            self._audit(
-                "remember",
-                ids=[answer.id for answer in answers],
-                lengths=[len(draft.content) for draft in wanted],
-            )
-        if self._background and items:
-            self._background.wake()
-        return answers
+        batches = (wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH))
+        return [answer for batch in batches for answer in self._remember(batch, metadata or {})]
 
     def context(self, goal: str, **fields: Unpack[PackFields]) -> ContextPack:
         """Compile what is worth knowing for a goal; the other fields are those of `PackRequest`.
@@ -237,6 +216,34 @@ class MemoryStore:
         return self._background.drain(limit) if self._background else 0
 
     # Inside
+
+    def _remember(self, wanted: list[Draft], metadata: Mapping[str, Any]) -> list[Remembered]:
+        """One write: all or none."""
+        now = self._clock()
+        answers: list[Remembered] = []
+        items: list[Item] = []
+        links: list[Link] = []
+        keys: dict[str, Item] = {}
+        with self._engine.writing():
+            for draft in wanted:
+                known = self._known(draft, keys)
+                if known is None:
+                    item = self._item(draft, now, metadata)
+                    links += self._links(draft, item)
+                    items.append(item)
+                    if draft.idempotency_key:
+                        keys[draft.idempotency_key] = item
+                answers.append(_answer(known or item, created=known is None, draft=draft))
+            self._check_cap(len(items), now)
+            self._engine.add(items, links)
+            self._audit(
+                "remember",
+                ids=[answer.id for answer in answers],
+                lengths=[len(draft.content) for draft in wanted],
+            )
+        if self._background and items:
+            self._background.wake()
+        return answers
 
     def _compiler(self) -> Compiler:
         return Compiler(self._engine, self._background.index if self._background else None)

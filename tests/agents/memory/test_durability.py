@@ -5,12 +5,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory import MemoryFault, MemoryStore
+from mcpp_agents.memory import Draft, MemoryFault, MemoryStore
+from mcpp_agents.memory.errors import Unavailable
+from mcpp_agents.memory.sqlite import SqliteEngine
+from mcpp_agents.memory.store import BATCH
 
 from .conftest import rows
 
@@ -144,3 +149,57 @@ def test_what_is_no_database_is_named(path: Path) -> None:
     path.write_text("this is a letter, not a database, and long enough to be told from one")
     with pytest.raises(MemoryFault, match="not a database"):
         MemoryStore.open(path, embedder=None)
+
+
+@pytest.mark.rule("M-43")
+def test_anothers_lock_refuses_writes_with_a_word_and_delays_no_pack(path: Path) -> None:
+    with MemoryStore(SqliteEngine(str(path), busy_seconds=0.1)) as store:
+        store.remember("Pear", "shared pear", "note")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable, match="busy; try again"):
+                store.remember("Plum", "shared plum", "note")
+            began = time.monotonic()
+            assert store.context("pear").total_items == 1
+            assert time.monotonic() - began < 5
+            other.execute("ROLLBACK")
+        store.remember("Plum", "shared plum", "note")
+    tools = rows(path, "SELECT tool FROM audit ORDER BY id")
+    assert sorted(tools) == [("context",), ("remember",), ("remember",)]
+
+
+@pytest.mark.rule("M-43")
+def test_while_a_write_waits_for_another_process_packs_are_compiled(path: Path) -> None:
+    with MemoryStore(SqliteEngine(str(path), busy_seconds=60)) as store:
+        store.remember("Pear", "shared pear", "note")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writer = threading.Thread(target=store.remember, args=("Plum", "late plum", "note"))
+            writer.start()
+            assert store.context("pear").total_items == 1
+            assert writer.is_alive()
+            other.execute("ROLLBACK")
+            writer.join(30)
+        assert store.context("plum").total_items == 1
+
+
+@pytest.mark.rule("M-43")
+def test_an_audit_row_that_never_finds_its_turn_is_logged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore(SqliteEngine(str(path)))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        store.context("pear")
+        store.close()
+    assert "lost for the audit" in caplog.text
+    assert "pear" not in caplog.text
+
+
+@pytest.mark.rule("M-01")
+def test_a_bulk_is_stored_by_the_thousand_so_that_others_get_their_turn(path: Path) -> None:
+    drafts = [Draft(title=f"Pear {n}", content="pear", kind="note") for n in range(BATCH + 1)]
+    with MemoryStore.open(path, embedder=None) as store:
+        assert len({answer.id for answer in store.remember_many(drafts)}) == BATCH + 1
+    lengths = rows(path, "SELECT json_array_length(details, '$.ids') FROM audit ORDER BY id")
+    assert lengths == [(BATCH,), (1,)]
