@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
 import msgspec
 
 from .errors import InvalidMemory
+from .redaction import redact, redact_all
 from .vocabulary import RELATIONSHIPS, Intent, LayerName
 
 # Bounds keep one caller from filling the file, and a pack from filling a model's window.
@@ -27,6 +28,7 @@ _NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 def _says(text: str) -> Any:
@@ -65,12 +67,18 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """`related_to`, parsed; a bare id is plain `related_to`."""
         return tuple(dict.fromkeys(_relation(text) for text in self.related_to))
 
+    def redacted(self) -> "Draft":
+        """The same without secrets in any field: an equal one where there are none."""
+        return _redacted(self)
+
     def check(self) -> None:
         """Raises InvalidMemory, naming the first field that breaks a rule."""
         _check_text("title", self.title, MAX_TITLE_CHARS)
         _check_text("content", self.content, MAX_CONTENT_CHARS)
         if not _KIND.fullmatch(self.kind):
             raise InvalidMemory("kind must be 1 to 32 of a-z, 0-9, _ and -, a letter first")
+        if redact(self.kind) != self.kind:
+            raise InvalidMemory("kind must not be a secret")
         for name in ("domain", "project", "agent_id", "idempotency_key"):
             _check_word(name, getattr(self, name))
         for name in ("source", "url"):
@@ -97,6 +105,10 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limit: Annotated[int, _says("Most items in all, clamped to 1–50")] = 24
     include_related: Annotated[bool, _says("With items one relation away")] = True
     related_limit: Annotated[int, _says("Most related items for each item")] = 3
+
+    def redacted(self) -> "PackRequest":
+        """The same as `Draft.redacted` would name its scope, or a redacted one is never found."""
+        return _redacted(self)
 
     def check(self) -> None:
         """Raises InvalidMemory, naming the first field that breaks a rule."""
@@ -168,6 +180,11 @@ def seconds_of(moment: str) -> float:
 def clean(text: str) -> str:
     """The text without the characters that no field may hold."""
     return _NOT_TEXT.sub("", text)
+
+
+def _redacted(value: S) -> S:
+    fields: dict[str, Any] = redact_all(msgspec.structs.asdict(value))
+    return msgspec.structs.replace(value, **fields)
 
 
 def _relation(text: str) -> Relation:

@@ -14,6 +14,7 @@ from mcpp import Envelope, Kind, kinds
 
 from .drafts import Draft, clean, seconds_of
 from .errors import InvalidMemory
+from .redaction import redact
 from .summary import Turn, headline, summarize
 
 GATEWAY: Final = "system:gateway"
@@ -32,6 +33,8 @@ KINDS_BY_TYPE: Final = {
 _MAX_CONTEXTS: Final = 10_000
 _MAX_TURNS: Final = 200
 _MAX_TURN_CHARS: Final = 4_000
+# More than is ever kept of one message; redaction takes some 20 ms for it.
+_MAX_READ_CHARS: Final = 32_768
 _MAX_ENVELOPES: Final = 50
 _MAX_GOTCHAS: Final = 3
 _MAX_CONTENT_CHARS: Final = 8_000
@@ -224,7 +227,15 @@ def _said(envelope: Envelope) -> str | None:
         kinds.CONCLUSION: ("decision", "text", "plan", "summary"),
     }.get(envelope.kind, ())
     parts = dict.fromkeys(_text(payload[name]) for name in names if payload.get(name))
-    return "\n".join(part for part in parts if part) or None
+    return _without_secrets("\n".join(part for part in parts if part)) or None
+
+
+def _without_secrets(text: str) -> str:
+    """The text as it may be cut and summarized: half a secret would no longer look like one."""
+    if len(text) > _MAX_READ_CHARS:
+        text = text[:_MAX_READ_CHARS]
+        text = text[: -len(text.split()[-1])]  # the last word may be cut
+    return redact(text)
 
 
 def _text(value: Any) -> str:
@@ -255,7 +266,7 @@ def _problem(envelope: Envelope) -> str | None:
     call = _text(kind.name or kind.method or "call")
     match envelope.payload:
         case {"error": {"message": str(message)}}:
-            return f"{call} failed: {_text(message)}"
+            return _without_secrets(f"{call} failed: {_text(message)}")
         case {"result": {"isError": True, "content": [{"text": str(text)}, *_]}}:
-            return f"{call} failed: {_text(text)}"
+            return _without_secrets(f"{call} failed: {_text(text)}")
     return None

@@ -7,24 +7,40 @@ WITHHELD: Final = "[secret withheld]"
 
 # Each pattern is linear: no nested repetition, bounded gaps. Where there is a group, only the
 # group is secret and what introduces it may stay.
+_IS: Final = r"[\"']?\s{0,4}[:=]\s{0,4}[\"']?"
 _PATTERNS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]{0,20000}?(?:-----END [A-Z ]{0,40}-----|\Z)",
+        (
+            r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+            r"[\s\S]*?(?:-----END [A-Z ]{0,40}-----|\Z)"
+        ),
         r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+        # AWS's secret keys have no mark but their length; a commit's hash has no capitals.
+        r"(?<![\w/+=.-])(?=(?:[a-z0-9/+]*[A-Z]){4})(?=(?:[A-Za-z/+]*\d){2})[A-Za-z0-9/+]{40}(?![\w/+=.-])",
         r"\bgh[pousr]_[A-Za-z0-9]{20,255}",
         r"\bgithub_pat_[A-Za-z0-9_]{20,255}",
         r"\bglpat-[A-Za-z0-9_-]{16,64}",
         r"\bsk-[A-Za-z0-9_-]{16,255}",
+        r"\b(?:[sr]k_(?:live|test)|whsec)_[A-Za-z0-9]{10,255}",
         r"\bxox[abeoprs]-[A-Za-z0-9-]{10,255}",
+        r"\bhooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9/_-]{8,256})",
         r"\bAIza[0-9A-Za-z_-]{30,64}",
+        r"\bya29\.[A-Za-z0-9_-]{16,2048}",
+        r"\bSG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,128}",
         r"\b(?:npm|pypi|hf|dop_v1|shpat)[_-][A-Za-z0-9_-]{24,255}",
         r"\beyJ[A-Za-z0-9_-]{6,2048}\.[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,1024}",
         r"(?i)\b(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,2048}=*)",
-        r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{1,128}:([^\s/@]{1,256})@",
-        r"(?i)(?:password|passwd|passphrase)[\"']?\s{0,4}[:=]\s{0,4}[\"']?([^\s\"',;]{4,256})",
+        rf"(?i)\bauthorization{_IS}(?:[a-z]{{1,20}}\s{{1,4}})?([^\s\"',;]{{8,2048}})",
+        r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,128}:([^\s/@]{1,256})@",
+        rf"(?i)(?:password|passwd|passphrase|_pass|_pwd){_IS}([^\s\"',;]{{4,256}})",
+        r"(?i)\b(?:pass|pwd)=[\"']?([^\s\"',;]{4,256})",
+        (
+            r"(?i)(?:secret[ _-]?(?:access[ _-]?)?|account[ _-]?|access[ _-]?)key"
+            rf"{_IS}([^\s\"',;]{{8,256}})"
+        ),
         # A bare "token: rotation" is a phrase; with a digit in it, it is a token.
-        r"(?i)(?:secret|token|api[_-]?key)[\"']?\s{0,4}[:=]\s{0,4}[\"']?((?=[^\s,;]{0,99}\d)[^\s\"',;]{8,256})",
+        rf"(?i)(?:secret|token|api[ _-]?key){_IS}((?=[^\s,;]{{0,99}}\d)[^\s\"',;]{{8,256}})",
     )
 )
 
@@ -51,5 +67,7 @@ def _withhold(match: re.Match[str]) -> str:
     if not match.re.groups:
         return WITHHELD
     start, end = match.span(1)
+    if match.string.startswith(WITHHELD, start):
+        return match[0]
     whole, offset = match[0], match.start()
     return whole[: start - offset] + WITHHELD + whole[end - offset :]

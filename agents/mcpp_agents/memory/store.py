@@ -1,5 +1,6 @@
 """The store: `remember`, `context` and `forget` for one principal, over any engine."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from .embedding import Embedder, load
 from .engine import AuditEntry, Engine, Item, Link
 from .errors import AccessDenied, CapReached, InvalidMemory, UnknownMemory
 from .pack import ContextPack, Forgotten, Remembered
-from .redaction import redact, redact_all
+from .redaction import redact_all
 from .sqlite import SqliteEngine
 from .vocabulary import facet_of
 
@@ -161,6 +162,7 @@ class MemoryStore:
     def compile(self, request: PackRequest) -> ContextPack:
         """`context`, for a request that is already an object."""
         request.check()
+        request = request.redacted()
         asked = {
             "goal_length": len(request.goal),
             "intent": request.intent,
@@ -185,7 +187,7 @@ class MemoryStore:
         """
         request = read({"goal": text, **fields}, PackRequest)
         request.check()
-        return self._compiler().rank(request, self._caller.principal, limit)
+        return self._compiler().rank(request.redacted(), self._caller.principal, limit)
 
     def forget(self, id: str) -> Forgotten:
         """Erase a memory, its relations and its traces in the index. What it superseded is back.
@@ -226,14 +228,18 @@ class MemoryStore:
         keys: dict[str, Item] = {}
         with self._engine.writing():
             for draft in wanted:
-                known = self._known(draft, keys)
+                key = _digest(draft.idempotency_key)
+                known = self._known(key, keys)
                 if known is None:
-                    item = self._item(draft, now, metadata)
-                    links += self._links(draft, item)
+                    plain = draft.redacted()
+                    item = self._item(plain, key, now, metadata)
+                    links += self._links(plain, item)
                     items.append(item)
-                    if draft.idempotency_key:
-                        keys[draft.idempotency_key] = item
-                answers.append(_answer(known or item, created=known is None, draft=draft))
+                    if key:
+                        keys[key] = item
+                    answers.append(_answer(item, created=True, secrets_withheld=plain != draft))
+                else:
+                    answers.append(_answer(known, created=False, secrets_withheld=False))
             self._check_cap(len(items), now)
             self._engine.add(items, links)
             self._audit(
@@ -248,22 +254,20 @@ class MemoryStore:
     def _compiler(self) -> Compiler:
         return Compiler(self._engine, self._background.index if self._background else None)
 
-    def _known(self, draft: Draft, keys: Mapping[str, Item]) -> Item | None:
-        if draft.idempotency_key is None:
+    def _known(self, key: str | None, keys: Mapping[str, Item]) -> Item | None:
+        if key is None:
             return None
         caller = self._caller
-        return keys.get(draft.idempotency_key) or self._engine.keyed(
-            caller.principal.id, caller.author, draft.idempotency_key
-        )
+        return keys.get(key) or self._engine.keyed(caller.principal.id, caller.author, key)
 
-    def _item(self, draft: Draft, now: float, metadata: Mapping[str, Any]) -> Item:
+    def _item(self, draft: Draft, key: str | None, now: float, metadata: Mapping[str, Any]) -> Item:
         principal = self._caller.principal
         return Item(
             id=f"mem_{uuid6.uuid7().hex}",
             scope=scope_for(principal, project=draft.project, agent=draft.agent_id),
             kind=draft.kind,
-            title=redact(draft.title),
-            content=redact(draft.content),
+            title=draft.title,
+            content=draft.content,
             principal=principal.id,
             author=self._caller.author,
             origin=self._caller.origin,
@@ -272,12 +276,12 @@ class MemoryStore:
             domain=draft.domain,
             project=draft.project or principal.home,
             agent_id=draft.agent_id,
-            tags=redact_all(draft.tags),
-            retrieval_keys=redact_all(draft.retrieval_keys),
-            source=draft.source and redact(draft.source),
-            url=draft.url and redact(draft.url),
+            tags=draft.tags,
+            retrieval_keys=draft.retrieval_keys,
+            source=draft.source,
+            url=draft.url,
             valid_at=draft.valid_at,
-            idempotency_key=draft.idempotency_key,
+            idempotency_key=key,
             metadata=redact_all(dict(metadata)),
         )
 
@@ -317,12 +321,17 @@ class MemoryStore:
         )
 
 
-def _answer(item: Item, *, created: bool, draft: Draft) -> Remembered:
+def _digest(key: str | None) -> str | None:
+    """An idempotency key as it is stored: whatever it was made of, it only has to be the same."""
+    return None if key is None else hashlib.sha256(key.encode()).hexdigest()
+
+
+def _answer(item: Item, *, created: bool, secrets_withheld: bool) -> Remembered:
     return Remembered(
         id=item.id,
         kind=item.kind,
         facet=facet_of(item.kind),
         project=item.project,
         created=created,
-        secrets_withheld=created and (item.title, item.content) != (draft.title, draft.content),
+        secrets_withheld=secrets_withheld,
     )

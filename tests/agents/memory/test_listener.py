@@ -253,6 +253,27 @@ def test_a_finding_that_cannot_be_stored_is_passed_over_with_a_word(
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
 
 
+@pytest.mark.rule("M-08")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x " * 1_995 + "AKIA" + "ABCDEFGHIJKLMNOP",
+        "Keys. -----BEGIN PRIVATE KEY-----\nABCDEFGHIJ\nKLMNOP\n-----END PRIVATE KEY-----",
+        "The password:\nABCDEFGHIJ",
+        "Long " * 20 + "https://bob:ABCDEFGHIJKLMNOPQRSTU@host/ is it",
+        "x " * 16_377 + "AKIA" + "ABCDEFGHIJKLMNOP",
+    ],
+)
+def test_what_is_cut_or_summarized_has_no_secret_left(text: str) -> None:
+    bus = Bus()
+    bus.think("ann", text)
+    bus.fail("bob", text)
+    found = bus.conclude("ann", text) + bus.conclude("ann", text, "c2")
+    bus.think("ann", text, "c3")
+    for finding in found + bus.expire("c3"):
+        assert "ABCDE" not in finding.draft.title + finding.draft.content
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-10, 10) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(

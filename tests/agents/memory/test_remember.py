@@ -1,6 +1,7 @@
 """Storing, relating and forgetting."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,6 +203,25 @@ def test_secrets_are_never_stored(store: MemoryStore, path: Path) -> None:
     assert answer.secrets_withheld
     [item] = store.context("deploy").items
     assert item.content == "Use [secret withheld] to deploy"
+    store.close()
+    assert not any(key.encode() in file.read_bytes() for file in path.parent.iterdir())
+
+
+@pytest.mark.rule("M-08")
+@pytest.mark.parametrize(
+    "field",
+    ["title", "content", "domain", "project", "agent_id", "source", "url", "idempotency_key",
+     "tags", "retrieval_keys"],
+)  # fmt: skip
+def test_no_field_stores_a_secret(store: MemoryStore, path: Path, field: str) -> None:
+    key = "AKIA" + "ABCDEFGHIJKLMNOP"
+    fields: dict[str, Any] = {"title": "Deploy", "content": "zebra", "kind": "note"}
+    fields[field] = [key] if field in ("tags", "retrieval_keys") else key
+    assert store.remember(**fields).secrets_withheld
+    assert store.remember("Plain", "zebra", "note", idempotency_key="a").secrets_withheld is False
+    agent = fields.get("agent_id")
+    names = {item.name for item in store.context("zebra deploy secret", agent_id=agent).items}
+    assert len(names) == 2
     store.close()
     assert not any(key.encode() in file.read_bytes() for file in path.parent.iterdir())
 

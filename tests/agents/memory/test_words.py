@@ -122,6 +122,12 @@ FAKE = "A1b2C3d4E5f6G7h8I9j0"  # has the form of a secret, and is none
         f"eyJhbGciOiJI.eyJzdWIiOi{FAKE}.{FAKE}",
         f"-----BEGIN RSA PRIVATE KEY-----\n{FAKE}\n-----END RSA PRIVATE KEY-----",
         f"-----BEGIN PRIVATE KEY-----\n{FAKE}, and cut short",
+        f"-----BEGIN PRIVATE KEY-----\n{FAKE * 2_000}",
+        f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{FAKE}",
+        f"{FAKE}/{FAKE[1:]}",
+        f"sk_live_{FAKE}",
+        f"SG.{FAKE}.{FAKE}{FAKE}",
+        f"ya29.{FAKE}",
     ],
 )
 def test_a_secret_by_its_form_is_withheld(secret: str) -> None:
@@ -135,14 +141,36 @@ def test_a_secret_by_its_form_is_withheld(secret: str) -> None:
         ("postgres://bob:hunter2@db/x", "postgres://bob:[secret withheld]@db/x"),
         ('{"password": "hunter2"}', '{"password": "[secret withheld]"}'),
         ("API_KEY=abcd1234efgh", "API_KEY=[secret withheld]"),
+        ("API key: abcd1234efgh", "API key: [secret withheld]"),
+        ("SECRET_KEY=django-insecure", "SECRET_KEY=[secret withheld]"),
+        ("aws_secret_access_key = abcd/efgh", "aws_secret_access_key = [secret withheld]"),
+        ("DB_PASS=hunter2", "DB_PASS=[secret withheld]"),
+        ("Uid=bob;Pwd=hunter2;", "Uid=bob;Pwd=[secret withheld];"),
+        (f"AccountKey={FAKE}==;x", "AccountKey=[secret withheld];x"),
+        ("password:\nhunter2", "password:\n[secret withheld]"),
+        ("redis://:hunter2@db", "redis://:[secret withheld]@db"),
+        ("Authorization: token abcdefgh", "Authorization: token [secret withheld]"),
+        (
+            "https://hooks.slack.com/services/T0123/B0123/x",
+            "https://hooks.slack.com/services/[secret withheld]",
+        ),
     ],
 )
 def test_only_the_secret_part_is_withheld(text: str, kept: str) -> None:
     assert redact(text) == kept
+    assert redact(kept) == kept
 
 
 @pytest.mark.parametrize(
-    "text", ["token: rotation", "The secret of success", "skip-this", "see https://host/a:b@c"]
+    "text",
+    [
+        "token: rotation",
+        "The secret of success",
+        "skip-this",
+        "see https://host/a:b@c",
+        "commit 657ea70c1d2e3f4a5b6c7d8e9f0a1b2c3d4e5f60",
+        "all tests pass: 12 of 12",
+    ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert redact(text) == text
