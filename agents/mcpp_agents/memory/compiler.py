@@ -206,7 +206,7 @@ def _metadata(
         "tags": list(item.tags),
         "words": round(relevance.words, 4),
         "cosine": None if relevance.cosine is None else round(relevance.cosine, 4),
-        "contradicted_by": [other.id for other in contradictors],
+        "contradicted_by": [other.id for other in contradictors[:_MAX_RELATED]],
         "truncated": cut,
     }
     return {name: value for name, value in facts.items() if value not in (None, [], False)}

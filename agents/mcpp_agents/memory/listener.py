@@ -5,6 +5,7 @@ I/O and knows no clock, so every rule (M-30 to M-34 of spec/memory.md) is testab
 What it keeps of a live context is bounded, and so is their number.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ _MAX_READ_CHARS: Final = 32_768
 _MAX_ENVELOPES: Final = 50
 _MAX_GOTCHAS: Final = 3
 _MAX_CONTENT_CHARS: Final = 8_000
+
+_LIKE_A_TURN: Final = re.compile(r"\s*[^\s:]+:\s")
 
 Summarize = Callable[[Sequence[Turn]], str]
 
@@ -143,7 +146,8 @@ class Listener:
         if text:
             # The conclusion in full; beside it, what led there.
             before = self._summarize([turn for turn in turns if turn.text != text])
-            content = f"{text}\n\n{before}" if before else text
+            own = _in_ones_own_name(envelope.sender, text)
+            content = f"{own}\n\n{before}" if before else own
             kind = KINDS_BY_TYPE.get(episode.type or "", "summary")
             found.insert(0, self._finding(id, episode, envelope, kind, headline(text), content))
         episode.concluded = True
@@ -228,6 +232,12 @@ def _said(envelope: Envelope) -> str | None:
     }.get(envelope.kind, ())
     parts = dict.fromkeys(_text(payload[name]) for name in names if payload.get(name))
     return _without_secrets("\n".join(part for part in parts if part)) or None
+
+
+def _in_ones_own_name(author: str, text: str) -> str:
+    """A text beside a summary of a talk: none of its lines can pass for another's turn."""
+    lines = text.splitlines()
+    return "\n".join(f"{author}: {line}" if _LIKE_A_TURN.match(line) else line for line in lines)
 
 
 def _without_secrets(text: str) -> str:

@@ -8,6 +8,7 @@ from .ranking import Candidate
 
 _MAX_TERMS: Final = 4
 _MAX_TITLE_CHARS: Final = 60
+_MAX_CONTRADICTORS: Final = 3
 # A cosine is worth naming from about half of the best one on.
 _NAMED_COSINE: Final = 0.3
 
@@ -22,7 +23,7 @@ def reason(
     evidence: Evidence,
     matches: Matches,
     better: Sequence[Item],
-    contradicted_by: Iterable[Item],
+    contradicted_by: Sequence[Item],
     now: float,
 ) -> str:
     """The sentence for one item; `better` are those that stand before it in the pack."""
@@ -39,7 +40,10 @@ def reason(
     if kin := next((other for other in better if _same_context(other, item)), None):
         verb = "decided in" if candidate.facet == "decisions" else "from"
         parts.append(f"{verb} the same context as {_quoted([_title(kin)])}")
-    parts += [f"contradicted by {_quoted([_title(other)])}" for other in contradicted_by]
+    if contradicted_by:
+        named = _quoted(_title(other) for other in contradicted_by[:_MAX_CONTRADICTORS])
+        more = len(contradicted_by) - _MAX_CONTRADICTORS
+        parts.append(f"contradicted by {named}" + (f" and {more} more" if more > 0 else ""))
     parts.append(age(now - item.since))
     return ", ".join(parts)
 
