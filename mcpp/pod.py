@@ -86,6 +86,11 @@ class Pod:
         return self._session.position
 
     @property
+    def history(self) -> int:
+        """How many envelopes of history the gateway announced when we joined."""
+        return self._session.history
+
+    @property
     def limits(self) -> Mapping[str, object]:
         """The gateway's limits."""
         return MappingProxyType(self._session.limits)

@@ -112,6 +112,7 @@ class Session:
         self.contexts: dict[str, ContextInfo] = {}
         self.outgoing = Outgoing()
         self.joined = False
+        self.history = 0
         self._last = last
         self._capacity = capacity
         self._inbox: deque[Delivery | Gap] = deque()
@@ -232,6 +233,8 @@ class Session:
         self.participants = {info.id: info for info in welcome.participants}
         self.contexts = {info.id: info for info in welcome.contexts}
         self.joined = True
+        if not self._resuming:
+            self.history = welcome.replayed
         self._replaying = welcome.replayed
         self._end_of_replay = welcome.position
         if not welcome.replayed:

@@ -91,6 +91,11 @@ class Listener:
             _Episode(context.get("creator"), context.get("type"), context.get("parent")),
         )
 
+    def disown(self) -> None:
+        """Something was missed: any context may have ended and begun anew, with another creator."""
+        for episode in self._episodes.values():
+            episode.creator = None
+
     def receive(self, envelope: Envelope) -> list[Finding]:
         """Hear one envelope; what is to be remembered because of it."""
         if envelope.kind == kinds.CONTEXT and envelope.sender == GATEWAY:

@@ -1,12 +1,13 @@
 """Memory as a participant: it hears a pod, keeps what is worth keeping, and answers.
 
 Only a context's creator concludes it, so memory must know who spoke first. It asks for the pod's
-history when it joins: if all of it fits, whoever is heard first in a context was the first. If
-not, or after a gap, nobody can say, and no conclusion of those contexts counts.
+history when it joins: if that is so short that the gateway cannot have forgotten anything yet,
+whoever is heard first in a context was the first. If not, or after a gap, nobody can say, and no
+conclusion of those contexts counts until they have expired.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -22,7 +23,6 @@ from .store import MemoryStore
 
 _log = logging.getLogger(__name__)
 
-# Far below what a gateway keeps (10,000), so that fewer than this are the whole log.
 HISTORY_MESSAGES: Final = 1_000
 
 Connect = Callable[..., AbstractAsyncContextManager[Pod]]
@@ -38,24 +38,28 @@ async def join(
     """Be a pod's memory until the connection ends for good.
 
     Args:
-        connect: `mcpp.connect` with everything but `last` and `on_gap`.
+        connect: `mcpp.connect` with everything but `last`, `own` and `on_gap`.
         granted: projects that the pod may read and write beside its own.
         listening: False is the pod's opting out: the tools are served, nothing is overheard.
     """
     gaps: list[object] = []
-    async with connect(last=HISTORY_MESSAGES, on_gap=gaps.append) as pod:
+    # Our own envelopes are part of the history whose length counts.
+    async with connect(last=HISTORY_MESSAGES, on_gap=gaps.append, own=True) as pod:
         member = _Member(pod, store, Principal.for_pod(pod.name, granted=granted))
-        history: list[Envelope] | None = []
+        history: list[Envelope] | None = [] if listening and pod.history else None
         async for message in pod:
             if history is not None and message.replayed:
                 history.append(message.envelope)
-                continue
-            if history is not None and listening:
+                if len(history) < pod.history:
+                    continue
+            if history is not None:
                 await member.catch_up(history)
-            history = None
+                history = None
+            if message.replayed:
+                continue
             if gaps:
                 gaps.clear()
-                member.disown(())
+                member.disown()
             if listening:
                 await member.hear(message.envelope)
             await member.answer(message)
@@ -71,18 +75,31 @@ class _Member:
         self._listener = Listener(pod.name, participant=pod.me)
 
     async def catch_up(self, history: list[Envelope]) -> None:
-        if len(history) >= HISTORY_MESSAGES:
-            self.disown(history)
+        if not self._is_whole(len(history)):
+            self._adopt()
+            for envelope in history:
+                if envelope.context is not None:
+                    self._listener.adopt({"id": envelope.context.id})
         for envelope in history:
             await self.hear(envelope)
 
-    def disown(self, history: Iterable[Envelope]) -> None:
+    def disown(self) -> None:
         """Let nobody be the creator of the contexts that may have begun unheard."""
+        self._listener.disown()
+        self._adopt()
+
+    def _adopt(self) -> None:
         for info in self._pod.contexts.values():
             self._listener.adopt({"id": info.id, "type": info.type, "parent": info.parent})
-        for envelope in history:
-            if envelope.context is not None:
-                self._listener.adopt({"id": envelope.context.id})
+
+    def _is_whole(self, count: int) -> bool:
+        """Whether the log, were each envelope as large as one can be, would still hold them all."""
+        limits = self._pod.limits
+        bounds = (limits.get(name) for name in ("history_messages", "history_bytes"))
+        messages, size = (bound if isinstance(bound, int) else 0 for bound in bounds)
+        largest = limits.get("max_message_bytes")
+        fitting = size // largest if isinstance(largest, int) and largest > 0 else 0
+        return count < min(HISTORY_MESSAGES, messages, fitting)
 
     async def hear(self, envelope: Envelope) -> None:
         try:

@@ -20,9 +20,15 @@ Scene = Callable[[mcpp.Pod], Awaitable[None]]
 def play(store: MemoryStore) -> Callable[..., None]:
     """Run a scene as ann, in a pod whose memory has joined."""
 
-    def run(scene: Scene, *, before: Said = (), **details: Any) -> None:
+    def run(
+        scene: Scene,
+        *,
+        before: Said = (),
+        limits: dict[str, Any] | None = None,
+        **details: Any,
+    ) -> None:
         async def main() -> None:
-            room = MemoryPod()
+            room = MemoryPod(limits=limits)
             with anyio.fail_after(20):
                 async with room.connect("ann") as ann, anyio.create_task_group() as tasks:
                     async with room.connect("bob") as bob:
@@ -95,3 +101,32 @@ def test_of_a_history_that_is_cut_nobody_is_the_creator(
         assert "Keep the zebras." not in [item["name"] for item in await recall(ann, "zebras")]
 
     play(scene, before=[said, said])
+
+
+@pytest.mark.rule("M-30")
+def test_a_log_that_may_have_been_cut_by_its_bytes_proves_no_creator(
+    play: Callable[..., None],
+) -> None:
+    async def scene(ann: mcpp.Pod) -> None:
+        await ann.send("conclusion", {"decision": "Take bob's zebras."}, context="r1")
+        await ann.send("conclusion", {"decision": "New zebras."}, context="r2")
+        assert "Take bob's zebras." not in [item["name"] for item in await recall(ann, "zebras")]
+
+    long = {"text": "x" * 2_000}
+    said = [
+        ("bob", "reflection", {"thought": "My zebras."}, "r1"),
+        *[("ann", "chat", long, "r1") for _ in range(8)],
+    ]
+    play(scene, before=said, limits={"history_bytes": 16_384, "max_message_bytes": 4_096})
+
+
+@pytest.mark.rule("M-34")
+def test_a_conclusion_from_before_is_kept_though_the_pod_stays_quiet(
+    play: Callable[..., None], store: MemoryStore
+) -> None:
+    async def scene(_: mcpp.Pod) -> None:
+        while not store.search("zebras"):  # noqa: ASYNC110 - nothing on the bus tells of it
+            await anyio.sleep(0.01)
+
+    said = ("ann", "conclusion", {"decision": "Keep the zebras."}, "r1")
+    play(scene, before=[said])
