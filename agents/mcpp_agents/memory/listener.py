@@ -62,6 +62,7 @@ class _Episode:
     creator: str | None
     type: str | None = None
     parent: str | None = None
+    placed: bool = False  # its creator itself put it below its parent
     off: bool = False
     concluded: bool = False
     turns: list[Turn] = field(default_factory=list)
@@ -130,7 +131,9 @@ class Listener:
         self._episodes.move_to_end(context.id)
         # As at the gateway, the first envelope that names them fixes them.
         episode.type = episode.type or context.type
-        episode.parent = episode.parent or context.parent
+        if episode.parent is None and context.parent is not None:
+            episode.parent = context.parent
+            episode.placed = envelope.sender == episode.creator
         return episode
 
     def _hear(self, episode: _Episode, envelope: Envelope) -> None:
@@ -218,11 +221,18 @@ class Listener:
         return line[::-1]
 
     def _is_off(self, id: str) -> bool:
-        episode = self._episodes.get(id)
-        if episode is None:
-            return False
-        above = (self._episodes.get(each) for each in self._lineage(id, episode))
-        return any(each is not None and each.off for each in above)
+        """M-33, where nobody else can opt a context out by putting it below such a one."""
+        seen: set[str] = set()
+        above: str | None = id
+        while above is not None and above not in seen:
+            seen.add(above)
+            episode = self._episodes.get(above)
+            if episode is None:
+                return False
+            if episode.off:
+                return True
+            above = episode.parent if episode.placed else None
+        return False
 
 
 def _said(envelope: Envelope) -> str | None:

@@ -166,6 +166,15 @@ def test_another_opts_out_only_what_it_says_itself() -> None:
     assert "zebra" not in finding.draft.content
 
 
+@pytest.mark.rule("M-33")
+def test_nobody_opts_anothers_context_out_by_giving_it_a_parent() -> None:
+    bus = Bus()
+    bus.think("eve", "Mine.", "off", metadata={"memory": "off"})
+    bus.think("ann", "Open thought.")
+    bus.think("eve", "Below mine.", parent="off")
+    assert len(bus.conclude("ann", "Rotate.")) == 1
+
+
 def test_only_the_gateway_expires_a_context() -> None:
     bus = Bus()
     bus.think("ann", "A thought.")
