@@ -58,11 +58,22 @@ class WordIndex:
             [seq],
         )
 
-    def match(self, query: Query, within: Within, limit: int) -> Matches:
-        """The best rows inside a view."""
+    def match(self, query: Query, within: Within, limit: int, *, whole: bool) -> Matches:
+        """The best rows inside a view, which may be the whole file.
+
+        What is rare is counted in the view: by a word's weight one could else tell whether others
+        have it among their own.
+        """
         total = self._all("SELECT items FROM tally")[0][0]
         counts = {term: self._count(_quoted(term)) for term in query.terms}
-        rarity = {term: _rarity(total, count) for term, count in counts.items() if count}
+        seen, seen_total = counts, total
+        if not whole:
+            seen = {t: self._count_within(_quoted(t), within) for t, n in counts.items() if n}
+            where, values = within
+            seen_total = self._all(f"SELECT count(*) FROM memory m WHERE TRUE{where}", *values)[0][
+                0
+            ]
+        rarity = {term: _rarity(seen_total, count) for term, count in seen.items() if count}
         ordered = sorted(rarity, key=counts.__getitem__)
         weights = {t: rarity[t] / _fts_weight(total, counts[t]) for t in ordered}
         words: defaultdict[int, float] = defaultdict(float)
@@ -93,7 +104,7 @@ class WordIndex:
         return Matches(
             words={seq: words[seq] for seq in best},
             holders=holders,
-            pairs=self._pairs(known, best, total),
+            pairs=self._pairs(known, best, seen_total, None if whole else within),
             rarity=rarity,
         )
 
@@ -117,17 +128,35 @@ class WordIndex:
         sql = "SELECT seq FROM memory WHERE near != '' AND seq IN (SELECT value FROM json_each(?))"
         return [row[0] for row in self._all(sql, json.dumps(list(seqs)))]
 
-    def _pairs(self, pairs: Sequence[Pair], seqs: Sequence[int], total: int) -> list[PairMatch]:
+    def _pairs(
+        self, pairs: Sequence[Pair], seqs: Sequence[int], total: int, within: Within | None
+    ) -> list[PairMatch]:
         sql = "SELECT rowid FROM memory_index WHERE memory_index MATCH ?"
+        values: Sequence[Any] = ()
+        if within is not None:
+            where, values = within
+            sql = (
+                "SELECT m.seq FROM memory_index JOIN memory m ON m.seq = memory_index.rowid"
+                f" WHERE memory_index MATCH ?{where}"
+            )
         found = []
         for pair in pairs:
-            rows = {row[0] for row in self._all(sql, _quoted(f"{pair.first} {pair.second}"))}
+            expression = _quoted(f"{pair.first} {pair.second}")
+            rows = {row[0] for row in self._all(sql, expression, *values)}
             found.append(PairMatch(pair, _rarity(total, len(rows)), rows.intersection(seqs)))
         return found
 
     def _count(self, expression: str) -> int:
         sql = "SELECT count(*) FROM memory_index WHERE memory_index MATCH ?"
         return int(self._all(sql, expression)[0][0])
+
+    def _count_within(self, expression: str, within: Within) -> int:
+        where, values = within
+        sql = (
+            "SELECT count(*) FROM memory_index JOIN memory m ON m.seq = memory_index.rowid"
+            f" WHERE memory_index MATCH ?{where}"
+        )
+        return int(self._all(sql, expression, *values)[0][0])
 
     def _bm25(self, expression: str, within: Within) -> list[Any]:
         where, values = within

@@ -251,7 +251,9 @@ class SqliteEngine:
 
     def match(self, query: Query, view: View, limit: int) -> Matches:
         with self._using():
-            return self._words.match(query, self._within(view), limit)
+            scopes = self._one("SELECT count(*) FROM scope")[0]
+            whole = view.domain is None and len(self.scopes(view)) == scopes
+            return self._words.match(query, self._within(view), limit, whole=whole)
 
     def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
         with self._using():

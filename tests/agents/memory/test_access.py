@@ -192,3 +192,24 @@ def test_private_scopes_are_in_nobody_elses_view(
     view = view_of(reader, project=project, agent=agent)
     assert scope not in view.scopes
     assert not any(scope.startswith(prefix) for prefix in view.prefixes)
+
+
+@pytest.mark.rule("M-12")
+@pytest.mark.parametrize("words", ["salary", "chartreuse", "salary chartreuse"])
+def test_what_others_keep_private_does_not_show_in_ones_scores(
+    store: MemoryStore, words: str
+) -> None:
+    bob = store.acting_as(Principal("bob"))
+    ann = store.acting_as(Principal("ann"))
+    bob.remember("Probe", "salary review notes", "note")
+    bob.remember("Other", "chartreuse salary", "note")
+    bob.remember("Third", "nothing of that", "note")
+
+    def scores_beside(private: str) -> list[tuple[str, float]]:
+        kept = ann.remember("Mine", private, "note")
+        found = bob.context("salary chartreuse acquisition").items
+        ann.forget(kept.id)
+        return [(item.name, item.score) for item in found]
+
+    # Of equal length: the mean length of a text is the file's, and tells of no word.
+    assert scores_beside(words) == scores_beside(" ".join("quartz" for _ in words.split()))
