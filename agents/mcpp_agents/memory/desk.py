@@ -8,14 +8,23 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from mcpp import Envelope, Kind, __version__, kinds
 
 from .access import Principal
 from .errors import MemoryFault
+from .fitting import fit
+from .pack import ContextPack
 from .store import MemoryStore
 from .tools import TOOLS, Tool, call
 
 _log = logging.getLogger(__name__)
+
+# What a gateway allows unless it says otherwise, and what an envelope takes around its payload.
+MAX_MESSAGE_BYTES: Final = 1_048_576
+_ENVELOPE_BYTES: Final = 4_096
+_RESULT_BYTES: Final = 256
 
 _INVALID_REQUEST: Final = -32600
 _METHOD_NOT_FOUND: Final = -32601
@@ -37,10 +46,18 @@ class Answer:
 class Desk:
     """Answers one pod's requests to the participant that memory is there."""
 
-    def __init__(self, store: MemoryStore, pod: Principal, *, participant: str) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        pod: Principal,
+        *,
+        participant: str,
+        max_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
         self._store = store
         self._pod = pod
         self._participant = participant
+        self._max_bytes = max(0, max_bytes - _ENVELOPE_BYTES)
 
     def serves(self, envelope: Envelope) -> bool:
         """Whether it is a request that is addressed to us alone."""
@@ -58,6 +75,8 @@ class Desk:
         except Exception:
             _log.exception("%s of %s failed", envelope.kind, envelope.sender)
             body = _error(_INTERNAL_ERROR, "Internal error")
+        if len(msgspec.json.encode(body)) > self._max_bytes:
+            body = _error(_INTERNAL_ERROR, "The answer is larger than a message may be")
         return Answer(
             kind=str(Kind(kinds.RESPONSE, kind.method, kind.name)),
             payload={"jsonrpc": "2.0", "id": envelope.id, **body},
@@ -94,10 +113,15 @@ class Desk:
         try:
             answer = call(store, name, arguments)
         except MemoryFault as fault:
-            return _result(content=[{"type": "text", "text": str(fault)}], isError=True)
+            return _result(content=[_text(str(fault))], isError=True)
+        if "markdown" not in answer:
+            return _result(content=[_text(answer["id"])], structuredContent=answer)
+        pack = fit(msgspec.convert(answer, ContextPack), self._max_bytes - _RESULT_BYTES)
+        if pack is None:
+            return _result(content=[_text("The pack does not fit in a message")], isError=True)
         # A response is read by everyone: Markdown for models, the structure for programs.
-        text = answer.get("markdown") or answer["id"]
-        return _result(content=[{"type": "text", "text": text}], structuredContent=answer)
+        structure = msgspec.to_builtins(msgspec.structs.replace(pack, markdown=""))
+        return _result(content=[_text(pack.markdown)], structuredContent=structure)
 
 
 def _listed(tool: Tool) -> dict[str, Any]:
@@ -107,6 +131,10 @@ def _listed(tool: Tool) -> dict[str, Any]:
         "inputSchema": tool.input_schema,
         "outputSchema": tool.output_schema,
     }
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def _result(**members: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import anyio.to_thread
 from mcpp import Envelope, McppError, Message, Pod
 
 from .access import Principal
-from .desk import Desk
+from .desk import MAX_MESSAGE_BYTES, Desk
 from .listener import Listener
 from .recorder import Recorder
 from .store import MemoryStore
@@ -70,7 +70,9 @@ class _Member:
 
     def __init__(self, pod: Pod, store: MemoryStore, principal: Principal) -> None:
         self._pod = pod
-        self._desk = Desk(store, principal, participant=pod.me)
+        limit = pod.limits.get("max_message_bytes")
+        max_bytes = limit if isinstance(limit, int) else MAX_MESSAGE_BYTES
+        self._desk = Desk(store, principal, participant=pod.me, max_bytes=max_bytes)
         self._recorder = Recorder(store, principal)
         self._listener = Listener(pod.name, participant=pod.me)
 

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import mcpp
-from mcpp_agents.memory import MemoryStore, Principal
+from mcpp_agents.memory import Draft, MemoryStore, Principal
 from mcpp_agents.memory.desk import Answer, Desk
 from mcpp_agents.memory.listener import Listener
 
@@ -55,6 +56,26 @@ def test_a_participant_remembers_and_recalls_in_the_pods_name(desk: Desk) -> Non
     assert item["metadata"]["author"] == "ann"
     assert item["quality"]["origin"] == "bus"
     assert "Quoted from ann on the bus" in pack["content"][0]["text"]
+
+
+@pytest.mark.rule("M-36")
+@pytest.mark.parametrize(("max_bytes", "items"), [(200_000, 50), (30_000, 12), (5_000, None)])
+def test_a_pack_is_shortened_to_fit_a_message(
+    store: MemoryStore, max_bytes: int, items: int | None
+) -> None:
+    home = store.acting_as(POD)
+    text = "zebra \u4e2d" * 1_500
+    home.remember_many([Draft(title=f"Z{n}", content=text, kind="note") for n in range(50)])
+    desk = Desk(store, POD, participant="memory", max_bytes=max_bytes)
+    result = call(desk, "context", goal="zebra", layer="deep_search", limit=50)
+    assert len(msgspec.json.encode(result)) < max_bytes
+    if items is None:
+        assert result["isError"]
+    else:
+        pack = result["structuredContent"]
+        assert (pack["total_items"], pack["markdown"]) == (items, "")
+        assert f"{items} of 50 items" in pack["usage_hint"]
+        assert pack["usage_hint"] in result["content"][0]["text"]
 
 
 def test_private_items_and_diaries_never_reach_the_bus(desk: Desk, store: MemoryStore) -> None:

@@ -112,12 +112,12 @@ def test_a_log_that_may_have_been_cut_by_its_bytes_proves_no_creator(
         await ann.send("conclusion", {"decision": "New zebras."}, context="r2")
         assert "Take bob's zebras." not in [item["name"] for item in await recall(ann, "zebras")]
 
-    long = {"text": "x" * 2_000}
+    long = {"text": "x" * 8_000}
     said = [
         ("bob", "reflection", {"thought": "My zebras."}, "r1"),
         *[("ann", "chat", long, "r1") for _ in range(8)],
     ]
-    play(scene, before=said, limits={"history_bytes": 16_384, "max_message_bytes": 4_096})
+    play(scene, before=said, limits={"history_bytes": 65_536, "max_message_bytes": 16_384})
 
 
 @pytest.mark.rule("M-34")
