@@ -9,7 +9,6 @@ As JSON a filter is an object with one key (F-01): `{"any": [{"main": true}, {"k
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -21,7 +20,6 @@ from mcpp.contexts import Lineage, Lineages
 from mcpp.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
 from mcpp.errors import DecodeError, FilterError
 from mcpp.globs import compile_glob
-from mcpp.payloads import ContextEvent
 
 MAX_NODES: Final = 64
 MAX_DEPTH: Final = 8
@@ -65,8 +63,9 @@ class Filter:
                 yield envelope
             if envelope.kind == kinds.CONTEXT:
                 # A log may come from anywhere: what does not say which context it was ends none.
-                with suppress(DecodeError):
-                    lineages.forget(envelope.payload_as(ContextEvent).context.id)
+                match envelope.payload:
+                    case {"context": {"id": str(id)}}:
+                        lineages.forget(id)
 
     def __and__(self, other: "Filter") -> "Filter":
         return _All((*_parts(self, _All), *_parts(other, _All)))

@@ -49,6 +49,8 @@ async def connect(
     """
     if isinstance(url, local.Address):
         address = url
+    elif url is not None and token is not None:
+        address = local.Address(url, token)
     elif url is not None or token is not None:
         address = local.complete(url, token)
     elif name is not None:

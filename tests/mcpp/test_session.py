@@ -299,13 +299,14 @@ def test_a_proposals_answer_is_that_of_its_first_fulfilment() -> None:
     session.expect(proposal, "owner")
 
     def request(sender: str) -> Envelope:
-        payload = {"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": params}
+        payload = {"jsonrpc": "2.0", "id": sender, "method": "tools/call", "params": params}
         return new_envelope(
             "mcp/request:tools/call:t",
             payload,
             sender=sender,
             to=["owner"],
             correlation_id=proposal.id,
+            id=sender,
         )
 
     first, second = request("boss"), request("rival")
