@@ -103,12 +103,14 @@ def _run(
     session_key: bytes | None = None,
 ) -> int:
     def load() -> Config:
-        return configuration.load(path, environment)
+        # At a reload, too: a file that is just being written must not revoke everybody.
+        config = configuration.load(path, environment)
+        if not config.pods:
+            raise ConfigError(f"{path}: has no pod; add [pods.NAME.participants.NAME]")
+        return config
 
     try:
         config = load()
-        if not config.pods:
-            raise ConfigError(f"{path}: has no pod; add [pods.NAME.participants.NAME]")
         logs.configure(config.gateway.log_format)
         _allow_many_connections()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -268,7 +268,7 @@ class Hub:
             self._write_now(peer)
         peer.audience = move.audience
         peer.begin = len(move.audience.frames)
-        if peer.begin:
+        if peer.begin or peer.stop is not None:
             self._special[peer] = None
 
     def _write_now(self, peer: Peer) -> None:
