@@ -28,6 +28,33 @@ SAMPLES = {
     "base64": base64.b64encode(RANDOM.randbytes(600)).decode(),
 }
 
+PROSE = {
+    "hindi": "समिति ने मंगलवार को नए पुल के बारे में बात की। किसी को पता नहीं था कि काम में कितना समय लगेगा।",
+    "thai": "คณะกรรมการประชุมกันเมื่อวันอังคารเพื่อพูดคุยเรื่องสะพานใหม่ ไม่มีใครรู้ว่างานจะใช้เวลานานเท่าใด",
+    "bengali": "কমিটি মঙ্গলবার নতুন সেতু নিয়ে আলোচনা করেছে। কাজ কতদিন চলবে তা কেউ জানত না।",
+    "vietnamese": "Ủy ban họp vào thứ Ba để bàn về cây cầu mới. Không ai biết chắc công việc sẽ "
+    "kéo dài bao lâu, nhưng mọi người đều đồng ý rằng cây cầu cũ không thể mở thêm mùa đông nữa.",
+    "polish": "Komisja zebrała się we wtorek, żeby porozmawiać o nowym moście. Nikt nie wiedział, "
+    "jak długo potrwają prace, ale wszyscy zgodzili się, że stary nie przetrwa kolejnej zimy.",
+    "turkish": "Kurul salı günü yeni köprüyü konuşmak için toplandı. İşin ne kadar süreceğini "
+    "kimse bilmiyordu, ama eskisinin bir kış daha açık kalamayacağında herkes hemfikirdi.",
+    "greek": "Η επιτροπή συνεδρίασε την Τρίτη για τη νέα γέφυρα. Κανείς δεν ήξερε πόσο θα "
+    "διαρκέσουν τα έργα.",
+    "arabic": "اجتمعت اللجنة يوم الثلاثاء للحديث عن الجسر الجديد. لم يعرف أحد كم ستستغرق الأعمال.",
+    "russian": "Комиссия собралась во вторник, чтобы обсудить новый мост. Никто не знал, сколько "
+    "времени займут работы, но все согласились, что старый не выдержит ещё одной зимы.",
+    "german": "Der Ausschuss traf sich am Dienstag, um über die neue Brücke zu sprechen. Niemand "
+    "wusste, wie lange die Arbeiten dauern würden, aber die alte konnte nicht geöffnet bleiben.",
+    "capitals": "THE COMMITTEE MET ON TUESDAY TO TALK ABOUT THE NEW BRIDGE. NOBODY WAS SURE HOW "
+    "LONG THE WORK WOULD TAKE.",
+}
+
+
+@pytest.mark.parametrize("name", PROSE)
+def test_the_estimate_is_within_a_quarter_of_o200k_on_prose(name: str) -> None:
+    count = tokens.exact()(PROSE[name])
+    assert tokens.estimate(PROSE[name]) == pytest.approx(count, rel=0.25)
+
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_estimate_is_within_a_fifth_of_o200k(name: str) -> None:
