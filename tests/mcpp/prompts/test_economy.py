@@ -193,7 +193,7 @@ def test_adding_costs_the_same_whatever_the_log_holds(sort: str) -> None:
             log.run(f"fetch{n}", {}, transient(text_result("data " * 50), "page"))
             log.run(f"store{n}", {}, consumed(text_result("stored")))
         else:
-            fetch(log, n, words=50)
+            fetch(log, n, words=100)
             store(log)
     builder = PromptBuilder(viewer)
     part = len(log.envelopes) // 4
