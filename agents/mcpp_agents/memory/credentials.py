@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .access import Principal
+from .access import OWNER, Principal
 from .errors import MemoryFault
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]+")
@@ -55,6 +55,9 @@ class Credentials:
             raise MemoryFault(f"{path}: {error}") from error
         found: dict[str, Principal] = {}
         for name, entry in file.principals.items():
+            if name == OWNER.id or name.startswith("pod:"):
+                # It would forget and find what the file's owner or a pod keeps.
+                raise MemoryFault(f"{path}: the name {name} is reserved")
             digest = _digest(path, name, entry)
             if digest in found:
                 raise MemoryFault(f"{path}: {name} has the token of {found[digest].id}")

@@ -147,8 +147,8 @@ class Engine(Protocol):
     def keyed(self, principal: str, author: str | None, key: str) -> Item | None:
         """What was stored under an idempotency key."""
 
-    def count_since(self, author: str, origin: str, since: float) -> int:
-        """How many items of that origin an author has stored."""
+    def count_since(self, principal: str, author: str, since: float) -> int:
+        """How many items an author has stored for a principal, whether or not they still exist."""
 
     def match(self, query: Query, view: View, limit: int) -> Matches:
         """The best matches by words, inside the view."""

@@ -18,6 +18,8 @@ from mcpp import McppError
 class MemoryFault(McppError):  # noqa: N818 - MemoryError is taken
     """The root: its text may be shown to the caller as it is."""
 
+    audited = False  # whether the refusal has its row already
+
 
 class AccessDenied(MemoryFault):
     """The caller's credential does not reach that far."""

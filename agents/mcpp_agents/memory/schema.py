@@ -42,7 +42,6 @@ CREATE TABLE memory (
 );
 CREATE INDEX memory_thread ON memory (scope, thread, seq);
 CREATE INDEX memory_kind ON memory (kind, seq);
-CREATE INDEX memory_author ON memory (author, created_at) WHERE author IS NOT NULL;
 CREATE UNIQUE INDEX memory_key ON memory (principal, coalesce(author, ''), idempotency_key)
     WHERE idempotency_key IS NOT NULL;
 CREATE VIRTUAL TABLE memory_index USING fts5 (
@@ -76,6 +75,7 @@ CREATE TABLE audit (
     tool TEXT NOT NULL,
     details TEXT NOT NULL
 );
+CREATE INDEX audit_author ON audit (principal, author, at) WHERE author IS NOT NULL;
 """
 
 

@@ -200,11 +200,12 @@ class SqliteEngine:
         )
         return _item(rows[0]) if rows else None
 
-    def count_since(self, author: str, origin: str, since: float) -> int:
+    def count_since(self, principal: str, author: str, since: float) -> int:
         row = self._one(
-            "SELECT count(*) FROM memory WHERE author = ? AND origin = ? AND created_at > ?",
+            "SELECT coalesce(sum(json_extract(details, '$.created')), 0) FROM audit"
+            " WHERE principal = ? AND author = ? AND at > ? AND tool = 'remember'",
+            principal,
             author,
-            origin,
             since,
         )
         return int(row[0])

@@ -2,7 +2,8 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
@@ -22,7 +23,7 @@ from .drafts import (
 )
 from .embedding import Embedder, load
 from .engine import AuditEntry, Engine, Item, Link
-from .errors import AccessDenied, CapReached, InvalidMemory, UnknownMemory
+from .errors import AccessDenied, CapReached, InvalidMemory, MemoryFault, UnknownMemory
 from .pack import ContextPack, Forgotten, Remembered
 from .redaction import redact_all
 from .sqlite import SqliteEngine
@@ -134,8 +135,9 @@ class MemoryStore:
         Raises:
             MemoryFault: a field breaks a rule, or the caller may not write there.
         """
-        draft = read({"title": title, "content": content, "kind": kind, **fields}, Draft)
-        return self.remember_many([draft])[0]
+        with self.auditing("remember"):
+            draft = read({"title": title, "content": content, "kind": kind, **fields}, Draft)
+            return self.remember_many([draft])[0]
 
     def remember_many(
         self, drafts: Iterable[Draft], *, metadata: Mapping[str, Any] | None = None
@@ -146,10 +148,11 @@ class MemoryStore:
             metadata: facts that the program itself adds to each, such as a lineage.
         """
         wanted = list(drafts)
-        for draft in wanted:
-            draft.check()
         batches = (wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH))
-        return [answer for batch in batches for answer in self._remember(batch, metadata or {})]
+        with self.auditing("remember"):
+            for draft in wanted:
+                draft.check()
+            return [answer for batch in batches for answer in self._remember(batch, metadata or {})]
 
     def context(self, goal: str, **fields: Unpack[PackFields]) -> ContextPack:
         """Compile what is worth knowing for a goal; the other fields are those of `PackRequest`.
@@ -157,11 +160,13 @@ class MemoryStore:
         Raises:
             MemoryFault: a field breaks a rule, or the caller may not read there.
         """
-        return self.compile(read({"goal": goal, **fields}, PackRequest))
+        with self.auditing("context"):
+            return self.compile(read({"goal": goal, **fields}, PackRequest))
 
     def compile(self, request: PackRequest) -> ContextPack:
         """`context`, for a request that is already an object."""
-        request.check()
+        with self.auditing("context"):
+            request.check()
         request = request.redacted()
         asked = {
             "goal_length": len(request.goal),
@@ -170,11 +175,8 @@ class MemoryStore:
             "project": request.project,
             "agent_id": request.agent_id,
         }
-        try:
+        with self.auditing("context", **asked):
             pack = self._compiler().compile(request, self._caller.principal, self._clock())
-        except AccessDenied as error:
-            self._audit("context", **asked, refused=type(error).__name__)
-            raise
         self._audit("context", **asked, ids=[item.id for item in pack.items])
         return pack
 
@@ -196,18 +198,19 @@ class MemoryStore:
             UnknownMemory: there is none that the caller may see.
             AccessDenied: it is another's.
         """
-        request = read({"id": id}, ForgetRequest)
-        with self._engine.writing():
-            item = self._engine.find([request.id], reach_of(self._caller.principal)).get(request.id)
-            if item is None:
-                raise UnknownMemory(request.id)
-            caller = self._caller
-            own = (item.principal, item.author) == (caller.principal.id, caller.author)
-            if not own and caller != _OWNER:
-                raise AccessDenied(f"Only its author may forget {request.id}")
-            self._engine.remove(item.seq)
-            self._audit("forget", ids=[item.id])
-        return Forgotten(id=item.id)
+        with self.auditing("forget"):
+            return self._forget(read({"id": id}, ForgetRequest))
+
+    @contextmanager
+    def auditing(self, tool: str, **details: Any) -> Iterator[None]:
+        """Leave a row about a call that is refused; those that succeed leave their own."""
+        try:
+            yield
+        except MemoryFault as fault:
+            if not fault.audited:
+                fault.audited = True
+                self._audit(tool, **details, refused=type(fault).__name__)
+            raise
 
     def knows(self, id: str) -> bool:
         """Whether there is such a memory that the caller may name."""
@@ -246,10 +249,24 @@ class MemoryStore:
                 "remember",
                 ids=[answer.id for answer in answers],
                 lengths=[len(draft.content) for draft in wanted],
+                created=len(items),
             )
         if self._background and items:
             self._background.wake()
         return answers
+
+    def _forget(self, request: ForgetRequest) -> Forgotten:
+        with self._engine.writing():
+            item = self._engine.find([request.id], reach_of(self._caller.principal)).get(request.id)
+            if item is None:
+                raise UnknownMemory(request.id)
+            caller = self._caller
+            own = (item.principal, item.author) == (caller.principal.id, caller.author)
+            if not own and caller != _OWNER:
+                raise AccessDenied(f"Only its author may forget {request.id}")
+            self._engine.remove(item.seq)
+            self._audit("forget", ids=[item.id])
+        return Forgotten(id=item.id)
 
     def _compiler(self) -> Compiler:
         return Compiler(self._engine, self._background.index if self._background else None)
@@ -310,7 +327,7 @@ class MemoryStore:
         caller = self._caller
         if caller.origin != "bus" or caller.author is None or not adding:
             return
-        stored = self._engine.count_since(caller.author, "bus", now - 3600)
+        stored = self._engine.count_since(caller.principal.id, caller.author, now - 3600)
         if stored + adding > self._bus_hourly_cap:
             raise CapReached(caller.author, self._bus_hourly_cap)
 

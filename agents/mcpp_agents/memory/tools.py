@@ -31,6 +31,11 @@ def call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> dict[st
     Raises:
         MemoryFault: there is no such tool, an argument breaks a rule, or access is denied.
     """
+    with store.auditing(name if name in _NAMES else "unknown"):
+        return _call(store, name, arguments)
+
+
+def _call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     answer: ContextPack | Remembered | Forgotten
     match name:
         case "context":
@@ -74,3 +79,4 @@ TOOLS: Final = (
         _schema(Forgotten),
     ),
 )
+_NAMES: Final = frozenset(tool.name for tool in TOOLS)

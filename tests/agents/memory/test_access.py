@@ -91,7 +91,7 @@ def test_a_foreign_project_is_denied_in_the_sources_words(filled: MemoryStore, p
     assert str(refused.value) == "Project access denied: web"
     with pytest.raises(ProjectDenied):
         bob.remember("T", "c", "note", project="web")
-    [details] = rows(path, "SELECT details FROM audit WHERE details LIKE '%refused%'")
+    details, _ = rows(path, "SELECT details FROM audit WHERE details LIKE '%refused%'")
     assert json.loads(details[0])["refused"] == "ProjectDenied"
 
 
@@ -158,6 +158,17 @@ def test_a_participant_is_capped_by_the_hour(path: Path, clock: Clock) -> None:
         store.acting_as(DEMO, author="ann", origin="bus").remember("4", "apple", "note")
         clock.now += 3601
         eve.remember("5", "apple", "note")
+
+
+@pytest.mark.rule("M-35")
+def test_forgetting_does_not_reset_the_cap_and_pods_count_by_themselves(path: Path) -> None:
+    with MemoryStore.open(path, embedder=None, bus_hourly_cap=1) as store:
+        eve = store.acting_as(DEMO, author="eve", origin="bus")
+        eve.forget(eve.remember("1", "apple", "note").id)
+        with pytest.raises(CapReached):
+            eve.remember("2", "apple", "note")
+        elsewhere = Principal.for_pod("elsewhere")
+        store.acting_as(elsewhere, author="eve", origin="bus").remember("3", "apple", "note")
 
 
 @pytest.mark.rule("M-35")

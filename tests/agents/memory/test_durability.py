@@ -165,7 +165,7 @@ def test_anothers_lock_refuses_writes_with_a_word_and_delays_no_pack(path: Path)
             other.execute("ROLLBACK")
         store.remember("Plum", "shared plum", "note")
     tools = rows(path, "SELECT tool FROM audit ORDER BY id")
-    assert sorted(tools) == [("context",), ("remember",), ("remember",)]
+    assert sorted(tools) == [("context",), ("remember",), ("remember",), ("remember",)]
 
 
 @pytest.mark.rule("M-43")

@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from mcpp_agents.memory import AccessDenied, Draft, InvalidMemory, MemoryStore, UnknownMemory
+from mcpp_agents.memory import (
+    AccessDenied,
+    Draft,
+    InvalidMemory,
+    MemoryFault,
+    MemoryStore,
+    UnknownMemory,
+)
 from mcpp_agents.memory.access import Principal
+from mcpp_agents.memory.tools import call
 
 from .conftest import rows
 
@@ -240,3 +248,27 @@ def test_every_call_leaves_an_audit_row_without_the_text(store: MemoryStore, pat
     assert f'"ids": ["{answer.id}"]' in audit[1][2]
     assert '"goal_length": 18' in audit[1][2]
     assert "zebra" not in str(audit)
+
+
+@pytest.mark.rule("M-14")
+def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, path: Path) -> None:
+    outsider = store.acting_as(Principal("bob"))
+    for name, arguments in [
+        ("remember", {"title": "zebra"}),
+        ("remember", {"title": "zebra", "content": "", "kind": "note"}),
+        ("context", {"goal": " "}),
+        ("context", {"goal": "zebra", "project": "web"}),
+        ("forget", {"id": "zebra"}),
+        ("zebra", {}),
+    ]:
+        with pytest.raises(MemoryFault):
+            call(outsider, name, arguments)
+    audit = rows(path, "SELECT tool, json_extract(details, '$.refused') FROM audit ORDER BY id")
+    assert audit == [
+        ("remember", "InvalidMemory"),
+        ("remember", "InvalidMemory"),
+        ("context", "InvalidMemory"),
+        ("context", "ProjectDenied"),
+        ("forget", "UnknownMemory"),
+        ("unknown", "MemoryFault"),
+    ]

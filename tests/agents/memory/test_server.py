@@ -179,6 +179,8 @@ def test_a_foreign_host_is_refused(url: str) -> None:
         ('[principals.a]\ntoken = "x"\nprojects = "web"', "projects is a list"),
         ('[principals.a]\ntoken = "x"\n[principals.b]\ntoken = "x"', "b has the token of a"),
         ("[[", "principals.toml"),
+        ('[principals.owner]\ntoken = "x"', "owner is reserved"),
+        ('[principals."pod:demo"]\ntoken = "x"', "pod:demo is reserved"),
         ('[principals."a\\u001fb"]\ntoken = "x"', "printable"),
     ],
 )
