@@ -9,7 +9,16 @@ from .drafts import PackRequest
 from .engine import Engine, Item, Matches, Neighbour, Outline
 from .markdown import render
 from .pack import ContextPack, PackItem, PackSection, Quality, RelatedItem
-from .ranking import Candidate, Relevance, choose, fuse, newest_relevance, shape, strength
+from .ranking import (
+    Candidate,
+    Relevance,
+    choose,
+    fuse,
+    has_evidence,
+    newest_relevance,
+    shape,
+    strength,
+)
 from .reasons import reason
 from .terms import Query, parse
 from .vocabulary import FACETS, KINDS, LAYERS, Intent, Layer, section_order
@@ -120,7 +129,11 @@ class Compiler:
 
         # Vectors may be of items that are superseded, forgotten or of another domain.
         outlines = self._engine.outline(list(relevances), view)
-        found = [candidate(outline, relevances[outline.seq]) for outline in outlines]
+        found = [
+            candidate(outline, relevances[outline.seq])
+            for outline in outlines
+            if has_evidence(relevances[outline.seq])
+        ]
         best = max((c.score for c in found), default=0.0)
         found = [c for c in found if c.score > 0 and c.score >= layer.floor * best]
         if layer.newest:

@@ -30,6 +30,8 @@ _SHARE_FLOOR: Final = 0.35
 # The score of something that does not match but is the newest of the work at hand.
 _NEWEST_RELEVANCE: Final = 0.25
 _LEAST_STRENGTH: Final = 0.1
+# Below it, a cosine is no evidence: any two texts have some.
+MEANINGFUL_COSINE: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ class Candidate:
     @property
     def facet(self) -> str:
         return facet_of(self.outline.kind)
+
+
+def has_evidence(relevance: Relevance) -> bool:
+    """Whether a word or the meaning speaks for an item."""
+    return relevance.words > 0 or (relevance.cosine or 0.0) >= MEANINGFUL_COSINE
 
 
 def fuse(

@@ -4,13 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from .engine import Evidence, Item, Matches
-from .ranking import Candidate
+from .ranking import MEANINGFUL_COSINE, Candidate
 
 _MAX_TERMS: Final = 4
 _MAX_TITLE_CHARS: Final = 60
 _MAX_CONTRADICTORS: Final = 3
-# A cosine is worth naming from about half of the best one on.
-_NAMED_COSINE: Final = 0.3
 
 _UNITS: Final = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3_600),
                  ("minute", 60))  # fmt: skip
@@ -33,10 +31,11 @@ def reason(
     elif evidence.nearby:
         parts.append(f"said beside something that matches {_quoted(evidence.nearby[:_MAX_TERMS])}")
     cosine = candidate.relevance.cosine
-    if cosine is not None and cosine >= _NAMED_COSINE:
+    if cosine is not None and cosine >= MEANINGFUL_COSINE:
         parts.append(f"close in meaning ({cosine:.2f})")
     if candidate.newest:
-        parts.append(f"the latest {item.kind}")
+        where = f" in project {item.project}" if item.project else ""
+        parts.append(f"the latest {item.kind}{where}")
     if kin := next((other for other in better if _same_context(other, item)), None):
         verb = "decided in" if candidate.facet == "decisions" else "from"
         parts.append(f"{verb} the same context as {_quoted([_title(kin)])}")

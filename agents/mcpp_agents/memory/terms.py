@@ -24,6 +24,8 @@ _UNSPACED = (
 )
 _RUN = re.compile(f"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[^\W_{_UNSPACED}]+")
+# What an apostrophe leaves of "it's", "don't" and "we'll" is no word.
+_CLITIC = re.compile(r"(?<=\w['\u2019])(?:s|t|d|m|re|ve|ll)\Z", re.IGNORECASE)
 _MIXED = re.compile(rf"(?:[^\W_]*[{_UNSPACED}][^\W_]*)+")
 
 # Words that say nothing about a goal's subject. Other languages are left to the rarity weights.
@@ -62,7 +64,11 @@ class Query:
 def parse(goal: str) -> Query:
     """The words and pairs of a goal, the first of each kept."""
     text = unicodedata.normalize("NFKC", goal)
-    found = [(m[0].lower(), m.start(), m.end()) for m in _WORD.finditer(text)]
+    found = [
+        (m[0].lower(), m.start(), m.end())
+        for m in _WORD.finditer(text)
+        if not _CLITIC.match(text, m.start(), m.end())
+    ]
     telling = [each for each in found if each[0] not in _STOP] or found
     kept = {start for _, start, _ in telling}
     pairs = {

@@ -50,6 +50,15 @@ def test_meaning_finds_what_words_do_not(store: MemoryStore) -> None:
     assert item.reason == "close in meaning (1.00), new"
 
 
+@pytest.mark.rule("M-25")
+def test_a_faint_likeness_is_no_evidence(store: MemoryStore) -> None:
+    store.remember("Flower", "a poppy", "note")
+    store.remember("Meadow", "grass, grass, grass, grass and a poppy", "note")
+    store.remember("Sky", "blue", "note")
+    store.embed_pending()
+    assert [item.name for item in store.context("ruby", layer="deep_search").items] == ["Flower"]
+
+
 @pytest.mark.rule("M-29")
 def test_what_is_not_embedded_yet_is_found_by_its_words(store: MemoryStore) -> None:
     store.remember("Flower", "a poppy in a field", "note")

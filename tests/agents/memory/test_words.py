@@ -179,3 +179,8 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
 @given(st.text())
 def test_redaction_is_stable(text: str) -> None:
     assert redact(redact(text)) == redact(text)
+
+
+def test_what_an_apostrophe_leaves_is_no_word() -> None:
+    assert parse("Bob\u2019s token isn't rotated").terms == ("bob", "token", "isn", "rotated")
+    assert parse("vitamin s").terms == ("vitamin", "s")
