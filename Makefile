@@ -19,8 +19,9 @@ run: $(STAMP)
 test: check setup-mcp setup-browser
 	@$(BIN)/pytest
 
-quick: check setup-browser
-	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest -m "not slow"
+# The core: agents and inspector start processes and browsers, and are left to `make test`.
+quick: check
+	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest -m "not slow" --ignore=tests/agents --ignore=tests/inspector
 
 check: $(STAMP)
 	@$(BIN)/ruff check
