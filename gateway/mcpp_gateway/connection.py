@@ -8,6 +8,7 @@ are the same on both lanes: what the fast lane does not know as legal, it hands 
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from websockets import frames
@@ -18,7 +19,7 @@ from websockets.server import ServerProtocol
 
 from mcpp_gateway.door import SUBPROTOCOL, Admission, Denial
 from mcpp_gateway.hub import Peer
-from mcpp_gateway.pages import plain, respond, session
+from mcpp_gateway.pages import deny, respond, session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ _MAX_REQUEST_BYTES: Final = 16_384
 _MASKED_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _CLOSE_SECONDS: Final = 5.0
 # Frames that cost no token: refused for the rate, control frames, fragments. A flood of them must
-# not cost the others the gateway's time, so above this a connection is not read until the next
+# not cost the others the gateway's time, so above this a participant is not read until the next
 # second. Nothing is lost: it waits at the sender.
 _UNPAID_PER_SECOND: Final = 500
 
@@ -57,7 +58,6 @@ class Connection(asyncio.Protocol):
         "_reading",
         "_timer",
         "_transport",
-        "_unpaid",
         "full",
         "heard",
         "peer",
@@ -72,7 +72,6 @@ class Connection(asyncio.Protocol):
         self._have = 0
         self._need = 0
         self._fragments: bytearray | None = None
-        self._unpaid = 0
         self._held = False
         self._reading = True
         self.peer: Peer | None = None
@@ -157,14 +156,13 @@ class Connection(asyncio.Protocol):
         self._set_reading()
 
     def release(self) -> None:
-        """Read again, with a clean slate."""
-        self._unpaid = 0
-        if self.peer is not None:
-            self.peer.session.limited = 0
+        """Read again, beginning with what was held back in the middle of a chunk."""
         self._held = False
         self._set_reading()
-        if self._chunks and self.peer is not None:
-            self.data_received(b"")  # what was held back in the middle of a chunk
+        if self._chunks and self.peer is not None and self._have >= self._need:
+            data = b"".join(self._chunks)
+            self._chunks = []
+            self._read_frames(data, self.peer)
 
     def _set_reading(self) -> None:
         wanted = not (self._held or self.full)
@@ -188,7 +186,8 @@ class Connection(asyncio.Protocol):
 
     def _read_request(self, data: bytes) -> None:
         end = data.find(b"\r\n\r\n") + 4
-        if end < 4 and len(data) <= _MAX_REQUEST_BYTES:
+        # What begins with no letter, a TLS greeting above all, will never be a request.
+        if end < 4 and len(data) <= _MAX_REQUEST_BYTES and data[:1].isalpha():
             self._keep(data, 0)
             return
         # Only the request itself goes to the protocol, so that frames behind it stay ours.
@@ -253,11 +252,10 @@ class Connection(asyncio.Protocol):
         if denial.delay_seconds:
             loop = self._gateway.loop
             self._end_in(denial.delay_seconds + _CLOSE_SECONDS)
-            loop.call_later(
-                denial.delay_seconds, self._refuse, Denial(denial.status, denial.reason)
-            )
+            at_once = replace(denial, delay_seconds=0.0)
+            loop.call_later(denial.delay_seconds, self._refuse, at_once)
             return
-        self._respond(plain(denial.status, denial.reason))
+        self._respond(deny(denial))
 
     def _respond(self, response: Response) -> None:
         if not self._transport.is_closing():
@@ -267,14 +265,15 @@ class Connection(asyncio.Protocol):
     # --- frames ---------------------------------------------------------------------------------
 
     def _read_frames(self, data: bytes, peer: Peer) -> None:
-        receive = self._gateway.hub.receive
+        hub = self._gateway.hub
         max_bytes = peer.pod.limits.max_message_bytes
-        session = peer.session
+        tick_bytes = self._gateway.tick_bytes
+        member = peer.session.member
         position, end = 0, len(data)
         while not peer.closed:
-            if session.limited + self._unpaid > _UNPAID_PER_SECOND:
+            if hub.taken_bytes > tick_bytes or member.unpaid > _UNPAID_PER_SECOND:
                 self._keep(data[position:], 0)
-                self._gateway.hold(self)
+                self._gateway.hold(self, a_second=member.unpaid > _UNPAID_PER_SECOND)
                 return
             left = end - position
             if left < 2:
@@ -308,7 +307,7 @@ class Connection(asyncio.Protocol):
                 if not text.isascii() and not _is_utf8(text):
                     self.close(1007, "not UTF-8")
                     return
-                receive(peer, text)
+                hub.receive(peer, text)
             else:
                 self._judge(data[position:stop], peer)
             position = stop
@@ -317,7 +316,7 @@ class Connection(asyncio.Protocol):
 
     def _judge(self, data: bytes, peer: Peer) -> None:
         """Let the protocol judge a frame that is not a text in one piece."""
-        self._unpaid += 1
+        peer.session.member.unpaid += 1
         protocol = self._protocol
         assert protocol is not None
         protocol.receive_data(data)

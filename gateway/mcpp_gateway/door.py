@@ -49,6 +49,7 @@ class Denial:
     status: int
     reason: str
     delay_seconds: float = 0.0
+    retry_after_seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -68,7 +69,11 @@ class Throttle:
         if len(self._guesses) > _REMEMBERED_ADDRESSES:
             self._guesses.popitem(last=False)
         if guesses > _MAX_GUESSES:
-            return Denial(429, "too many wrong tokens from this address; wait a minute")
+            return Denial(
+                429,
+                "too many wrong tokens from this address; wait a minute",
+                retry_after_seconds=_FORGIVEN_AFTER_SECONDS,
+            )
         slow = max(0, guesses - _FREE_GUESSES)
         delay = min(_LONGEST_DELAY_SECONDS, 0.125 * 2**slow) if slow else 0.0
         return Denial(401, "no such token", delay)

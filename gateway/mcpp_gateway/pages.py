@@ -1,6 +1,7 @@
 """What the gateway answers to plain HTTP, on the same port: health, metrics and the inspector."""
 
 import json
+import math
 from collections.abc import Mapping
 from email.utils import formatdate
 from functools import cache
@@ -51,6 +52,14 @@ def respond(gateway: "Gateway", path: str, headers: Headers, address: str) -> Re
 def plain(status: int, text: str) -> Response:
     """Return a response of one line."""
     return _response(status, _TEXT, f"{text}\n".encode())
+
+
+def deny(denial: Denial) -> Response:
+    """Return what somebody is told who is not let in."""
+    response = plain(denial.status, denial.reason)
+    if denial.retry_after_seconds is not None:
+        response.headers["Retry-After"] = str(math.ceil(denial.retry_after_seconds))
+    return response
 
 
 def session(found: SignIn) -> Response:
@@ -124,6 +133,4 @@ def _response(
     )
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        headers["Retry-After"] = "60"
     return Response(status, HTTPStatus(status).phrase, headers, body)

@@ -42,7 +42,8 @@ __all__ = ["GATEWAY", "Audience", "Member", "Pod", "Session", "Standing"]
 
 # A join is news to everyone, and reads the log to count what it will replay. So a participant may
 # come back this often, and each envelope that it makes the pod look at counts as a part of a join.
-_JOIN_RATE: Final = Rate.per_second(10, 100)
+_JOINS_PER_SECOND: Final = 10
+_JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
 _READ_AT_ONCE: Final = 256
 # What reading an entry counts for that is not sent: filters take their time too.
@@ -72,6 +73,7 @@ class Pod:
         self.expired = 0
         self._new_id = new_id
         self._rate = Rate.per_second(limits.messages_per_second, limits.burst)
+        self._join_rate = _join_rate(limits)
         self._standings = {standing.id: standing for standing in standings}
         # Buckets outlive sessions, or a reconnection would be a full one.
         self._buckets: dict[str, Bucket] = {}
@@ -112,7 +114,8 @@ class Pod:
         member.sessions.append(session)
         resumed, replayed = self._place(session, after, last)
         read = self.log.end - session.position
-        self._joins.setdefault(participant, Bucket(_JOIN_RATE)).charge(1 + read * _READ_TOKENS, now)
+        joins = self._joins.setdefault(participant, Bucket(self._join_rate))
+        joins.charge(1 + read * _READ_TOKENS, now)
         welcome = self._welcome(session, now, resumed, replayed)
         session.waiting = deque([(session.position, welcome, None)])
         session.waiting_bytes = len(welcome)
@@ -195,7 +198,7 @@ class Pod:
         wait = member.bucket.take(now)
         if wait:
             # C-16: to refuse has to be cheaper than to flood, so the text is not decoded.
-            session.limited += 1
+            member.unpaid += 1
             refusal = refusals.rate_limited(wait, "participant")
             return self._refuse(session, refusal, refusals.readable_id(text), now)
         try:
@@ -214,7 +217,9 @@ class Pod:
         return self._serve(session, envelope, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what time demands: forget idle contexts and say so, children first."""
+        """Do what time demands, once a second: forget idle contexts and say so, children first."""
+        for member in self._members.values():
+            member.unpaid = 0.0
         forgotten = self.tree.expire(now)
         self.expired += len(forgotten)
         return [self._broadcast(kinds.CONTEXT, voice.expiry(node), now) for node in forgotten]
@@ -416,3 +421,10 @@ class Pod:
             rest["position"] = latest[0].id
         payload = voice.welcome(session.member, self._members.values(), self.tree, rest)
         return voice.system(self._new_id(), kinds.WELCOME, payload, now)
+
+
+def _join_rate(limits: Limits) -> Rate:
+    """Return how often one may join: the more often, the more messages it may send (G-49)."""
+    messages = limits.messages_per_second
+    joins = messages and max(_JOINS_PER_SECOND, messages / 20)
+    return Rate.per_second(joins, max(_JOIN_BURST, limits.burst // 4))

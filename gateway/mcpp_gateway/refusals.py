@@ -9,11 +9,13 @@ import msgspec
 
 from mcpp.envelope import ID_PATTERN
 from mcpp.errors import DecodeError, FilterError
+from mcpp.jsontext import split_object
 
 _is_id = re.compile(ID_PATTERN).fullmatch
 
-# Above this a text is not searched for a second id: that would cost more than it is worth.
-_MAX_SEARCHED_BYTES: Final = 65_536
+# Above this a text with any member twice is not searched for its id: that takes ten times as long,
+# and refusing has to be cheaper than flooding (C-16).
+_MAX_SEARCHED_BYTES: Final = 4096
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -91,12 +93,12 @@ def readable_id(text: bytes) -> str | None:
     """Return the id of a refused text, if it is there once and is well formed."""
     try:
         if len(text) > _MAX_SEARCHED_BYTES:
-            ids: list[object] = [_read_id(text).id]
+            ids: list[object] = [_read_text(split_object(text, "$").get("id", b""))]
         else:
             # Every object arrives as its pairs, so the outermost one shows what is there twice.
             pairs = json.loads(text.decode(), object_pairs_hook=tuple)
             ids = [value for key, value in pairs if key == "id"] if isinstance(pairs, tuple) else []
-    except (ValueError, RecursionError, msgspec.MsgspecError):
+    except (ValueError, RecursionError, msgspec.MsgspecError, DecodeError):
         return None
     match ids:
         case [str() as id] if _is_id(id):
@@ -104,8 +106,4 @@ def readable_id(text: bytes) -> str | None:
     return None
 
 
-class _Identified(msgspec.Struct):
-    id: str
-
-
-_read_id = msgspec.json.Decoder(_Identified).decode
+_read_text = msgspec.json.Decoder(str).decode

@@ -37,6 +37,7 @@ class Member:
     standing: Standing
     bucket: Bucket
     sessions: list["Session"] = field(default_factory=list)
+    unpaid: float = 0.0  # frames of this second that took no token, and time in excess (C-16)
     info: Raw = field(init=False)  # as welcomes and presence show it
     info_bytes: int = field(init=False)
 
@@ -66,4 +67,3 @@ class Session:
     audience: Audience | None = None
     waiting: deque[tuple[int, bytes, Filter | None]] | None = None
     waiting_bytes: int = 0
-    limited: int = 0  # texts refused for the rate; the hub's to look at and to reset

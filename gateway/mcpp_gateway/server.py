@@ -33,6 +33,9 @@ logger = logging.getLogger("mcpp.gateway")
 # A thousand participants that reconnect at once must not find the door shut.
 _BACKLOG: Final = 4096
 _HOUSEKEEPING_SECONDS: Final = 1.0
+# What is taken in one tick, over all connections. The rest waits for the next, so that the writes
+# of one tick never fill the outbox of a reader that keeps up.
+_TICK_BYTES: Final = 1_048_576
 
 
 def steady_clock() -> Callable[[], float]:
@@ -51,6 +54,7 @@ class Gateway:
         self.config = config
         self.loop = loop
         self.hub = Hub(loop, steady_clock())
+        self.tick_bytes = min(_TICK_BYTES, config.limits.outbox_bytes // 4)
         self.connections: set[Connection] = set()
         self.draining = False
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
@@ -61,6 +65,8 @@ class Gateway:
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
         self._held: set[Connection] = set()
+        self._turns: dict[Connection, None] = {}  # those that wait for theirs, in order
+        self._turns_soon = False
         self._drained = asyncio.Event()
 
     async def listen(self) -> None:
@@ -87,13 +93,15 @@ class Gateway:
     def admit(self, query: str, headers: Headers, address: str) -> Admission | Denial:
         """Judge a request to join."""
         if self.draining:
-            return Denial(503, "the gateway is about to stop; try again soon")
+            reason = "the gateway is about to stop; try again soon"
+            return Denial(503, reason, retry_after_seconds=1)
         now = self.hub.clock()
         verdict = self.door.admit(query, headers, address, now)
         if isinstance(verdict, Admission):
             wait = self.pods[verdict.pod].join_wait(verdict.participant, now)
             if wait:
-                verdict = Denial(429, f"joined too often; try again in {wait:.1f} s")
+                reason = f"joined too often; try again in {wait:.1f} s"
+                verdict = Denial(429, reason, retry_after_seconds=wait)
         if isinstance(verdict, Denial):
             logger.info(
                 "refused at the door",
@@ -157,15 +165,20 @@ class Gateway:
         for connection in list(self.connections):
             connection.abort()
 
-    def hold(self, connection: Connection) -> None:
-        """Stop reading from a connection until the next second."""
-        self._held.add(connection)
+    def hold(self, connection: Connection, *, a_second: bool) -> None:
+        """Stop reading from a connection until its next turn, or until the next second."""
         connection.hold()
+        if a_second:
+            self._held.add(connection)
+            return
+        self._turns[connection] = None
+        self._give_turns_soon()
 
     def forget(self, connection: Connection) -> None:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
         self._held.discard(connection)
+        self._turns.pop(connection, None)
         if self.draining and not self._joined():
             self._drained.set()
 
@@ -182,14 +195,30 @@ class Gateway:
     def _new_pod(name: str, config: Config) -> Pod:
         return Pod(name, config.pods[name], config.limits, new_id=lambda: str(uuid6.uuid7()))
 
+    def _give_turns(self) -> None:
+        """Read on where a tick was too short, in order; whoever needs another turn waits again."""
+        self.hub.taken_bytes = 0
+        self._turns_soon = False
+        for connection in list(self._turns):
+            if self.hub.taken_bytes > self.tick_bytes:
+                break
+            self._turns.pop(connection, None)
+            connection.release()
+        self._give_turns_soon()
+
+    def _give_turns_soon(self) -> None:
+        if self._turns and not self._turns_soon:
+            self._turns_soon = True
+            self.loop.call_soon(self._give_turns)
+
     def _keep_house(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
         now = self.hub.clock()
+        for pod in self.pods.values():
+            self.hub.perform(pod.tick(now))
         held, self._held = self._held, set()
         for connection in held:
             connection.release()
-        for pod in self.pods.values():
-            self.hub.perform(pod.tick(now))
         # A slice of the connections each second, so that thousands of pings are never one burst.
         rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
         self._ping_round = (self._ping_round + 1) % rounds

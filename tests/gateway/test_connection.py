@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from mcpp_gateway.connection import Connection
 from mcpp_gateway.door import Denial, Door
 from mcpp_gateway.server import Gateway
 from tests.gateway.stage import text
-from tests.gateway.test_hub import Loop
+from tests.gateway.test_hub import Loop, unframed
 
 CONFIG = """
 [limits]
@@ -112,9 +113,15 @@ class Caller:
 
 
 @pytest.fixture
-def gateway() -> Iterator[Gateway]:
+def limits() -> dict[str, str]:
+    """What the configuration says else, as the environment would."""
+    return {}
+
+
+@pytest.fixture
+def gateway(limits: dict[str, str]) -> Iterator[Gateway]:
     loop = Loop()
-    found = config.parse(CONFIG, {})
+    found = config.parse(CONFIG, limits)
     gateway = Gateway(found, loop)
     gateway.door = Door(found, 8787)
     yield gateway
@@ -169,6 +176,14 @@ def test_a_handshake_that_dawdles_is_cut_after_its_time(gateway: Gateway) -> Non
     assert timer.when() - gateway.loop.time() == pytest.approx(10, abs=1)
     timer._run()
     assert caller.wire.aborted
+
+
+@pytest.mark.rule("G-07")
+def test_a_tls_greeting_on_a_plain_port_is_answered_at_once(gateway: Gateway) -> None:
+    caller = Caller(gateway)
+    caller.receive(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+    assert caller.wire.sent.startswith(b"HTTP/1.1 400 ")
+    assert caller.wire.ended
 
 
 @pytest.mark.rule("G-07")
@@ -244,6 +259,40 @@ def test_fragments_and_single_bytes_make_the_same_envelope(gateway: Gateway) -> 
     for data in (whole, parts, text("bytes", "alice")):
         assert data in caller.wire.sent
     assert b"\x8a\x04ping" in caller.wire.sent
+
+
+@pytest.mark.rule("G-38")
+@pytest.mark.parametrize("limits", [{"MCPP_LIMITS__OUTBOX_BYTES": "8000"}])
+def test_the_writes_of_one_tick_fit_into_an_outbox(gateway: Gateway) -> None:
+    alice, bob = Caller(gateway).upgrade(), Caller(gateway).upgrade("bob")
+    texts = [text(f"{number}", "alice", payload="x" * 700) for number in range(30)]
+    burst = b"".join(Frame(Opcode.TEXT, each).serialize(mask=True) for each in texts)
+    gateway.hub.flush()
+    bob.wire.sent = b""
+    alice.connection.data_received(burst)
+    ticks = 0
+    while texts[-1] not in bob.wire.sent:
+        before = len(bob.wire.sent)
+        gateway.loop.turn()  # type: ignore[attr-defined]
+        assert len(bob.wire.sent) - before < 4000
+        ticks += 1
+        assert ticks < 100
+    assert unframed(bob.wire.sent) == texts
+
+
+@pytest.mark.rule("G-47")
+@pytest.mark.parametrize("limits", [{"MCPP_LIMITS__MAX_MESSAGE_BYTES": "10000"}])
+def test_whoever_takes_too_much_time_waits_for_the_next_second(gateway: Gateway) -> None:
+    alice, bob = Caller(gateway).upgrade(), Caller(gateway).upgrade("bob")
+    real = gateway.hub.clock
+    gateway.hub.clock = (real() + 0.1 * n for n in count()).__next__
+    for number in range(3):
+        alice.send(text(f"alice-{number}", "alice", payload="x" * 5000))
+    bob.send(text("bob-0", "bob", payload="x" * 5000))
+    assert [id in bob.wire.sent for id in (b"alice-1", b"alice-2", b"bob-0")] == [True, False, True]
+    getattr(gateway, "_keep_house")()  # noqa: B009
+    gateway.loop.turn()  # type: ignore[attr-defined]
+    assert b"alice-2" in bob.wire.sent
 
 
 @pytest.mark.rule("G-41")

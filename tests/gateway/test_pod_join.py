@@ -428,3 +428,23 @@ def test_the_pod_closes_nobody_for_what_it_was_sent() -> None:
         effect = stage.pod.receive(a.session, data, stage.now)
         assert effect is not None
         assert not isinstance(effect, Close)
+
+
+@pytest.mark.rule("G-49")
+@pytest.mark.parametrize(
+    ("limits", "joins"),
+    [
+        ({"messages_per_second": 1, "burst": 1}, 100),
+        ({"messages_per_second": 10_000, "burst": 2_000}, 500),
+        ({"messages_per_second": 0}, None),
+    ],
+)
+def test_where_more_messages_are_allowed_more_joins_are(
+    limits: dict[str, int], joins: int | None
+) -> None:
+    stage = Stage("m", limits=limits, multiple=["m"])
+    allowed = 0
+    while stage.pod.join_wait("m", stage.now) == 0 and allowed < 1_000:
+        stage.join("m")
+        allowed += 1
+    assert allowed == (joins or 1_000)

@@ -269,7 +269,7 @@ def test_the_id_of_an_envelope_to_the_gateway_is_neither_compared_nor_remembered
         (b"\xff", None),
         ('{"id":"x"}'.encode("utf-16-le"), None),
         (b"[" * 60_000, None),
-        (b'{"id":"x","a":' + b"9" * 5_000 + b"}", None),
+        (b'{"id":"x","a":' + b"9" * 5_000 + b"}", "x"),
     ],
 )
 def test_an_error_is_correlated_only_where_one_valid_id_can_be_read(

@@ -21,11 +21,17 @@ def test_the_stated_wait_is_never_too_short(wait: float) -> None:
 
 
 @pytest.mark.rule("G-23")
-def test_a_text_too_large_is_searched_for_one_id_only() -> None:
-    assert refusals.readable_id(b'{"id":"x","payload":"' + b"y" * 60_000 + b'"}') == "x"
-    assert refusals.readable_id(b'{"id":"x","payload":"' + b"y" * 70_000 + b'"}') == "x"
-    assert refusals.readable_id(b'{"id":"x y","payload":"' + b"y" * 70_000 + b'"}') is None
-    assert refusals.readable_id(b"[" * 70_000) is None
+@pytest.mark.parametrize("size", [10, 70_000])
+def test_an_id_is_read_if_it_is_there_once_and_well_formed(size: int) -> None:
+    payload = b',"payload":{"id":7,"text":"' + b"y" * size + b'"}}'
+    assert refusals.readable_id(b'{"id":"x"' + payload) == "x"
+    assert refusals.readable_id(b'{"id":"x","id":"x"' + payload) is None
+    assert refusals.readable_id(b'{"id":"x","\\u0069d":"y"' + payload) is None
+    assert refusals.readable_id(b'{"id":"x y"' + payload) is None
+    assert refusals.readable_id(b'{"id":7' + payload) is None
+    assert refusals.readable_id(b'{"ID":"x"' + payload) is None
+    assert refusals.readable_id(b"[" * size) is None
+    assert refusals.readable_id(b'{"id":"x","payload":' + b"[" * size) is None
 
 
 @pytest.mark.rule("G-23")
