@@ -21,7 +21,7 @@ test: check setup-mcp setup-browser
 
 # The core: agents and inspector start processes and browsers, and are left to `make test`.
 quick: check
-	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest -m "not slow" --ignore=tests/agents --ignore=tests/inspector
+	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest --numprocesses=2 --dist=worksteal -m "not slow" --ignore=tests/agents --ignore=tests/inspector
 
 check: $(STAMP)
 	@$(BIN)/ruff check
