@@ -38,6 +38,11 @@ _CLOSE_SECONDS: Final = 5.0
 # not cost the others the gateway's time, so above this a participant is not read until the next
 # second. Nothing is lost: it waits at the sender.
 _UNPAID_PER_SECOND: Final = 500
+# G-47: what a chunk takes beyond this is counted as so many of them a second. (A quarter of a
+# megabyte of small envelopes takes 5 ms; a megabyte of the numbers that are costliest to check,
+# 200.)
+_FREE_SECONDS: Final = 0.02
+_UNPAID_A_SECOND: Final = 4000
 
 # websockets' own log would repeat ours and, at level DEBUG, hold every header: tokens too.
 _silent = logging.getLogger("mcpp.gateway.websockets")
@@ -265,54 +270,63 @@ class Connection(asyncio.Protocol):
     # --- frames ---------------------------------------------------------------------------------
 
     def _read_frames(self, data: bytes, peer: Peer) -> None:
-        hub = self._gateway.hub
-        max_bytes = peer.pod.limits.max_message_bytes
-        tick_bytes = self._gateway.tick_bytes
+        """Read the frames of a chunk: all of them, or as many as this tick has room for."""
+        gateway = self._gateway
+        hub = gateway.hub
+        receive, now = hub.receive, hub.clock()
+        began = gateway.cpu_clock()
         member = peer.session.member
+        max_bytes = peer.pod.limits.max_message_bytes
+        room = gateway.tick_bytes - hub.taken_bytes
         position, end = 0, len(data)
-        while not peer.closed:
-            if hub.taken_bytes > tick_bytes or member.unpaid > _UNPAID_PER_SECOND:
-                self._keep(data[position:], 0)
-                self._gateway.hold(self, a_second=member.unpaid > _UNPAID_PER_SECOND)
-                return
+        need = 0
+        while position < end and not peer.closed:
+            if position > room or member.unpaid > _UNPAID_PER_SECOND:
+                gateway.hold(self, a_second=member.unpaid > _UNPAID_PER_SECOND)
+                break
             left = end - position
-            if left < 2:
-                break
-            size = data[position + 1] & 0x7F
-            header = 6
-            if size == 126:
+            # The common header by itself: 0.3 µs less than by the general way.
+            if left > 8 and data[position + 1] == 0xFE:
                 header = 8
-                size = int.from_bytes(data[position + 2 : position + 4])
-            elif size == 127:
-                header = 14
-                size = int.from_bytes(data[position + 2 : position + 10])
-            masked = data[position + 1] & 0x80
-            if masked and left < header:
-                break
-            first = data[position]
+                size = data[position + 2] << 8 | data[position + 3]
+            else:
+                if left < 2:
+                    break
+                header, size = _read_header(data, position)
+                masked = data[position + 1] & 0x80
+                if masked and left < header:
+                    break
+                if not masked:
+                    # Illegal, whatever follows: no need to wait for the rest of it.
+                    self._judge(data[position : position + header], peer)
+                    break
             if (header == 8 and size < 126) or (header == 14 and not 65_536 <= size < 1 << 63):
                 self.close(1002, "a length in more bytes than it needs")
-                return
-            if not masked or size > max_bytes:
-                # Illegal, whatever follows: no need to wait for the rest of it.
+                break
+            if size > max_bytes:
                 self._judge(data[position : position + header], peer)
-                return
-            stop = position + header + size
+                break
+            begin = position + header
+            stop = begin + size
             if stop > end:
-                self._keep(data[position:], header + size)
-                return
-            body = data[position + header : stop]
-            if first == _MASKED_TEXT and self._fragments is None:
-                text = apply_mask(body, data[position + header - 4 : position + header])
+                need = header + size
+                break
+            if data[position] == _MASKED_TEXT and self._fragments is None:
+                text = apply_mask(data[begin:stop], data[begin - 4 : begin])
                 if not text.isascii() and not _is_utf8(text):
                     self.close(1007, "not UTF-8")
-                    return
-                hub.receive(peer, text)
+                    break
+                receive(peer, text, now)
             else:
                 self._judge(data[position:stop], peer)
             position = stop
+        hub.taken_bytes += position
+        # G-47: processor time, because a busy machine is nobody's fault.
+        excess = gateway.cpu_clock() - began - _FREE_SECONDS
+        if excess > 0:
+            member.unpaid += excess * _UNPAID_A_SECOND
         if position < end and not peer.closed:
-            self._keep(data[position:], 0)
+            self._keep(data[position:], need)
 
     def _judge(self, data: bytes, peer: Peer) -> None:
         """Let the protocol judge a frame that is not a text in one piece."""
@@ -337,7 +351,8 @@ class Connection(asyncio.Protocol):
         text = bytes(self._fragments)
         self._fragments = None
         if _is_utf8(text):
-            self._gateway.hub.receive(peer, text)
+            hub = self._gateway.hub
+            hub.receive(peer, text, hub.clock())
         else:
             self.close(1007, "not UTF-8")
 
@@ -375,6 +390,16 @@ class Connection(asyncio.Protocol):
     def _address(self) -> str:
         name = self._transport.get_extra_info("peername")
         return str(name[0]) if isinstance(name, tuple) else "local"
+
+
+def _read_header(data: bytes, position: int) -> tuple[int, int]:
+    """Return how long the header of a masked frame is, and how long its payload."""
+    size = data[position + 1] & 0x7F
+    if size == 126:
+        return 8, int.from_bytes(data[position + 2 : position + 4])
+    if size == 127:
+        return 14, int.from_bytes(data[position + 2 : position + 10])
+    return 6, size
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -23,12 +23,6 @@ logger = logging.getLogger("mcpp.gateway")
 # A session that is behind reads this much of the log, then lets the others have their turn.
 CATCH_UP_BYTES = 65_536
 
-# G-47: what a text takes beyond this is counted as so many frames a second that took no token. (A
-# megabyte of text takes 0.5 ms, of records 20, of the numbers that are costliest to check 200.)
-_LONG_TEXT_BYTES = 4096
-_FREE_SECONDS = 0.02
-_UNPAID_A_SECOND = 4000
-
 # News of presence may wait this long for more of it: when a thousand join at once, each of them is
 # news to all the others, and a write for each would be a million.
 PRESENCE_SECONDS = 0.02
@@ -113,7 +107,7 @@ class Hub:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.received = 0
-        self.taken_bytes = 0  # in this tick
+        self.taken_bytes = 0  # of this tick: what connections have read
         self.delivered = 0
         self.tick_seconds = 0.0
         self.ticks = 0
@@ -152,17 +146,10 @@ class Hub:
         self._perform(peer.pod.leave(peer.session, self.clock()))
         self._flush_later()
 
-    def receive(self, peer: Peer, text: bytes) -> None:
+    def receive(self, peer: Peer, text: bytes, now: float) -> None:
         """Give one text of a connection to its pod."""
         self.received += 1
-        size = len(text)
-        self.taken_bytes += size
-        now = self.clock()
         effect = peer.pod.receive(peer.session, text, now)
-        if size > _LONG_TEXT_BYTES:
-            excess = self.clock() - now - _FREE_SECONDS
-            if excess > 0:
-                peer.session.member.unpaid += excess * _UNPAID_A_SECOND
         # The common effect, inlined: 0.4 µs less than `perform`.
         if type(effect) is Broadcast and not effect.besides:
             data = frame(effect.text)

@@ -61,11 +61,12 @@ class MemoryLog:
         self.end = 0
 
     def append(self, entry: Entry) -> None:
-        self._entries[self.end] = entry
-        self._positions[entry.id] = self.end
-        self.end += 1
-        self._bytes += _size(entry)
-        while self.end - self.start > self._max_messages or self._bytes > self._max_bytes:
+        end = self.end
+        self._entries[end] = entry
+        self._positions[entry.id] = end
+        self.end = end + 1
+        self._bytes += len(entry.text) if entry.to is None else _size(entry)
+        while end - self.start >= self._max_messages or self._bytes > self._max_bytes:
             oldest = self._entries.pop(self.start)
             del self._positions[oldest.id]
             self._bytes -= _size(oldest)
@@ -86,4 +87,4 @@ class MemoryLog:
 
 def _size(entry: Entry) -> int:
     # G-47: as a list of its own, `to` takes many times the room that it took in the text.
-    return len(entry.text) if entry.to is None else len(entry.text) + 100 * len(entry.to)
+    return len(entry.text) + 100 * len(entry.to or ())

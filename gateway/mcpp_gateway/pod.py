@@ -35,7 +35,7 @@ from mcpp_gateway.log import Entry, Log, MemoryLog
 from mcpp_gateway.rates import Bucket, Rate
 from mcpp_gateway.refusals import Refusal
 from mcpp_gateway.roster import Audience, Member, Session, Standing
-from mcpp_gateway.tree import ContextTree, Node
+from mcpp_gateway.tree import ContextTree, Node, Step
 from mcpp_gateway.voice import GATEWAY
 
 __all__ = ["GATEWAY", "Audience", "Member", "Pod", "Session", "Standing"]
@@ -48,6 +48,7 @@ _READ_TOKENS: Final = 1 / 500
 _READ_AT_ONCE: Final = 256
 # What reading an entry counts for that is not sent: filters take their time too.
 _UNSENT_BYTES: Final = 256
+_RESERVED: Final = ("pod/", "system/")
 # G-47: longer lists of recipients are searched as sets, and no route is remembered for them.
 _SHORT_LIST: Final = 8
 
@@ -209,6 +210,8 @@ class Pod:
         verdict = self._judge(member, envelope, text, now)
         if isinstance(verdict, Entry):
             self.log.append(verdict)
+            if self._audiences.plain:
+                return Broadcast(text, self._audiences.all)
             return self._deliver(verdict)
         if isinstance(verdict, Refusal):
             return self._refuse(session, verdict, envelope.id, now)
@@ -234,36 +237,41 @@ class Pod:
         The order of the checks is part of the protocol (G-20).
         """
         standing = member.standing
-        if envelope.sender != standing.id:
-            return refusals.sender_mismatch(envelope.sender, standing.id)
+        sender = standing.id
+        if envelope.sender != sender:
+            return refusals.sender_mismatch(envelope.sender, sender)
         kind = envelope.kind
-        if kind.startswith("pod/"):
-            return None
-        if kind.startswith("system/"):
-            return refusals.reserved_kind(kind)
+        if kind.startswith(_RESERVED):
+            return None if kind.startswith("pod/") else refusals.reserved_kind(kind)
         context = envelope.context
-        lineage = None if context is None else self.tree.lineage(context)
+        lineage = node = None
+        if context is not None:
+            node = self.tree.find(context)
+            lineage = self.tree.lineage(context) if node is None else node.lineage
         if not standing.capabilities.allow(envelope, lineage):
             return refusals.capability_violation(kind, standing.capabilities.patterns)
         original = self.log.find(envelope.id)
         if original is not None:
-            if original.sender == standing.id:
+            if original.sender == sender:
                 return original.text
             return refusals.duplicate_id(envelope.id)
         if context is not None:
-            place = self.tree.check(context, standing.id)
-            if isinstance(place, str):
-                return refusals.context(place, context.id)
-            node = place if isinstance(place, Node) else place.node
+            place: Node | Step | None = node
+            if place is None:
+                found = self.tree.check(context, sender)
+                if isinstance(found, str):
+                    return refusals.context(found, context.id)
+                place = found
+                node = found if isinstance(found, Node) else found.node
             if node is not None:
                 wait = node.bucket.take(now)
                 if wait:
                     return refusals.rate_limited(wait, "context")
-            lineage = self.tree.enter(place, standing.id, now)
+            lineage = self.tree.enter(place, sender, now)
         to = envelope.to
         if to is None or len(to) <= _SHORT_LIST:
-            return Entry(envelope.id, standing.id, to, kind, lineage, text)
-        return Entry(envelope.id, standing.id, frozenset(to), kind, lineage, text)
+            return Entry(envelope.id, sender, to, kind, lineage, text)
+        return Entry(envelope.id, sender, frozenset(to), kind, lineage, text)
 
     def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
         """Answer what is meant for the gateway itself."""
@@ -301,8 +309,6 @@ class Pod:
     def _deliver(self, entry: Entry) -> Broadcast:
         """Route an entry to the audiences whose filter it passes, and to whom it goes anyway."""
         audiences = self._audiences
-        if audiences.plain:
-            return Broadcast(entry.text, audiences.all)
         route = audiences.route(entry)
         if len(route) == len(audiences.all):
             return Broadcast(entry.text, route)

@@ -33,20 +33,20 @@ class Rate:
 class Bucket:
     """One sender's tokens. Owns its time; never looks at a clock."""
 
-    __slots__ = ("_full_at", "_rate")
+    __slots__ = ("_depth", "_full_at", "_interval")
 
     def __init__(self, rate: Rate) -> None:
-        self._rate = rate
+        self._interval = rate.interval
+        self._depth = rate.depth
         self._full_at = 0.0
 
     def take(self, now: float) -> float:
         """Take a token and return 0, or return the seconds until there will be one."""
-        rate = self._rate
         full_at = self._full_at
         if full_at < now:
             full_at = now
-        full_at += rate.interval
-        wait = full_at - now - rate.depth
+        full_at += self._interval
+        wait = full_at - now - self._depth
         # A nanosecond of grace: at small times, as in tests, sums of floats are not exact.
         if wait > 1e-9:
             return wait
@@ -55,8 +55,8 @@ class Bucket:
 
     def charge(self, tokens: float, now: float) -> None:
         """Take tokens that may not be there; the debt is paid before the next one is taken."""
-        self._full_at = max(self._full_at, now) + tokens * self._rate.interval
+        self._full_at = max(self._full_at, now) + tokens * self._interval
 
     def wait(self, now: float) -> float:
         """Return the seconds until there will be a token, 0 if there is one; take nothing."""
-        return max(0.0, self._full_at + self._rate.interval - now - self._rate.depth - 1e-9)
+        return max(0.0, self._full_at + self._interval - now - self._depth - 1e-9)

@@ -54,6 +54,7 @@ class Gateway:
         self.config = config
         self.loop = loop
         self.hub = Hub(loop, steady_clock())
+        self.cpu_clock = time.thread_time
         self.tick_bytes = min(_TICK_BYTES, config.limits.outbox_bytes // 4)
         self.connections: set[Connection] = set()
         self.draining = False

@@ -98,17 +98,26 @@ class ContextTree:
         """Yield the live contexts, the latest created first."""
         return reversed(self._nodes.values())
 
+    def find(self, context: Context) -> Node | None:
+        """Return the node an envelope is in, if it says nothing new of it. This is the common case.
+
+        Otherwise ask `lineage` and `check`.
+        """
+        node = self._nodes.get(context.id)
+        if node is not None and (context.type is None or node.type is not None):
+            parent = node.parent
+            if context.parent is None or (parent is not None and parent.id == context.parent):
+                return node
+        return None
+
     def lineage(self, context: Context) -> Lineage:
         """Return where an envelope's context stands, or would stand; nothing changes."""
-        node = self._nodes.get(context.id)
-        if node is not None and not self._changes(node, context):
-            return node.lineage
-        return self._lineage_after(node, context)
+        return self._lineage_after(self._nodes.get(context.id), context)
 
     def check(self, context: Context, sender: str) -> Node | Step | str:
         """Return the node an envelope would be in, the step it needs first, or why it is refused.
 
-        The common answer, the node, costs one look-up. Nothing changes.
+        Nothing changes.
         """
         node = self._nodes.get(context.id)
         if node is not None:
@@ -116,9 +125,7 @@ class ContextTree:
             if context.parent is not None and parent is not None and parent.id != context.parent:
                 above = self._nodes.get(context.parent)
                 return CYCLE if _is_above(node, above) else PARENT_CHANGED
-            if not self._changes(node, context):
-                return node
-        return self._check_step(node, context, sender)
+        return self.find(context) or self._check_step(node, context, sender)
 
     def enter(self, place: Node | Step, sender: str, now: float) -> Lineage:
         """Count an accepted envelope in its context, taking the step it needs first."""
@@ -146,12 +153,6 @@ class ContextTree:
         return forgotten
 
     # --- private ------------------------------------------------------------------------------
-
-    @staticmethod
-    def _changes(node: Node, context: Context) -> bool:
-        return (node.type is None and context.type is not None) or (
-            node.parent is None and context.parent is not None
-        )
 
     def _check_step(self, node: Node | None, context: Context, sender: str) -> Step | str:
         parent: Node | str | None = None

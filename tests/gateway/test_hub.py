@@ -109,7 +109,7 @@ class House:
     def send(self, line: Line, id: str, kind: str = "chat", **members: object) -> None:
         peer = self.peers[line]
         sender = peer.session.member.standing.id
-        self.hub.receive(peer, text(id, sender, kind, **members))
+        self.hub.receive(peer, text(id, sender, kind, **members), self.now)
 
     def drain(self, line: Line) -> None:
         """Let a line read all that waits, and report that as a transport would."""

@@ -109,7 +109,7 @@ class HubTheatre:
         return self._house.join(id, filter=filter, after=after, last=last)
 
     def send(self, seat: Line, data: bytes) -> None:
-        self._house.hub.receive(self._house.peers[seat], data)
+        self._house.hub.receive(self._house.peers[seat], data, self._house.now)
         if self._house.pod.log.end % 3 == 0:
             self._loop.turn()
 
