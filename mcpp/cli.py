@@ -44,7 +44,7 @@ COMMANDS: Final = {
     "agent": _Command("have a model take part in a pod", "agents"),
     "approver": _Command("decide on proposals by rules"),
     "memory": _Command("keep what a pod concludes, and give it back", "memory"),
-    "bench": _Command("measure a gateway", "gateway"),
+    "bench": _Command("measure a gateway"),
     "schema": _Command("print the JSON Schema of an envelope"),
 }
 

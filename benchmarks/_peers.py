@@ -1,0 +1,222 @@
+"""The servers that the gateway is measured against, started here and pinned to one core.
+
+A peer that cannot be had on this machine is reported as absent, never guessed.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+
+from mcpp_agents.bench.load import Wire
+
+SERVER_CORE = 0
+CLIENT_CORE = 1
+FOLDER = Path(__file__).parent.parent / ".bench-peers"  # what npm installs
+
+_WEBSOCKETS = """
+import asyncio, sys
+from websockets.asyncio.server import broadcast, serve
+
+async def handle(connection):
+    async for message in connection:
+        broadcast(server.connections, message)
+
+async def main():
+    global server
+    async with serve(handle, "127.0.0.1", int(sys.argv[1]), ping_interval=None) as server:
+        await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+_NODE_WS = """
+const { WebSocketServer } = require("ws");
+const server = new WebSocketServer({ host: "127.0.0.1", port: Number(process.argv[1]) });
+server.on("connection", (socket) => {
+  socket.on("message", (data) => {
+    for (const client of server.clients) client.send(data, { binary: false });
+  });
+});
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that runs, and how to speak to it."""
+
+    name: str
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Return the time that the server has computed, all of its threads together."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class AbsentError(Exception):
+    """A peer that is not installed here, and how to get it."""
+
+
+@contextmanager
+def websockets_broadcast() -> Iterator[Server]:
+    """Run a server of the `websockets` library, as its documentation shows it."""
+    with _run("websockets", [sys.executable, "-c", _WEBSOCKETS, "{port}"]) as server:
+        yield server
+
+
+@contextmanager
+def node_ws() -> Iterator[Server]:
+    """Run a server of Node's `ws`."""
+    node = _find("node", "Node.js")
+    if not (FOLDER / "node_modules" / "ws").is_dir():
+        raise AbsentError("Node's ws is not installed: make setup-bench")
+    environ = os.environ | {"NODE_PATH": str(FOLDER / "node_modules")}
+    with _run("Node ws", [node, "-e", _NODE_WS, "{port}"], environ) as server:
+        yield server
+
+
+@contextmanager
+def nats() -> Iterator[Server]:
+    """Run nats-server."""
+    beside = Path(sys.executable).parent / "nats-server"
+    program = str(beside) if beside.exists() else _find("nats-server", "make setup-bench")
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+        # The clients are too light to answer pings.
+        file.write('ping_interval: "1h"\nmax_payload: 2MB\n')
+        file.flush()
+        command = [program, "-a", "127.0.0.1", "-p", "{port}", "-c", file.name]
+        with _run("nats-server", command) as server:
+            yield server
+
+
+@contextmanager
+def redis() -> Iterator[Server]:
+    """Run Redis."""
+    program = _find("redis-server", "make setup-bench")
+    options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    with _run("Redis", [program, "--port", "{port}", *options]) as server:
+        yield server
+
+
+class WebSocketWire:
+    """Clients of a WebSocket server that relays whatever it is sent."""
+
+    mark: bytes | None = None
+    senders_apart = False
+
+    def __init__(self, port: int, gateway: Wire) -> None:
+        self.message_bytes = gateway.message_bytes
+        self.messages = gateway.messages
+        self._request = (
+            f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
+            "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            "Sec-WebSocket-Version: 13\r\n\r\n"
+        ).encode()
+
+    def greeting(self, index: int) -> bytes:
+        return self._request
+
+    def is_greeted(self, answer: bytes) -> bool:
+        return b"\r\n\r\n" in answer
+
+
+class NatsWire:
+    """Clients of nats-server: each subscribes, and publishes on the same connection."""
+
+    mark: bytes | None = None
+    senders_apart = False
+
+    def __init__(self, size: int) -> None:
+        payload = b"x" * size
+        self._message = b"PUB bench %d\r\n%b\r\n" % (size, payload)
+        self.message_bytes = len(b"MSG bench 1 %d\r\n%b\r\n" % (size, payload))
+
+    def greeting(self, index: int) -> bytes:
+        return b'CONNECT {"verbose":false,"pedantic":false,"echo":true}\r\nSUB bench 1\r\nPING\r\n'
+
+    def is_greeted(self, answer: bytes) -> bool:
+        return answer.endswith(b"PONG\r\n")
+
+    def messages(self, sender: int, first: int, count: int) -> bytes:
+        return self._message * count
+
+
+class RedisWire:
+    """Clients of Redis: who subscribes does nothing else, so senders have a connection more."""
+
+    mark: bytes | None = None
+    senders_apart = True
+
+    def __init__(self, size: int) -> None:
+        bulk = b"$%d\r\n%b\r\n" % (size, b"x" * size)
+        self._message = b"*3\r\n$7\r\nPUBLISH\r\n$5\r\nbench\r\n" + bulk
+        self.message_bytes = len(b"*3\r\n$7\r\nmessage\r\n$5\r\nbench\r\n" + bulk)
+
+    def greeting(self, index: int) -> bytes:
+        return b"SUBSCRIBE bench\r\n"
+
+    def is_greeted(self, answer: bytes) -> bool:
+        return answer.endswith(b":1\r\n")
+
+    def messages(self, sender: int, first: int, count: int) -> bytes:
+        return self._message * count
+
+
+def pin(pid: int, core: int) -> None:
+    """Keep a process to one core, where there are two."""
+    if (os.cpu_count() or 1) > 1:
+        os.sched_setaffinity(pid, {core})
+
+
+@contextmanager
+def _run(name: str, command: list[str], environ: dict[str, str] | None = None) -> Iterator[Server]:
+    port = _free_port()
+    process = subprocess.Popen(
+        [part.replace("{port}", str(port)) for part in command],
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Before the program begins: Go decides by it how many threads to run.
+        preexec_fn=lambda: pin(0, SERVER_CORE),
+    )
+    try:
+        _wait_for(port, process)
+        yield Server(name, port, process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _find(program: str, how: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise AbsentError(f"{program} is not installed: {how}")
+    return found
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    until = monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            if process.poll() is not None or monotonic() > until:
+                raise AbsentError(f"{process.args!r} did not start") from None
+            sleep(0.02)
+        else:
+            return
