@@ -272,6 +272,36 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     expect(page.locator("#proposals-count")).to_have_text("")
 
 
+@pytest.mark.rule("P-20")
+def test_what_is_approved_is_what_was_proposed_to_the_last_digit_and_once(
+    page: Page, stage: Stage
+) -> None:
+    analyst, files = stage.peer("analyst"), stage.peer("files")
+    arguments = {"id": 1234567890123456789, "rows": ["one"] * 40 + ["the last row"]}
+    analyst.propose("delete_rows", arguments, "files")
+    row = page.locator("#log .tone-proposal")
+    expect(row.locator(".json")).to_contain_text("1234567890123456789")
+    expect(row.locator(".json")).to_contain_text("the last row")
+    row.get_by_text("Approve").evaluate("button => { button.click(); button.click(); }")
+    assert files.receive_kind("mcp/request")["payload"]["params"]["arguments"] == arguments
+    expect(row).to_contain_text("Approved by ada")
+    page.fill("#composer-text", "done")
+    page.press("#composer-text", "Enter")
+    assert files.receive_kind("")["kind"] == "chat"
+
+
+@pytest.mark.rule("P-15")
+def test_a_proposal_that_is_not_what_its_kind_says_is_not_offered(page: Page, stage: Stage) -> None:
+    params = {"name": "delete_all", "arguments": {"path": "a.csv"}}
+    payload = {"method": "tools/call", "params": params}
+    stage.peer("analyst").send("mcp/proposal:tools/call:read_file", payload, to="files")
+    row = page.locator("#log .tone-proposal")
+    expect(row).to_contain_text("Kind and payload disagree")
+    expect(row).to_contain_text("delete_all")
+    expect(row.get_by_text("Approve")).to_have_count(0)
+    expect(page.locator("#proposals-count")).to_have_text("")
+
+
 def test_participants_and_refusals_are_listed_with_their_reasons(
     new_page: NewPage, stage: Stage
 ) -> None:

@@ -141,6 +141,8 @@ class App {
   }
 
   approve(proposal) {
+    // Until it has come back the button is still there, and a second request would be a second call.
+    if (this.model.isAnswering(proposal.envelope.id)) return;
     const id = newId();
     this.send(approval(proposal, id), id);
   }

@@ -1,6 +1,6 @@
 // How an envelope reads, by its kind: a tone for its looks, a headline, and text. No markup.
 
-import { isObject, parseKind } from "./kinds.js";
+import { isCoherent, isObject, parseKind } from "./kinds.js";
 import { blocksOf, visibleText } from "./summaries.js";
 import { readResult } from "./transient.js";
 
@@ -22,9 +22,9 @@ export function describe(envelope) {
         ...prose(conclusionText(envelope.payload), envelope.payload),
       };
     case "mcp/request":
-      return call("call", name ? "calls" : method ?? "asks", name, argumentsOf(payload, name));
+      return call("call", name ? "calls" : method ?? "asks", name, envelope);
     case "mcp/proposal":
-      return call("proposal", name ? "proposes" : `proposes ${method ?? ""}`, name, argumentsOf(payload, name));
+      return call("proposal", name ? "proposes" : `proposes ${method ?? ""}`, name, envelope);
     case "mcp/response":
       return response(payload, method, name);
     case "mcp/notification":
@@ -61,13 +61,15 @@ function prose(value, otherwise) {
   return isText(value) ? { text: value } : { json: value ?? otherwise };
 }
 
-function call(tone, label, name, json) {
-  return { tone, label, name, json };
-}
-
-function argumentsOf(payload, name) {
-  const params = isObject(payload.params) ? payload.params : undefined;
-  return name !== undefined && params && "arguments" in params ? params.arguments : params;
+function call(tone, label, name, envelope) {
+  const { payload } = envelope;
+  if (!isCoherent(envelope)) {
+    return { tone, label, name, json: payload, note: "Kind and payload disagree: nobody serves this." };
+  }
+  const { params } = payload;
+  const { name: _, _meta, ...rest } = params ?? {};
+  const onlyArguments = name !== undefined && Object.keys(rest).join() === "arguments";
+  return { tone, label, name, json: onlyArguments ? rest.arguments : params };
 }
 
 function response(payload, method, name) {

@@ -48,6 +48,19 @@ export function indent(text) {
   return reveal(out.join(""));
 }
 
+/**
+ * Parse a JSON text. An integer that JavaScript would round keeps its digits: what a person approves
+ * has to be what was proposed.
+ */
+export function parseExactly(text) {
+  if (!/\d{16}/.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (_, value, { source } = {}) =>
+    Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(source ?? "")
+      ? JSON.rawJSON?.(source) ?? source // a text fulfils nothing, where a rounded number would run
+      : value,
+  );
+}
+
 /** Return a value in one line if it is short, else indented. */
 export function show(value) {
   const short = JSON.stringify(value, null, 1)?.replace(/\n\s*/g, " ") ?? "";

@@ -1,5 +1,7 @@
 // Kinds read apart: `mcp/request:tools/call:read_file` is a family, a method and a name.
 
+import { parseExactly } from "./json.js";
+
 export const GATEWAY = "system:gateway";
 
 export function parseKind(kind) {
@@ -15,11 +17,19 @@ export const isDirect = (envelope) => DIRECT.has(envelope.kind) && envelope.from
 export const isObject = (value) =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
+/** Tell whether a request or a proposal asks for what its kind says (P-15). */
+export function isCoherent({ kind, payload }) {
+  if (!isObject(payload)) return false;
+  const { method, name } = parseKind(kind);
+  const { params = {} } = payload;
+  return isObject(params) && payload.method === method && params.name === name;
+}
+
 /** Return the envelope in a text, or null where a text is not one: nothing is shown then. */
 export function readEnvelope(text) {
   let value;
   try {
-    value = JSON.parse(text);
+    value = parseExactly(text);
   } catch {
     return null;
   }

@@ -72,6 +72,11 @@ export class Model {
     return { id, text };
   }
 
+  /** Tell whether an answer of ours to an envelope is on its way. */
+  isAnswering(id) {
+    return [...this.pending.values()].some(({ envelope }) => envelope.correlation_id === id);
+  }
+
   /** Return what has to be sent again on a new connection: the pod knows a repetition by its id. */
   unconfirmed() {
     for (const [id, { envelope }] of this.pending) {

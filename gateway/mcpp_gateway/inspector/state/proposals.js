@@ -1,7 +1,7 @@
 // Proposals: what was asked for, by whom, and what became of it (P-20, P-21).
 
 import { canonical } from "./json.js";
-import { isObject, parseKind } from "./kinds.js";
+import { isCoherent, isObject, parseKind } from "./kinds.js";
 
 export class Proposals {
   constructor() {
@@ -20,7 +20,8 @@ export class Proposals {
   add(envelope) {
     const { family } = parseKind(envelope.kind);
     if (family === "mcp/proposal") {
-      if (!isObject(envelope.payload)) return undefined;
+      // P-15: whoever judges it by its kind would make a request for something else.
+      if (!isCoherent(envelope) || envelope.to?.length !== 1) return undefined;
       this._all.set(envelope.id, { envelope, state: "open", by: undefined, rejections: [] });
       return envelope.id;
     }
@@ -50,7 +51,8 @@ function fulfils(request, proposal) {
     made.method === asked.method &&
     made.name === asked.name &&
     isSame(request.to ?? null, proposal.to ?? null) &&
-    isObject(request.payload) &&
+    isCoherent(request) &&
+    request.payload.id === request.id &&
     isSame(bare(request.payload.params), bare(proposal.payload.params))
   );
 }

@@ -1,5 +1,6 @@
 // Questions that need an answer before one goes on: arguments to edit, a reason, settings, a link.
 
+import { parseExactly } from "../state/json.js";
 import { byId, h } from "./dom.js";
 
 /** Show a form; resolve to what `read` returns on submit, or to null if it is dismissed. */
@@ -42,7 +43,7 @@ export function askArguments(params) {
     read: () => {
       let value;
       try {
-        value = JSON.parse(area.value);
+        value = parseExactly(area.value);
       } catch (error) {
         throw new Error(`This is not JSON: ${error.message}`);
       }

@@ -230,11 +230,12 @@ export class LogView {
     );
   }
 
-  _content(seq, { text, json, note }) {
+  _content(seq, { tone, text, json, note }) {
     const isProse = text !== undefined;
     const whole = isProse ? text : json === undefined ? "" : show(json);
     if (!whole) return note ? h("p", { class: "quiet" }, note) : null;
-    const shown = this._whole.has(seq) ? whole : shorten(whole);
+    // Nobody approves what is out of sight.
+    const shown = tone === "proposal" || this._whole.has(seq) ? whole : shorten(whole);
     return [
       h(isProse ? "p" : "pre", { class: isProse ? "text" : "json", dir: "auto" }, shown),
       shown !== whole &&
