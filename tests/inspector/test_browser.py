@@ -169,6 +169,25 @@ def test_the_five_strategies_are_a_click_and_the_gateway_sends_no_more(
     expect(page.locator("#filter")).to_have_value("context:k+")
 
 
+def test_the_last_of_two_quick_clicks_is_the_filter_that_the_gateway_uses(
+    page: Page, stage: Stage
+) -> None:
+    analyst = stage.peer("analyst")
+    analyst.chat("in the open")
+    analyst.conclude("thought through", Context(id="k"))
+    page.click("[data-strategy=main]")
+    expect(page.locator("#filter")).to_have_value("main")
+    # The first needs the history anew, and is not there yet when the second comes.
+    page.evaluate(
+        """for (const name of ['everything', 'conclusions']) {
+          document.querySelector(`[data-strategy=${name}]`).click();
+        }"""
+    )
+    expect(page.locator("#log")).to_contain_text("thought through")
+    expect(page.locator("#log")).not_to_contain_text("in the open")
+    expect(page.locator("[data-strategy=conclusions]")).to_have_attribute("aria-pressed", "true")
+
+
 def test_the_algebra_is_completed_and_mistakes_are_explained(page: Page, stage: Stage) -> None:
     stage.peer("analyst").chat("hello")
     stage.peer("crm").chat("hello too")
@@ -378,6 +397,26 @@ def test_a_cut_line_loses_nothing(new_page: NewPage, tmp_path: Path) -> None:
         page.set_viewport_size({"width": 1280, "height": 3000})
         expect(chats).to_have_text(wanted)
         expect(page.locator("#log .mark")).to_have_count(0)
+
+
+def test_a_filter_that_widens_while_the_line_is_cut_misses_nothing(
+    new_page: NewPage, tmp_path: Path
+) -> None:
+    port = free_port()
+    origin = f"http://127.0.0.1:{port}"
+    with staged(tmp_path, origins=(origin,)) as stage, plugged(stage.port, port) as cable:
+        page = sign_in(new_page(), stage, url=origin)
+        page.click("[data-strategy=main]")
+        expect(page.locator("#filter")).to_have_value("main")
+        analyst = stage.peer("analyst")
+        analyst.think("not sent at first", Context(id="k", type="reasoning"))
+        analyst.chat("in the open")
+        expect(page.locator("#log")).to_contain_text("in the open")
+        cable.cut()
+        expect(page.locator("#status")).to_contain_text("reconnecting")
+        page.click("[data-strategy=everything]")
+        cable.plug()
+        expect(page.locator("#log")).to_contain_text("not sent at first")
 
 
 def test_a_restart_is_marked(new_page: NewPage, own_stage: Stage) -> None:

@@ -328,11 +328,30 @@ def test_a_filter_hides_at_once_what_came_before_it(node: Node) -> None:
     assert node.ask("model", frames=frames)["rows"] == ["2", "3"]
 
 
+MAIN = {"use": {"main": True}}
+EVERYTHING: dict[str, Any] = {"use": {"all": []}}
+
+
 def test_a_history_read_anew_keeps_what_is_older_than_it(node: Node) -> None:
-    again = welcome(replayed=2)
-    frames = [welcome(), frame("1"), frame("2"), {"reload": {"all": []}}, again]
-    frames += [frame("2"), frame("3"), frame("4")]
-    assert node.ask("model", frames=frames)["rows"] == ["1", "2", "3", "4"]
+    inside: dict[str, Any] = {"context": {"id": "k"}}
+    frames = [MAIN, welcome(), frame("1"), frame("2"), frame("4"), EVERYTHING, welcome(replayed=3)]
+    frames += [frame("2"), frame("3", **inside), frame("4"), frame("5")]
+    assert node.ask("model", frames=frames)["rows"] == ["1", "2", "3", "4", "5"]
+
+
+def test_a_filter_that_changes_while_the_history_comes_anew_hides_what_came_before_it(
+    node: Node,
+) -> None:
+    inside: dict[str, Any] = {"context": {"id": "k"}, "sender": "bob"}
+    answer = frame("f", "system/filter", "system:gateway", payload={"filter": {"main": True}})
+    frames = [MAIN, welcome(), frame("1"), EVERYTHING, welcome(replayed=2)]
+    frames += [frame("2", **inside), answer, frame("3", sender="bob")]
+    assert node.ask("model", frames=frames)["rows"] == ["3"]
+
+
+def test_a_restart_is_marked_while_the_history_is_read_anew(node: Node) -> None:
+    frames = [MAIN, welcome(), frame("1"), EVERYTHING, welcome("e2", replayed=1), frame("a")]
+    assert node.ask("model", frames=frames)["rows"] == ["1", "restart", "a"]
 
 
 @pytest.mark.rule("P-20", "P-21")

@@ -164,13 +164,12 @@ class App {
   /** Have the gateway send what a filter passes, and hide the rest at once. */
   applyFilter(filter) {
     const { model, line } = this;
-    if (!line.isOpen) {
-      model.useFilter(filter);
-    } else if (model.needsHistory(filter)) {
-      model.beginReload(filter);
-      line.open({ fresh: true });
-    } else {
+    if (line.isOpen && !model.needsHistory(filter)) {
       this.send({ kind: "pod/filter", payload: { filter } });
+    } else {
+      model.useFilter(filter);
+      // A line that is not open yet has asked for another filter.
+      if (line.isThere) line.open();
     }
     this.schedule();
     this._writeView(filter);

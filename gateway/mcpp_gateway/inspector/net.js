@@ -10,27 +10,37 @@ export class Line {
     this._events = events;
     this._socket = null;
     this._timer = null;
+    this._isWelcomed = false;
     this._resend = false;
   }
 
+  /** Whether what is sent now is heard. */
   get isOpen() {
-    return this._socket?.readyState === WebSocket.OPEN;
+    return this._isWelcomed && this._socket?.readyState === WebSocket.OPEN;
   }
 
-  open({ fresh = false } = {}) {
+  /** Whether a line is being opened or is open: one that waits for its next attempt is neither. */
+  get isThere() {
+    return this._socket !== null;
+  }
+
+  open() {
     clearTimeout(this._timer);
-    const query = this._model.session.query(this._model.filter, { fresh });
+    const { session, filter, isReloading } = this._model;
+    const query = session.query(filter, { fresh: isReloading });
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     const url = `${scheme}://${location.host}/ws?${query}`;
     const socket = new WebSocket(url, [SUBPROTOCOL, `mcpp.bearer.${this._token}`]);
     const before = this._socket;
+    // One that was not welcomed yet might be after this one, and then it would be the newer.
+    if (!this._isWelcomed) before?.close();
     this._socket = socket;
-    let welcomed = false;
+    this._isWelcomed = false;
     socket.addEventListener("message", ({ data }) => {
       if (this._socket !== socket) return;
       this._events.received(data);
-      if (!welcomed) {
-        welcomed = true;
+      if (!this._isWelcomed) {
+        this._isWelcomed = true;
         this._events.state("open");
         // The pod still knows us by the newer line: the older one may go, and nobody hears of it.
         before?.close();
@@ -39,7 +49,7 @@ export class Line {
     });
     socket.addEventListener("close", ({ code, reason }) => {
       before?.close();
-      if (this._socket === socket) this._closed(code, reason, welcomed);
+      if (this._socket === socket) this._closed(code, reason);
     });
     this._resend = true;
     if (!before) this._events.state("connecting");
@@ -63,8 +73,10 @@ export class Line {
     for (const text of this._model.unconfirmed()) this.send(text);
   }
 
-  async _closed(code, reason, welcomed) {
+  async _closed(code, reason) {
+    const wasWelcomed = this._isWelcomed;
     this._socket = null;
+    this._isWelcomed = false;
     const { retry, delay } = this._model.session.closed(code);
     if (!retry) {
       this._events.state("ended", { reason });
@@ -72,11 +84,11 @@ export class Line {
     }
     this._events.state("waiting");
     // A socket does not say why it was refused; the page behind it does.
-    if (!welcomed && (await checkToken(this._token)) === "refused") {
+    if (!wasWelcomed && (await checkToken(this._token)) === "refused") {
       this._events.signedOut("The gateway no longer knows this token.");
       return;
     }
-    this._timer = setTimeout(() => this.open({ fresh: this._model.isReloading }), delay);
+    this._timer = setTimeout(() => this.open(), delay);
   }
 }
 

@@ -74,7 +74,7 @@ const questions = {
     const model = new Model({ newId: () => "new" });
     const rows = new Rows(model);
     for (const frame of frames) {
-      if (frame.reload) model.beginReload(frame.reload);
+      if (frame.use) model.useFilter(frame.use);
       else model.receive(JSON.stringify(frame), 1_000);
       if (updates) rows.update();
     }

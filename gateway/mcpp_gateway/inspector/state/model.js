@@ -51,10 +51,10 @@ export class Model {
     }
     if (envelope.kind === "system/error" && place === "direct") this._refused(envelope);
     if (this._reload) {
-      this._reload.arrived.push({ envelope, text, place });
+      this._reload.arrived.push({ envelope, text, place, generation: this._generation });
       if (!this.session.isReplaying) this._finishReload();
     } else {
-      this._add(envelope, text, place, now);
+      this._add(envelope, text, { place, generation: this._generation }, now);
     }
     return place;
   }
@@ -67,9 +67,8 @@ export class Model {
     if (correlation_id) envelope.correlation_id = correlation_id;
     if (context) envelope.context = context;
     envelope.payload = payload ?? {};
-    const text = JSON.stringify(envelope);
-    this.pending.set(id, { envelope, text });
-    return { id, text };
+    this.pending.set(id, { envelope });
+    return { id, text: JSON.stringify(envelope) };
   }
 
   /** Tell whether an answer of ours to an envelope is on its way. */
@@ -79,10 +78,9 @@ export class Model {
 
   /** Return what has to be sent again on a new connection: the pod knows a repetition by its id. */
   unconfirmed() {
-    for (const [id, { envelope }] of this.pending) {
-      if (envelope.kind.startsWith("pod/")) this.pending.delete(id); // it is in the query now
-    }
-    return [...this.pending.values()].map(({ text }) => text);
+    // What was said before the first welcome did not know yet whose it is.
+    const { me } = this;
+    return [...this.pending.values()].map(({ envelope }) => JSON.stringify({ ...envelope, from: me }));
   }
 
   /** Tell whether a filter needs the history anew: something of it was never sent to us. */
@@ -90,19 +88,21 @@ export class Model {
     return this._loadedUnder.some((past) => !isSame(past, everything) && !isSame(past, filter));
   }
 
-  /** Make the next welcome begin a new reading of the history, under this filter. */
-  beginReload(filter) {
-    this.filter = filter;
-    this._reload = { arrived: null };
+  /** Use a filter from the next connection on, which reads the history anew if that is needed. */
+  useFilter(filter) {
+    for (const [id, { envelope }] of this.pending) {
+      if (envelope.kind === "pod/filter") this.pending.delete(id); // this one is newer
+    }
+    if (this.isReloading || this.needsHistory(filter)) {
+      this.filter = filter;
+      this._reload = { arrived: [] };
+    } else {
+      this._setGeneration(filter);
+    }
   }
 
   get isReloading() {
     return this._reload !== null;
-  }
-
-  /** Use a filter without the gateway: it will be told with the next connection. */
-  useFilter(filter) {
-    this._setGeneration(filter);
   }
 
   /** Tell whether an entry passes the filter: what came under it was judged by the gateway. */
@@ -136,17 +136,15 @@ export class Model {
     if (this._reload) {
       this._setGeneration(this.filter);
       this._loadedUnder = [this.filter];
-      this._reload.arrived = [];
-      this._reload.contexts = payload.contexts;
+      this._reload = { arrived: [], contexts: payload.contexts, restarted };
       if (!this.session.isReplaying) this._finishReload();
       return;
     }
     if (isFirst) this._setGeneration(this.filter);
     if (restarted) {
-      this.tree.expireAll();
-      this._mark("restart", "The gateway was restarted: its log begins anew here.");
+      this._markRestart();
     } else if (gap) {
-      this._mark("gap", "The line was cut for too long: some envelopes are missing here.");
+      this.log.mark("gap", "The line was cut for too long: some envelopes are missing here.");
     }
     // The gateway names the latest first.
     for (const info of [...(payload.contexts ?? [])].reverse()) this.tree.seed(info);
@@ -177,14 +175,14 @@ export class Model {
     if (this.refusals.length > MAX_REFUSALS) this.refusals.shift();
   }
 
-  _mark(kind, message) {
-    this.log.mark(kind, message);
+  _markRestart() {
+    this.tree.expireAll();
+    this.log.mark("restart", "The gateway was restarted: its log begins anew here.");
   }
 
-  _add(envelope, text, place, now) {
+  _add(envelope, text, { place, generation }, now) {
     const isNewContext = isObject(envelope.context) && !this.tree.get(envelope.context.id)?.count;
-    const facts = { generation: this._generation, direct: place === "direct" };
-    const entry = this.log.add(envelope, text, facts);
+    const entry = this.log.add(envelope, text, { generation, direct: place === "direct" });
     this.pending.delete(envelope.id);
     if (!entry) return;
     this._learn(entry);
@@ -224,11 +222,12 @@ export class Model {
 
   /** Put what came anew behind what is older than it, and learn all of it again. */
   _finishReload() {
-    const { arrived, contexts } = this._reload;
+    const { arrived, contexts, restarted } = this._reload;
     this._reload = null;
     const old = this.log;
     const known = arrived.map(({ envelope }) => old.find(envelope.id)).find(Boolean);
-    const kept = known ? old.entries.slice(0, known.seq - old.first) : [];
+    const older = known ? old.entries.slice(0, known.seq - old.first) : [];
+    const kept = restarted ? old.entries : older;
     this._clear();
     for (const entry of kept) {
       const again = entry.mark
@@ -237,7 +236,8 @@ export class Model {
       again.seq = this.log.end - 1;
       if (again.envelope) this._learn(again);
     }
-    for (const { envelope, text, place } of arrived) this._add(envelope, text, place, 0);
+    if (restarted) this._markRestart();
+    for (const { envelope, text, ...facts } of arrived) this._add(envelope, text, facts, 0);
     for (const info of [...(contexts ?? [])].reverse()) this.tree.seed(info);
     this.changed.clear();
   }
