@@ -291,6 +291,26 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     expect(page.locator("#proposals-count")).to_have_text("")
 
 
+def test_a_message_goes_where_it_was_meant_to_whatever_happens_meanwhile(
+    new_page: NewPage, own_stage: Stage
+) -> None:
+    page = sign_in(new_page(), own_stage)
+    own_stage.peer("crm").think("hm", Context(id="k", type="task"))
+    page.select_option("#composer-context", "k")
+    page.select_option("#composer-to", "crm")
+    page.fill("#composer-text", "for crm, in k")
+    own_stage.stop()
+    own_stage.start()
+    expect(page.locator("#composer-context")).to_contain_text("task k, expired")
+    expect(page.locator("#composer-to")).to_contain_text("crm, who is away")
+    page.press("#composer-text", "Escape")
+    page.locator("#log").press("Escape")
+    analyst = own_stage.peer("analyst")
+    page.press("#composer-text", "Enter")
+    heard = analyst.receive_kind("chat")
+    assert (heard["to"], heard["context"]["id"]) == (["crm"], "k")
+
+
 @pytest.mark.rule("P-20")
 def test_what_is_approved_is_what_was_proposed_to_the_last_digit_and_once(
     page: Page, stage: Stage

@@ -14,7 +14,6 @@ export class Composer {
     this._context = byId("composer-context");
     this._to = byId("composer-to");
     this._problem = byId("composer-problem");
-    this._shown = "";
     this._sent = null;
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -31,21 +30,18 @@ export class Composer {
   }
 
   update() {
-    const open = [...this._model.tree].filter((node) => !node.expired).slice(-SHOWN_CONTEXTS);
-    const people = [...this._model.roster.values()].filter(({ present, id }) => present && id !== this._model.me);
-    const contexts = open.map((node) => [node.id, `${node.type ?? "context"} ${shortId(node.id)}`]);
+    this._offerContexts(this._context.value);
+    const { roster, me } = this._model;
+    const people = [...roster.values()].filter(({ present, id }) => present && id !== me);
     const names = people.map(({ id }) => [id, id]);
-    const shown = JSON.stringify([contexts, names]);
-    if (shown === this._shown) return;
-    this._shown = shown;
-    fill(this._context, [["", "the main context"], ...contexts]);
-    fill(this._to, [["", "everybody"], ...names]);
+    offer(this._to, [["", "everybody"], ...names], this._to.value, (name) => `${name}, who is away`);
   }
 
   /** Choose the context that is looked at as the one to speak in. */
   enter(node) {
-    this.update();
-    this._context.value = node && !node.expired ? node.id : "";
+    // What was written for a context is not for everybody because one looks at everything again.
+    if (!node && this._text.value.trim()) return;
+    this._offerContexts(node && !node.expired ? node.id : "");
   }
 
   focus() {
@@ -58,6 +54,15 @@ export class Composer {
     this._problem.textContent = message;
     if (!this._text.value) this._text.value = this._sent.text;
     this._sent = null;
+  }
+
+  _offerContexts(chosen) {
+    const { tree } = this._model;
+    const open = [...tree].filter((node) => !node.expired).slice(-SHOWN_CONTEXTS);
+    const name = (id) => `${tree.get(id)?.type ?? "context"} ${shortId(id)}`;
+    const options = open.map(({ id }) => [id, name(id)]);
+    const more = (id) => (tree.get(id)?.expired ? `${name(id)}, expired` : name(id));
+    offer(this._context, [["", "the main context"], ...options], chosen, more);
   }
 
   _submit() {
@@ -73,8 +78,15 @@ export class Composer {
   }
 }
 
-function fill(select, options) {
-  const { value } = select;
-  select.replaceChildren(...options.map(([key, text]) => h("option", { value: key }, text)));
-  select.value = options.some(([key]) => key === value) ? value : "";
+const offered = new WeakMap(); // an open list would close if it were filled anew for nothing
+
+// What was chosen stays so even if it is no longer offered: a message must not go elsewhere unasked.
+function offer(select, options, chosen, more) {
+  const all = options.some(([key]) => key === chosen) ? options : [...options, [chosen, more(chosen)]];
+  const now = JSON.stringify(all);
+  if (offered.get(select) !== now) {
+    offered.set(select, now);
+    select.replaceChildren(...all.map(([key, text]) => h("option", { value: key }, text)));
+  }
+  select.value = chosen;
 }
