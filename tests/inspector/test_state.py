@@ -309,6 +309,13 @@ def test_a_concluded_context_folds_where_it_began(node: Node) -> None:
     assert node.ask("model", frames=frames, search='"5"')["rows"] == ["5"]
 
 
+def test_a_search_finds_what_was_said_however_it_was_escaped(node: Node) -> None:
+    said = {"text": 'he said "caf\u00e9"\nand left'}
+    frames = [welcome(), frame("1"), frame("2", payload=said)]
+    assert node.ask("model", frames=frames, search='said "caf\u00e9"')["rows"] == ["2"]
+    assert node.ask("unescaped", text=r'"caf\u00e9 \\ \"x\"\n"') == '"caf\u00e9 \\ "x"\n"'
+
+
 def test_another_s_conclusion_folds_nothing(node: Node) -> None:
     inside: dict[str, Any] = {"context": {"id": "k"}}
     frames = [welcome(), frame("1", **inside), frame("2", "conclusion", "bob", **inside)]

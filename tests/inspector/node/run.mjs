@@ -90,6 +90,7 @@ const questions = {
       open: model.proposals.open.map(({ envelope }) => envelope.id),
     };
   },
+  unescaped: ({ text }) => json.unescaped(text),
   indent: ({ text }) => json.indent(text),
   code: ({ fragment }) => link.readCode(fragment),
   view: ({ view }) => link.readView(link.writeView(view)),

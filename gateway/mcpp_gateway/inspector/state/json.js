@@ -7,6 +7,16 @@ export function reveal(text) {
   return text.replace(HIDDEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
+const ESCAPES = { n: "\n", r: "\r", t: "\t", b: "\b", f: "\f" };
+
+/** Return a JSON text as people would search it: how its sender escaped it is no matter. */
+export function unescaped(text) {
+  if (!text.includes("\\")) return text;
+  return text.replace(/\\(?:u([0-9a-fA-F]{4})|(.))/g, (_, code, one) =>
+    code ? String.fromCharCode(Number.parseInt(code, 16)) : ESCAPES[one] ?? one,
+  );
+}
+
 /** Indent a JSON text without reading its values. */
 export function indent(text) {
   const out = [];

@@ -4,6 +4,7 @@
 // its beginning is laid out again.
 
 import { compile } from "./filter.js";
+import { unescaped } from "./json.js";
 
 export class Rows {
   constructor(model) {
@@ -59,10 +60,24 @@ export class Rows {
     return this.layOut(0);
   }
 
+  /** Tell whether filter, selection and search let an entry through. */
+  isWanted(entry) {
+    if (entry.mark) return !this.search;
+    const { selection } = this;
+    const node = entry.node ?? null;
+    if (selection === "main") {
+      if (node) return false;
+    } else if (selection && !(this.descendants ? node?.isWithin(selection) : node === selection)) {
+      return false;
+    }
+    if (!this.model.passes(entry, this._test)) return false;
+    return !this.search || unescaped(entry.text).toLowerCase().includes(this.search);
+  }
+
   /** Return the entries of the selection, folded or not, in their order. */
   selected() {
     const { log } = this.model;
-    return log.entries.filter((entry) => entry.envelope && this._isWanted(entry));
+    return log.entries.filter((entry) => entry.envelope && this.isWanted(entry));
   }
 
   // Return where a context begins in the log, or one below it if that was first.
@@ -83,7 +98,7 @@ export class Rows {
   }
 
   _place(entry, node) {
-    if (!this._isWanted(entry)) return;
+    if (!this.isWanted(entry)) return;
     const folded = this.search ? null : this._outermostFold(node);
     if (!folded) {
       this.rows.push({ entry });
@@ -93,19 +108,6 @@ export class Rows {
       this._foldRows.set(folded, this.rows.length);
       this.rows.push({ entry, fold: folded });
     }
-  }
-
-  _isWanted(entry) {
-    if (entry.mark) return !this.search;
-    const { selection } = this;
-    const node = entry.node ?? null;
-    if (selection === "main") {
-      if (node) return false;
-    } else if (selection && !(this.descendants ? node?.isWithin(selection) : node === selection)) {
-      return false;
-    }
-    if (!this.model.passes(entry, this._test)) return false;
-    return !this.search || entry.text.toLowerCase().includes(this.search);
   }
 
   // The selected context itself is what one wants to read: only what lies below it folds.
