@@ -114,6 +114,16 @@ def test_a_concluded_context_is_one_line_that_unfolds(page: Page, stage: Stage) 
     expect(page.locator("#log .tone-thought")).to_have_count(1)
 
 
+def test_a_call_leads_to_its_answer_whatever_hides_it(page: Page, stage: Stage) -> None:
+    analyst, crm = stage.peer("analyst"), stage.peer("crm")
+    call = analyst.ask("search", {}, "crm", context=Context(id="k", type="task"))
+    crm.answer(call, "search", {"content": [{"type": "text", "text": "nine records"}]})
+    page.locator("#tree .tree-item", has_text="task").click()
+    expect(page.locator("#log")).not_to_contain_text("nine records")
+    page.click("#log .tone-call [title='Show the answer']")
+    expect(page.locator("#log .tone-result:focus")).to_contain_text("nine records")
+
+
 def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) -> None:
     with staged(tmp_path, context_idle_seconds=0.2) as stage:
         page = sign_in(new_page(), stage)

@@ -195,6 +195,7 @@ class App {
   find(id) {
     const entry = this.model.log.find(id);
     if (!entry) return;
+    if (!this.rows.isWanted(entry)) this._showEverything();
     for (let node = entry.node; node; node = node.parent) {
       if (this.rows.isFolded(node)) this.fold(node, false);
     }
@@ -331,6 +332,12 @@ class App {
     document.addEventListener("keydown", (event) => this._key(event));
   }
 
+  _showEverything() {
+    byId("search").value = "";
+    this.rows.search = "";
+    this.select(null);
+  }
+
   _show(part) {
     byId("app").dataset.part = part;
     for (const button of document.querySelectorAll(".tabs [data-part]")) {
@@ -345,10 +352,9 @@ class App {
   }
 
   _key(event) {
-    if (event.key === "Escape" && !byId("dialog").open && event.target.id !== "filter") {
-      byId("search").value = "";
-      this.rows.search = "";
-      this.select(null);
+    const isElsewhere = isTyping(event) && event.target.id !== "search";
+    if (event.key === "Escape" && !byId("dialog").open && !isElsewhere) {
+      this._showEverything();
     }
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
     if (!this.settings.shortcuts || !plain || isTyping(event) || byId("dialog").open) return;

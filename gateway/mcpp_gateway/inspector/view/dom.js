@@ -36,7 +36,7 @@ export function setText(element, text) {
 }
 
 export const isTyping = (event) =>
-  event.target.matches?.("input, textarea, select, [contenteditable]") ?? false;
+  event.target.matches?.("input:not([type=checkbox]), textarea, select, [contenteditable]") ?? false;
 
 const hues = new Map();
 

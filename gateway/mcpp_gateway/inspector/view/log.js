@@ -17,9 +17,9 @@ export class LogView {
     this._rows = rows;
     this._settings = settings;
     this._actions = actions;
-    this._raw = new Set(); // seqs of rows whose raw JSON is shown
-    this._whole = new Set(); // of rows whose long text is
-    this._originals = new Set(); // of rows whose collapsed result is
+    this._raw = new Set(); // ids of envelopes whose raw JSON is shown
+    this._whole = new Set(); // whose long text is
+    this._originals = new Set(); // whose collapsed result is
     this.list = new VirtualList(scroller, this, { follows: true });
     scroller.addEventListener("keydown", (event) => this._key(event));
   }
@@ -77,7 +77,7 @@ export class LogView {
   // --- rows -------------------------------------------------------------------------------------
 
   _envelope(entry) {
-    const { envelope, seq } = entry;
+    const { envelope } = entry;
     const reading = describe(envelope);
     const badges = this._model.tracker.badges(envelope.id);
     const row = h(
@@ -98,13 +98,13 @@ export class LogView {
         this._timing(envelope),
         this._settings.hints && badges.map((badge) => h("span", { class: `badge badge-${badge}` }, badge)),
         entry.node && this._chip(entry.node),
-        this._rawButton(seq),
+        this._rawButton(entry),
       ),
       this._body(entry, reading),
     );
     const proposal = this._model.proposals.get(envelope.id);
     if (proposal) row.append(proposalActions(proposal, this._model, this._actions));
-    if (this._raw.has(seq)) {
+    if (this._raw.has(envelope.id)) {
       row.append(h("pre", { class: "raw", tabindex: 0, "aria-label": "Raw JSON" }, indent(entry.text)));
     }
     return row;
@@ -188,25 +188,26 @@ export class LogView {
     );
   }
 
-  _rawButton(seq) {
+  _rawButton(entry) {
     return h(
       "button",
       {
         class: "raw-button",
-        "aria-pressed": String(this._raw.has(seq)),
+        "aria-pressed": String(this._raw.has(entry.envelope.id)),
         "aria-label": "Raw JSON",
         title: "Raw JSON",
         "data-keep": "raw",
-        on: { click: () => this._toggle(this._raw, seq) },
+        on: { click: () => this._toggle(this._raw, entry) },
       },
       "{ }",
     );
   }
 
-  _body({ envelope, seq }, reading) {
-    const summary = this._model.tracker.summary(envelope.id);
-    if (summary === null) return this._content(seq, reading);
-    const open = this._originals.has(seq);
+  _body(entry, reading) {
+    const { id } = entry.envelope;
+    const summary = this._model.tracker.summary(id);
+    if (summary === null) return this._content(entry, reading);
+    const open = this._originals.has(id);
     return h(
       "div",
       { class: "accordion" },
@@ -216,7 +217,7 @@ export class LogView {
           class: "accordion-head",
           "aria-expanded": String(open),
           "data-keep": "accordion",
-          on: { click: () => this._toggle(this._originals, seq) },
+          on: { click: () => this._toggle(this._originals, entry) },
         },
         h("span", { class: "twist" }, open ? "▾" : "▸"),
         h("span", { dir: "auto" }, summary),
@@ -225,31 +226,32 @@ export class LogView {
         h(
           "div",
           { class: "original", role: "group", "aria-label": "The original result, read-only" },
-          this._content(seq, reading),
+          this._content(entry, reading),
         ),
     );
   }
 
-  _content(seq, { tone, text, json, note }) {
+  _content(entry, { tone, text, json, note }) {
     const isProse = text !== undefined;
     const whole = isProse ? text : json === undefined ? "" : show(json);
     if (!whole) return note ? h("p", { class: "quiet" }, note) : null;
     // Nobody approves what is out of sight.
-    const shown = tone === "proposal" || this._whole.has(seq) ? whole : shorten(whole);
+    const shown = tone === "proposal" || this._whole.has(entry.envelope.id) ? whole : shorten(whole);
     return [
       h(isProse ? "p" : "pre", { class: isProse ? "text" : "json", dir: "auto" }, shown),
       shown !== whole &&
         h(
           "button",
-          { class: "link more", "data-keep": "more", on: { click: () => this._toggle(this._whole, seq) } },
+          { class: "link more", "data-keep": "more", on: { click: () => this._toggle(this._whole, entry) } },
           `Show all ${whole.length.toLocaleString("en")} characters`,
         ),
       note && h("p", { class: "quiet" }, note),
     ].filter(Boolean).reduce((box, part) => (box.append(part), box), h("div", { class: "content" }));
   }
 
-  _toggle(set, seq) {
-    if (!set.delete(seq)) set.add(seq);
+  _toggle(set, { envelope, seq }) {
+    if (!envelope) return; // a mark
+    if (!set.delete(envelope.id)) set.add(envelope.id);
     this.list.invalidate(`${seq}`);
   }
 
@@ -268,7 +270,7 @@ export class LogView {
     else if (event.key === "End") list.show(this.count() - 1, { focus: true });
     else if (!fromRow || !row || event.target !== fromRow) return;
     else if (event.key === "Enter" || event.key === " ") this._open(this._rows.rows[start]);
-    else if (event.key === "r") this._toggle(this._raw, this._rows.rows[start].entry.seq);
+    else if (event.key === "r") this._toggle(this._raw, this._rows.rows[start].entry);
     else if (event.key === "ArrowLeft") this._foldAt(this._rows.rows[start], true);
     else if (event.key === "ArrowRight") this._foldAt(this._rows.rows[start], false);
     else return;
@@ -284,8 +286,8 @@ export class LogView {
 
   _open({ entry, fold }) {
     if (fold) this._actions.fold(fold, false);
-    else if (this._model.tracker.summary(entry.envelope?.id) !== null) this._toggle(this._originals, entry.seq);
-    else if (entry.envelope) this._toggle(this._raw, entry.seq);
+    else if (this._model.tracker.summary(entry.envelope?.id) !== null) this._toggle(this._originals, entry);
+    else this._toggle(this._raw, entry);
   }
 
   _foldAt({ entry, fold }, folded) {
