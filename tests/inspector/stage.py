@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -107,6 +108,13 @@ class Stage:
             assert self._process.stderr is not None
             self._process.stderr.close()
             self._process = None
+
+    def revoke(self, participant: str) -> None:
+        """Take a participant's token away, and have the gateway know."""
+        assert self._process is not None
+        now = self._path.read_text()
+        self._path.write_text(now.replace(self.token(participant), f"another-{'x' * 16}"))
+        self._process.send_signal(signal.SIGHUP)
 
     def token(self, participant: str) -> str:
         return _token(self.pod, participant)

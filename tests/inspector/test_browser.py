@@ -58,6 +58,55 @@ def test_the_link_of_up_signs_in_once_and_leaves_the_address(
         assert late.url == link.partition("#")[0]
 
 
+@pytest.mark.rule("G-60")
+def test_a_link_opened_where_the_page_already_is_signs_in_and_leaves_the_address(
+    new_page: NewPage, tmp_path: Path
+) -> None:
+    with up(tmp_path) as link:
+        page = new_page()
+        page.goto(link.partition("#")[0])
+        expect(page.locator("#token")).to_be_visible()
+        page.evaluate("link => { location.href = link; }", link)
+        expect(page.locator("#status")).to_have_attribute("data-state", "open")
+        assert page.url == link.partition("#")[0]
+
+
+def test_whoever_is_replaced_may_connect_again(new_page: NewPage, stage: Stage) -> None:
+    page = sign_in(new_page(), stage, "guest")
+    sign_in(new_page(), stage, "guest")
+    expect(page.locator("#status")).to_contain_text("closed: ")
+    stage.peer("analyst").chat("meanwhile")
+    page.click("text=Connect again")
+    expect(page.locator("#log")).to_contain_text("meanwhile")
+    expect(page.locator("text=Connect again")).to_be_hidden()
+
+
+@pytest.mark.rule("G-37")
+def test_a_revoked_token_takes_what_it_showed_with_it(new_page: NewPage, own_stage: Stage) -> None:
+    page = sign_in(new_page(), own_stage)
+    own_stage.peer("analyst").chat("for members only")
+    expect(page.locator("#log")).to_contain_text("for members only")
+    own_stage.revoke("ada")
+    expect(page.locator("#sign-in-problem")).to_have_text("This token was revoked.")
+    expect(page.locator("body")).not_to_contain_text("for members only")
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_page_whose_scripts_are_refused_says_so(new_page: NewPage, stage: Stage) -> None:
+    port = free_port()
+    with plugged(stage.port, port):
+        page = new_page()
+        page.goto(f"http://127.0.0.1:{port}")
+        expect(page.locator("#stuck")).to_contain_text("allowed_origins")
+        expect(page.locator("#stuck")).to_have_css("visibility", "visible")
+
+
+def test_a_link_with_a_filter_that_cannot_be_read_says_so(new_page: NewPage, stage: Stage) -> None:
+    page = sign_in(new_page(), stage, fragment="#filter=main+or+whatever")
+    expect(page.locator("#filter-problem")).to_contain_text("“whatever” is not known")
+    expect(page.locator("#filter")).to_have_value("main or whatever")
+
+
 # --- the log and the tree ------------------------------------------------------------------------
 
 
@@ -263,6 +312,26 @@ def test_a_person_speaks_in_the_main_context_and_in_another(page: Page, stage: S
     expect(page.locator("#log .tone-chat")).to_have_text(re.compile("are you sure?"))
 
 
+def test_a_message_goes_where_it_was_meant_to_whatever_happens_meanwhile(
+    new_page: NewPage, own_stage: Stage
+) -> None:
+    page = sign_in(new_page(), own_stage)
+    own_stage.peer("crm").think("hm", Context(id="k", type="task"))
+    page.select_option("#composer-context", "k")
+    page.select_option("#composer-to", "crm")
+    page.fill("#composer-text", "for crm, in k")
+    own_stage.stop()
+    own_stage.start()
+    expect(page.locator("#composer-context")).to_contain_text("task k, expired")
+    expect(page.locator("#composer-to")).to_contain_text("crm, who is away")
+    page.press("#composer-text", "Escape")
+    page.locator("#log").press("Escape")
+    analyst = own_stage.peer("analyst")
+    page.press("#composer-text", "Enter")
+    heard = analyst.receive_kind("chat")
+    assert (heard["to"], heard["context"]["id"]) == (["crm"], "k")
+
+
 @pytest.mark.rule("P-20")
 def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) -> None:
     analyst, files = stage.peer("analyst"), stage.peer("files")
@@ -299,26 +368,6 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     assert objection["to"] == ["analyst"]
     expect(rows.nth(2)).to_contain_text("ada objects: not before the backup")
     expect(page.locator("#proposals-count")).to_have_text("")
-
-
-def test_a_message_goes_where_it_was_meant_to_whatever_happens_meanwhile(
-    new_page: NewPage, own_stage: Stage
-) -> None:
-    page = sign_in(new_page(), own_stage)
-    own_stage.peer("crm").think("hm", Context(id="k", type="task"))
-    page.select_option("#composer-context", "k")
-    page.select_option("#composer-to", "crm")
-    page.fill("#composer-text", "for crm, in k")
-    own_stage.stop()
-    own_stage.start()
-    expect(page.locator("#composer-context")).to_contain_text("task k, expired")
-    expect(page.locator("#composer-to")).to_contain_text("crm, who is away")
-    page.press("#composer-text", "Escape")
-    page.locator("#log").press("Escape")
-    analyst = own_stage.peer("analyst")
-    page.press("#composer-text", "Enter")
-    heard = analyst.receive_kind("chat")
-    assert (heard["to"], heard["context"]["id"]) == (["crm"], "k")
 
 
 @pytest.mark.rule("P-20")

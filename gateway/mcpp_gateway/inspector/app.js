@@ -1,7 +1,7 @@
 // The inspector: signs in, holds the model and the line together, and draws what has changed.
 
 import { Line, checkToken, redeem } from "./net.js";
-import { ExpressionError, parse, print } from "./state/expression.js";
+import { print } from "./state/expression.js";
 import { everything, isSame } from "./state/filter.js";
 import { newId } from "./state/ids.js";
 import { readCode, readView, writeView } from "./state/link.js";
@@ -58,11 +58,8 @@ class App {
   }
 
   start() {
-    try {
-      this.model.filter = parse(this._view.filter);
-    } catch (error) {
-      if (!(error instanceof ExpressionError)) throw error;
-    }
+    byId("filter").value = this._view.filter;
+    this.model.filter = this.filters.read() ?? everything;
     this.rows.search = this._view.search.toLowerCase();
     byId("search").value = this._view.search;
     byId("descendants").checked = this.rows.descendants = this._view.descendants;
@@ -130,6 +127,7 @@ class App {
     const status = byId("status");
     status.dataset.state = name;
     setText(status, texts[name]);
+    byId("reconnect").hidden = name !== "ended";
   }
 
   // --- what a person does -----------------------------------------------------------------------
@@ -325,6 +323,7 @@ class App {
       this._writeView();
       showLink(location.href);
     });
+    byId("reconnect").addEventListener("click", () => this.line.open());
     byId("settings-button").addEventListener("click", () => this._settings());
     for (const button of document.querySelectorAll("[data-part]")) {
       if (button.tagName === "BUTTON") button.addEventListener("click", () => this._show(button.dataset.part));
@@ -441,6 +440,9 @@ function askForToken(view, problem) {
 }
 
 async function main() {
+  byId("stuck").remove();
+  // A link opened where the page already is: the browser changes the address and loads nothing.
+  window.addEventListener("hashchange", () => location.reload());
   document.documentElement.dataset.theme = loadSettings().theme ?? "auto";
   const code = readCode(location.hash);
   if (code) {

@@ -1,6 +1,7 @@
 // The line to the gateway: opens it, opens it again, and never loses what came over it.
 
 const SUBPROTOCOL = "mcpp.v0.1";
+const REVOKED = 4501;
 
 export class Line {
   /** `events` has received(text), state(name, facts) and signedOut(reason). */
@@ -78,6 +79,11 @@ export class Line {
     this._socket = null;
     this._isWelcomed = false;
     const { retry, delay } = this._model.session.closed(code);
+    if (code === REVOKED) {
+      // Whoever may see nothing any more is shown nothing any more.
+      this._events.signedOut("This token was revoked.");
+      return;
+    }
     if (!retry) {
       this._events.state("ended", { reason });
       return;

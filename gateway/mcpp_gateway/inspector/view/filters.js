@@ -34,7 +34,8 @@ export class FilterBar {
       button.setAttribute("aria-pressed", String(button.dataset.strategy === name));
       if (button.dataset.strategy === "context") button.disabled = !(selection instanceof Object);
     }
-    if (document.activeElement !== this._field) {
+    // What is wrong stays beside what is said about it.
+    if (document.activeElement !== this._field && this._problem.hidden) {
       this._field.value = isSame(this._model.filter, everything) ? "" : print(this._model.filter);
     }
   }
@@ -58,6 +59,14 @@ export class FilterBar {
       this._use(inContext(selection.id, descendants));
     });
     this._strategies.after(this._types);
+    this._types.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      this._closeTypes();
+    });
+    document.addEventListener("pointerdown", ({ target }) => {
+      if (!target.closest(".popover, [data-strategy=types]")) this._types.hidden = true;
+    });
   }
 
   _chooseTypes() {
@@ -98,12 +107,12 @@ export class FilterBar {
   // --- the field ----------------------------------------------------------------------------------
 
   _typed() {
-    this._read();
+    this.read();
     this._suggest();
   }
 
   /** Return the filter in the field, or null after saying what is wrong with it. */
-  _read() {
+  read() {
     try {
       const filter = parse(this._field.value);
       this._complain("");
@@ -177,7 +186,7 @@ export class FilterBar {
     } else if ((event.key === "Enter" || event.key === "Tab") && this._chosen >= 0 && options.length) {
       this._insert(options[this._chosen]);
     } else if (event.key === "Enter") {
-      const filter = this._read();
+      const filter = this.read();
       if (filter) {
         this._hide();
         this._apply(filter);
