@@ -14,7 +14,7 @@ from typing import Final
 from mcpp import local
 from mcpp.errors import McppError
 from mcpp_gateway import config as configuration
-from mcpp_gateway import demo, logs
+from mcpp_gateway import demo, links, logs
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.server import Gateway, serve
 
@@ -58,10 +58,10 @@ def up(argv: list[str]) -> int:
             agents = demo.agents(pod) if arguments.demo else nullcontext()
 
             def announce(gateway: Gateway) -> None:
-                address = pod.url.replace("ws", "http", 1).partition("/ws")[0]
-                code = gateway.invite(pod.name, person)
+                address = links.link(pod, gateway.invite(pod.name, person))
                 print(f"Pod {pod.name!r} is up, and you are {person!r} in it.")
-                print(f"  inspector  {address}/#{code}  (once, within two minutes)")
+                print(f"  inspector  {address}  (once, within two minutes)")
+                print(f"             another link: mcpp token {person} --link")
                 print(f"  agents     {pod.url}")
                 print("Stop with Ctrl-C.", flush=True)
 
@@ -79,15 +79,24 @@ def token(argv: list[str]) -> int:
         "participant if it is new. A running gateway takes notice at once.",
     )
     parser.add_argument("name", help="the participant's id")
-    parser.add_argument("--revoke", action="store_true", help="remove it and close its connections")
     parser.add_argument("--multiple", action="store_true", help="allow it several connections")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--revoke", action="store_true", help="remove it and close its connections"
+    )
+    instead.add_argument(
+        "--link",
+        action="store_true",
+        help="print a link instead, which signs a browser in as it: once, within two minutes",
+    )
     arguments = parser.parse_args(argv)
     try:
         pod = local.find()
         if pod is None:
             raise ConfigError("there is no pod here; start one with `mcpp up`")
         if not arguments.revoke:
-            print(pod.add(arguments.name, multiple=arguments.multiple))
+            token = pod.add(arguments.name, multiple=arguments.multiple)
+            print(links.ask(pod, token) if arguments.link else token)
         elif not pod.remove(arguments.name):
             raise ConfigError(f"there is no participant {arguments.name!r} here")
     except McppError as error:

@@ -158,6 +158,15 @@ class Door:
                     return SignIn(standing)
         return self._throttle.count_guess(address, now)
 
+    def recognise_owner(self, headers: Headers, address: str, now: float) -> Standing | Denial:
+        """Judge who asks for a link: a participant's own token, since a session would never end."""
+        denial = self.check_origin(headers)
+        if denial is not None:
+            return denial
+        token = _token(headers)
+        standing = None if token is None else self._tokens.get(digest(token))
+        return standing or self._throttle.count_guess(address, now)
+
     def admits_metrics(self, headers: Headers, address: str, now: float) -> Denial | None:
         """Judge a request for the metrics: from this machine, or with the token for them."""
         token = _token(headers)

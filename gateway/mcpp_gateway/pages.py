@@ -41,6 +41,9 @@ def respond(gateway: "Gateway", path: str, headers: Headers, address: str) -> Re
     """Answer a request that is neither for a WebSocket nor for a session."""
     if path == "/healthz":
         return plain(503, "draining") if gateway.draining else plain(200, "ok")
+    if path == "/invitation":
+        owner = gateway.door.recognise_owner(headers, address, gateway.hub.clock())
+        return owner if isinstance(owner, Denial) else _json({"code": gateway.invite(*owner)})
     denial = _judge(gateway, path, headers, address)
     if denial is not None:
         return denial
@@ -68,7 +71,7 @@ def session(found: SignIn) -> Response:
     answer = {"pod": pod, "participant": participant}
     if found.token is not None:
         answer["token"] = found.token
-    return _response(200, "application/json", json.dumps(answer).encode())
+    return _json(answer)
 
 
 def _judge(gateway: "Gateway", path: str, headers: Headers, address: str) -> Denial | None:
@@ -116,6 +119,10 @@ def _pages() -> Mapping[str, _Page]:
                 found[f"{path}/{item.name}"] = _Page(item)
     found["/"] = found.pop("/inspector/index.html")
     return found
+
+
+def _json(answer: Mapping[str, str]) -> Response:
+    return _response(200, "application/json", json.dumps(answer).encode())
 
 
 def _response(

@@ -90,6 +90,22 @@ def test_a_code_is_exchanged_for_a_token_that_joins_as_the_participant(door: Doo
     assert (admission.pod, admission.participant) == ADA
 
 
+@pytest.mark.rule("G-63")
+def test_a_participant_s_own_token_may_ask_for_a_link_and_a_session_s_may_not(door: Door) -> None:
+    def ask(bearer: str, **more: str) -> object:
+        asked = headers(authorization=f"Bearer {bearer}", **more)
+        return door.recognise_owner(asked, "127.0.0.1", 1.0)
+
+    door.invitations.add("code", ADA, 0.0)
+    found = door.sign_in(headers() | {CODE_HEADER: ["code"]}, "127.0.0.1", 1.0)
+    assert isinstance(found, SignIn)
+    assert found.token is not None
+    assert ask(token("ada")) == ADA
+    assert isinstance(ask(found.token), Denial)
+    assert isinstance(ask("wrong"), Denial)
+    assert isinstance(ask(token("ada"), origin="https://example.org"), Denial)
+
+
 @pytest.mark.rule("G-60")
 def test_guessed_codes_count_as_guessed_tokens(door: Door) -> None:
     verdicts = [

@@ -2,12 +2,13 @@
 
 import http.client
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.inspector.stage import BOUND, Stage, staged, up
+from tests.inspector.stage import BOUND, MCPP, Stage, staged, up
 
 FILES = Path(__file__).parents[2] / "gateway" / "mcpp_gateway" / "inspector"
 POLICY = (
@@ -83,6 +84,28 @@ def test_a_token_is_known_or_not(stage: Stage) -> None:
     assert (good.status, body) == (200, b'{"pod": "demo", "participant": "ada"}')
     assert good.headers["Cache-Control"] == "no-store"
     assert get(stage.port, "/session", Authorization="Bearer wrong")[0].status == 401
+
+
+@pytest.mark.rule("G-63")
+def test_whoever_comes_later_has_a_link_made(tmp_path: Path) -> None:
+    def mcpp(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [MCPP, "token", "later", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
+
+    with up(tmp_path) as first:
+        said = mcpp("--link")
+        link = said.stdout.strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#[\w-]{22}", link), said
+        assert link.partition("#")[0] == first.partition("#")[0]
+        port, code = int(link.split(":")[2].partition("/")[0]), link.partition("#")[2]
+        response, body = get(port, "/session", MCPP_Code=code)
+        assert response.status == 200
+        assert b'"participant": "later"' in body
+        assert get(port, "/session", MCPP_Code=code)[0].status == 401
+        assert get(port, "/invitation")[0].status == 401
+    late = mcpp("--link")
+    assert (late.returncode, late.stdout) == (2, "")
+    assert "no gateway runs here" in late.stderr
 
 
 @pytest.mark.rule("G-60")
