@@ -40,6 +40,7 @@ class Admission:
     filter: Filter = everything
     after: str | None = None
     last: int | None = None
+    until: float | None = None  # when the session ends, if it is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,10 @@ class Door:
         denial = self.check_origin(headers)
         if denial is not None:
             return denial
-        standing = self._known(_token(headers), now)
-        if standing is None:
+        known = self._known(_token(headers), now)
+        if known is None:
             return self._throttle.count_guess(address, now)
-        pod, participant = standing
+        (pod, participant), until = known
         try:
             options = dict(_single(parse_qsl(query, keep_blank_values=True, max_num_fields=16)))
             if options.get("pod", pod) != pod:
@@ -139,7 +140,7 @@ class Door:
             return Denial(400, f"filter: {error}")
         except ValueError as error:
             return Denial(400, str(error))
-        return Admission(pod, participant, filter, options.get("after"), last)
+        return Admission(pod, participant, filter, options.get("after"), last, until)
 
     def sign_in(self, headers: Headers, address: str, now: float) -> SignIn | Denial:
         """Judge a page's request to sign in: exchange its code, or look at its token."""
@@ -153,9 +154,9 @@ class Door:
                 if standing and secret and self._sessions:
                     return SignIn(standing, self._sessions.issue(standing, secret, now))
             case []:
-                standing = self._known(_token(headers), now)
-                if standing is not None:
-                    return SignIn(standing)
+                known = self._known(_token(headers), now)
+                if known is not None:
+                    return SignIn(known[0])
         return self._throttle.count_guess(address, now)
 
     def recognise_owner(self, headers: Headers, address: str, now: float) -> Standing | Denial:
@@ -179,14 +180,16 @@ class Door:
             return self.check_origin(headers)
         return Denial(401, "metrics are for this machine, or for whoever has metrics_token")
 
-    def _known(self, token: str | None, now: float) -> Standing | None:
+    def _known(self, token: str | None, now: float) -> tuple[Standing, float | None] | None:
         if token is None:
             return None
         # The look-up is by digest: its timing tells nothing about a token.
         standing = self._tokens.get(digest(token))
-        if standing is None and self._sessions is not None:
-            standing = self._sessions.recognise(token, self._secrets, now)
-        return standing
+        if standing is not None:
+            return standing, None
+        if self._sessions is None:
+            return None
+        return self._sessions.recognise(token, self._secrets, now)
 
     def _is_own_host(self, host: str) -> bool:
         name = _host_name(host)

@@ -15,6 +15,7 @@ SLOW_READER: Final = 4001
 FELL_BEHIND: Final = 4002
 REPLACED: Final = 4500
 REVOKED: Final = 4501
+SESSION_OVER: Final = 4502
 
 
 class Broadcast(msgspec.Struct, frozen=True, gc=False):

@@ -62,24 +62,25 @@ class Sessions:
 
     def issue(self, standing: Standing, secret: bytes, now: float) -> str:
         """Return a token that admits a participant for some hours."""
-        body = msgspec.json.encode((*standing, int(now + SESSION_SECONDS)))
+        body = msgspec.json.encode((*standing, now + SESSION_SECONDS))
         return f"{_PREFIX}{_text(body)}.{_text(self._sign(body, secret))}"
 
     def recognise(
         self, token: str, secrets: Mapping[Standing, bytes], now: float
-    ) -> Standing | None:
-        """Return whom a token admits; None if it is not a session's, or no longer good."""
+    ) -> tuple[Standing, float] | None:
+        """Return whom a token admits until when; None if it is no session's or no longer good."""
         if not token.startswith(_PREFIX):
             return None
         try:
             body, signature = map(_bytes, token.removeprefix(_PREFIX).split("."))
-            pod, participant, end = msgspec.json.decode(body, type=tuple[str, str, int])
+            pod, participant, end = msgspec.json.decode(body, type=tuple[str, str, float])
         except (ValueError, msgspec.DecodeError):
             return None
-        secret = secrets.get((pod, participant))
+        standing = (pod, participant)
+        secret = secrets.get(standing)
         if secret is None or end <= now:
             return None
-        return (pod, participant) if compare_digest(self._sign(body, secret), signature) else None
+        return (standing, end) if compare_digest(self._sign(body, secret), signature) else None
 
     def _sign(self, body: bytes, secret: bytes) -> bytes:
         return sign(self._key, secret + body, "sha256")

@@ -23,7 +23,7 @@ import uuid6
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.connection import Connection
 from mcpp_gateway.door import Admission, Denial, Door, Headers, SignIn
-from mcpp_gateway.effects import DRAINING
+from mcpp_gateway.effects import DRAINING, SESSION_OVER
 from mcpp_gateway.hub import Hub, Peer
 from mcpp_gateway.invitations import CODE_BYTES, Sessions
 from mcpp_gateway.pod import Pod
@@ -68,6 +68,7 @@ class Gateway:
         self._held: set[Connection] = set()
         self._turns: dict[Connection, None] = {}  # those that wait for theirs, in order
         self._turns_soon = False
+        self._ends: dict[Connection, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
 
     async def listen(self) -> None:
@@ -123,6 +124,13 @@ class Gateway:
     def join(self, connection: Connection, admission: Admission) -> Peer:
         """Bring an admitted connection into its pod."""
         logger.info("joined", extra={"pod": admission.pod, "participant": admission.participant})
+        if admission.until is not None:
+            self._ends[connection] = self.loop.call_later(
+                admission.until - self.hub.clock(),
+                connection.close,
+                SESSION_OVER,
+                "the session is over",
+            )
         return self.hub.join(
             self.pods[admission.pod],
             admission.participant,
@@ -180,6 +188,8 @@ class Gateway:
         self.connections.discard(connection)
         self._held.discard(connection)
         self._turns.pop(connection, None)
+        if connection in self._ends:
+            self._ends.pop(connection).cancel()
         if self.draining and not self._joined():
             self._drained.set()
 

@@ -7,6 +7,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from mcpp_gateway.config import digest
+from mcpp_gateway.effects import SESSION_OVER
+from mcpp_gateway.invitations import SESSION_SECONDS
 from mcpp_gateway.server import Gateway
 from tests.gateway.sockets import (
     BOUND,
@@ -216,3 +219,18 @@ async def test_tokens_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     assert "refused at the door" in logged
     assert "secret-guess" not in logged
     assert token("alice") not in logged
+
+
+@pytest.mark.rule("G-61")
+async def test_a_connection_ends_with_the_session_that_opened_it() -> None:
+    async with running(config_text({"ada": ""})) as gateway:
+        now = gateway.hub.clock()
+        gateway.hub.clock = lambda: now
+        begun = now + 0.01 - SESSION_SECONDS
+        session = gateway._sessions.issue(("demo", "ada"), digest(token("ada")), begun)
+        admitted = {"Authorization": f"Bearer {session}"}
+        url = f"ws://localhost:{gateway.port}/ws"
+        async with asyncio.timeout(BOUND), connect(url, additional_headers=admitted) as client:
+            await client.wait_closed()
+        assert client.close_code == SESSION_OVER
+        assert gateway._ends == {}

@@ -40,7 +40,7 @@ def test_only_so_many_codes_are_open_at_once() -> None:
 @pytest.mark.rule("G-61")
 def test_a_session_survives_a_restart_with_the_same_key_and_no_other() -> None:
     session = Sessions(b"key").issue(ADA, SECRETS[ADA], 0.0)
-    assert Sessions(b"key").recognise(session, SECRETS, 1.0) == ADA
+    assert Sessions(b"key").recognise(session, SECRETS, 1.0) == (ADA, SESSION_SECONDS)
     assert Sessions(b"another").recognise(session, SECRETS, 1.0) is None
 
 

@@ -1,7 +1,7 @@
 // The line to the gateway: opens it, opens it again, and never loses what came over it.
 
 const SUBPROTOCOL = "mcpp.v0.1";
-const REVOKED = 4501;
+const NO_LONGER_ADMITTED = { 4501: "This token was revoked.", 4502: "This session is over: sign in again." };
 
 export class Line {
   /** `events` has received(text), state(name, facts) and signedOut(reason). */
@@ -79,9 +79,9 @@ export class Line {
     this._socket = null;
     this._isWelcomed = false;
     const { retry, delay } = this._model.session.closed(code);
-    if (code === REVOKED) {
+    if (code in NO_LONGER_ADMITTED) {
       // Whoever may see nothing any more is shown nothing any more.
-      this._events.signedOut("This token was revoked.");
+      this._events.signedOut(NO_LONGER_ADMITTED[code]);
       return;
     }
     if (!retry) {
