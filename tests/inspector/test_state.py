@@ -268,6 +268,16 @@ def test_a_restart_and_a_gap_are_marked(node: Node) -> None:
     assert node.ask("model", frames=frames)["rows"] == ["1", "gap", "5", "restart", "a"]
 
 
+def test_what_is_older_than_what_is_loaded_is_said_to_be(node: Node) -> None:
+    history = [frame(str(number)) for number in range(10_000)]
+    rows = node.ask("model", frames=[welcome(replayed=10_000), *history], updates=False)["rows"]
+    assert rows[:2] == ["older", "0"]
+    limits = {"maxEntries": 100}
+    rows = node.ask("model", frames=[welcome(), *history[:101]], limits=limits)["rows"]
+    assert rows[:2] == ["older", "11"]
+    assert len(rows) == 91
+
+
 def test_nobody_resumes_from_what_was_said_to_them_alone(node: Node) -> None:
     error = frame("e", "system/error", "system:gateway", payload={"error": "rate_limited"})
     found = node.ask("model", frames=[welcome(position="0"), frame("1"), error])

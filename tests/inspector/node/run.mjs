@@ -70,8 +70,8 @@ const questions = {
     return tops.every((top, i) => heights.top(i) === top && heights.find(top) === i);
   },
   // Frames one after another; then what the log shows, and where the next connection resumes.
-  model({ frames, folds = [], search = "", updates = true }) {
-    const model = new Model({ newId: () => "new" });
+  model({ frames, folds = [], search = "", updates = true, limits }) {
+    const model = new Model({ newId: () => "new", limits });
     const rows = new Rows(model);
     for (const frame of frames) {
       if (frame.use) model.useFilter(frame.use);

@@ -2,15 +2,21 @@
 //
 // Entries are numbered for good (`seq`). The oldest go once there are too many, in large steps.
 
+const OLDER = "Older envelopes are not loaded.";
+
 export class Log {
   constructor({ maxEntries = 100_000, maxChars = 256 * 1024 * 1024 } = {}) {
     this.entries = [];
     this.first = 0; // the seq of entries[0]
-    this.dropped = 0;
     this._maxEntries = maxEntries;
     this._maxChars = maxChars;
     this._chars = 0;
     this._byId = new Map();
+  }
+
+  /** How many envelopes there are. */
+  get size() {
+    return this._byId.size;
   }
 
   get end() {
@@ -42,12 +48,19 @@ export class Log {
     return entry;
   }
 
+  /** Say that there was more before what comes next. */
+  markOlder() {
+    this.mark("older", OLDER);
+  }
+
   /** Let the oldest tenth go if there is too much; tell whether any went. */
   trim() {
     if (this.entries.length <= this._maxEntries && this._chars <= this._maxChars) return false;
-    const gone = this.entries.splice(0, Math.max(1, Math.ceil(this.entries.length / 10)));
-    this.first += gone.length;
-    this.dropped += gone.length;
+    const count = Math.max(2, Math.ceil(this.entries.length / 10));
+    // The last of them leaves its place to the mark.
+    const seq = this.first + count - 1;
+    const gone = this.entries.splice(0, count, { seq, mark: "older", message: OLDER });
+    this.first = seq;
     for (const entry of gone) {
       if (!entry.envelope) continue;
       this._byId.delete(entry.envelope.id);

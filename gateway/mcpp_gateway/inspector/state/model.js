@@ -5,7 +5,7 @@ import { GATEWAY, isObject, readEnvelope } from "./kinds.js";
 import { Log } from "./log.js";
 import { Proposals } from "./proposals.js";
 import { Rates } from "./rates.js";
-import { Session, isWelcome } from "./session.js";
+import { HISTORY, Session, isWelcome } from "./session.js";
 import { Tracker } from "./transient.js";
 import { ContextTree } from "./tree.js";
 
@@ -140,7 +140,10 @@ export class Model {
       if (!this.session.isReplaying) this._finishReload();
       return;
     }
-    if (isFirst) this._setGeneration(this.filter);
+    if (isFirst) {
+      this._setGeneration(this.filter);
+      if (payload.replayed >= HISTORY) this.log.markOlder();
+    }
     if (restarted) {
       this._markRestart();
     } else if (gap) {
@@ -229,6 +232,7 @@ export class Model {
     const older = known ? old.entries.slice(0, known.seq - old.first) : [];
     const kept = restarted ? old.entries : older;
     this._clear();
+    if (!kept.length && arrived.length >= HISTORY) this.log.markOlder();
     for (const entry of kept) {
       const again = entry.mark
         ? this.log.mark(entry.mark, entry.message)
