@@ -263,7 +263,11 @@ def test_the_algebra_is_completed_and_mistakes_are_explained(page: Page, stage: 
     expect(page.locator("#log .tone-chat")).to_have_count(1)
     page.fill("#filter", "main and whatever")
     expect(page.locator("#filter-problem")).to_contain_text("“whatever” is not known")
-    expect(page.locator("#filter-problem")).to_contain_text("at character 10")
+    expect(page.locator("#filter-problem")).to_contain_text("At character 10: ")
+    page.fill("#filter", "main and kin")
+    expect(page.locator("#filter-problem")).to_be_hidden()
+    page.press("#filter", "Enter")
+    expect(page.locator("#filter-problem")).to_contain_text("“kin” is not known")
 
 
 # --- transient results ---------------------------------------------------------------------------

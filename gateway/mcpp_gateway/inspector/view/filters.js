@@ -107,8 +107,10 @@ export class FilterBar {
   // --- the field ----------------------------------------------------------------------------------
 
   _typed() {
-    this.read();
     this._suggest();
+    // What can still become something is not wrong yet.
+    if (this._completion.options.length) this._complain("");
+    else this.read();
   }
 
   /** Return the filter in the field, or null after saying what is wrong with it. */
@@ -119,8 +121,8 @@ export class FilterBar {
       return filter;
     } catch (error) {
       if (!(error instanceof ExpressionError)) throw error;
-      const at = error.position > 0 ? `, at character ${error.position + 1}` : "";
-      this._complain(`${error.message}${at}.`);
+      const at = error.position > 0 ? `At character ${error.position + 1}: ` : "";
+      this._complain(`${at}${error.message}.`);
       return null;
     }
   }
