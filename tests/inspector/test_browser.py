@@ -545,11 +545,28 @@ def test_everything_can_be_done_from_the_keyboard(page: Page, stage: Stage) -> N
     expect(page.locator("dialog")).to_be_hidden()
 
 
+def test_an_empty_log_says_why(page: Page, stage: Stage) -> None:
+    empty = page.locator("#log .empty")
+    expect(empty).to_have_text("Nothing was said here yet.")
+    stage.peer("analyst").chat("good morning")
+    expect(empty).to_be_hidden()
+    page.fill("#search", "evening")
+    expect(empty).to_have_text("Nothing that is loaded contains “evening”.")
+    page.fill("#search", "")
+    expect(empty).to_be_hidden()
+
+
 def test_log_and_tree_have_their_roles(page: Page, stage: Stage) -> None:
     play(stage)
+    expect(page.get_by_role("main")).to_have_count(1)
     expect(page.get_by_role("log")).to_have_count(1)
     expect(page.get_by_role("tree")).to_have_count(1)
     expect(page.get_by_role("treeitem", name=re.compile("reasoning"))).to_have_count(1)
+    # Among their siblings: everything, the main context and the two outermost ones are four.
+    for name, place in (("workflow", ("4", "4")), ("reasoning", ("1", "1"))):
+        item = page.get_by_role("treeitem", name=re.compile(name))
+        expect(item).to_have_attribute("aria-posinset", place[0])
+        expect(item).to_have_attribute("aria-setsize", place[1])
     last = page.get_by_role("log").get_by_role("article").last
     assert last.get_attribute("aria-posinset") == last.get_attribute("aria-setsize")
 

@@ -10,7 +10,7 @@ import { amendment, approval, rejection, withdrawal } from "./state/proposals.js
 import { Rows } from "./state/rows.js";
 import { Composer } from "./view/composer.js";
 import { askArguments, askReason, showLink, showSettings } from "./view/dialogs.js";
-import { byId, h, isTyping, setText } from "./view/dom.js";
+import { byId, h, isTyping, many, setText } from "./view/dom.js";
 import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
 import { PeopleView } from "./view/people.js";
@@ -64,6 +64,7 @@ class App {
     byId("search").value = this._view.search;
     byId("descendants").checked = this.rows.descendants = this._view.descendants;
     this.line.open();
+    this._everySecond();
     setInterval(() => this._everySecond(), 1_000);
     setInterval(() => this._announce(), ANNOUNCE_MS);
   }
@@ -281,7 +282,7 @@ class App {
     const { list } = this.log;
     if (list.isAtEnd) this._seenTo = this.model.log.end;
     const button = byId("follow");
-    const behind = this.model.log.end - (this._seenTo ?? 0);
+    const behind = Math.max(0, this.model.log.end - (this._seenTo ?? 0));
     button.hidden = list.isAtEnd || byId("log").hidden;
     if (!button.hidden) setText(byId("follow-text"), behind ? `${behind.toLocaleString("en")} new` : "Latest");
   }
@@ -289,7 +290,7 @@ class App {
   _everySecond() {
     const { messagesPerSecond, contextsPerMinute } = this.model.rates.read(Date.now());
     const digits = messagesPerSecond < 10 ? 1 : 0;
-    setText(byId("rates-text"), `${messagesPerSecond.toFixed(digits)} msg/s · ${contextsPerMinute} contexts/min`);
+    setText(byId("rates-text"), `${messagesPerSecond.toFixed(digits)} msg/s · ${many(contextsPerMinute, "context")}/min`);
     drawSpark(byId("spark"), this.model.rates.history());
   }
 
@@ -297,7 +298,7 @@ class App {
     if (!this._unseen) return;
     const { envelope } = this._latest;
     const said = envelope?.kind === "chat" ? ` ${envelope.from}: ${String(envelope.payload?.text).slice(0, 120)}` : "";
-    setText(byId("announcer"), `${this._unseen} new envelopes.${said}`);
+    setText(byId("announcer"), `${many(this._unseen, "new envelope")}.${said}`);
     this._unseen = 0;
   }
 

@@ -46,13 +46,15 @@ export function hueOf(name) {
   return hues.get(name);
 }
 
+export const many = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+
 export function duration(milliseconds) {
   if (!Number.isFinite(milliseconds) || milliseconds < 0) return "–";
-  if (milliseconds < 1_000) return `${Math.round(milliseconds)} ms`;
-  if (milliseconds < 60_000) return `${(milliseconds / 1_000).toFixed(1)} s`;
-  const minutes = Math.floor(milliseconds / 60_000);
-  if (minutes < 60) return `${minutes} min ${Math.round((milliseconds % 60_000) / 1_000)} s`;
-  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  if (milliseconds < 999.5) return `${Math.round(milliseconds)} ms`;
+  if (milliseconds < 59_950) return `${(milliseconds / 1_000).toFixed(1)} s`;
+  const seconds = Math.round(milliseconds / 1_000);
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min ${seconds % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 export function clockTime(ts) {

@@ -10,7 +10,10 @@ const OVERSCAN_PX = 400;
 const AT_END_PX = 32;
 
 export class VirtualList {
-  /** `source` has count(), key(i), find(key), render(i) and guess(i). */
+  /**
+   * `source` has count(), key(i), find(key), render(i) and guess(i); and place(i), if rows stand
+   * among siblings and not in one list.
+   */
   constructor(scroller, source, { follows = false } = {}) {
     this.scroller = scroller;
     this.follows = follows;
@@ -132,8 +135,9 @@ export class VirtualList {
       }
       element.dataset.index = i;
       element.dataset.key = key;
-      element.setAttribute("aria-posinset", i + 1);
-      element.setAttribute("aria-setsize", count);
+      const [position, size] = this._source.place?.(i) ?? [i + 1, count];
+      element.setAttribute("aria-posinset", position);
+      element.setAttribute("aria-setsize", size);
       fresh.push([i, key, element]);
       const after = previous ? previous.nextSibling : this._spacer.firstChild;
       if (after !== element) this._spacer.insertBefore(element, after);

@@ -1,9 +1,10 @@
 // The log in the middle of the page: rows by kind, folded contexts, collapsed results, raw JSON.
 
 import { conclusionText, describe } from "../state/describe.js";
+import { everything, isSame } from "../state/filter.js";
 import { indent, reveal, show } from "../state/json.js";
 import { cut } from "../state/summaries.js";
-import { clockTime, duration, h, hueOf, isTyping } from "./dom.js";
+import { clockTime, duration, h, hueOf, isTyping, many, setText } from "./dom.js";
 import { VirtualList } from "./list.js";
 import { proposalActions } from "./proposals.js";
 
@@ -20,6 +21,8 @@ export class LogView {
     this._raw = new Set(); // ids of envelopes whose raw JSON is shown
     this._whole = new Set(); // whose long text is
     this._originals = new Set(); // whose collapsed result is
+    this._empty = h("p", { class: "quiet empty" });
+    scroller.append(this._empty);
     this.list = new VirtualList(scroller, this, { follows: true });
     scroller.addEventListener("keydown", (event) => this._key(event));
   }
@@ -34,6 +37,16 @@ export class LogView {
       this.list.invalidate(`${seq}f`);
     }
     this._model.changed.clear();
+    this._empty.hidden = this._rows.rows.length > 0;
+    if (!this._empty.hidden) setText(this._empty, this._whyEmpty());
+  }
+
+  _whyEmpty() {
+    const { session, filter, log } = this._model;
+    if (session.pod === null || session.isReplaying) return "Reading the log…";
+    if (this._rows.search) return `Nothing that is loaded contains “${this._rows.search}”.`;
+    if (this._rows.selection && log.size) return "Nothing here yet.";
+    return isSame(filter, everything) ? "Nothing was said here yet." : "Nothing has passed the filter yet.";
   }
 
   // --- what the list asks -----------------------------------------------------------------------
@@ -97,8 +110,7 @@ export class LogView {
         this._addressees(envelope),
         this._timing(envelope),
         this._settings.hints && badges.map((badge) => h("span", { class: `badge badge-${badge}` }, badge)),
-        entry.node && this._chip(entry.node),
-        this._rawButton(entry),
+        h("span", { class: "row-end" }, entry.node && this._chip(entry.node), this._rawButton(entry)),
       ),
       this._body(entry, reading),
     );
@@ -112,7 +124,6 @@ export class LogView {
 
   _fold(entry, node) {
     const { conclusion } = node;
-    const many = `${node.total} message${node.total === 1 ? "" : "s"}`;
     const outcome = conclusion ? cut(conclusionText(conclusion.payload), 400) : `${node.state}…`;
     return h(
       "article",
@@ -124,8 +135,8 @@ export class LogView {
         this._foldButton(node, true),
         h("span", { class: "fold-type" }, node.type ?? "context"),
         h("span", { class: "outcome", dir: "auto" }, outcome),
-        h("span", { class: "quiet" }, `${many} · ${duration(node.end - node.start)}`),
-        this._chip(node, shortId(node.id)),
+        h("span", { class: "quiet" }, `${many(node.total, "message")} · ${duration(node.end - node.start)}`),
+        h("span", { class: "row-end" }, this._chip(node, shortId(node.id))),
       ),
     );
   }
@@ -147,9 +158,7 @@ export class LogView {
   }
 
   _chip(node, text = `${node.type ?? "context"} ${shortId(node.id)}`) {
-    return h(
-      "span",
-      { class: "chip-group" },
+    return [
       h(
         "button",
         {
@@ -161,7 +170,7 @@ export class LogView {
         h("span", { dir: "auto" }, text),
       ),
       !this._rows.isFolded(node) && node !== this._rows.selection && this._foldButton(node, false),
-    );
+    ];
   }
 
   _addressees({ to }) {

@@ -2,7 +2,7 @@
 
 import { conclusionText } from "../state/describe.js";
 import { cut } from "../state/summaries.js";
-import { h } from "./dom.js";
+import { h, many } from "./dom.js";
 import { VirtualList } from "./list.js";
 import { shortId } from "./log.js";
 
@@ -23,17 +23,20 @@ export class TreeView {
   }
 
   update() {
-    this._items = [{ item: null, depth: 0 }, { item: "main", depth: 0 }];
-    const visit = (node, depth) => {
-      if (this.onlyOpen && !hasOpen(node)) return;
-      this._items.push({ item: node, depth });
-      if (!this._closed.has(node)) for (const child of node.children) visit(child, depth + 1);
-    };
+    this._items = [];
     // The newest on top: that is where something happens.
-    const { roots } = this._model.tree;
-    for (let i = roots.length - 1; i >= 0; i -= 1) visit(roots[i], 0);
+    const roots = [...this._model.tree.roots].reverse();
+    this._add([null, "main", ...roots], 0);
     this._index = new Map(this._items.map(({ item }, i) => [keyOf(item), i]));
     this.list.reset(0);
+  }
+
+  _add(siblings, depth) {
+    const shown = siblings.filter((item) => !this.onlyOpen || !(item instanceof Object) || hasOpen(item));
+    shown.forEach((item, i) => {
+      this._items.push({ item, depth, place: [i + 1, shown.length] });
+      if (item?.children?.length && !this._closed.has(item)) this._add(item.children, depth + 1);
+    });
   }
 
   count() {
@@ -50,6 +53,10 @@ export class TreeView {
 
   guess() {
     return ROW_PX;
+  }
+
+  place(index) {
+    return this._items[index].place;
   }
 
   render(index) {
@@ -75,12 +82,12 @@ export class TreeView {
 
   _general(item) {
     const { tree, log } = this._model;
-    const [name, count] = item === "main" ? ["Main context", tree.mainCount] : ["Everything", log.entries.length];
+    const [name, count] = item === "main" ? ["Main context", tree.mainCount] : ["Everything", log.size];
     return h(
       "span",
       { class: "tree-text" },
       h("span", { class: "tree-first" }, h("span", { class: "tree-type" }, name), h("span", { class: "count" }, count.toLocaleString("en"))),
-      h("span", { class: "tree-second" }, item === "main" ? "outside of all contexts" : `${tree.size} contexts`),
+      h("span", { class: "tree-second" }, item === "main" ? "outside of all contexts" : many(tree.size, "context")),
     );
   }
 
