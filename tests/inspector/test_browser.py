@@ -453,6 +453,20 @@ def test_search_timeline_export_and_link(new_page: NewPage, stage: Stage, tmp_pa
     expect(fresh.locator("#log .row")).to_have_count(3)
 
 
+def test_a_link_names_the_main_context_and_one_called_main_and_one_that_is_not_there(
+    new_page: NewPage, stage: Stage
+) -> None:
+    page = sign_in(new_page(), stage, fragment="#context=main")
+    expect(page.locator("#selection")).to_contain_text("Not in what is loaded: the context main")
+    stage.peer("analyst").think("inside", Context(id="main", type="task"))
+    expect(page.locator("#selection")).to_contain_text("Showing only task main")
+    page.click("#tree .tree-item >> nth=1")
+    expect(page.locator("#selection")).to_contain_text("Showing only the main context")
+    assert page.url.endswith("/#main=1")
+    page.reload()
+    expect(page.locator("#selection")).to_contain_text("Showing only the main context")
+
+
 # --- lines that break ----------------------------------------------------------------------------
 
 

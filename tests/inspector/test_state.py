@@ -414,7 +414,10 @@ def test_characters_that_reorder_text_are_written_out(node: Node) -> None:
 
 
 def test_a_link_carries_the_view_and_a_code_is_no_view(node: Node) -> None:
-    view = {"filter": "main or kind:a&b", "context": "k1", "descendants": False, "search": "ä #"}
+    view = {"filter": "main or kind:a&b", "main": False, "context": "k1", "search": "ä #"}
+    view["descendants"] = False
+    assert node.ask("view", view=view) == view
+    view = {"filter": "", "main": True, "context": None, "descendants": True, "search": ""}
     assert node.ask("view", view=view) == view
     assert node.ask("code", fragment="#" + "a" * 22) == "a" * 22
     assert node.ask("code", fragment="#filter=main&context=kkkk") is None

@@ -175,6 +175,8 @@ class App {
   }
 
   select(item) {
+    this._view.main = false;
+    this._view.context = null;
     this.rows.selection = item;
     this.timeline.selection = item === "main" ? null : item;
     this.tree.selected = item;
@@ -230,12 +232,10 @@ class App {
 
   /** Select what the link names, as soon as it is there. */
   _resolveView() {
-    const { context } = this._view;
-    if (!context) return;
-    const item = context === "main" ? "main" : this.model.tree.get(context);
-    if (!item) return;
-    this._view.context = null;
-    this.select(item);
+    const { main, context } = this._view;
+    const item = main ? "main" : context && this.model.tree.get(context);
+    if (item) this.select(item);
+    else if (context && byId("selection").hidden) this._showSelection();
   }
 
   // The history was read anew: nodes of before are none of this tree.
@@ -244,6 +244,7 @@ class App {
     const { selection } = this.rows;
     if (!(selection instanceof Object)) return;
     const again = this.model.tree.get(selection.id) ?? null;
+    if (!again) this._view.context = selection.id;
     this.rows.selection = this.tree.selected = this.timeline.selection = again;
     this._showSelection();
   }
@@ -256,12 +257,13 @@ class App {
 
   _showSelection() {
     const { selection } = this.rows;
+    const { context } = this._view;
     const box = byId("selection");
-    box.hidden = selection === null;
-    if (selection !== null) {
-      const name = selection === "main" ? "the main context" : `${selection.type ?? "context"} ${shortId(selection.id)}`;
+    box.hidden = selection === null && !context;
+    if (!box.hidden) {
+      const name = selection === "main" ? "the main context" : selection && `${selection.type ?? "context"} ${shortId(selection.id)}`;
       box.replaceChildren(
-        "Showing only ", h("strong", { dir: "auto" }, name), " ",
+        name ? "Showing only " : "Not in what is loaded: the context ", h("strong", { dir: "auto" }, name ?? context), " ",
         h("button", { class: "link", on: { click: () => this.select(null) } }, "Show everything"));
     }
     this._writeView();
@@ -271,7 +273,8 @@ class App {
     const { selection, descendants } = this.rows;
     const fragment = writeView({
       filter: isSame(filter, everything) ? "" : print(filter),
-      context: selection instanceof Object ? selection.id : selection,
+      main: selection === "main",
+      context: selection instanceof Object ? selection.id : this._view.context,
       descendants,
       search: byId("search").value.trim(),
     });

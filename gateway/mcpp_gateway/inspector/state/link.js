@@ -8,11 +8,12 @@ export function readCode(fragment) {
   return CODE.test(text) ? text : null;
 }
 
-export function writeView({ filter, context, descendants, search }) {
+export function writeView({ filter, main, context, descendants, search }) {
   const query = new URLSearchParams();
   if (filter) query.set("filter", filter);
+  if (main) query.set("main", "1"); // a context may be called that, too
   if (context) query.set("context", context);
-  if (context && context !== "main" && !descendants) query.set("only", "1");
+  if (context && !descendants) query.set("only", "1");
   if (search) query.set("search", search);
   const text = query.toString();
   return text && `#${text}`;
@@ -22,6 +23,7 @@ export function readView(fragment) {
   const query = new URLSearchParams(fragment.replace(/^#/, ""));
   return {
     filter: query.get("filter") ?? "",
+    main: query.get("main") === "1",
     context: query.get("context"),
     descendants: query.get("only") !== "1",
     search: query.get("search") ?? "",
