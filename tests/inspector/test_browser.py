@@ -97,8 +97,11 @@ def test_a_page_whose_scripts_are_refused_says_so(new_page: NewPage, stage: Stag
     with plugged(stage.port, port):
         page = new_page()
         page.goto(f"http://127.0.0.1:{port}")
-        expect(page.locator("#stuck")).to_contain_text("allowed_origins")
-        expect(page.locator("#stuck")).to_have_css("visibility", "visible")
+        stuck = page.locator("#stuck")
+        expect(stuck).to_contain_text("allowed_origins")
+        expect(stuck).to_be_hidden()  # it waits, so that it does not flash while the page loads
+        stuck.evaluate("one => one.getAnimations().forEach(wait => wait.finish())")
+        expect(stuck).to_be_visible()
 
 
 def test_a_link_with_a_filter_that_cannot_be_read_says_so(new_page: NewPage, stage: Stage) -> None:

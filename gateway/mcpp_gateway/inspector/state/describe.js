@@ -4,8 +4,6 @@ import { isCoherent, isObject, parseKind } from "./kinds.js";
 import { blocksOf, visibleText } from "./summaries.js";
 import { readResult } from "./transient.js";
 
-const MAX_CHARS = 4_000; // more is a click away
-
 /** Return {tone, label, text?, json?, note?}: `text` is prose, `json` a value to print. */
 export function describe(envelope) {
   const { family, method, name } = parseKind(envelope.kind);
@@ -49,9 +47,6 @@ export function conclusionText(payload) {
   if (!isObject(payload)) return text(payload);
   return text(payload.decision ?? payload.text ?? payload);
 }
-
-export const clip = (value, limit = MAX_CHARS) =>
-  value.length > limit ? `${value.slice(0, limit)}…` : value;
 
 const isText = (value) => typeof value === "string";
 

@@ -54,12 +54,6 @@ export class Rows {
     return this.layOut(this._beginning(node));
   }
 
-  foldAll(folded) {
-    this._folds.clear();
-    for (const node of this.model.tree) this._folds.set(node, folded);
-    return this.layOut(0);
-  }
-
   /** Tell whether filter, selection and search let an entry through. */
   isWanted(entry) {
     if (entry.mark) return !this.search;
