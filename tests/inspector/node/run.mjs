@@ -90,6 +90,13 @@ const questions = {
       open: model.proposals.open.map(({ envelope }) => envelope.id),
     };
   },
+  // Something said, and only then these frames: what is still to be sent.
+  unconfirmed({ draft, frames }) {
+    const model = new Model({ newId: () => "new" });
+    model.compose(draft, 1_000);
+    for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
+    return model.unconfirmed().map((text) => JSON.parse(text));
+  },
   unescaped: ({ text }) => json.unescaped(text),
   indent: ({ text }) => json.indent(text),
   code: ({ fragment }) => link.readCode(fragment),

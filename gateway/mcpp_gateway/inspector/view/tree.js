@@ -1,6 +1,7 @@
 // The tree of contexts: nesting, type, who takes part, how much, and how it stands.
 
 import { conclusionText } from "../state/describe.js";
+import { everything, isSame } from "../state/filter.js";
 import { cut } from "../state/summaries.js";
 import { h, many } from "./dom.js";
 import { VirtualList } from "./list.js";
@@ -81,13 +82,14 @@ export class TreeView {
   }
 
   _general(item) {
-    const { tree, log } = this._model;
+    const { tree, log, filter } = this._model;
+    const partly = isSame(filter, everything) ? "" : ", as far as the filter shows";
     const [name, count] = item === "main" ? ["Main context", tree.mainCount] : ["Everything", log.size];
     return h(
       "span",
       { class: "tree-text" },
       h("span", { class: "tree-first" }, h("span", { class: "tree-type" }, name), h("span", { class: "count" }, count.toLocaleString("en"))),
-      h("span", { class: "tree-second" }, item === "main" ? "outside of all contexts" : many(tree.size, "context")),
+      h("span", { class: "tree-second" }, item === "main" ? "outside of all contexts" : many(tree.size, "context") + partly),
     );
   }
 
