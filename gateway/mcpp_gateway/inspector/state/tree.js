@@ -97,7 +97,7 @@ export class ContextTree {
       if (at < above.start) above.start = at;
       if (at > above.end) above.end = at;
     }
-    // C-07: nobody may replace another's reasoning.
+    // M-30: nobody may replace another's reasoning.
     if (envelope.kind === "conclusion" && envelope.from === node.creator) {
       node.conclusion = envelope;
     }

@@ -134,7 +134,9 @@ export class LogView {
         h("time", { datetime: entry.envelope.ts }, clockTime(entry.envelope.ts)),
         this._foldButton(node, true),
         h("span", { class: "fold-type" }, node.type ?? "context"),
-        h("span", { class: "outcome", dir: "auto" }, outcome),
+        // Where the beginning was not loaded, somebody else may have spoken first: say whose word it is.
+        conclusion && h("span", { class: `who hue-${hueOf(conclusion.from)}`, dir: "auto" }, conclusion.from),
+        h("span", { class: "outcome", dir: "auto", title: outcome }, outcome),
         h("span", { class: "quiet" }, `${many(node.total, "message")} · ${duration(node.end - node.start)}`),
         h("span", { class: "row-end" }, this._chip(node, shortId(node.id))),
       ),
