@@ -361,6 +361,13 @@ def test_a_history_read_anew_keeps_what_is_older_than_it(node: Node) -> None:
     assert node.ask("model", frames=frames)["rows"] == ["1", "2", "3", "4", "5"]
 
 
+def test_a_filter_hides_at_once_what_does_not_pass_it_even_before_the_gateway_knows(
+    node: Node,
+) -> None:
+    frames = [MAIN, welcome(), frame("1", sender="bob"), {"use": {"kind": "mcp/*"}}]
+    assert node.ask("model", frames=frames)["rows"] == []
+
+
 def test_a_filter_that_changes_while_the_history_comes_anew_hides_what_came_before_it(
     node: Node,
 ) -> None:

@@ -93,12 +93,8 @@ export class Model {
     for (const [id, { envelope }] of this.pending) {
       if (envelope.kind === "pod/filter") this.pending.delete(id); // this one is newer
     }
-    if (this.isReloading || this.needsHistory(filter)) {
-      this.filter = filter;
-      this._reload = { arrived: [] };
-    } else {
-      this._setGeneration(filter);
-    }
+    if (this.isReloading || this.needsHistory(filter)) this._reload = { arrived: [] };
+    this._setGeneration(filter);
   }
 
   get isReloading() {
