@@ -17,7 +17,7 @@ from mcpp import filters
 from mcpp.envelope import Envelope
 from mcpp.errors import FilterError
 from mcpp.testing.strategies import json_values
-from mcpp.transient import Tracker
+from mcpp.transient import Tracker, transient
 from mcpp.tree import ContextTree
 from tests.properties.random_logs import random_log
 
@@ -276,6 +276,31 @@ def test_what_is_older_than_what_is_loaded_is_said_to_be(node: Node) -> None:
     rows = node.ask("model", frames=[welcome(), *history[:101]], limits=limits)["rows"]
     assert rows[:2] == ["older", "11"]
     assert len(rows) == 91
+
+
+def test_what_is_no_longer_loaded_is_kept_nowhere(node: Node) -> None:
+    def call(number: int) -> list[dict[str, Any]]:
+        kind, name = (
+            "tools/call:t",
+            {"name": "t", "arguments": {"said": f"{number} " + "a long word" * 50}},
+        )
+        asked = {"jsonrpc": "2.0", "id": f"q{number}", "method": "tools/call", "params": name}
+        result = {"content": [{"type": "text", "text": "a long word" * 50}]}
+        return [
+            frame(f"q{number}", f"mcp/request:{kind}", to=["crm"], payload=asked),
+            frame(
+                f"r{number}",
+                f"mcp/response:{kind}",
+                "crm",
+                correlation_id=f"q{number}",
+                payload={"result": result | transient({}, "short")},
+            ),
+        ]
+
+    frames = [welcome(), *(envelope for number in range(500) for envelope in call(number))]
+    found = node.ask("model", frames=frames, limits={"maxEntries": 10}, updates=False)
+    assert found["kept"].count("a long word") < 20 * 50 * 3
+    assert "r0" in found["kept"]
 
 
 def test_nobody_resumes_from_what_was_said_to_them_alone(node: Node) -> None:

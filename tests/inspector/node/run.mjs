@@ -87,6 +87,7 @@ const questions = {
       query: model.session.query(model.filter),
       present: [...model.roster.values()].filter(({ present }) => present).map(({ id }) => id),
       refusals: model.refusals.map(({ envelope }) => envelope.payload.error),
+      kept: JSON.stringify([[...model.tracker._calls.values()], [...model.tracker._copies.keys()]]),
       open: model.proposals.open.map(({ envelope }) => envelope.id),
     };
   },

@@ -53,9 +53,9 @@ export class Log {
     this.mark("older", OLDER);
   }
 
-  /** Let the oldest tenth go if there is too much; tell whether any went. */
+  /** Let the oldest tenth go if there is too much, and return what went. */
   trim() {
-    if (this.entries.length <= this._maxEntries && this._chars <= this._maxChars) return false;
+    if (this.entries.length <= this._maxEntries && this._chars <= this._maxChars) return [];
     const count = Math.max(2, Math.ceil(this.entries.length / 10));
     // The last of them leaves its place to the mark.
     const seq = this.first + count - 1;
@@ -66,6 +66,6 @@ export class Log {
       this._byId.delete(entry.envelope.id);
       this._chars -= entry.text.length;
     }
-    return true;
+    return gone;
   }
 }

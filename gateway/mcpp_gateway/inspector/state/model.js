@@ -189,7 +189,18 @@ export class Model {
       this.rates.note(now, { context: isNewContext });
       if (envelope.kind === "system/presence" && envelope.from === GATEWAY) this._presence(envelope);
     }
-    if (this.log.trim()) this.rebuilt += 1;
+    this._trim();
+  }
+
+  _trim() {
+    const gone = this.log.trim();
+    if (!gone.length) return;
+    this.rebuilt += 1;
+    for (const { envelope } of gone) {
+      if (!envelope) continue;
+      this.tracker.forget(envelope);
+      this.proposals.forget(envelope.id);
+    }
   }
 
   /** Let everything that is made from the log learn of an entry, in the log's order. */

@@ -16,6 +16,11 @@ export class Proposals {
     return [...this._all.values()].filter((proposal) => proposal.state === "open");
   }
 
+  /** Let go of a proposal that is no longer loaded, unless it still waits for a decision. */
+  forget(id) {
+    if (this._all.get(id)?.state !== "open") this._all.delete(id);
+  }
+
   /** Learn from the next envelope; return the id of the proposal that it changed, if one. */
   add(envelope) {
     const { family } = parseKind(envelope.kind);

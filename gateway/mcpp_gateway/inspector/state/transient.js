@@ -68,6 +68,20 @@ export class Tracker {
     return call && (call.request === envelope || call.response === envelope) ? call : undefined;
   }
 
+  /** Keep of an envelope that is no longer loaded only what others are judged by, not what it says. */
+  forget(envelope) {
+    const call = this.call(envelope);
+    if (!call) return;
+    const { id, ts, to } = envelope;
+    if (call.request === envelope) {
+      call.request = { id, ts, to };
+      return;
+    }
+    const tracked = this._byResponse.get(id);
+    if (tracked && this._copies.get(questionOf(call)) === tracked) this._copies.delete(questionOf(call));
+    Object.assign(call, { response: { id, ts }, result: null, arguments: null });
+  }
+
   /** Return what to show beside a response (T-19). */
   badges(responseId) {
     const found = [];
@@ -135,7 +149,7 @@ export class Tracker {
     this._tracked.set(call.request.id, tracked);
     this._byResponse.set(call.response.id, tracked);
     upsert(this._pending, queueOf(call, call.tool), () => []).push(tracked);
-    const question = key(queueOf(call, call.tool), canonical(call.arguments));
+    const question = questionOf(call);
     const older = this._copies.get(question);
     this._copies.set(question, tracked);
     // T-14: the newer copy says all that the older did.
@@ -224,6 +238,8 @@ function readMeta(result, name) {
 }
 
 const key = (...parts) => JSON.stringify(parts);
+
+const questionOf = (call) => key(queueOf(call, call.tool), canonical(call.arguments));
 
 const queueOf = (call, tool) => key(call.caller, call.contextId, call.server, tool);
 
