@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
 
+import mcpp
 from mcpp.transient import consumed, transient
 from tests.inspector.conftest import sign_in
 from tests.inspector.stage import staged
@@ -96,7 +97,8 @@ def test_hostile_strings_in_every_field_run_nothing(
             name, inside = ascii_only(text), f"k{number % 7}"
             analyst.send("chat", {"text": text, "format": "markdown"}, **quiet)
             analyst.send("reflection", {"thought": text}, context=inside, **quiet)
-            analyst.send("conclusion", {"decision": text}, context=f"c{number}", **quiet)
+            noted = mcpp.new_context("task", id=f"c{number}", metadata={text: text})
+            analyst.send("conclusion", {"decision": text}, context=noted, **quiet)
             analyst.send(name, {text: text, "deep": [{text: [text]}]}, **quiet)
             analyst.send("chat", {text: text}, **quiet)
             params = {"name": name, "arguments": {text: text}}
