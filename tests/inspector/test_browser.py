@@ -121,6 +121,7 @@ def test_messages_appear_as_they_are_sent_readable_by_kind(page: Page, stage: St
     analyst.think("nine is few", Context(id="k", type="reasoning"))
     log = page.locator("#log")
     expect(log.locator(".tone-chat .text")).to_have_text("good morning")
+    expect(log.locator(".tone-chat time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
     expect(log.locator(".tone-call .name")).to_have_text("search")
     expect(log.locator(".tone-call .json")).to_contain_text('"page": 1')
     expect(log.locator(".tone-result .text")).to_have_text("nine records")
@@ -348,6 +349,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     rows = page.locator("#log .tone-proposal")
     expect(rows).to_have_count(3)
     expect(page.locator("#proposals-count")).to_have_text("3")
+    expect(page).to_have_title(f"(3) {stage.pod} · MCPP inspector")
     rows.nth(0).locator("text=Approve").click()
     request = files.receive_kind("mcp/request")
     assert request["kind"] == "mcp/request:tools/call:write_file"

@@ -115,7 +115,10 @@ class App {
     this.people.update();
     this.filters.update();
     this.composer.update();
-    setText(byId("pod-name"), this.model.session.pod?.name ?? "MCPP");
+    const name = this.model.session.pod?.name ?? "MCPP";
+    setText(byId("pod-name"), name);
+    const title = `${this.people.waiting ? `(${this.people.waiting}) ` : ""}${name} · MCPP inspector`;
+    if (document.title !== title) document.title = title;
   }
 
   showState(name, { reason } = {}) {

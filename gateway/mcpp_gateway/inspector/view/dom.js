@@ -57,9 +57,12 @@ export function duration(milliseconds) {
   return minutes < 60 ? `${minutes} min ${seconds % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** Return the time of day, after the day if that is not today. */
 export function clockTime(ts) {
   const date = new Date(ts);
   if (Number.isNaN(date.getTime())) return "";
   const two = (number) => String(number).padStart(2, "0");
-  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  if (date.toDateString() === new Date().toDateString()) return time;
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
 }

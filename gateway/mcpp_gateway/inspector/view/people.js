@@ -10,6 +10,7 @@ export class PeopleView {
     this._model = model;
     this._actions = actions;
     this._shown = "";
+    this.waiting = 0; // proposals that wait for a decision
   }
 
   update() {
@@ -29,8 +30,8 @@ export class PeopleView {
     this._proposals(waiting);
     this._participants();
     this._refusals();
-    const attention = waiting.length;
-    setText(byId("people-count"), attention ? String(attention) : "");
+    this.waiting = waiting.length;
+    setText(byId("people-count"), this.waiting ? String(this.waiting) : "");
   }
 
   _proposals(waiting) {
