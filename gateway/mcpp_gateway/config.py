@@ -18,6 +18,7 @@ import msgspec
 from mcpp.capabilities import Capabilities
 from mcpp.envelope import PARTICIPANT_PATTERN
 from mcpp.errors import CapabilityError, McppError
+from mcpp.misfits import locate
 from mcpp_gateway.limits import Limits
 from mcpp_gateway.pod import Standing
 
@@ -150,8 +151,8 @@ def _convert(value: Any, type: type[_T], key: str) -> _T:
     try:
         return msgspec.convert(value, type)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$")
-        inner = _mentioned_key(path.removesuffix("`").lstrip("."), reason)
+        path, reason = locate(error)
+        inner = _mentioned_key(path.lstrip("."), reason)
         raise _BadKeyError(".".join(filter(None, (key, inner))), reason) from None
 
 
