@@ -150,16 +150,16 @@ class PromptBuilder:
         index = self._length
         self._length += 1
         lineage = None
-        chain: tuple[Episode, ...] = ()
+        episode = None
         if envelope.context is not None:
             lineage = self._lineages.observe(envelope.context)
-            chain = () if lineage is None else self._episodes.observe(envelope, lineage)
+            episode = None if lineage is None else self._episodes.observe(envelope, lineage)
         change = self._tracker.add(envelope)
         if envelope.kind == kinds.CONTEXT:
             self._forget(envelope)
-        entry = self._read(envelope, index, lineage, chain, change.call)
+        entry = self._read(envelope, index, lineage, episode, change.call)
         if entry is not None:
-            self._append(entry, chain)
+            self._append(entry, episode)
             if change.tracked is not None:
                 entry.tracked = change.tracked
                 self._results[change.tracked.call.id] = entry
@@ -183,7 +183,7 @@ class PromptBuilder:
         envelope: Envelope,
         index: int,
         lineage: Lineage | None,
-        chain: tuple[Episode, ...],
+        episode: Episode | None,
         call: ToolCall | None,
     ) -> Entry | None:
         """Return the envelope's entry, or None and a reason why it is left out."""
@@ -200,14 +200,14 @@ class PromptBuilder:
                     sort, partner = "result", self._calls.get(call.id)
                     reason = "" if partner is not None else "orphan"
                 else:
-                    reason = self._hidden(envelope, lineage, chain)
+                    reason = self._hidden(envelope, lineage, episode)
             else:
                 sort = "call" if own else "hear"
-                reason = self._hidden(envelope, lineage, chain)
+                reason = self._hidden(envelope, lineage, episode)
         elif not (reason := _why_not(envelope.kind)):
             if own and envelope.kind in _SAID:
                 sort = "say"
-            reason = self._hidden(envelope, lineage, chain)
+            reason = self._hidden(envelope, lineage, episode)
         if reason:
             self._left_out.append(LeftOut(envelope.id, reason))
             return None
@@ -219,27 +219,28 @@ class PromptBuilder:
             self._calls[envelope.id] = entry
         return entry
 
-    def _hidden(
-        self, envelope: Envelope, lineage: Lineage | None, chain: tuple[Episode, ...]
-    ) -> str:
+    def _hidden(self, envelope: Envelope, lineage: Lineage | None, episode: Episode | None) -> str:
         if self._filter is not None and not _passes(self._filter, envelope, lineage):
             return "filter"
         if lineage is not None and self._contexts in ("exclude", "conclusions"):
-            if self._contexts == "conclusions" and concludes(envelope, chain):
+            if self._contexts == "conclusions" and concludes(envelope, episode):
                 return ""
             return "sub-context"
         return ""
 
-    def _append(self, entry: Entry, chain: tuple[Episode, ...]) -> None:
+    def _append(self, entry: Entry, episode: Episode | None) -> None:
         entry.at = len(self._entries)
-        # A result stands in its call's contexts, whatever it says itself.
-        entry.chain = entry.partner.chain if entry.partner is not None else chain
         self._entries.append(entry)
-        for episode in entry.chain:
+        if entry.partner is not None:  # a result stands in its call's context, whatever it says
+            episode = entry.partner.episode
+        if episode is not None:
+            entry.episode = episode
+            # As it is known now: a type named later must not rewrite what has been shown.
+            entry.place = episode.type or episode.id
             episode.members.append(entry)
-        if concludes(entry.envelope, chain):
-            chain[-1].conclusion = entry
-            self._concluded[chain[-1]] = None
+            if concludes(entry.envelope, episode):
+                episode.conclusion = entry
+                self._concluded[episode] = None
         if self._pins:
             pair = _whole_pairs([entry])
             if self._is_pinned(entry) or not self._pinned.isdisjoint(pair):

@@ -6,7 +6,7 @@ An entry turns into blocks only when somebody asks, and then once; the same hold
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -38,15 +38,36 @@ NO_RESULT: Final = Text("No result has come.")
 class Episode:
     """A context from its first envelope until it is forgotten; ids may be used anew after that."""
 
-    __slots__ = ("conclusion", "creator", "depth", "id", "members", "type")
+    __slots__ = ("conclusion", "creator", "id", "inner", "members", "parent", "type")
 
-    def __init__(self, id: str, creator: str) -> None:
+    def __init__(self, id: str) -> None:
         self.id = id
-        self.creator = creator
+        self.creator: str | None = None  # None while it is only named as a parent
         self.type: str | None = None
-        self.depth = 0
-        self.members: list[Entry] = []  # those of inner contexts too
+        self.parent: Episode | None = None
+        self.inner: list[Episode] = []
+        self.members: list[Entry] = []  # without those of inner contexts
         self.conclusion: Entry | None = None
+
+    def around(self) -> "Iterator[Episode]":
+        """Yield this context and those around it, the outermost last."""
+        one: Episode | None = self
+        while one is not None:
+            yield one
+            one = one.parent
+
+    def within(self) -> "Iterator[Episode]":
+        """Yield this context and those inside it."""
+        found = [self]
+        while found:
+            one = found.pop()
+            yield one
+            found += one.inner
+
+    @property
+    def depth(self) -> int:
+        """How deep it lies, itself included."""
+        return sum(1 for _ in self.around())
 
 
 class Entry:
@@ -58,10 +79,11 @@ class Entry:
         "_whole",
         "at",
         "call",
-        "chain",
         "envelope",
+        "episode",
         "index",
         "partner",
+        "place",
         "sort",
         "tracked",
         "viewer",
@@ -73,7 +95,8 @@ class Entry:
         self.index = index  # in the log
         self.at = -1  # among the entries
         self.viewer = viewer
-        self.chain: tuple[Episode, ...] = ()  # its contexts, the outermost first
+        self.episode: Episode | None = None  # its context
+        self.place = ""  # the context's type, or its id while no type was known
         self.call: ToolCall | None = None
         self.partner: Entry | None = None  # a call's result, a result's call
         self.tracked: Tracked | None = None
@@ -172,8 +195,8 @@ class Entry:
             f" to {', '.join(f'@{fences.name(one)}' for one in envelope.to)}" if envelope.to else ""
         )
         about = [] if envelope.kind == kinds.CHAT else [fences.name(envelope.kind)]
-        if self.chain:
-            about.append(f"in {fences.name(self.chain[-1].type or self.chain[-1].id)}")
+        if self.place:
+            about.append(f"in {fences.name(self.place)}")
         return f"{who}{to}{f' ({chr(32).join(about)})' if about else ''}:"
 
     def _body(self) -> str:

@@ -23,27 +23,35 @@ class Episodes:
     def __init__(self) -> None:
         self._live: dict[str, Episode] = {}
 
-    def observe(self, envelope: Envelope, lineage: Lineage) -> tuple[Episode, ...]:
-        """Return the contexts an envelope stands in, the outermost first."""
-        own = self._live.get(lineage.id)
-        if own is None:
-            own = self._live[lineage.id] = Episode(lineage.id, envelope.sender)
+    def observe(self, envelope: Envelope, lineage: Lineage) -> Episode:
+        """Return the context an envelope stands in."""
+        own = self._named(lineage.id)
+        own.creator = own.creator or envelope.sender
         own.type = lineage.type
-        if not lineage.ancestors:
-            return (own,)
-        above = [self._live[one] for one in reversed(lineage.ancestors) if one in self._live]
-        own.depth = len(above)
-        return (*above, own)
+        if own.parent is None and lineage.ancestors:
+            # A parent may be named late, or before it is used: what is inside goes with it anyway.
+            parent = self._named(lineage.ancestors[0])
+            if own not in parent.around():  # in a log that no gateway has checked
+                own.parent = parent
+                parent.inner.append(own)
+        return own
 
     def forget(self, id: str) -> None:
         """Forget an expired context; its id may be used anew, for something else."""
         self._live.pop(id, None)
 
+    def _named(self, id: str) -> Episode:
+        if id not in self._live:
+            self._live[id] = Episode(id)
+        return self._live[id]
 
-def concludes(envelope: Envelope, chain: tuple[Episode, ...]) -> bool:
+
+def concludes(envelope: Envelope, episode: Episode | None) -> bool:
     """Tell whether an envelope concludes its context."""
     return (
-        bool(chain) and envelope.kind == kinds.CONCLUSION and envelope.sender == chain[-1].creator
+        episode is not None
+        and envelope.kind == kinds.CONCLUSION
+        and envelope.sender == episode.creator
     )
 
 
@@ -54,9 +62,11 @@ def members_of(episode: Episode) -> list[Entry]:
     """
     end = episode.conclusion
     assert end is not None
+    inside = [entry for one in episode.within() for entry in one.members]
+    inside.sort(key=lambda entry: entry.at)
     return [
         entry
-        for entry in episode.members
+        for entry in inside
         if (entry.partner if entry.sort == "result" and entry.partner else entry).at <= end.at
     ]
 
@@ -78,8 +88,7 @@ def fold_note(episode: Episode, members: Iterable[Entry]) -> Text:
         for entry in entries
         if entry.call is not None and entry.call.request is entry.envelope
     )
-    inner = {one.id for entry in entries for one in entry.chain} - {episode.id}
-    inner -= {one.id for one in end.chain}
+    inner = {entry.episode for entry in entries} - {episode}
     outline = [f"{len(entries)} messages from {_some(senders)}"]
     outline += [f"calls of {_some(tools)}"] if tools else []
     outline += [f"{len(inner)} inner contexts"] if inner else []

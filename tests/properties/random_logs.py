@@ -73,7 +73,8 @@ def random_log(data: bytes) -> list[Envelope]:
                 to = source.pick((None, [source.pick(AGENTS)]))
                 log.chat(agent, source.pick(HOSTILE), to=to)
             case "context":
-                context = source.pick(("k1", Context(id="k2", parent="k1", type="reasoning")))
+                typed = Context(id="k2", parent="k1", type="reasoning")
+                context = source.pick(("k1", typed, "k2"))
                 kind = source.pick(("reflection", "reflection", "conclusion"))
                 member = "thought" if kind == "reflection" else "decision"
                 log.send(kind, {member: source.pick(HOSTILE)}, agent, context=context)

@@ -1,5 +1,6 @@
 """Whatever the log: valid messages, nothing unseen collapsed, every original recovered."""
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -57,6 +58,9 @@ def check(log: list[Envelope], options: dict[str, Any]) -> None:
     check_fences(prompt)
     for envelope in log:
         builder.add(envelope)
+        if envelope.sender == "analyst":  # its model is about to be called, or has been
+            with contextlib.suppress(BudgetError):
+                builder.build()
     assert json.dumps(builder.build().anthropic()) == json.dumps(prompt.anthropic())
 
 

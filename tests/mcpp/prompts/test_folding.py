@@ -165,3 +165,37 @@ def test_a_pin_on_either_half_keeps_the_pair_out_of_the_fold(pins: Any) -> None:
     assert "let me see" not in page
     assert "THE-ANSWER" in page
     assert "No result has come" not in page
+
+
+@pytest.mark.parametrize("first", [INNER, Context(id="inner")], ids=["unused", "unnamed"])
+def test_an_inner_context_folds_with_a_parent_that_came_or_was_named_later(first: Context) -> None:
+    log = Log()
+    log.reflect("b", "inner one", first)
+    log.reflect("b", "outer one", OUTER)
+    log.reflect("b", "inner two", INNER)
+    log.conclude("b", "all done", OUTER)
+    page = build(log).markdown()
+    assert "4 messages from b; 1 inner contexts" in page
+    assert "inner one" not in page
+
+
+def test_contexts_that_name_each_other_as_parents_still_fold() -> None:
+    log = Log()
+    for one, other in ("ab", "bc", "ca"):
+        log.reflect("b", f"in {one}", Context(id=one, parent=other))
+    log.conclude("b", "done", Context(id="c"))
+    assert "4 messages from b; 2 inner contexts" in build(log).markdown()
+
+
+def test_a_type_that_is_named_later_rewrites_nothing() -> None:
+    log = Log()
+    builder = PromptBuilder("analyst")
+    log.chat("b", "one", context="k")
+    builder.add(log.envelopes[-1])
+    early = builder.build()
+    log.chat("b", "two", context=new_context("reasoning", id="k"))
+    builder.add(log.envelopes[-1])
+    fresh = PromptBuilder("analyst").build(log.envelopes, previous=early)
+    assert fresh.report.first_changed is None
+    assert builder.build().anthropic() == fresh.anthropic()
+    assert "@b (in k):\n> one\n\n@b (in reasoning):\n> two" in fresh.markdown()
