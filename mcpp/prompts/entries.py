@@ -32,6 +32,9 @@ _IMAGES: Final = {
 }
 """The types that every API takes, each with how its bytes begin."""
 
+MAX_NAMED: Final = 5
+"""How many recipients are named: a header is never cut, so its length must not be its author's."""
+
 NO_RESULT: Final = Text("No result has come.")
 
 
@@ -189,15 +192,12 @@ class Entry:
             if call.response is envelope:
                 verb = "fails" if call.is_error else "answers"
                 return f"{who} {verb} @{fences.name(call.caller)}'s {tool}:"
-            servers = " and ".join(f"@{fences.name(to)}" for to in call.request.to or ())
-            return f"{who} calls {tool}{' of ' + servers if servers else ''}:"
-        to = (
-            f" to {', '.join(f'@{fences.name(one)}' for one in envelope.to)}" if envelope.to else ""
-        )
+            return f"{who} calls {tool}{_named(' of ', envelope.to)}:"
         about = [] if envelope.kind == kinds.CHAT else [fences.name(envelope.kind)]
         if self.place:
             about.append(f"in {fences.name(self.place)}")
-        return f"{who}{to}{f' ({chr(32).join(about)})' if about else ''}:"
+        said = f" ({' '.join(about)})" if about else ""
+        return f"{who}{_named(' to ', envelope.to)}{said}:"
 
     def _body(self) -> str:
         call = self.call
@@ -250,6 +250,14 @@ def _is_image(data: str, media_type: str) -> bool:
         return is_such(base64.b64decode(data, validate=True)) is not None
     except (binascii.Error, ValueError):
         return False
+
+
+def _named(preposition: str, recipients: tuple[str, ...] | None) -> str:
+    if not recipients:
+        return ""
+    shown = ", ".join(f"@{fences.name(one)}" for one in recipients[:MAX_NAMED])
+    more = len(recipients) - MAX_NAMED
+    return f"{preposition}{shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def _said(envelope: Envelope) -> str:

@@ -46,13 +46,22 @@ def clean(text: str) -> str:
     return _SPECIAL.sub("< ", text)
 
 
-@lru_cache(maxsize=4096)
 def name(text: str | None) -> str:
     """Return a name that can stand outside a quotation: no space, no line, no bracket."""
-    return _NOT_NAME.sub("_", text or "")[:MAX_NAME_CHARS] or "_"
+    return _name((text or "")[:MAX_NAME_CHARS])
+
+
+def tool(text: str) -> str:
+    """Return a tool's name in the same way, and without what marks a participant."""
+    return _tool(text[:MAX_NAME_CHARS])
+
+
+# Cut before they are remembered, or a cache would keep whatever length others choose.
+@lru_cache(maxsize=4096)
+def _name(text: str) -> str:
+    return _NOT_NAME.sub("_", text) or "_"
 
 
 @lru_cache(maxsize=4096)
-def tool(text: str) -> str:
-    """Return a tool's name in the same way, and without what marks a participant."""
-    return _NOT_TOOL.sub("_", text)[:MAX_NAME_CHARS] or "_"
+def _tool(text: str) -> str:
+    return _NOT_TOOL.sub("_", text) or "_"

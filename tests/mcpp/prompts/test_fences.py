@@ -1,12 +1,13 @@
 """Attacks on the quotation marks: nothing others say can stand outside them."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from mcpp.envelope import Envelope
 from mcpp.prompts import PromptBuilder, Text
-from mcpp.prompts.fences import clean, name, quote
+from mcpp.prompts.fences import clean, name, quote, tool
 from mcpp.transient import transient
 from tests.mcpp.prompts.formats import check_all
 from tests.mcpp.prompts.logs import Log, text_result
@@ -148,3 +149,27 @@ def test_a_summary_cannot_end_its_quotation(attack: str) -> None:
     note, *lines = result["content"][0]["text"].splitlines()
     assert note.startswith("[collapsed; handle ")
     assert all(line.startswith("> ") for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["chat", "mcp/request:tools/call:pay"])
+def test_a_crowd_of_recipients_neither_fills_the_header_nor_the_budget(kind: str) -> None:
+    log = Log()
+    crowd = [f"{n:064}" for n in range(1024)]
+    log.send(kind, {"text": "word " * 2000}, "mallory", to=crowd)
+    header, *lines = heard(log)[0].splitlines()
+    assert header.endswith(f"@{crowd[4]} and 1019 more:")
+    assert lines
+    assert PromptBuilder("analyst", token_budget=600).build(log.envelopes).tokens <= 600
+
+
+def test_no_name_of_any_length_is_kept_in_memory() -> None:
+    letters = "abc" * 100_000
+    assert name(letters) == tool(letters) == letters[:64]
+    tracemalloc.start()
+    try:
+        for n in range(20):
+            name(f"{n}{letters}")
+            tool(f"{n}{letters}")
+        assert tracemalloc.get_traced_memory()[0] < len(letters)
+    finally:
+        tracemalloc.stop()
