@@ -2,12 +2,15 @@
 
 from typing import Any
 
+from hypothesis import strategies as st
+
 from mcpp import Envelope
 from mcpp.envelope import Context
 from mcpp.transient import Hint, consumed, transient, with_context_hints
 from tests.mcpp.prompts.logs import Log, text_result
 
-AGENTS = ("analyst", "analyst", "b", "c")
+AGENTS = ("analyst",) * 5 + ("b", "b", "c")
+ACTIONS = ("call", "answer") * 5 + ("loop",) * 3 + ("talk", "talk", "context", "odd", "again")
 TOOLS = ("fetch", "fetch", "find", "store", "store", "store", "plain", "step")
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBg"
@@ -51,25 +54,27 @@ def random_log(data: bytes) -> list[Envelope]:
     responses: list[str] = ["nothing"]
     while source:
         agent = source.pick(AGENTS)
-        match source.pick(
-            ("call", "answer", "call", "answer", "call", "answer", "talk", "context", "odd")
-        ):
+        match source.pick(ACTIONS):
             case "call":
-                context = source.pick((None,) * 6 + ("k1", Context(id="k2", parent="k1")))
-                arguments = {"page": source.pick((1, 2))}
-                server = source.pick(("crm",) * 8 + ("b", None))
+                context = source.pick((None,) * 12 + ("k1", Context(id="k2", parent="k1")))
+                arguments = {"page": source.pick((1, 2, 3, 4, 5))}
+                server = source.pick(("crm",) * 14 + ("b", None))
                 tool = source.pick(TOOLS)
                 call = log.call(tool, arguments, sender=agent, server=server, context=context)
                 calls.append(call)
                 waiting.append((call, tool))
             case "answer" if waiting:
                 call, tool = waiting.pop(source.pick((0, -1)))
-                sender = source.pick(("",) * 9 + ("c",))
+                sender = source.pick(("",) * 14 + ("c",))
                 response = log.answer(call, _result(source, tool, responses), sender=sender)
                 responses += [response, call]
-            case "answer" if calls:  # once more, as a retry would
+            case "loop":
+                for tool in ("fetch", "store"):
+                    call = log.call(tool, {"page": source.pick((1, 2, 3, 4, 5))}, sender=agent)
+                    responses += [call, log.answer(call, _result(source, tool, responses))]
+            case "again" if calls:  # as a retry would
                 log.answer(source.pick(calls), _result(source, "store", responses))
-            case "talk" | "answer":
+            case "talk" | "answer" | "again":
                 to = source.pick((None, [source.pick(AGENTS)]))
                 log.chat(agent, source.pick(HOSTILE), to=to)
             case "context":
@@ -83,10 +88,18 @@ def random_log(data: bytes) -> list[Envelope]:
     return log.envelopes
 
 
+# The length is drawn first: left to itself, `binary` makes a handful of bytes, a log of three.
+LOGS = (
+    st.sampled_from([10, 50, 150, 300, 450])
+    .flatmap(lambda size: st.binary(min_size=size, max_size=size))
+    .map(random_log)
+)
+
+
 def _result(source: _Bytes, tool: str, responses: list[str]) -> dict[str, Any]:
     plain = text_result(source.pick(HOSTILE))
     usual = {"fetch": "t", "find": "t", "store": "c", "step": "h"}.get(tool, "t")
-    match source.pick(usual * 12 + "tchoeissx"):
+    match source.pick(usual * 28 + "tchoeissx"):
         case "t":
             page = text_result(source.pick(HOSTILE) + " data" * source.pick((0, 40, 90, 400)))
             return transient(page, source.pick((None, "a summary", *HOSTILE)))

@@ -13,9 +13,9 @@ from benchmarks.transient import busy_log
 from mcpp import Envelope, filters
 from mcpp.prompts import BudgetError, CachePolicy, Prompt, PromptBuilder, Text
 from tests.mcpp.prompts.formats import check_all
-from tests.properties.random_logs import random_log
+from tests.properties.random_logs import LOGS
 
-LOGS = st.binary(min_size=1, max_size=260).map(random_log)
+NARROW = [filters.main_only, ~filters.sender("b"), filters.conclusions]
 OPTIONS = st.fixed_dictionaries(
     {},
     optional={
@@ -23,9 +23,9 @@ OPTIONS = st.fixed_dictionaries(
         "token_budget": st.integers(120, 3000),
         "keep_last": st.integers(0, 6),
         "pins": st.sets(st.integers(0, 40).map(lambda n: f"e{n}"), max_size=3),
-        "exclude_tools": st.sets(st.sampled_from(["plain", "fetch"])),
+        "exclude_tools": st.sampled_from([(), (), (), ("plain",), ("plain", "fetch")]),
         "cache": st.sampled_from([None, CachePolicy(further_calls=1), CachePolicy()]),
-        "filter": st.sampled_from([filters.main_only, ~filters.sender("b"), filters.conclusions]),
+        "filter": st.sampled_from([filters.everything] * 5 + NARROW),
     },
 )
 COLLAPSED = {"consumed", "superseded", "unpaired"}
@@ -79,7 +79,8 @@ def check_changes(prompt: Prompt, log: list[Envelope], pins: set[str]) -> None:
         assert change.id in {one.id for one in originals}
         for original in originals:
             assert original.raw_payload == log[places[original.id]].raw_payload
-        assert not prompt.expand(change.handle).get("isError")
+        failed = any(b'"isError":true' in bytes(one.raw_payload) for one in originals)
+        assert failed or not prompt.expand(change.handle).get("isError")
         if change.reason not in COLLAPSED:
             continue
         place = places[change.id]
@@ -114,7 +115,7 @@ def test_a_prompt_is_valid_and_honest_whatever_the_log(
 
 
 @pytest.mark.slow
-@fuzz(6000)
+@fuzz(4000)
 @given(LOGS, OPTIONS)
 def test_a_prompt_is_valid_and_honest_in_many_thousand_logs(
     log: list[Envelope], options: dict[str, Any]

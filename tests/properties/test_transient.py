@@ -3,13 +3,10 @@
 from typing import Any
 
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mcpp import Envelope
 from mcpp.transient import Tracker
-from tests.properties.random_logs import random_log
-
-LOGS = st.binary(min_size=1, max_size=300).map(random_log)
+from tests.properties.random_logs import LOGS
 
 
 def expected(log: list[Envelope]) -> dict[str, str]:
