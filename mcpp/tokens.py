@@ -77,18 +77,19 @@ def chunks(text: str, limit: int = MAX_CHUNK_CHARS) -> list[str]:
 
 def image_tokens(data: str) -> int:
     """Return what a base64 image costs: by its area, not by the length of its text."""
-    try:
-        head = base64.b64decode(data[:4096] + "=" * (-len(data[:4096]) % 4))
-    except (binascii.Error, ValueError):
-        return DEFAULT_IMAGE_TOKENS
-    size = _image_size(head)
+    size = image_size(data)
     if size is None:
         return DEFAULT_IMAGE_TOKENS
     width, height = size
     return max(1, min(DEFAULT_IMAGE_TOKENS, width * height // _PIXELS_PER_TOKEN))
 
 
-def _image_size(head: bytes) -> tuple[int, int] | None:
+def image_size(data: str) -> tuple[int, int] | None:
+    """Return the width and height of a base64 PNG or GIF; None for another or a broken one."""
+    try:
+        head = base64.b64decode(data[:64] + "=" * (-len(data[:64]) % 4))
+    except (binascii.Error, ValueError):
+        return None
     if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
         return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
     if head[:6] in (b"GIF87a", b"GIF89a") and len(head) >= 10:

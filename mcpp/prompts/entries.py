@@ -16,7 +16,7 @@ from mcpp.envelope import Envelope
 from mcpp.prompts import fences
 from mcpp.prompts.blocks import Block, Call, Image, Result, Text, price
 from mcpp.prompts.names import EXPAND, call_id, tool_name
-from mcpp.tokens import Counter
+from mcpp.tokens import Counter, image_size
 from mcpp.transient.calls import ToolCall
 from mcpp.transient.summaries import blocks_of, compact
 from mcpp.transient.tracker import Tracked, new_handle
@@ -31,6 +31,12 @@ _IMAGES: Final = {
     "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL).match,
 }
 """The types that every API takes, each with how its bytes begin."""
+
+_SIZE_UNREAD: Final = ("image/jpeg", "image/webp")  # whose size stands in no fixed place
+
+MAX_IMAGE_SIDE: Final = 8000
+MAX_IMAGE_CHARS: Final = 5_000_000
+"""Anthropic's limits, the narrowest: pixels a side, and the size of the base64."""
 
 MAX_NAMED: Final = 5
 """How many recipients are named: a header is never cut, so its length must not be its author's."""
@@ -242,14 +248,20 @@ def _part(block: Mapping[str, Any]) -> Text | Image | None:
 
 
 def _is_image(data: str, media_type: str) -> bool:
-    # An API decodes the picture and refuses the whole prompt for one that is not what it says.
+    # An API refuses the whole prompt for a picture that is too large or not what it says, and every
+    # later one too, since it stays in the log.
     is_such = _IMAGES.get(media_type)
-    if is_such is None:
+    if is_such is None or len(data) > MAX_IMAGE_CHARS:
         return False
     try:
-        return is_such(base64.b64decode(data, validate=True)) is not None
+        if not is_such(base64.b64decode(data, validate=True)):
+            return False
     except (binascii.Error, ValueError):
         return False
+    size = image_size(data)
+    if size is None:
+        return media_type in _SIZE_UNREAD
+    return all(0 < side <= MAX_IMAGE_SIDE for side in size)
 
 
 def _named(preposition: str, recipients: tuple[str, ...] | None) -> str:

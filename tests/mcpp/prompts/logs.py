@@ -1,5 +1,6 @@
 """A log written by hand: short verbs for what participants do, ids that can be foretold."""
 
+import base64
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,13 @@ TS = "2026-01-01T00:00:00Z"
 
 def text_result(text: str, **more: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], **more}
+
+
+def png(width: int, height: int, padding: int = 60) -> str:
+    """Return a base64 PNG of that size, as far as its header goes."""
+    head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+    size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
+    return base64.b64encode(head + size + bytes(padding)).decode()
 
 
 class Log:

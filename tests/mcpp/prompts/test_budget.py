@@ -6,7 +6,7 @@ from mcpp import tokens
 from mcpp.prompts import BudgetError, CachePolicy, Prompt, PromptBuilder
 from mcpp.transient import Hint, consumed, transient, with_context_hints
 from tests.mcpp.prompts.formats import check_all
-from tests.mcpp.prompts.logs import Log, text_result
+from tests.mcpp.prompts.logs import Log, png, text_result
 
 NEVER = CachePolicy(further_calls=0)
 UNSEEN = "preview of what has not been seen"
@@ -175,7 +175,9 @@ def test_the_beginning_holds_still_while_the_log_grows() -> None:
 
 def test_an_image_costs_what_an_image_costs() -> None:
     log = Log()
-    data = "iVBORw0KGgo" + "A" * 400_001
+    data = png(1500, 600, padding=300_000)
     image = {"type": "image", "data": data, "mimeType": "image/png"}
     log.run("draw", {}, {"content": [image]})
-    assert PromptBuilder("analyst").build(log.envelopes).tokens < 2500
+    prompt = PromptBuilder("analyst").build(log.envelopes)
+    assert prompt.anthropic()["messages"][-1]["content"][0]["content"][0]["type"] == "image"
+    assert 1200 < prompt.tokens < 1500

@@ -7,7 +7,7 @@ import pytest
 
 from mcpp.prompts import Call, Image, Prompt, PromptBuilder, Result, Text
 from tests.mcpp.prompts.formats import check_all, check_anthropic
-from tests.mcpp.prompts.logs import Log, text_result
+from tests.mcpp.prompts.logs import Log, png, text_result
 from tests.properties.random_logs import PIXEL
 
 
@@ -158,9 +158,15 @@ def test_a_failed_call_names_its_images() -> None:
         (PIXEL, "image/webp"),
         (PIXEL, "image/bmp"),
         ("iVBORw0KGgo", "image/png"),
+        (png(1, 1)[:28], "image/png"),
+        (png(0, 5), "image/png"),
+        (png(5, 8001), "image/png"),
+        (png(5, 5, padding=3_750_000), "image/png"),
+        (base64.b64encode(b"GIF89a\x41\x1f\x01\x00").decode(), "image/gif"),
     ],
+    ids=lambda value: value[:12],
 )
-def test_an_image_that_is_not_what_it_says_is_named(data: str, media_type: str) -> None:
+def test_an_image_that_an_api_would_refuse_is_named(data: str, media_type: str) -> None:
     log = Log()
     log.run("draw", {}, {"content": [{"type": "image", "data": data, "mimeType": media_type}]})
     (block,) = build(log).anthropic()["messages"][2]["content"]
@@ -170,9 +176,9 @@ def test_an_image_that_is_not_what_it_says_is_named(data: str, media_type: str) 
 @pytest.mark.parametrize(
     ("head", "media_type"),
     [
-        (b"\x89PNG\r\n\x1a\n", "image/png"),
+        (base64.b64decode(PIXEL), "image/png"),
         (b"\xff\xd8\xff\xe0", "image/jpeg"),
-        (b"GIF89a", "image/gif"),
+        (b"GIF89a\x40\x1f\x01\x00", "image/gif"),
         (b"RIFF\x10\n\x00\x00WEBP", "image/webp"),
     ],
 )
