@@ -64,6 +64,6 @@ def expand_tool(api: str = "anthropic") -> dict[str, Any]:
             return {"type": "function", "function": function}
         case "openai_responses":
             function = {"name": EXPAND, "description": description, "parameters": schema}
-            return {"type": "function", **function}
+            return {"type": "function", **function, "strict": True}
         case _:
             raise ValueError(f"no such API: {api!r}")

@@ -58,20 +58,23 @@ def openai_chat(system: str, messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def openai_responses(system: str, messages: Sequence[Message]) -> dict[str, Any]:
-    """Return `instructions` and `input` for OpenAI's Responses API."""
+    """Return `instructions` and `input` for OpenAI's Responses API.
+
+    What the assistant said is plain text, one message each: as a list of parts it would need the id
+    that the API gave it.
+    """
     items: list[dict[str, Any]] = []
     for message in messages:
         said: list[dict[str, Any]] = []
         for block in message.blocks:
             match block:
                 case Text(text) if message.role == "assistant":
-                    said.append({"type": "output_text", "text": text, "annotations": []})
+                    items.append({"type": "message", "role": "assistant", "content": text})
                 case Text(text):
                     said.append({"type": "input_text", "text": text})
                 case Image():
                     said.append(_input_image(block))
                 case Call():
-                    said = _flush(items, message.role, said)
                     items.append(
                         {
                             "type": "function_call",
@@ -81,9 +84,9 @@ def openai_responses(system: str, messages: Sequence[Message]) -> dict[str, Any]
                         }
                     )
                 case Result():
-                    said = _flush(items, message.role, said)
                     items.append(_function_output(block))
-        _flush(items, message.role, said)
+        if said:
+            items.append({"type": "message", "role": "user", "content": said})
     return {"instructions": system, "input": items}
 
 
@@ -143,14 +146,6 @@ def _function_output(result: Result) -> dict[str, Any]:
 
 def _input_image(image: Image) -> dict[str, Any]:
     return {"type": "input_image", "image_url": _data_url(image), "detail": "auto"}
-
-
-def _flush(
-    items: list[dict[str, Any]], role: str, said: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    if said:
-        items.append({"type": "message", "role": role, "content": said})
-    return []
 
 
 def _data_url(image: Image) -> str:

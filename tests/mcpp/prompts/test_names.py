@@ -53,10 +53,17 @@ def test_call_ids_fit_the_narrowest_api_and_stay_apart(one: str, other: str) -> 
     assert (call_id(one) == call_id(other)) == (one == other)
 
 
-@pytest.mark.parametrize("api", ["anthropic", "openai_chat", "openai_responses"])
-def test_expand_is_offered_in_every_apis_form(api: str) -> None:
-    tool = expand_tool(api)
-    assert EXPAND in (tool.get("name"), tool.get("function", {}).get("name"))
+def test_expand_is_offered_in_every_apis_form() -> None:
+    given = expand_tool("anthropic")
+    schema = given.pop("input_schema")
+    assert schema["required"] == ["handle"]
+    assert set(given) == {"name", "description"}
+    function = {**given, "parameters": schema}
+    assert expand_tool("openai_chat") == {"type": "function", "function": function}
+    # Responses asks whether the schema is strict, and takes it for strict if nothing is said.
+    assert expand_tool("openai_responses") == {"type": "function", **function, "strict": True}
+    with pytest.raises(ValueError, match="no such API"):
+        expand_tool("other")
 
 
 def test_an_expand_call_to_oneself_keeps_the_name_it_was_offered_under() -> None:

@@ -127,6 +127,16 @@ def test_whoever_changes_a_request_leaves_the_prompt_as_it_was() -> None:
     assert prompt.anthropic()["messages"][1]["content"][0]["input"] == {"a": {"b": 1}}
 
 
+def test_what_the_assistant_said_is_plain_text_in_responses() -> None:
+    log = Log()
+    log.chat("analyst", "First.")
+    log.chat("analyst", "Then.")
+    log.call("a")
+    items = build(log).openai_responses()["input"]
+    assert [item.get("content") for item in items[1:4]] == ["First.", "Then.", None]
+    assert items[3]["type"] == "function_call"
+
+
 def test_images_go_where_each_api_takes_them() -> None:
     log = Log()
     image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
