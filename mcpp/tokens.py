@@ -18,6 +18,7 @@ import binascii
 import warnings
 from collections.abc import Callable
 from typing import Final
+from zlib import adler32
 
 Counter = Callable[[str], int]
 """Counts the tokens of a text. It must be pure: the same text, the same number."""
@@ -30,6 +31,7 @@ DEFAULT_IMAGE_TOKENS: Final = 1600
 """What an image costs at most once the API has scaled it down; also for a size we cannot read."""
 
 _PIXELS_PER_TOKEN: Final = 750
+_SUMMED: Final = 256  # as many bytes as cannot reach the modulus: five times as fast as `sum`
 
 
 def estimate(text: str) -> int:
@@ -39,10 +41,18 @@ def estimate(text: str) -> int:
     classes = text.encode("utf-8", "replace").translate(_CLASSES)
     steps = int.from_bytes(classes, "big")
     steps |= (steps >> 8) << 4  # in each byte the class before it, then its own: four bits each
-    price = sum(steps.to_bytes(len(classes), "big").translate(_PRICES))
+    price = _sum(steps.to_bytes(len(classes), "big").translate(_PRICES))
     if len(classes) > len(text):  # UTF-16 has the script in every second byte
-        price += sum(text.encode("utf-16-le", "replace")[1::2].translate(_SCRIPT_PRICES, _FREE))
+        price += _sum(text.encode("utf-16-le", "replace")[1::2].translate(_SCRIPT_PRICES, _FREE))
     return max(1, round(price / 100))
+
+
+def _sum(prices: bytes) -> int:
+    """Return the sum of bytes of at most 255: Adler-32 has it, modulo 65521, in its lower half."""
+    if len(prices) <= _SUMMED:
+        return (adler32(prices) & 0xFFFF) - 1
+    parts = range(0, len(prices), _SUMMED)
+    return sum([(adler32(prices[start : start + _SUMMED]) & 0xFFFF) - 1 for start in parts])
 
 
 def exact(encoding: str = "o200k_base") -> Counter:

@@ -100,7 +100,6 @@ class PromptBuilder:
         self._clear()
 
     def _clear(self) -> None:
-        self._seen: set[str] = set()
         self._entries: list[Entry] = []
         # What the entries behind `_sums_from` cost up to each place; only as far as asked.
         self._sums: list[int] = []
@@ -144,9 +143,8 @@ class PromptBuilder:
 
     def add(self, envelope: Envelope) -> None:
         """Take in the next envelope of the log; one that it has seen is ignored."""
-        if envelope.id in self._seen:
+        if envelope.id in self._tracker.seen:
             return
-        self._seen.add(envelope.id)
         index = self._length
         self._length += 1
         lineage = None
@@ -165,18 +163,8 @@ class PromptBuilder:
                 self._results[change.tracked.call.id] = entry
                 if self._tracker.is_paired(change.tracked):
                     self._collapses.expect(entry)
-        for tracked in change.settled:
-            if settled := self._results.get(tracked.call.id):
-                self._collapses.settle(settled)
-        shown = []
-        if self._waiting and self._tracker.is_shown(index - 1, self.viewer):
-            # The viewer has just spoken, so all before this has been shown.
-            shown, self._waiting = self._waiting, []
-        for tracked in change.settled:
-            is_shown = self._tracker.is_shown(tracked.call.answered_at, self.viewer)
-            (shown if is_shown else self._waiting).append(tracked)
-        if shown:
-            self._collapse(shown)
+        if change.settled or self._waiting:
+            self._settle(change.settled, index)
 
     def _read(
         self,
@@ -259,6 +247,20 @@ class PromptBuilder:
         if isinstance(expired, str):
             self._lineages.forget(expired)
             self._episodes.forget(expired)
+
+    def _settle(self, settled: Iterable[Tracked], index: int) -> None:
+        """Take note of what has been used up, and offer what of it the viewer has been shown."""
+        shown = []
+        if self._waiting and self._tracker.is_shown(index - 1, self.viewer):
+            # The viewer has just spoken, so all before this has been shown.
+            shown, self._waiting = self._waiting, []
+        for tracked in settled:
+            if entry := self._results.get(tracked.call.id):
+                self._collapses.settle(entry)
+            is_shown = self._tracker.is_shown(tracked.call.answered_at, self.viewer)
+            (shown if is_shown else self._waiting).append(tracked)
+        if shown:
+            self._collapse(shown)
 
     def _collapse(self, shown: Iterable[Tracked]) -> None:
         """Offer what has been settled and shown to the cache's judgement."""

@@ -79,39 +79,22 @@ class Episode:
         return sum(1 for _ in self.around())
 
 
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """One envelope in a viewer's prompt. Owns its blocks and prices, made on first use."""
 
-    __slots__ = (
-        "_collapsed",
-        "_tokens",
-        "_whole",
-        "at",
-        "call",
-        "envelope",
-        "episode",
-        "index",
-        "partner",
-        "place",
-        "sort",
-        "tracked",
-        "viewer",
-    )
-
-    def __init__(self, sort: Sort, envelope: Envelope, index: int, viewer: str) -> None:
-        self.sort: Sort = sort
-        self.envelope = envelope
-        self.index = index  # in the log
-        self.at = -1  # among the entries
-        self.viewer = viewer
-        self.episode: Episode | None = None  # its context
-        self.place = ""  # the context's type, or its id while no type was known
-        self.call: ToolCall | None = None
-        self.partner: Entry | None = None  # a call's result, a result's call
-        self.tracked: Tracked | None = None
-        self._whole: Block | None = None
-        self._collapsed: Block | None = None
-        self._tokens = -1
+    sort: Sort
+    envelope: Envelope
+    index: int  # in the log
+    viewer: str
+    call: ToolCall | None = None
+    partner: "Entry | None" = None  # a call's result, a result's call
+    at: int = -1  # among the entries
+    episode: Episode | None = None  # its context
+    place: str = ""  # the context's type, or its id while no type was known
+    tracked: Tracked | None = None
+    _whole: Block | None = None
+    _collapsed: Block | None = None
+    _tokens: int = -1
 
     @property
     def is_error(self) -> bool:

@@ -6,7 +6,6 @@ the first to do so (T-10, T-13). Everything else that claims to be one is somebo
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -18,8 +17,7 @@ _REQUEST: Final = kinds.REQUEST + ":tools/call"
 _RESPONSE: Final = kinds.RESPONSE + ":tools/call"
 
 
-@dataclass(slots=True, eq=False)
-class ToolCall:
+class ToolCall(msgspec.Struct, eq=False):
     """A call and, once it has come, its result. `index` and `answered_at` are places in the log."""
 
     request: Envelope

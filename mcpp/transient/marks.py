@@ -5,8 +5,9 @@ source protocol's, the prefixed one is safe from other vendors' use of the same 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 Result = Mapping[str, Any]
 """An MCP `CallToolResult` as JSON: `content`, perhaps `structuredContent`, `isError`, `_meta`."""
@@ -19,8 +20,7 @@ _HINTS: Final = "contextHints"
 _PREFIX: Final = "mcpp/"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """What a result says about itself: it may collapse, or it has consumed others."""
 
     transient: bool = False
@@ -29,8 +29,7 @@ class Mark:
     consumes: tuple[str, ...] | None = None  # None: whatever comes first; (): nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(msgspec.Struct, frozen=True):
     """A workflow's word that one tool's results are used up by another."""
 
     tool: str

@@ -8,8 +8,9 @@ envelope: a collapsed result is a decision about how to show it, and the origina
 import hashlib
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import msgspec
 
 from mcpp import kinds
 from mcpp.envelope import Envelope
@@ -33,8 +34,7 @@ _MECHANICAL: Final = (
 )
 
 
-@dataclass(slots=True, eq=False)
-class Tracked:
+class Tracked(msgspec.Struct, eq=False):
     """A transient result: whose, where, and what has become of it."""
 
     call: ToolCall
@@ -50,8 +50,7 @@ class Tracked:
         return cut(self.mark.summary or "") or summarize(self.call.original())
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What an envelope brought about: a call answered, and a transient result settled."""
 
     call: ToolCall | None = None
@@ -67,6 +66,7 @@ class Tracker:
 
     def __init__(self) -> None:
         self.calls = ToolCalls()
+        self.seen: set[str] = set()  # the ids of all envelopes
         self._length = 0
         self._tracked: dict[str, Tracked] = {}  # by the call's id
         self._by_response: dict[str, Tracked] = {}
@@ -77,15 +77,14 @@ class Tracker:
         self._copies: dict[tuple[object, ...], Tracked] = {}
         self._consumers: set[str] = set()
         self._last_sent: dict[str, int] = {}
-        self._seen: set[str] = set()
 
     def add(self, envelope: Envelope) -> Change:
         """Learn from the next envelope of the log; from one delivered again nothing."""
         index = self._length
         self._length += 1
-        if envelope.id in self._seen:
+        if envelope.id in self.seen:
             return _NOTHING
-        self._seen.add(envelope.id)
+        self.seen.add(envelope.id)
         if not envelope.kind.startswith(_MECHANICAL):
             self._last_sent[envelope.sender] = index
         call = self.calls.add(envelope, index)
