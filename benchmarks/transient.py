@@ -183,6 +183,23 @@ def measure(log: list[Envelope], cache: CachePolicy | None) -> Figures:
     return Figures(final, total, cost)
 
 
+def compare(scenario: Scenario) -> tuple[Figures, Figures]:
+    """Return what a scenario costs without and with collapsing."""
+    log = write_log(scenario)
+    return measure(log, NEVER), measure(log, CachePolicy())
+
+
+def row(name: str, without: Figures, within: Figures) -> str:
+    """Return a line of the table in `docs/prompts.md`."""
+    line = (
+        f"| {name} | {without.final:,} → {within.final:,} "
+        f"| {within.final / without.final - 1:+.0%} "
+        f"| {without.input:,} → {within.input:,} | {within.input / without.input - 1:+.0%} "
+        f"| {within.cost / without.cost - 1:+.0%} |"
+    )
+    return line.replace("| -", "| −")
+
+
 def _blocks(prompt: Prompt) -> Iterator[tuple[str, Block]]:
     for message in prompt.messages:
         for block in message.blocks:
@@ -248,14 +265,7 @@ def _best(run: Callable[[], object], times: int = 5) -> float:
 def main() -> None:
     print("| scenario | final | | input | | cost with cache |\n|---|---|---|---|---|---|")
     for scenario in SCENARIOS:
-        log = write_log(scenario)
-        without, within = measure(log, NEVER), measure(log, CachePolicy())
-        print(
-            f"| {scenario.name} | {without.final:,} → {within.final:,} "
-            f"| {within.final / without.final - 1:+.0%} "
-            f"| {without.input:,} → {within.input:,} | {within.input / without.input - 1:+.0%} "
-            f"| {within.cost / without.cost - 1:+.0%} |"
-        )
+        print(row(scenario.name, *compare(scenario)))
     print("\n| envelopes | build | with a budget | one more `add` |\n|---|---|---|---|")
     for length in (100, 1000, 10_000):
         without_budget, within_budget, add = time_building(length)
