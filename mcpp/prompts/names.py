@@ -48,7 +48,7 @@ def expand_tool(api: str = "anthropic") -> dict[str, Any]:
     """Return the definition of `expand` for `anthropic`, `openai_chat` or `openai_responses`."""
     description = (
         "Show again what stands in the conversation as [collapsed; handle H], [folded; handle H] "
-        "or [cut; handle H]."
+        "or [cut; …; handle H]."
     )
     schema = {
         "type": "object",
