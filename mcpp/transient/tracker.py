@@ -15,11 +15,14 @@ import msgspec
 from mcpp import kinds
 from mcpp.envelope import Envelope
 from mcpp.transient.calls import ToolCall, ToolCalls
-from mcpp.transient.marks import Mark, cut, read_hints, read_mark
+from mcpp.transient.marks import Hint, Mark, cut, read_hints, read_mark
 from mcpp.transient.summaries import summarize
 
 Badge = Literal["transient", "consumed", "collapsed"]
 State = Literal["pending", "consumed", "superseded"]
+
+MAX_FETCHERS: Final = 64
+"""How many tools a consumer is paired with: every consumption looks at each of them."""
 
 # What a participant's runtime sends by itself is no sign that its model has read anything.
 _MECHANICAL: Final = (
@@ -94,9 +97,7 @@ class Tracker:
             return Change(call)  # T-07, T-08: a failed call neither consumes nor is collapsible
         for hint in read_hints(call.result):
             if call.server is not None:
-                # T-11: keyed by who declares it, so nobody pairs the tools of another.
-                self._pairs[call.server, hint.consumed_by].setdefault(hint.tool)
-                self._paired.add((call.server, hint.tool))
+                self._pair(call.server, hint)
         mark = read_mark(call.result)
         settled = self._consume(call, mark) if mark.consumed else ()
         tracked = None
@@ -135,7 +136,7 @@ class Tracker:
     def collapse(self, tracked: Tracked) -> dict[str, Any]:
         """Return the result as it is shown once collapsed: every visible part gone (T-15)."""
         # T-18: the summary is one line by now, and on a quoted line nothing can pass for ours.
-        text = f"[collapsed: {tracked.handle}]\n> {tracked.summary}"
+        text = f"[collapsed; handle {tracked.handle}]\n> {tracked.summary}"
         return {"content": [{"type": "text", "text": text}]}
 
     def expand(self, handle: str) -> Mapping[str, Any] | None:
@@ -145,6 +146,13 @@ class Tracker:
         """
         tracked = self._by_handle.get(handle)
         return None if tracked is None else tracked.call.original()
+
+    def _pair(self, server: str, hint: Hint) -> None:
+        # T-11: keyed by who declares it, so nobody pairs the tools of another.
+        fetchers = self._pairs[server, hint.consumed_by]
+        if len(fetchers) < MAX_FETCHERS:
+            fetchers.setdefault(hint.tool)
+            self._paired.add((server, hint.tool))
 
     def _track(self, call: ToolCall, mark: Mark) -> tuple[Tracked, tuple[Tracked, ...]]:
         assert call.response is not None
