@@ -19,7 +19,7 @@ from mcpp.errors import FilterError
 from mcpp.testing.strategies import json_values
 from mcpp.transient import Tracker, transient
 from mcpp.tree import ContextTree
-from tests.properties.random_logs import random_log
+from tests.properties.random_logs import LOGS
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "gateway" / "mcpp_gateway" / "inspector"
@@ -81,7 +81,6 @@ FILTERS = st.recursive(
     ),
     max_leaves=8,
 )
-LOGS = st.binary(min_size=20, max_size=400).map(random_log)
 
 
 @hypothesis_settings(max_examples=100)

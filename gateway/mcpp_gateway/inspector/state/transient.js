@@ -15,6 +15,8 @@ const MECHANICAL = [
   ),
 ];
 
+const MAX_FETCHERS = 64; // T-11: every consumption looks at each of them
+
 export class Tracker {
   constructor() {
     this._length = 0;
@@ -47,7 +49,8 @@ export class Tracker {
     for (const hint of readHints(call.result)) {
       // T-11: keyed by who declares it, so nobody pairs the tools of another.
       if (call.server !== null) {
-        upsert(this._pairs, key(call.server, hint.consumedBy), () => new Set()).add(hint.tool);
+        const fetchers = upsert(this._pairs, key(call.server, hint.consumedBy), () => new Set());
+        if (fetchers.size < MAX_FETCHERS) fetchers.add(hint.tool);
       }
     }
     const mark = readMark(call.result);
