@@ -8,8 +8,10 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from mcpp.transient.marks import Result, cut
-from mcpp.transient.summaries import compact, summarize
+from mcpp.transient.summaries import summarize
 
 REDEEM: Final[dict[str, Any]] = {
     "name": "redeem_scratch",
@@ -30,7 +32,9 @@ class Scratch:
         if max_results < 1:
             raise ValueError("max_results must be at least 1")
         self._max_results = max_results
-        self._kept: dict[str, dict[str, Any]] = {}
+        self._kept: dict[
+            str, bytes
+        ] = {}  # as JSON: what the caller does to its own changes nothing
 
     def keep(self, result: Result, summary: str | None = None) -> dict[str, Any]:
         """Keep a result and return the lean one: its summary and its `scratch_ref`.
@@ -39,9 +43,10 @@ class Scratch:
         """
         if result.get("isError"):
             return dict(result)
-        ref = "scratch-" + hashlib.sha256(compact(result).encode()).hexdigest()[:24]
+        data = msgspec.json.encode(result)
+        ref = "scratch-" + hashlib.sha256(data).hexdigest()[:24]
         self._kept.pop(ref, None)
-        self._kept[ref] = dict(result)
+        self._kept[ref] = data
         if len(self._kept) > self._max_results:
             del self._kept[next(iter(self._kept))]
         text = cut(summary) if summary is not None else summarize(result)
@@ -57,4 +62,5 @@ class Scratch:
         if kept is None:
             text = "This scratch_ref is unknown or forgotten: fetch the data again."
             return {"content": [{"type": "text", "text": text}], "isError": True}
-        return dict(kept)
+        result: dict[str, Any] = msgspec.json.decode(kept)
+        return result

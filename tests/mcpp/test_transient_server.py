@@ -148,6 +148,16 @@ def test_lean_mode_returns_a_reference_that_another_call_redeems() -> None:
 
 
 @pytest.mark.rule("T-20")
+def test_what_is_kept_behind_a_reference_cannot_be_changed() -> None:
+    scratch = Scratch()
+    given = records(5)
+    ref = scratch.keep(given)["structuredContent"]["scratch_ref"]
+    given["content"].clear()
+    scratch.redeem(ref)["structuredContent"].clear()
+    assert scratch.redeem(ref) == records(5)
+
+
+@pytest.mark.rule("T-20")
 def test_scratch_forgets_the_oldest_first_and_says_so() -> None:
     scratch = Scratch(max_results=2)
     refs = [scratch.keep(records(n))["structuredContent"]["scratch_ref"] for n in (5, 6, 7)]
