@@ -37,6 +37,11 @@ OURS = re.compile(
 )
 
 
+NOTE = re.compile(  # a block of ours that stands for no envelope
+    r"Text\(text='\[(The log begins|Nothing new|\d+ earlier)|Result\(.*No result has come\."
+)
+
+
 def fuzz(max_examples: int) -> settings:
     return settings(
         max_examples=max_examples,
@@ -55,6 +60,7 @@ def check(log: list[Envelope], options: dict[str, Any]) -> None:
     prompt.markdown()
     check_budget(prompt, options.get("token_budget"))
     check_changes(prompt, log, set(options.get("pins", ())))
+    check_account(prompt, log)
     check_fences(prompt)
     for envelope in log:
         builder.add(envelope)
@@ -94,6 +100,15 @@ def check_changes(prompt: Prompt, log: list[Envelope], pins: set[str]) -> None:
         assert change.id not in pins
     shown = {change.id for change in report.changed}
     assert shown.isdisjoint(left.id for left in report.left_out)
+
+
+def check_account(prompt: Prompt, log: list[Envelope]) -> None:
+    """Every envelope is either shown, by one block, or left out for a reason."""
+    blocks = [block for message in prompt.messages for block in message.blocks]
+    shown = [block for block in blocks if not NOTE.match(str(block))]
+    left = [one.id for one in prompt.report.left_out]
+    assert len(set(left)) == len(left)
+    assert len(shown) + len(left) == len(log)
 
 
 def check_fences(prompt: Prompt) -> None:
