@@ -119,6 +119,7 @@ class Session:
         self._overflowed = False
         self._resuming = False
         self._replaying = 0
+        self._history_left = 0  # of what `last` asked for, over as many lines as it takes
         self._end_of_replay: str | None = None
         self._seen: set[str] = set()
         self._seen_before: set[str] = set()
@@ -132,12 +133,10 @@ class Session:
         self.joined = False
         self._overflowed = False
         self._replaying = 0
-        self._resuming = self.pod is not None or self.position is not None
+        self._resuming = self.position is not None
         self.outgoing.requeue()
-        if self.pod is None:
-            return Join(self.filter, self.position, self._last)
-        missed = None if self.position is None else MISSED_MESSAGES
-        return Join(self.filter, self.position, missed)
+        first = self.pod is None or not self._resuming
+        return Join(self.filter, self.position, self._last if first else MISSED_MESSAGES)
 
     @property
     def live(self) -> bool:
@@ -200,7 +199,9 @@ class Session:
             if envelope.kind.startswith("system/"):
                 return self._system(envelope, now)
         except (DecodeError, FilterError) as error:
-            self._replaying = max(0, self._replaying - 1)
+            if self._replaying:
+                self._replaying -= 1
+                self._history_left = max(0, self._history_left - 1)
             return (Unreadable(error),)
         return self._logged(envelope)
 
@@ -224,8 +225,11 @@ class Session:
         if self.name and welcome.you.id != self.name:
             raise WrongParticipantError(self.name, welcome.you.id)
         lost_log = self.pod is not None and self.pod.epoch != welcome.pod.epoch
-        if self._resuming and (lost_log or not welcome.resumed):
+        if (self._resuming or self.pod is not None) and (lost_log or not welcome.resumed):
             self._inbox.append(Gap(lost_log))
+            self._history_left = 0
+        if not self._resuming:
+            self.history = self._history_left = welcome.replayed
         self.name = welcome.you.id
         self.pod = welcome.pod
         self.limits = welcome.limits
@@ -233,8 +237,6 @@ class Session:
         self.participants = {info.id: info for info in welcome.participants}
         self.contexts = {info.id: info for info in welcome.contexts}
         self.joined = True
-        if not self._resuming:
-            self.history = welcome.replayed
         self._replaying = welcome.replayed
         self._end_of_replay = welcome.position
         if not welcome.replayed:
@@ -266,7 +268,9 @@ class Session:
                 # A second sending is answered with what the log has, out of the log's order.
                 if times_sent <= 1:
                     self.position = id
-                history = replayed > 0 and not self._resuming
+                history = self._history_left > 0
+                if history:
+                    self._history_left -= 1
                 self._inbox.append(Delivery(envelope, history))
         if replayed == 1:
             self._arrive()

@@ -173,6 +173,20 @@ async def test_history_is_marked_as_replayed(venue: Venue) -> None:
             assert [message.replayed for message in seen] == [True, True, False]
 
 
+@pytest.mark.rule("P-03")
+async def test_history_stays_history_where_the_buffer_is_too_small_for_it(venue: Venue) -> None:
+    small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
+    async with venue.connect("alice") as alice:
+        for number in range(50):
+            await alice.send("chat", {"text": str(number)})
+        wanted = filters.kind("chat")
+        async with venue.connect("bob", last=50, filter=wanted, options=small) as bob:
+            await alice.send("chat", {"text": "live"})
+            seen = [await anext(bob) for _ in range(51)]
+    assert [message.text for message in seen] == [*map(str, range(50)), "live"]
+    assert [message.replayed for message in seen] == [True] * 50 + [False]
+
+
 async def test_a_position_of_an_earlier_life_goes_on_from_there(venue: Venue) -> None:
     async with venue.connect("alice") as alice:
         async with venue.connect("bob") as bob:

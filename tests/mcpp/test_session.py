@@ -116,6 +116,19 @@ def test_history_is_replayed_and_what_came_meanwhile_is_not() -> None:
     assert [item.replayed for item in items if isinstance(item, Delivery)] == [True, False]
 
 
+@pytest.mark.rule("P-03")
+def test_a_history_of_which_nothing_came_is_asked_for_again() -> None:
+    session = Session("me", last=1)
+    session.join()
+    session.receive(welcome(replayed=1), 0)
+    assert session.join() == Join(None, None, 1)
+    session.receive(welcome(replayed=1), 0)
+    history = chat("history")
+    session.receive(encode(history), 0)
+    # What came between the two lines may be missing.
+    assert [session.take(), session.take()] == [Gap(lost_log=False), Delivery(history, True)]
+
+
 @pytest.mark.rule("P-04")
 def test_replayed_presence_does_not_change_the_roster() -> None:
     left = {"event": "leave", "participant": {"id": "me"}}
@@ -213,36 +226,45 @@ def test_a_full_inbox_keeps_its_position_and_settles_all_the_same() -> None:
     assert not session.should_rejoin
 
 
-@given(st.lists(st.sampled_from(["send", "cut", "take"]), max_size=80), st.integers(1, 4))
-def test_every_envelope_is_handed_out_once_and_in_order(steps: list[str], capacity: int) -> None:
-    """Whatever is cut and however slowly the inbox is read."""
-    log: list[Envelope] = []
-    session = Session("me", capacity=capacity)
+@given(
+    st.lists(st.sampled_from(["send", "cut", "cut short", "take"]), max_size=80),
+    st.integers(1, 4),
+    st.integers(0, 6),
+)
+@pytest.mark.rule("P-03", "P-08")
+def test_every_envelope_is_handed_out_once_and_in_order(
+    steps: list[str], capacity: int, last: int
+) -> None:
+    """Whatever is cut and however slowly the inbox is read; and history stays history."""
+    log = [chat(str(number)) for number in range(8)]
+    session = Session("me", capacity=capacity, last=last)
+    beginning = len(log) - last
 
-    def connect() -> None:
+    def connect(most: int | None = None) -> None:
         after = session.join().after
         places = [place for place, envelope in enumerate(log) if envelope.id == after]
-        missed = log[places[0] + 1 :] if places else []
-        end = log[-1].id if log else "none"
-        told = welcome(resumed=bool(places), replayed=len(missed), position=end)
-        for text in (told, *map(encode, missed)):
+        missed = log[places[0] + 1 if places else beginning :]
+        told = welcome(resumed=bool(places), replayed=len(missed), position=log[-1].id)
+        for text in (told, *map(encode, missed[:most])):
             session.receive(text, 0)
 
-    log.append(chat("0"))
-    connect()
-    found: list[str | Gap] = []
-    for step in [*steps, *(["take"] * 4 * len(steps))]:
+    connect(1)
+    found: list[tuple[str, bool]] = []
+    for step in [*steps, "cut", *(["take"] * 4 * (len(steps) + last))]:
         if step == "send":
             log.append(chat(str(len(log))))
-            session.receive(encode(log[-1]), 0)
+            if session.live:
+                session.receive(encode(log[-1]), 0)
         elif step == "cut":
             connect()
+        elif step == "cut short":
+            connect(1)
         elif (item := session.take()) is not None:
             assert isinstance(item, Delivery)
-            found.append(item.envelope.payload["text"])
+            found.append((item.envelope.payload["text"], item.replayed))
         if session.should_rejoin:
             connect()
-    assert found == [envelope.payload["text"] for envelope in log[1:]]
+    assert found == [(str(place), place < 8) for place in range(beginning, len(log))]
 
 
 # --- settling ---
