@@ -36,6 +36,8 @@ _FIRST_BACKOFF_SECONDS: Final = 0.1
 _LAST_BACKOFF_SECONDS: Final = 10.0
 # What was sent without waiting gets this long to be echoed when the connection is left.
 _LEAVE_SECONDS: Final = 2.0
+# For what is said by somebody who is being cancelled. A line on which that takes longer is broken.
+_TELL_SECONDS: Final = 1.0
 
 
 def backoff(attempt: int) -> float:
@@ -94,27 +96,33 @@ class Connection:
         Raises Refused, or ConnectionLostError once there is no way back.
         """
         await anyio.lowlevel.checkpoint_if_cancelled()
-        session = self.session
-        while len(session.outgoing) >= self._options.unechoed_messages and self.failure is None:
-            await self._settlement()
-        self.check()
-        patience = (
-            self._options.rate_limit_seconds if rate_limit_seconds is None else rate_limit_seconds
-        )
-        session.send(envelope, give_up_at=self._clock() + patience)
-        if not wait:
-            await self._transmit()
-            return envelope
-        waiter = self._waiters[envelope.id] = Waiter()
+        outgoing = self.session.outgoing
+        waiter = Waiter()
         try:
+            while len(outgoing) >= self._options.unechoed_messages and self.failure is None:
+                await self._settlement()
+            self.check()
+            self._take_on(envelope, rate_limit_seconds)
+            if not wait:
+                await self._transmit()
+                return envelope
+            self._waiters[envelope.id] = waiter
             await self._transmit()
             return await waiter.wait()
         except BaseException:
             # Whoever gave up waiting gave up sending, where that can still be undone.
-            session.outgoing.discard(envelope.id)
+            if wait and outgoing.discard(envelope.id) and not waiter.echoed:
+                self.forget(envelope.id)  # nobody answers what nobody has seen
             raise
         finally:
             self._waiters.pop(envelope.id, None)
+
+    async def tell(self, envelope: Envelope) -> None:
+        """Send from where nothing may wait: not for room, hardly for the line, cancelled or not."""
+        if self.failure is None:
+            self._take_on(envelope)
+            with anyio.move_on_after(_TELL_SECONDS, shield=True):
+                await self._transmit()
 
     async def next(self) -> Delivery | Gap:
         """Return what comes next, waiting for it. Raises ConnectionLostError at the end."""
@@ -134,6 +142,10 @@ class Connection:
         exchange = self._exchanges[asking.id] = Exchange()
         self.session.expect(asking, participant)
         return exchange
+
+    def expects(self, id: str) -> bool:
+        """Tell whether an answer to the request or proposal with this id may still come."""
+        return id in self._exchanges
 
     def forget(self, id: str) -> None:
         """Expect nothing more on the request or proposal with this id."""
@@ -257,10 +269,18 @@ class Connection:
             if self.session.outgoing.waiting:
                 await self._transmit()
 
+    def _take_on(self, envelope: Envelope, rate_limit_seconds: float | None = None) -> None:
+        patience = (
+            self._options.rate_limit_seconds if rate_limit_seconds is None else rate_limit_seconds
+        )
+        self.session.send(envelope, give_up_at=self._clock() + patience)
+
     async def _transmit(self) -> None:
+        if self._transport is None:
+            return
         now = self._clock()
         texts = self.session.transmit(now)
-        if texts and self._transport is not None:
+        if texts:
             await self._transport.send(texts)
         due = self.session.outgoing.wake_at(now) if self.session.live else None
         if due is not None and (self._timer_at is None or due < self._timer_at) and self._tasks:

@@ -21,6 +21,10 @@ class Waiter:
     _event: anyio.Event = field(default_factory=anyio.Event)
     _outcome: Envelope | McppError | None = None
 
+    @property
+    def echoed(self) -> bool:
+        return isinstance(self._outcome, Envelope)
+
     def settle(self, outcome: Envelope | McppError) -> None:
         self._outcome = outcome
         self._event.set()

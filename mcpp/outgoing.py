@@ -132,15 +132,19 @@ class Outgoing:
         self._remove(id)
         return entry.envelope
 
-    def discard(self, id: str) -> None:
-        """Nobody waits for an envelope any more: if it is not let through now, it never is."""
+    def discard(self, id: str) -> bool:
+        """Nobody waits for an envelope any more: if it is not let through now, it never is.
+
+        Return whether it is certain that it was not let through.
+        """
         entry = self._entries.get(id)
         if entry is None:
-            return
+            return True
         if entry.in_flight:
             entry.give_up_at = -math.inf
         else:
             self._remove(id)
+        return not entry.times_sent
 
     def requeue(self) -> None:
         """The line is new: queue everything that is not settled again, in its order."""

@@ -224,25 +224,25 @@ class Pod:
             context,
             id=id,
         )
+        asked = str(name or method)
         exchange = self._connection.expect(envelope, to)
         try:
-            with anyio.fail_after(timeout):
+            with anyio.move_on_after(timeout):
                 await self._connection.send(envelope)
                 if isinstance(context, ContextScope):
                     context.told()
                 while True:
                     heard, answered = await exchange.next()
                     if answered:
-                        return rpc.read_response(heard, method)
+                        return rpc.read_response(heard, asked)
                     if on_progress is not None:
                         await _tell_progress(heard, on_progress)
-        except TimeoutError:
-            await self._cancel(envelope, to, "timed out")
-            raise NoAnswerError(to, str(name or method), timeout) from None
-        except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
-                await self._cancel(envelope, to, "cancelled")
+            await self._give_up(envelope, to, "timed out")
+        except (Exception, anyio.get_cancelled_exc_class()):
+            await self._give_up(envelope, to, "cancelled")
             raise
+        else:
+            raise NoAnswerError(to, asked, timeout)
         finally:
             self._connection.forget(envelope.id)
 
@@ -263,17 +263,17 @@ class Pod:
             kind, payload, to=to, correlation_id=correlation_id, context=context, wait=wait
         )
 
-    async def _cancel(self, request: Envelope, to: str, reason: str) -> None:
-        if self._connection.failure is None:
-            params = {"requestId": request.id, "reason": reason}
-            await self.notify(
-                rpc.CANCELLED,
-                params,
-                to=[to],
-                correlation_id=request.id,
-                context=None if request.context is None else request.context.id,
-                wait=False,
+    async def _give_up(self, request: Envelope, to: str, reason: str) -> None:
+        """Tell whoever still works on a request of ours that nobody waits for it (P-18)."""
+        if self._connection.expects(request.id):
+            cancelled = self._envelope(
+                str(Kind(kinds.NOTIFICATION, rpc.CANCELLED)),
+                rpc.notification(rpc.CANCELLED, {"requestId": request.id, "reason": reason}),
+                [to],
+                request.id,
+                None if request.context is None else request.context.id,
             )
+            await self._connection.tell(cancelled)
 
     # --- proposals ---
 

@@ -507,6 +507,58 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(venue: Ven
         await stopped.wait()
 
 
+def stalling(given_up: anyio.Event) -> mcpp.Participant:
+    """Return an agent whose tool says once that it goes on, and then never ends by itself."""
+    agent = mcpp.Participant("files")
+
+    @agent.tool
+    async def stall(call: ToolCall) -> None:
+        try:
+            await call.progress(1)
+            await anyio.sleep_forever()
+        finally:
+            given_up.set()
+
+    return agent
+
+
+@pytest.mark.rule("P-18")
+async def test_giving_up_waits_neither_for_a_line_nor_for_room(venue: Venue) -> None:
+    down = Options(unechoed_messages=2, backoff=lambda attempt: 3600.0)
+
+    async def give_up() -> None:
+        async with venue.connect("alice", options=down) as alice:
+
+            async def break_and_fill(progress: Progress) -> None:
+                venue.cut("alice")
+                for _ in range(2):
+                    await alice.send("chat", wait=False)
+
+            await alice.call("files", "stall", timeout=0.2, on_progress=break_and_fill)
+
+    async with venue.run(stalling(anyio.Event())):
+        with anyio.fail_after(5), pytest.raises(NoAnswerError):
+            await give_up()
+
+
+@pytest.mark.rule("P-18")
+@pytest.mark.parametrize("error", [ZeroDivisionError, TimeoutError])
+async def test_whoever_fails_over_the_progress_of_a_call_gives_it_up(
+    venue: Venue, error: type[Exception]
+) -> None:
+    given_up = anyio.Event()
+
+    def fail(progress: Progress) -> None:
+        raise error
+
+    async with venue.run(stalling(given_up)), venue.connect("alice") as alice:
+        with pytest.raises(error) as caught:
+            await alice.call("files", "stall", timeout=5, on_progress=fail)
+        assert caught.type is error
+        with anyio.fail_after(5):
+            await given_up.wait()
+
+
 UNLIMITED = {"messages_per_second": 0, "context_messages_per_second": 0}
 
 

@@ -433,6 +433,18 @@ def test_what_is_given_up_after_a_refusal_is_not_sent_again() -> None:
     assert not len(session.outgoing)
 
 
+@pytest.mark.rule("P-18")
+def test_it_is_known_what_never_went_out() -> None:
+    session = joined()
+    unsent, sent = chat(sender="me"), chat(sender="me")
+    session.send(sent, give_up_at=0)
+    session.transmit(0)
+    session.send(unsent, give_up_at=0)
+    session.join()
+    assert session.outgoing.discard(unsent.id)
+    assert not session.outgoing.discard(sent.id)
+
+
 @pytest.mark.rule("P-06")
 def test_a_context_at_its_limit_keeps_its_order() -> None:
     session = joined()
