@@ -133,7 +133,8 @@ class Connection:
                     self._line.cancel()
                 return item
             self.check()
-            self._arrived = anyio.Event()
+            if self._arrived.is_set():
+                self._arrived = anyio.Event()  # one for all who wait
             await self._arrived.wait()
 
     def expect(self, asking: Envelope, participant: str) -> Exchange:

@@ -45,6 +45,23 @@ async def test_own_envelopes_come_only_where_they_are_asked_for(venue: Venue) ->
         assert await texts(bob, 2) == ["mine", "again"]
 
 
+async def test_two_who_read_one_pod_share_what_comes(venue: Venue) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        heard: list[str] = []
+
+        async def hear() -> None:
+            heard.append((await anext(bob)).text)
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hear)
+                tasks.start_soon(hear)
+                await anyio.wait_all_tasks_blocked()
+                await alice.send("chat", {"text": "one"})
+                await alice.send("chat", {"text": "two"})
+        assert sorted(heard) == ["one", "two"]
+
+
 @pytest.mark.rule("P-04")
 async def test_participants_and_contexts_are_known(venue: Venue) -> None:
     async with venue.connect("alice") as alice:
