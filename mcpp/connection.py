@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from mcpp import kinds
-from mcpp.effects import Answered, Echoed, Effect, Joined, Noted, Refusal, Unreadable
+from mcpp.effects import Answered, Echoed, Effect, Joined, Noted, Refusal, Unreadable, Unsendable
 from mcpp.envelope import Envelope
 from mcpp.errors import (
     BusyError,
@@ -314,6 +314,9 @@ class Connection:
                     log.warning("%s", refused)
             case Refusal(details=details):
                 log.warning("the gateway complains, %s: %s", details.error, details.message)
+            case Unsendable(envelope, error):
+                if not self._settle(envelope.id, error):
+                    log.warning("%s was not sent: %s", envelope.kind, error)
             case Answered(id, envelope):
                 if id in self._exchanges:
                     self._exchanges.pop(id).settle(envelope)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mcpp.envelope import Envelope
-from mcpp.errors import DecodeError, FilterError
+from mcpp.errors import DecodeError, FilterError, TooLargeError
 from mcpp.payloads import Error
 
 
@@ -31,6 +31,14 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsendable:
+    """An envelope that was taken on under another limit is too long for the present one."""
+
+    envelope: Envelope
+    error: TooLargeError
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """The participant that was asked has answered a request, or a proposal's fulfilment."""
 
@@ -53,4 +61,4 @@ class Unreadable:
     error: DecodeError | FilterError
 
 
-Effect: TypeAlias = Joined | Echoed | Refusal | Answered | Noted | Unreadable
+Effect: TypeAlias = Joined | Echoed | Refusal | Unsendable | Answered | Noted | Unreadable

@@ -146,6 +146,13 @@ class Outgoing:
             self._remove(id)
         return not entry.times_sent
 
+    def drop_longer(self, max_bytes: int) -> list[tuple[Envelope, int]]:
+        """Take out what is longer than this; return each with its length."""
+        longer = [entry for entry in self._entries.values() if len(entry.text) > max_bytes]
+        for entry in longer:
+            self._remove(entry.envelope.id)
+        return [(entry.envelope, len(entry.text)) for entry in longer]
+
     def requeue(self) -> None:
         """The line is new: queue everything that is not settled again, in its order."""
         for entry in list(self._entries.values()):

@@ -20,7 +20,7 @@ import msgspec
 
 from mcpp import filters, kinds, rpc
 from mcpp.codec import decode, encode
-from mcpp.effects import Answered, Echoed, Effect, Joined, Noted, Refusal, Unreadable
+from mcpp.effects import Answered, Echoed, Effect, Joined, Noted, Refusal, Unreadable, Unsendable
 from mcpp.envelope import Context, Envelope
 from mcpp.errors import DecodeError, FilterError, TooLargeError, WrongParticipantError
 from mcpp.filters import Filter
@@ -156,8 +156,8 @@ class Session:
         Raises TooLargeError where the gateway would close the line instead of answering.
         """
         text = encode(envelope)
-        limit = self.limits.get("max_message_bytes")
-        if isinstance(limit, int) and len(text) > limit:
+        limit = self._max_bytes
+        if limit is not None and len(text) > limit:
             raise TooLargeError(len(text), limit)
         self.outgoing.add(envelope, text, give_up_at=give_up_at)
 
@@ -241,7 +241,20 @@ class Session:
         self._end_of_replay = welcome.position
         if not welcome.replayed:
             self._arrive()
-        return (Joined(welcome.replayed),)
+        return (Joined(welcome.replayed), *self._drop_too_large())
+
+    @property
+    def _max_bytes(self) -> int | None:
+        limit = self.limits.get("max_message_bytes")
+        return limit if isinstance(limit, int) else None
+
+    def _drop_too_large(self) -> Sequence[Effect]:
+        # The gateway may have come back with a lower limit than they were taken on under.
+        limit = self._max_bytes
+        if limit is None:
+            return ()
+        dropped = self.outgoing.drop_longer(limit)
+        return [Unsendable(envelope, TooLargeError(size, limit)) for envelope, size in dropped]
 
     def _refused(self, details: Error, id: str | None, now: float) -> Sequence[Effect]:
         if id is None or id not in self.outgoing:

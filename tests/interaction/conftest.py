@@ -43,7 +43,7 @@ class SocketVenue:
 
     def __init__(self, limits: Mapping[str, Any] | None = None, *, tls: Path | None = None) -> None:
         self._tls = {} if tls is None else {"tls_cert": str(tls), "tls_key": str(tls)}
-        self._limits = dict(limits or {})
+        self.limits = dict(limits or {})
         self._participants: dict[str, Sequence[Mapping[str, Any]]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -124,7 +124,7 @@ class SocketVenue:
         }
         document = {
             "gateway": {"host": "127.0.0.1", "port": port} | self._tls,
-            "limits": self._limits,
+            "limits": self.limits,
             "pods": {"test": {"participants": participants}},
         }
         text = "\n".join(f"{name} = {to_toml(value)}" for name, value in document.items())

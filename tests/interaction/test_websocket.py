@@ -15,7 +15,8 @@ from websockets.server import ServerProtocol
 import mcpp
 from mcpp import encode, new_envelope
 from mcpp.connection import Options
-from mcpp.errors import JoinError, UnreachableError
+from mcpp.errors import JoinError, TooLargeError, UnreachableError
+from mcpp.tasks import background
 from tests.interaction.conftest import QUICK, SocketVenue
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +83,20 @@ async def test_a_gateway_that_drains_is_come_back_to(sockets: SocketVenue) -> No
         await anyio.to_thread.run_sync(sockets.start)
         with anyio.fail_after(10):
             await alice.send("chat", {"text": "after"})
+
+
+@pytest.mark.rule("P-07")
+async def test_a_gateway_that_comes_back_with_a_lower_limit_is_not_run_against(
+    sockets: SocketVenue,
+) -> None:
+    async with sockets.connect("alice") as alice:
+        await anyio.to_thread.run_sync(sockets.drain)
+        sockets.limits["max_message_bytes"] = 2000
+        async with background() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, sockets.start)
+            with anyio.fail_after(5), pytest.raises(TooLargeError):
+                await alice.send("chat", {"text": "x" * 3000})
+        await alice.send("chat", {"text": "short"})
 
 
 async def test_a_revoked_token_ends_it_for_good(sockets: SocketVenue) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpp import Envelope, decode, encode, filters, new_envelope
-from mcpp.effects import Answered, Echoed, Noted, Refusal, Unreadable
+from mcpp.effects import Answered, Echoed, Noted, Refusal, Unreadable, Unsendable
 from mcpp.errors import TooLargeError, WrongParticipantError
 from mcpp.session import MISSED_MESSAGES, Delivery, Gap, Join, Session, is_final
 
@@ -291,6 +291,20 @@ def test_what_is_too_large_is_not_sent() -> None:
     with pytest.raises(TooLargeError):
         session.send(chat("x" * 300, sender="me"), give_up_at=0)
     assert session.transmit(0) == []
+
+
+@pytest.mark.rule("P-07")
+def test_what_a_lower_limit_makes_too_large_is_not_sent_again() -> None:
+    session = joined()
+    long, short = chat("x" * 300, sender="me"), chat(sender="me")
+    for mine in (long, short):
+        session.send(mine, give_up_at=0)
+    session.transmit(0)
+    session.join()
+    _, effect = session.receive(welcome(limits={"max_message_bytes": 300}), 0)
+    assert isinstance(effect, Unsendable)
+    assert (effect.envelope, effect.error.limit_bytes) == (long, 300)
+    assert session.transmit(0) == [encode(short)]
 
 
 @pytest.mark.rule("P-14")
