@@ -191,22 +191,25 @@ class Connection:
             await self._close_replaced()
 
     async def _keep(self) -> None:
-        attempt = 0
+        attempt, waited = 0, 0.0
         while True:
             transport = await self._open()
             # Only now, for the gateway lets a newer line take an older one's place without a word;
             # a participant that leaves and joins is told to all, and fills their buffers.
             await self._close_replaced()
             if transport is not None:
+                opened = self._clock()
                 closed = await self._use(transport)
                 if is_final(closed.code):
                     raise ClosedError(closed.code, closed.reason)
-                if self.session.joined:
+                # A line that breaks sooner than it was waited for is no reason to hurry.
+                if self.session.joined and self._clock() - opened >= waited:
                     attempt = 0
                 if closed is _REJOIN:
                     continue
                 log.info("line lost (%d %s), reconnecting", closed.code, closed.reason)
-            await anyio.sleep(self._options.backoff(attempt))
+            waited = self._options.backoff(attempt)
+            await anyio.sleep(waited)
             attempt += 1
 
     async def _open(self) -> Transport | None:

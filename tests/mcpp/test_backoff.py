@@ -1,10 +1,73 @@
 """How long a participant waits before it comes back."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+import anyio
 import pytest
 
-from mcpp.connection import backoff
+from mcpp.connection import Connection, Options, backoff
+from mcpp.errors import ClosedError
+from mcpp.session import Gap, Join, Session
+from mcpp.tasks import background
+from mcpp.transport import ABNORMAL, TransportClosed
+from tests.mcpp.test_session import welcome
+
+
+@dataclass
+class ShortLine:
+    """A line that welcomes, and breaks after some seconds of a clock of its own."""
+
+    clock: "Clock"
+    seconds: float
+    code: int
+    texts: list[bytes] = field(default_factory=lambda: [welcome()])
+
+    async def receive(self) -> Sequence[bytes]:
+        if self.texts:
+            return [self.texts.pop()]
+        self.clock.now += self.seconds
+        raise TransportClosed(self.code)
+
+    async def send(self, texts: Sequence[bytes]) -> None: ...
+    async def keep_alive(self) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+@dataclass
+class Clock:
+    """A clock, and lines that hold as long as they are told; the last one is closed for good."""
+
+    holds: list[float]
+    now: float = 0.0
+    address: str = "here"
+
+    async def open(self, join: Join) -> ShortLine:
+        seconds = self.holds.pop(0)
+        return ShortLine(self, seconds, ABNORMAL if self.holds else 4500)
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-12")
+async def test_only_a_line_that_holds_makes_the_wait_short_again() -> None:
+    expected = [0, 1, 2, 3, 0, 1]
+    attempts: list[int] = []
+
+    def wait(attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.001
+
+    lines = Clock([0.0, 0.0, 0.0, 0.0005, 1.0, 0.0, 0.0])
+    connection = Connection(Session("me"), lines, Options(backoff=wait), lambda: lines.now)
+    async with background() as tasks:
+        await tasks.start(connection.keep, tasks)
+        with anyio.fail_after(5):
+            for _ in expected:
+                assert isinstance(await connection.next(), Gap)
+            with pytest.raises(ClosedError):
+                await connection.next()
+    assert attempts == expected
 
 
 @pytest.mark.rule("P-12")
