@@ -318,9 +318,11 @@ class Session:
         if proposal is not None:
             if rpc.fulfils(envelope, proposal):
                 # P-20: the first in the log's order wins; its answer is the proposal's.
-                del self._proposed[id]
                 (owner,) = proposal.to or ("",)
                 ours = self._asked.get(envelope.id, _Question(owner, ()))
+                if ours.participant != owner:
+                    return ()  # with an id of ours, which a gateway that lost its log lets pass
+                del self._proposed[id]
                 self._asked[envelope.id] = _Question(owner, (*ours.origins, id))
                 return (Noted(id, envelope),)
             if envelope.kind == kinds.WITHDRAW and envelope.sender == self.name:

@@ -352,6 +352,33 @@ def test_a_proposals_answer_is_that_of_its_first_fulfilment() -> None:
     assert session.receive(encode(answer), 0) == [Answered(proposal.id, answer)]
 
 
+@pytest.mark.rule("P-14")
+def test_nobody_answers_for_another_by_using_the_id_of_a_request_again() -> None:
+    session = joined()
+    params = {"name": "t", "arguments": {}}
+    call = new_envelope("mcp/request:tools/call:t", sender="me", to=["files"])
+    proposal = new_envelope(
+        "mcp/proposal:tools/call:t",
+        {"method": "tools/call", "params": params},
+        sender="me",
+        to=["mallory"],
+    )
+    session.expect(call, "files")
+    session.expect(proposal, "mallory")
+    forged = new_envelope(
+        "mcp/request:tools/call:t",
+        {"jsonrpc": "2.0", "id": call.id, "method": "tools/call", "params": params},
+        sender="mallory",
+        to=["mallory"],
+        correlation_id=proposal.id,
+        id=call.id,
+    )
+    assert session.receive(encode(forged), 0) == []
+    for sender, effects in (("mallory", 0), ("files", 1)):
+        answer = new_envelope("mcp/response:tools/call:t", sender=sender, correlation_id=call.id)
+        assert len(session.receive(encode(answer), 0)) == effects
+
+
 def test_what_cannot_be_read_is_told_and_costs_nothing_else() -> None:
     session = joined()
     (effect,) = session.receive(b'{"from": 1}', 0)
