@@ -4,11 +4,15 @@ One queue serves every reason to wait: no connection, a replay still running, a 
 refused goes back to its place in the queue, but what is in flight behind it may be let through and
 so overtake it. Therefore only as much is in flight as the limit surely allows, and beyond that one
 envelope at a time: a thousand refused ones sent again at once would be refused again but for one.
+
+A context's limit is shared with others. By what it has let through one knows how much is left, but
+not what others have on their way: so from the middle on, one envelope at a time there too.
 """
 
 import math
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,6 +52,10 @@ class Outgoing:
     _allowed_at: float = -math.inf
     _probing: bool = False  # after a refusal, until an echo comes (P-06)
     _held: dict[str | None, float] = field(default_factory=dict)  # contexts at their limit
+    _flying: Counter[str] = field(default_factory=Counter)  # in flight, by context
+    _context_rate: float = 0.0
+    _context_burst: float = math.inf
+    _restored_at: dict[str, float] = field(default_factory=dict)  # when a context allows all again
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -60,13 +68,25 @@ class Outgoing:
         """Whether anything waits to be written."""
         return bool(self._queue)
 
-    def pace(self, rate: object, burst: object) -> None:
-        """Learn the gateway's limit: so many a second, and so many at once."""
-        if isinstance(rate, int | float) and isinstance(burst, int | float) and rate > 0:
-            self._rate, self._burst = float(rate), float(burst)
-        else:
-            self._rate, self._burst = 0.0, math.inf
+    def pace(self, limits: Mapping[str, object]) -> None:
+        """Learn the gateway's limits: so many a second, and so many at once."""
+        self._rate, self._burst = _read_limit(limits, "messages_per_second", "burst")
         self._allowance = min(self._allowance, self._burst)
+        self._context_rate, self._context_burst = _read_limit(
+            limits, "context_messages_per_second", "context_burst"
+        )
+        self._restored_at.clear()
+
+    def count(self, context: str, now: float) -> None:
+        """Count an envelope that a context's limit has let through, ours or another's."""
+        if self._context_rate:
+            restored_at = max(self._restored_at.get(context, now), now) + 1 / self._context_rate
+            longest = self._context_burst / self._context_rate
+            self._restored_at[context] = min(restored_at, now + longest)
+
+    def forget(self, context: str) -> None:
+        """Forget what was counted in a context that is no more."""
+        self._restored_at.pop(context, None)
 
     def add(self, envelope: Envelope, text: bytes, *, give_up_at: float) -> None:
         """Take an envelope on. A rate limit is waited out only while that ends by `give_up_at`."""
@@ -81,17 +101,16 @@ class Outgoing:
             return []
         if not self._in_flight:
             self._refill(now)
-        busy = self._busy_contexts()
         texts: list[bytes] = []
         kept: list[_Entry] = []
         while self._queue and self._has_room:
             entry = self._queue.popleft()
-            if self._held:
-                if entry.context in busy or now < self._held.get(entry.context, now):
+            context = entry.context
+            if context is not None:
+                if self._is_busy(context, now) or now < self._held.get(context, now):
                     kept.append(entry)
                     continue
-                if entry.context in self._held:
-                    busy.add(entry.context)
+                self._flying[context] += 1
             entry.in_flight = True
             entry.times_sent += 1
             self._in_flight += 1
@@ -106,9 +125,9 @@ class Outgoing:
             return None
         due = self._not_before
         if self._held:
-            busy = self._busy_contexts()
-            free = (entry.context for entry in self._queue if entry.context not in busy)
-            due = max(due, min((self._held.get(context, due) for context in free), default=now))
+            contexts = {entry.context for entry in self._queue}
+            free = (name for name in contexts if name is None or not self._is_busy(name, now))
+            due = max(due, min((self._held.get(name, due) for name in free), default=now))
         return due if due > now else None
 
     def settle(self, id: str) -> tuple[Envelope, int] | None:
@@ -160,6 +179,7 @@ class Outgoing:
                 self._remove(entry.envelope.id)
             entry.in_flight = False
         self._in_flight = 0
+        self._flying.clear()
         self._queue = deque(self._entries.values())
 
     @property
@@ -173,16 +193,25 @@ class Outgoing:
             self._allowance = min(self._burst, grown)
             self._allowed_at = now
 
-    def _busy_contexts(self) -> set[str | None]:
-        if not self._held:
-            return set()
-        flying = {entry.context for entry in self._entries.values() if entry.in_flight}
-        return flying & self._held.keys()
+    def _is_busy(self, context: str, now: float) -> bool:
+        """Whether what is in flight in a context must settle before the next may follow."""
+        flying = self._flying[context]
+        if not flying or context in self._held:
+            return flying > 0
+        spent = max(0.0, self._restored_at.get(context, now) - now) * self._context_rate
+        return 2 * (spent + flying) > self._context_burst
+
+    def _land(self, entry: _Entry) -> None:
+        entry.in_flight = False
+        self._in_flight -= 1
+        if entry.context is not None:
+            self._flying[entry.context] -= 1
+            if not self._flying[entry.context]:
+                del self._flying[entry.context]
 
     def _postpone(self, entry: _Entry, due: float, now: float, *, alone: bool) -> None:
         if entry.in_flight:
-            entry.in_flight = False
-            self._in_flight -= 1
+            self._land(entry)
             insort(self._queue, entry, key=_number)
         if alone:
             self._held[entry.context] = due
@@ -196,7 +225,7 @@ class Outgoing:
         if entry is None:
             return None
         if entry.in_flight:
-            self._in_flight -= 1
+            self._land(entry)
         else:
             self._queue.remove(entry)
         if not self._queue and not self._rate:
@@ -204,6 +233,14 @@ class Outgoing:
         if self._held and all(other.context != entry.context for other in self._entries.values()):
             self._held.pop(entry.context, None)
         return entry
+
+
+def _read_limit(limits: Mapping[str, object], rate: str, burst: str) -> tuple[float, float]:
+    """Return a limit a second and at once, 0 and infinite where there is none."""
+    match limits.get(rate), limits.get(burst):
+        case int() | float() as a_second, int() | float() as at_once if a_second > 0:
+            return float(a_second), float(at_once)
+    return 0.0, math.inf
 
 
 def _number(entry: _Entry) -> int:

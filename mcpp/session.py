@@ -203,7 +203,7 @@ class Session:
                 self._replaying -= 1
                 self._history_left = max(0, self._history_left - 1)
             return (Unreadable(error),)
-        return self._logged(envelope)
+        return self._logged(envelope, now)
 
     def _system(self, envelope: Envelope, now: float) -> Sequence[Effect]:
         match envelope.kind:
@@ -218,8 +218,10 @@ class Session:
             case kinds.PRESENCE if not self._replaying:
                 self._update_roster(envelope.payload_as(Presence))
             case kinds.CONTEXT if not self._replaying:
-                self.contexts.pop(envelope.payload_as(ContextEvent).context.id, None)
-        return self._logged(envelope)
+                expired = envelope.payload_as(ContextEvent).context.id
+                self.contexts.pop(expired, None)
+                self.outgoing.forget(expired)
+        return self._logged(envelope, now)
 
     def _welcome(self, welcome: Welcome) -> Sequence[Effect]:
         if self.name and welcome.you.id != self.name:
@@ -233,7 +235,7 @@ class Session:
         self.name = welcome.you.id
         self.pod = welcome.pod
         self.limits = welcome.limits
-        self.outgoing.pace(self.limits.get("messages_per_second"), self.limits.get("burst"))
+        self.outgoing.pace(self.limits)
         self.participants = {info.id: info for info in welcome.participants}
         self.contexts = {info.id: info for info in welcome.contexts}
         self.joined = True
@@ -262,7 +264,9 @@ class Session:
         refused = self.outgoing.refuse(id, details, now)
         return () if refused is None else (Refusal(refused, details),)
 
-    def _logged(self, envelope: Envelope) -> Sequence[Effect]:
+    def _logged(self, envelope: Envelope, now: float) -> Sequence[Effect]:
+        if envelope.context is not None:
+            self.outgoing.count(envelope.context.id, now)
         replayed = self._replaying
         if replayed:
             self._replaying -= 1

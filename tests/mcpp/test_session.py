@@ -501,6 +501,27 @@ def test_a_context_at_its_limit_keeps_its_order() -> None:
 
 
 @pytest.mark.rule("P-06")
+@pytest.mark.parametrize(("others", "in_flight"), [(1, 3), (4, 1), (100, 1)])
+def test_in_a_context_that_is_half_used_up_envelopes_go_one_by_one(
+    others: int, in_flight: int
+) -> None:
+    session = Session("me")
+    session.join()
+    session.receive(welcome(limits={"context_messages_per_second": 2, "context_burst": 8}), 0)
+    for _ in range(others):
+        session.receive(encode(chat(context="c")), 0)
+    mine = [chat(str(number), sender="me", context="c") for number in range(3)]
+    for envelope in mine:
+        session.send(envelope, give_up_at=100)
+    sent = session.transmit(0)
+    assert sent == [encode(envelope) for envelope in mine[:in_flight]]
+    for text in sent:
+        session.receive(text, 0)
+    # After four seconds it allows all that it ever does.
+    assert session.transmit(4) == [encode(envelope) for envelope in mine[in_flight:]]
+
+
+@pytest.mark.rule("P-06")
 def test_a_limit_of_one_context_holds_up_only_its_own() -> None:
     session = joined()
     inside, outside = chat(sender="me", context="c"), chat(sender="me")
