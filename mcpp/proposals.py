@@ -18,14 +18,14 @@ from mcpp.kinds import Kind
 from mcpp.payloads import Reject
 
 if TYPE_CHECKING:
-    from mcpp.pod import Pod
+    from mcpp.voice import Voice
 
 
 @dataclass(slots=True, weakref_slot=True)
 class OpenProposal:
     """A proposal of ours. Owns what was said to it so far."""
 
-    pod: "Pod"
+    voice: "Voice"
     envelope: Envelope
     _exchange: Exchange
     rejections: list[tuple[str, Reject]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class OpenProposal:
     async def withdraw(self, reason: str | None = None) -> Envelope:
         """Take the proposal back. It counts unless a fulfilling request came before."""
         payload = {} if reason is None else {"reason": reason}
-        return await self.pod.send(
+        return await self.voice.send(
             kinds.WITHDRAW,
             payload,
             to=self.envelope.to,

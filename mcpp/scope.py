@@ -1,22 +1,23 @@
 """A sub-context as an `async with` block.
 
 A context has no start or end on the wire: it begins with the first envelope that names it, and its
-creator's `conclusion` concludes it. The block only keeps its id, type and parent together.
+creator's `conclusion` concludes it. The block only keeps its id, type and parent together, and is
+a voice like the pod's: `send`, `call`, `propose` and so on are said in it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mcpp import kinds, mint
 from mcpp.envelope import Context, Envelope
+from mcpp.voice import Voice
 
 if TYPE_CHECKING:
     from mcpp.pod import Pod
-    from mcpp.rpc import ToolResult
 
 
-class ContextScope:
+class ContextScope(Voice):
     """A context that we send into. Owns whether its metadata has been told yet."""
 
     def __init__(
@@ -28,6 +29,7 @@ class ContextScope:
         parent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(pod._connection)
         self.pod = pod
         self.id = mint.new_id() if id is None else id
         self.type = type
@@ -50,48 +52,19 @@ class ContextScope:
         """Open a context below this one."""
         return self.__class__(self.pod, type, id=id, parent=self.id, metadata=metadata)
 
-    async def send(
-        self,
-        kind: str,
-        payload: Any = None,
-        *,
-        to: Iterable[str] | None = None,
-        correlation_id: str | None = None,
-        wait: bool = True,
-    ) -> Envelope:
-        """Send an envelope in this context; the first one tells its metadata."""
-        return await self.pod.send(
-            kind, payload, to=to, correlation_id=correlation_id, context=self, wait=wait
-        )
-
     async def conclude(self, conclusion: Any, **metadata: Any) -> Envelope:
         """Conclude the context; a text becomes `{"text": …}`, `metadata` such as confidence=0.9."""
         ended = {**metadata, "ended_at": mint.timestamp(mint.now())}
         told = ended if self._told else {**self._metadata, **ended}
         payload = {"text": conclusion} if isinstance(conclusion, str) else conclusion
-        return await self.pod.send(kinds.CONCLUSION, payload, context=self._described(told))
-
-    async def call(
-        self,
-        to: str,
-        tool: str,
-        arguments: Mapping[str, Any] | None = None,
-        /,
-        *,
-        timeout: float | None = None,
-        **named: Any,
-    ) -> "ToolResult":
-        """Call a participant's tool in this context."""
-        return await self.pod.call(
-            to, tool, {**(arguments or {}), **named}, timeout=timeout, context=self
-        )
+        return await self.send(kinds.CONCLUSION, payload, context=self._described(told))
 
     def describe(self) -> Context:
         """Return the context as the next envelope should carry it."""
         return self._described(None if self._told else self._metadata)
 
     def told(self) -> None:
-        """Note that an envelope with the metadata is in the log."""
+        """Take note that an envelope with the metadata is in the log."""
         self._told = True
 
     def _described(self, metadata: Mapping[str, Any] | None) -> Context:

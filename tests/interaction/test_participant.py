@@ -819,6 +819,30 @@ async def test_contexts_nest_and_conclude(venue: Venue) -> None:
         assert seen[2].payload == {"decision": "deny"}
 
 
+async def test_whatever_is_said_by_a_context_stands_in_it(venue: Venue) -> None:
+    heard: list[Progress] = []
+    async with (
+        venue.run(toolbox()),
+        venue.connect("watcher") as watcher,
+        venue.connect("alice") as alice,
+    ):
+        async with alice.context("task", goal="count") as task:
+            await task.call("files", "count", upto=1, timeout=5, on_progress=heard.append)
+            await task.request("files", "tools/list")
+            await task.notify("notifications/message")
+            proposal = await task.propose("files", "sum", numbers=[1])
+            await proposal.withdraw()
+            await task.conclude("counted")
+        seen: list[mcpp.Message] = []
+        while not seen or seen[-1].kind != "conclusion":
+            seen.append(await anext(watcher))
+    said = [message.context for message in seen if message.sender == "alice"]
+    assert len(heard) == 1
+    assert [context and context.id for context in said] == [task.id] * 6
+    told = [sorted(context.metadata) for context in said if context is not None]
+    assert told == [["goal", "started_at"], [], [], [], [], ["ended_at"]]
+
+
 # --- proposals ---
 
 
