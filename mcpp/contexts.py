@@ -52,10 +52,10 @@ class Lineages:
         self._nodes.pop(id, None)
 
     def _ancestors(self, id: str) -> tuple[str, ...]:
-        found: list[str] = []
+        found: dict[str, None] = {}
         node = self._nodes.get(id)
         # A log that no gateway has checked may hold a cycle.
         while node is not None and node.parent is not None and node.parent not in found:
-            found.append(node.parent)
+            found[node.parent] = None
             node = self._nodes.get(node.parent)
         return tuple(found)

@@ -63,14 +63,19 @@ class ContextTree:
 
     def __init__(self, envelopes: Iterable[Envelope] = ()) -> None:
         self.main: list[Envelope] = []
-        self.roots: list[ContextNode] = []
+        self._roots: dict[ContextNode, None] = {}
         self._current: dict[str, ContextNode] = {}
         for envelope in envelopes:
             self.add(envelope)
 
+    @property
+    def roots(self) -> list[ContextNode]:
+        """The contexts that have no parent, in the order of their first mention."""
+        return list(self._roots)
+
     def __iter__(self) -> Iterator[ContextNode]:
         """Yield every context, parents before children."""
-        for root in self.roots:
+        for root in self._roots:
             for node, _ in root.walk():
                 yield node
 
@@ -106,7 +111,7 @@ class ContextTree:
     def outline(self) -> str:
         """Return the tree as text, a line for each context."""
         lines = [f"main: {_count(self.main)}"]
-        for root in self.roots:
+        for root in self._roots:
             lines += [_line(node, depth) for node, depth in root.walk(1)]
         return "\n".join(lines)
 
@@ -114,7 +119,7 @@ class ContextTree:
         node = self._current.get(id)
         if node is None or (node.expired and node.envelopes):
             node = self._current[id] = ContextNode(id)
-            self.roots.append(node)
+            self._roots[node] = None
         return node
 
     def _place(self, node: ContextNode, parent: ContextNode) -> None:
@@ -123,7 +128,7 @@ class ContextTree:
             if above is node:
                 return  # a cycle
             above = above.parent
-        self.roots.remove(node)
+        del self._roots[node]
         node.parent = parent
         parent.children.append(node)
 
