@@ -54,8 +54,9 @@ async def test_what_is_no_address_is_told(url: str) -> None:
 async def test_a_gateway_without_tls_at_a_secure_address_is_unreachable(
     sockets: SocketVenue,
 ) -> None:
+    soon = Options(open_seconds=0.2)  # the gateway waits for the rest of a request
     with pytest.raises(UnreachableError):
-        async with mcpp.connect(sockets.url.replace("ws:", "wss:"), token="x" * 20):
+        async with mcpp.connect(sockets.url.replace("ws:", "wss:"), token="x" * 20, options=soon):
             pass
 
 
