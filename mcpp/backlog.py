@@ -10,8 +10,6 @@ from typing import Final, Generic, TypeVar
 
 import anyio
 
-from mcpp.message import Message
-
 T = TypeVar("T")
 
 # As much as a gateway's log holds by default: an agent further behind has missed some anyway.
@@ -21,29 +19,35 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class Backlog(Generic[T]):
-    """Messages in the log's order, each with who is to handle it. Owns a bounded queue."""
+    """What is to be done, in the log's order. Owns a bounded queue."""
 
     max_messages: int = _MAX_MESSAGES
     max_bytes: int = _MAX_BYTES
-    _waiting: deque[tuple[T, Message]] = field(default_factory=deque)
+    _waiting: deque[tuple[T, int]] = field(default_factory=deque)
     _bytes: int = 0
     _event: anyio.Event = field(default_factory=anyio.Event)
 
-    def put(self, handler: T, message: Message) -> bool:
-        """Add a message, or return False where there is no room for it."""
-        size = len(message.envelope.raw_payload)
-        if len(self._waiting) >= self.max_messages or self._bytes + size > self.max_bytes:
+    def put(self, work: T, size_bytes: int) -> bool:
+        """Add what is to be done with a message, or return False where there is no room for it."""
+        if len(self._waiting) >= self.max_messages or self._bytes + size_bytes > self.max_bytes:
             return False
-        self._waiting.append((handler, message))
-        self._bytes += size
-        self._event.set()
+        self._append(work, size_bytes)
         return True
 
-    async def take(self) -> tuple[T, Message]:
+    def mark(self, work: T) -> None:
+        """Add what is to be done where messages are missing. For that there is always room."""
+        self._append(work, 0)
+
+    async def take(self) -> T:
         """Return what comes next, waiting for it."""
         while not self._waiting:
             self._event = anyio.Event()
             await self._event.wait()
-        handler, message = self._waiting.popleft()
-        self._bytes -= len(message.envelope.raw_payload)
-        return handler, message
+        work, size_bytes = self._waiting.popleft()
+        self._bytes -= size_bytes
+        return work
+
+    def _append(self, work: T, size_bytes: int) -> None:
+        self._waiting.append((work, size_bytes))
+        self._bytes += size_bytes
+        self._event.set()

@@ -124,18 +124,19 @@ class Connection:
             with anyio.move_on_after(_TELL_SECONDS, shield=True):
                 await self._transmit()
 
-    async def next(self) -> Delivery | Gap:
-        """Return what comes next, waiting for it. Raises ConnectionLostError at the end."""
-        while True:
-            item = self.session.take()
-            if item is not None:
-                if self.session.should_rejoin and self._line is not None:
-                    self._line.cancel()
-                return item
-            self.check()
-            if self._arrived.is_set():
-                self._arrived = anyio.Event()  # one for all who wait
-            await self._arrived.wait()
+    def take(self) -> Delivery | Gap | None:
+        """Return what comes next, or None where that has to be waited for."""
+        item = self.session.take()
+        if item is not None and self.session.should_rejoin and self._line is not None:
+            self._line.cancel()
+        return item
+
+    async def arrival(self) -> None:
+        """Wait until more has come. Raises ConnectionLostError where nothing will."""
+        self.check()
+        if self._arrived.is_set():
+            self._arrived = anyio.Event()  # one for all who wait
+        await self._arrived.wait()
 
     def expect(self, asking: Envelope, participant: str) -> Exchange:
         """Expect what this participant says to a request, or to whoever fulfils a proposal."""

@@ -49,6 +49,7 @@ from mcpp.transient.summaries import TransientRule
 Handler = Callable[[Message], Awaitable[None]]
 Task = Callable[[Pod], Awaitable[None]]
 Policy = Callable[[Message], Awaitable[bool | str | None]]
+Work = tuple[Callable[[Any], Awaitable[None]], Message | Gap]
 F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("mcpp")
@@ -203,7 +204,7 @@ class Participant:
         return function
 
     def on_gap(self, function: Callable[[Gap], Awaitable[None] | None]) -> OnGap:
-        """Have a function called where envelopes were missed."""
+        """Have a function called where envelopes were missed, in its turn with the handlers."""
         self._on_gap = function
         return function
 
@@ -216,7 +217,6 @@ class Participant:
             "filter": self._filter,
             "last": self._last,
             "own": True,
-            "on_gap": None if self._on_gap is None else self._tell_gap,
             "options": self._options,
         }
 
@@ -228,15 +228,20 @@ class Participant:
 
     async def serve(self, pod: Pod, on_error: Callable[[Exception], None] | None = None) -> None:
         """Serve a pod that was opened with `own=True`."""
-        backlog = Backlog[Handler]()
+        backlog = Backlog[Work]()
         places = anyio.Semaphore(MAX_JUDGED)
         behind = False
+        tell_gap = pod.tell_gap if self._on_gap is None else self._tell_gap
         async with background() as tasks:
             tasks.start_soon(self._handle, backlog, on_error)
             for task in self._tasks:
                 tasks.start_soon(self._guard, task, pod, on_error)
             server = Server(self._methods, tasks)
-            async for message in pod:
+            while True:
+                message = await pod.next()
+                if isinstance(message, Gap):
+                    backlog.mark((tell_gap, message))
+                    continue
                 server.receive(message)
                 if message.replayed:
                     continue
@@ -250,13 +255,14 @@ class Participant:
                             tasks.start_soon(self._judge, places, judge, message, on_error)
                         else:
                             log.warning("a proposal of %s is left to others", message.sender)
-                    elif backlog.put(subscription.handler, message):
+                    elif backlog.put(
+                        (subscription.handler, message), len(message.envelope.raw_payload)
+                    ):
                         behind = False
                     elif not behind:
                         behind = True
                         log.error("the handlers of %s are too slow: messages are missed", self.name)
-                        if self._on_gap is not None:
-                            tasks.start_soon(self._tell_gap, Gap(lost_log=False))
+                        backlog.mark((tell_gap, Gap(lost_log=False)))
 
     @asynccontextmanager
     async def beside(self, connecting: AbstractAsyncContextManager[Pod]) -> AsyncIterator[Pod]:
@@ -281,12 +287,12 @@ class Participant:
 
     async def _handle(
         self,
-        backlog: Backlog[Handler],
+        backlog: Backlog[Work],
         on_error: Callable[[Exception], None] | None,
     ) -> None:
         while True:
-            handler, message = await backlog.take()
-            await self._guard(handler, message, on_error)
+            handler, argument = await backlog.take()
+            await self._guard(handler, argument, on_error)
 
     async def _judge(
         self,

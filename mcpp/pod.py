@@ -83,14 +83,23 @@ class Pod(Voice):
 
     async def __anext__(self) -> Message:
         """Return the next message in the log's order. Raises ConnectionLostError at the end."""
+        while isinstance(item := await self.next(), Gap):
+            await self.tell_gap(item)
+        return item
+
+    async def next(self) -> Message | Gap:
+        """Return the next message like `anext`, or a gap in its place, of which nobody is told."""
         while True:
-            item = await self._connection.next()
-            if isinstance(item, Gap):
-                await self._tell_gap(item)
+            item = self._connection.take()
+            if item is None:
+                await self._connection.arrival()
+            elif isinstance(item, Gap):
+                return item
             elif self._own or item.envelope.sender != self._session.name:
                 return Message(self, item.envelope, item.replayed)
 
-    async def _tell_gap(self, gap: Gap) -> None:
+    async def tell_gap(self, gap: Gap) -> None:
+        """Tell of a gap whoever asked to be told with `on_gap=`, or the log."""
         if self._on_gap is None:
             log.warning("envelopes of pod %r were missed (%s)", self.name, gap)
             return

@@ -230,6 +230,42 @@ async def test_an_agent_is_told_of_a_gap_and_goes_on_even_if_it_minds(venue: Ven
     assert gaps == [Gap(lost_log=True)]
 
 
+@pytest.mark.rule("P-10")
+async def test_a_gap_comes_in_its_place_between_the_handlers(venue: Venue) -> None:
+    agent = mcpp.Participant("slow")
+    steps: list[str] = []
+    begun, go_on, done = anyio.Event(), anyio.Event(), anyio.Event()
+
+    @agent.on_gap
+    async def note(gap: Gap) -> None:
+        steps.append("gap")
+
+    @agent.on("chat")
+    async def handle(message: mcpp.Message) -> None:
+        begun.set()
+        await go_on.wait()
+        steps.append(message.text)
+        if message.text == "after":
+            done.set()
+
+    @agent.tool
+    async def ping() -> None: ...
+
+    async with venue.run(agent), venue.connect("alice") as alice:
+        with anyio.fail_after(10):
+            for text in ("first", "before"):
+                await alice.send("chat", {"text": text})
+            await begun.wait()
+            await alice.call("slow", "ping")
+            venue.restart()
+            await alice.call("slow", "ping")
+            await alice.send("chat", {"text": "after"})
+            await alice.call("slow", "ping")
+            go_on.set()
+            await done.wait()
+    assert steps == ["first", "before", "gap", "after"]
+
+
 @pytest.mark.rule("P-11")
 async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(venue: Venue) -> None:
     agent = mcpp.Participant("busy", options=Options(buffer_messages=4))

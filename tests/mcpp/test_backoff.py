@@ -9,6 +9,7 @@ import pytest
 
 from mcpp.connection import Connection, Options, backoff
 from mcpp.errors import ClosedError
+from mcpp.pod import Pod
 from mcpp.session import Gap, Join, Session
 from mcpp.tasks import background
 from mcpp.transport import ABNORMAL, TransportClosed
@@ -60,13 +61,14 @@ async def test_only_a_line_that_holds_makes_the_wait_short_again() -> None:
 
     lines = Clock([0.0, 0.0, 0.0, 0.0005, 1.0, 0.0, 0.0])
     connection = Connection(Session("me"), lines, Options(backoff=wait), lambda: lines.now)
+    pod = Pod(connection)
     async with background() as tasks:
         await tasks.start(connection.keep, tasks)
         with anyio.fail_after(5):
             for _ in expected:
-                assert isinstance(await connection.next(), Gap)
+                assert isinstance(await pod.next(), Gap)
             with pytest.raises(ClosedError):
-                await connection.next()
+                await pod.next()
     assert attempts == expected
 
 
