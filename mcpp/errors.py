@@ -31,6 +31,17 @@ if TYPE_CHECKING:
 class McppError(Exception):
     """The root of all errors that MCPP raises on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by the attributes: constructors take other facts than `args` holds."""
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(error: type[McppError], args: tuple[Any, ...], facts: dict[str, Any]) -> McppError:
+    restored = error.__new__(error)
+    restored.args = args
+    restored.__dict__.update(facts)
+    return restored
+
 
 class _PathError(McppError, ValueError):
     """Something wrong at a place: `path` says where, `reason` what to change."""

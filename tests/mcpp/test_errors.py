@@ -1,0 +1,45 @@
+"""Errors as values: they can be copied and sent to another process."""
+
+import copy
+import pickle
+
+import pytest
+
+from mcpp import McppError, new_envelope
+from mcpp.errors import (
+    CallError,
+    ClosedError,
+    DecodeError,
+    JoinError,
+    NoAnswerError,
+    PodNotFoundError,
+    Refused,
+    RemoteError,
+    TooLargeError,
+    ToolError,
+    UnreachableError,
+)
+from mcpp.payloads import Error
+from mcpp.rpc import ToolResult
+
+ERRORS = [
+    CallError("files", "read", "it is gone"),
+    ClosedError(4500, "replaced"),
+    DecodeError("$.id", "is missing"),
+    JoinError(401, "no such token"),
+    NoAnswerError("files", "read", 1.5),
+    PodNotFoundError("there is none"),
+    Refused(new_envelope("chat", sender="me"), Error(error="rate_limited", message="slower")),
+    RemoteError("files", "read", code=-32602, message="no such tool", data={"path": "$"}),
+    TooLargeError(3, 2),
+    ToolError("files", "read", ToolResult(is_error=True)),
+    UnreachableError("ws://here", "it is silent"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_is_the_same_when_it_is_copied_or_pickled(error: McppError) -> None:
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert again.__dict__ == error.__dict__
