@@ -352,9 +352,10 @@ class Participant:
         return {"resourceTemplates": []}
 
     async def _read_resource(self, params: dict[str, Any], call: ToolCall) -> Any:
-        resource = self._resources.get(params.get("uri", ""))
+        uri = params.get("uri")
+        resource = self._resources.get(uri) if isinstance(uri, str) else None
         if resource is None:
-            raise Failure(rpc.RESOURCE_NOT_FOUND, f"no resource {params.get('uri')!r}")
+            raise Failure(rpc.RESOURCE_NOT_FOUND, f"no resource {uri!r}")
         return {"contents": [await resource.read()]}
 
     async def _list_prompts(self, params: dict[str, Any], call: ToolCall) -> Any:

@@ -806,8 +806,9 @@ async def test_resources_and_prompts_are_served(venue: Venue) -> None:
         assert read["contents"][0]["text"] == "tea at five"
         read = await alice.request("library", "resources/read", {"uri": "memo://logo"})
         assert read["contents"][0]["blob"] == "iVBORw=="
-        with pytest.raises(RemoteError):
-            await alice.request("library", "resources/read", {"uri": "memo://none"})
+        for uri in ("memo://none", ["memo://today"]):
+            with pytest.raises(RemoteError, match="no resource"):
+                await alice.request("library", "resources/read", {"uri": uri})
         prompts = await alice.request("library", "prompts/list")
         assert prompts["prompts"][0]["arguments"] == [
             {"name": "topic", "required": True},
