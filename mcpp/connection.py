@@ -59,6 +59,11 @@ class Options:
     backoff: Callable[[int], float] = backoff
     ssl_context: ssl.SSLContext | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what would let nothing in or out, for ever and without a word."""
+        if min(self.buffer_messages, self.unechoed_messages) < 1:
+            raise ValueError("buffer_messages and unechoed_messages must be at least 1")
+
 
 class Connection:
     """A session, the line it uses now, and those who wait. Owns the line."""

@@ -13,6 +13,7 @@ mcpp.run(agent)
 
 import inspect
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,6 +25,7 @@ import anyio
 from mcpp import kinds, rpc
 from mcpp.backlog import Backlog
 from mcpp.connection import Options
+from mcpp.envelope import PARTICIPANT_PATTERN
 from mcpp.errors import (
     CallError,
     ConnectionLostError,
@@ -54,6 +56,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("mcpp")
 
+_is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
+
 # Proposals before a policy at once. The next ones are left to others: a flood must not fill us up.
 MAX_JUDGED: Final = 256
 
@@ -81,6 +85,8 @@ class Participant:
         last: int | None = None,
         options: Options = Options(keep_trying=True),  # noqa: B008  (frozen)
     ) -> None:
+        if not _is_participant(name):
+            raise DecodeError("$.from", f"{name!r} is not 1 to 64 of A-Z a-z 0-9 . _ : @ -")
         self.name = name
         self._filter = filter
         self._last = last
@@ -110,8 +116,10 @@ class Participant:
         Never for our own messages unless `own`, and never for replayed history.
         """
 
+        matches = compile_glob(_text(kind, '@agent.on("chat")'))
+
         def subscribe(handler: Handler) -> Handler:
-            self._subscriptions.append(_Subscription(compile_glob(kind), own, handler))
+            self._subscriptions.append(_Subscription(matches, own, handler))
             return handler
 
         return subscribe
@@ -153,6 +161,7 @@ class Participant:
         self, uri: str, *, name: str | None = None, mime_type: str = "text/plain"
     ) -> Callable[[F], F]:
         """Let others read what a function without arguments returns: a text or bytes."""
+        _text(uri, '@agent.resource("memo://today")')
 
         def offer(function: F) -> F:
             self._resources[uri] = Resource(uri, name or uri, mime_type, function)
@@ -168,6 +177,7 @@ class Participant:
 
     def method(self, name: str) -> Callable[[Method], Method]:
         """Serve a JSON-RPC method of our own, or one of MCP's in another way."""
+        _text(name, '@agent.method("completion/complete")')
 
         def offer(method: Method) -> Method:
             self._methods[name] = method
@@ -366,6 +376,13 @@ class Participant:
         if prompt is None:
             raise Failure(rpc.INVALID_PARAMS, f"{self.name} has no prompt {params.get('name')!r}")
         return await prompt.get(params.get("arguments", {}))
+
+
+def _text(value: object, usage: str) -> str:
+    """Return what must be a text. A decorator without its brackets would be lost without a word."""
+    if not isinstance(value, str):
+        raise TypeError(f"write it as {usage}")
+    return value
 
 
 def run(agent: Participant, *, url: str | Address | None = None, token: str | None = None) -> None:
