@@ -143,9 +143,9 @@ class Voice:
                         return rpc.read_response(heard, asked)
                     if on_progress is not None:
                         await _tell_progress(heard, on_progress)
-            await self._give_up(envelope, to, "timed out")
+            await self._give_up(envelope, *_cancelled(id, "timed out"))
         except (Exception, anyio.get_cancelled_exc_class()):
-            await self._give_up(envelope, to, "cancelled")
+            await self._give_up(envelope, *_cancelled(id, "cancelled"))
             raise
         else:
             raise NoAnswerError(to, asked, timeout)
@@ -168,18 +168,6 @@ class Voice:
         return await self.send(
             kind, payload, to=to, correlation_id=correlation_id, context=context, wait=wait
         )
-
-    async def _give_up(self, request: Envelope, to: str, reason: str) -> None:
-        """Tell whoever still works on a request of ours that nobody waits for it (P-18)."""
-        if self._connection.expects(request.id):
-            cancelled = self._envelope(
-                str(Kind(kinds.NOTIFICATION, rpc.CANCELLED)),
-                rpc.notification(rpc.CANCELLED, {"requestId": request.id, "reason": reason}),
-                [to],
-                request.id,
-                None if request.context is None else request.context.id,
-            )
-            await self._connection.tell(cancelled)
 
     async def propose(
         self,
@@ -207,7 +195,8 @@ class Voice:
         exchange = self._connection.expect(envelope, to)
         try:
             await self._connection.send(envelope)
-        except BaseException:
+        except (Exception, anyio.get_cancelled_exc_class()):
+            await self._give_up(envelope, kinds.WITHDRAW, {"reason": "cancelled"})
             self._connection.forget(envelope.id)
             raise
         _note_told(place)
@@ -215,6 +204,13 @@ class Voice:
         # It may stay open for ever, but once nobody has hold of it nobody can ask for its result.
         weakref.finalize(proposal, self._connection.forget, envelope.id).atexit = False
         return proposal
+
+    async def _give_up(self, asking: Envelope, kind: str, payload: Any) -> None:
+        """Tell whoever may still act on what we asked for that nobody waits for it (P-18)."""
+        if self._connection.expects(asking.id):
+            context = None if asking.context is None else asking.context.id
+            said = self._envelope(kind, payload, asking.to, asking.id, context)
+            await self._connection.tell(said)
 
     def _envelope(
         self,
@@ -234,6 +230,11 @@ class Voice:
             context=place.describe() if isinstance(place, Voice) else place,
             id=id,
         )
+
+
+def _cancelled(id: str, reason: str) -> tuple[str, dict[str, Any]]:
+    params = {"requestId": id, "reason": reason}
+    return str(Kind(kinds.NOTIFICATION, rpc.CANCELLED)), rpc.notification(rpc.CANCELLED, params)
 
 
 def _note_told(place: Place) -> None:
