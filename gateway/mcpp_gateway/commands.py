@@ -48,7 +48,7 @@ def up(argv: list[str]) -> int:
         "kept in .mcpp/, where agents and the other commands find them.",
     )
     parser.add_argument("--demo", action="store_true", help="start the demo's agents too")
-    parser.add_argument("--port", type=int, default=8787, help="port of a new pod (default: 8787)")
+    parser.add_argument("--port", type=_port, default=8787, help="of a new pod (default: 8787)")
     arguments = parser.parse_args(argv)
     try:
         pod = local.create(port=arguments.port)
@@ -69,6 +69,14 @@ def up(argv: list[str]) -> int:
                 return _run("up", pod.path, os.environ, announce, _session_key(pod.folder))
     except McppError as error:
         return _fail("up", error)
+
+
+def _port(text: str) -> int:
+    """Return a port that agents can be told of: unlike a gateway's own, it cannot be any."""
+    port = int(text)
+    if not 0 < port < 65_536:
+        raise argparse.ArgumentTypeError("must be 1 to 65535")
+    return port
 
 
 def token(argv: list[str]) -> int:

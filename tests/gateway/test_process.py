@@ -185,6 +185,14 @@ def test_a_port_in_use_is_one_readable_line_and_exit_code_2(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "http"])
+def test_a_local_pod_has_a_port_that_agents_can_be_told_of(tmp_path: Path, port: str) -> None:
+    result = run("up", f"--port={port}", folder=tmp_path)
+    assert result.returncode == 2
+    assert "--port" in result.stderr.splitlines()[-1]
+    assert not (tmp_path / ".mcpp").exists()
+
+
 async def test_up_makes_a_pod_that_only_its_owner_can_read(tmp_path: Path) -> None:
     async with started("up", "--port", str(free_port()), folder=tmp_path) as process:
         url = (await process.says(r"agents +(ws://\S+)"))[1]
