@@ -3,7 +3,8 @@
     python -m benchmarks.memory [--memories 100000] [--packs 200] [--embedder none|wordllama|…]
 
 Words are drawn by Zipf's law, so that goals hold common words as real ones do. The wanted numbers
-are 2,000 memories a second in bulk, and a pack within 50 ms at the 95th percentile.
+are 2,000 memories a second in bulk, and a pack within 50 ms at the 95th percentile, whether its
+caller sees the whole file, one project of it, or most of them.
 """
 
 import argparse
@@ -15,12 +16,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mcpp_agents.memory import Draft, MemoryStore
+from mcpp_agents.memory import OWNER, Draft, MemoryStore, Principal
 from mcpp_agents.memory.embedding import NAMES, load
 from mcpp_agents.memory.vocabulary import INTENTS, KINDS
 
 _BATCH = 1_000
 _VOCABULARY = 30_000
+_PROJECTS = [f"project-{number}" for number in range(10)]
+_PRINCIPALS = {
+    "of the whole file": OWNER,
+    "of one project": Principal.for_pod("demo", granted=frozenset(_PROJECTS[:1])),
+    "of nine projects": Principal("ann", frozenset(_PROJECTS[1:])),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,12 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             if embedder:
                 waited = time.perf_counter() - start
                 print(f"last vector            {waited:10,.1f} s later, by {embedder.model}")
-            times = _packs(store, language, options.packs)
+            print(f"packs of 24 from {options.memories:,}")
+            slowest = max(
+                _report(name, _packs(store.acting_as(principal), language, options.packs))
+                for name, principal in _PRINCIPALS.items()
+            )
         size = path.stat().st_size
-    p50, p95 = times[len(times) // 2], times[int(len(times) * 0.95)]
-    print(f"pack of 24 from {options.memories:,}: p50 {p50:.1f} ms, p95 {p95:.1f} ms")
     print(f"file                   {size / 1e6:10,.0f} MB")
-    return 0 if rate >= 2_000 and p95 <= 50 else 1
+    return 0 if rate >= 2_000 and slowest <= 50 else 1
 
 
 class Language:
@@ -83,7 +92,7 @@ def _store(store: MemoryStore, language: Language, count: int) -> float:
                 title=language.text(6),
                 content=language.text(40),
                 kind=language.chance.choice(kinds),
-                project=f"project-{language.chance.randrange(10)}",
+                project=language.chance.choice(_PROJECTS),
             )
             for _ in range(_BATCH)
         ]
@@ -102,6 +111,13 @@ def _packs(store: MemoryStore, language: Language, count: int) -> list[float]:
         store.context(goal, intent=intent)
         times.append((time.perf_counter() - start) * 1e3)
     return sorted(times)
+
+
+def _report(name: str, times: Sequence[float]) -> float:
+    """Print a line; the 95th percentile."""
+    p50, p95 = times[len(times) // 2], times[int(len(times) * 0.95)]
+    print(f"  {name:20} p50 {p50:5.1f} ms   p95 {p95:5.1f} ms")
+    return p95
 
 
 if __name__ == "__main__":

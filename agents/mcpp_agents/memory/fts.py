@@ -9,12 +9,16 @@ alone could cost a pack its 50 ms. Hence the rarest terms choose the candidates,
 budget of rows allows, and the commoner ones are scored among these only; the commonest just count
 as present, which is what BM25 says of one mention in a row of average length. While all rows fit
 the budget, as in most files, nothing is lost.
+
+Looking up the scope of each row would cost several times as much as reading the rows. So what a
+view shows is kept as one byte a row, and FTS5's rows are tested against that. Neither scope nor
+domain of a row ever changes, and no number is used twice: such a mask only ever grows.
 """
 
 import json
 import math
 import sqlite3
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -25,6 +29,8 @@ from .terms import Pair, Query
 _SCORED_ROWS: Final = 2_500
 # Scoring reads all rows of a term twice; from here on that takes too long.
 _COMMON_ROWS: Final = 5_000
+# Passing over a row that the view does not show costs this part of scoring one.
+_PASSED_OVER: Final = 0.1
 # Weights of title, content, keys, near, grams: a title says what an item is about, a neighbour
 # only what was being talked about.
 _WEIGHTS: Final = "2.0, 1.0, 2.0, 0.15, 1.0"
@@ -32,8 +38,13 @@ _OWN: Final = "{title content keys grams}"
 # What FTS5 takes for the weight of a term in half of the rows or more.
 _LEAST_WEIGHT: Final = 1e-6
 
+# Views whose masks are kept, each a byte a row.
+_MAX_MASKS: Final = 16
+
 # A condition on `memory m` that keeps a query inside a view, and its values.
 Within = tuple[str, Sequence[Any]]
+# One byte for each number of a row, 1 where a view shows it.
+Mask = bytearray
 
 
 class WordIndex:
@@ -41,6 +52,7 @@ class WordIndex:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._masks: OrderedDict[tuple[Any, ...], Mask] = OrderedDict()
 
     def add(self, first: int, last: int) -> None:
         """Index the rows of `memory` between two numbers."""
@@ -58,23 +70,27 @@ class WordIndex:
             [seq],
         )
 
-    def match(self, query: Query, within: Within, limit: int, *, whole: bool) -> Matches:
-        """The best rows inside a view, which may be the whole file.
+    def forget(self, seq: int) -> None:
+        """Take a row out for good, and out of what the views' totals count."""
+        self.remove(seq)
+        self._masks.clear()
+
+    def match(self, query: Query, within: Within | None, limit: int) -> Matches:
+        """The best rows inside a view; without one, of the whole file.
 
         What is rare is counted in the view: by a word's weight one could else tell whether others
         have it among their own.
         """
         total = self._all("SELECT items FROM tally")[0][0]
         counts = {term: self._count(_quoted(term)) for term in query.terms}
-        seen, seen_total = counts, total
-        if not whole:
-            seen = {t: self._count_within(_quoted(t), within) for t, n in counts.items() if n}
-            where, values = within
-            seen_total = self._all(f"SELECT count(*) FROM memory m WHERE TRUE{where}", *values)[0][
-                0
-            ]
+        mask, seen, seen_total = None, counts, total
+        if within is not None:
+            mask = self._mask(within)
+            seen = {t: self._count(_quoted(t), mask) for t, count in counts.items() if count}
+            seen_total = mask.count(1)
         rarity = {term: _rarity(seen_total, count) for term, count in seen.items() if count}
-        ordered = sorted(rarity, key=counts.__getitem__)
+        cost = {t: seen[t] + int(_PASSED_OVER * (counts[t] - seen[t])) for t in rarity}
+        ordered = sorted(rarity, key=cost.__getitem__)
         weights = {t: rarity[t] / _fts_weight(total, counts[t]) for t in ordered}
         words: defaultdict[int, float] = defaultdict(float)
         holders: dict[str, set[int]] = {}
@@ -87,11 +103,11 @@ class WordIndex:
 
         budget, scored = _SCORED_ROWS, 0
         while scored < len(ordered) and len(words) < limit:
-            affordable = _affordable([counts[term] for term in ordered], budget)
+            affordable = _affordable([cost[term] for term in ordered], budget)
             for term in ordered[scored:affordable]:
-                take(term, self._bm25(_quoted(term), within), weights[term])
+                take(term, self._bm25(_quoted(term), mask), weights[term])
             scored = max(scored, affordable)
-            budget *= 8  # too few of those rows were inside the view
+            budget *= 8  # too few of those rows were left
         chosen = sorted(words, key=lambda seq: (-words[seq], -seq))[: limit * 2]
         for term in ordered[scored:]:
             if counts[term] > _COMMON_ROWS:
@@ -104,7 +120,7 @@ class WordIndex:
         return Matches(
             words={seq: words[seq] for seq in best},
             holders=holders,
-            pairs=self._pairs(known, best, seen_total, None if whole else within),
+            pairs=self._pairs(known, best, seen_total, mask),
             rarity=rarity,
         )
 
@@ -129,43 +145,51 @@ class WordIndex:
         return [row[0] for row in self._all(sql, json.dumps(list(seqs)))]
 
     def _pairs(
-        self, pairs: Sequence[Pair], seqs: Sequence[int], total: int, within: Within | None
+        self, pairs: Sequence[Pair], seqs: Sequence[int], total: int, mask: Mask | None
     ) -> list[PairMatch]:
-        sql = "SELECT rowid FROM memory_index WHERE memory_index MATCH ?"
-        values: Sequence[Any] = ()
-        if within is not None:
-            where, values = within
-            sql = (
-                "SELECT m.seq FROM memory_index JOIN memory m ON m.seq = memory_index.rowid"
-                f" WHERE memory_index MATCH ?{where}"
-            )
+        sql = f"SELECT rowid FROM memory_index WHERE memory_index MATCH ?{_shown(mask)}"
         found = []
         for pair in pairs:
             expression = _quoted(f"{pair.first} {pair.second}")
-            rows = {row[0] for row in self._all(sql, expression, *values)}
+            rows = {row[0] for row in self._all(sql, expression, *_values(mask))}
             found.append(PairMatch(pair, _rarity(total, len(rows)), rows.intersection(seqs)))
         return found
 
-    def _count(self, expression: str) -> int:
-        sql = "SELECT count(*) FROM memory_index WHERE memory_index MATCH ?"
-        return int(self._all(sql, expression)[0][0])
-
-    def _count_within(self, expression: str, within: Within) -> int:
+    def _mask(self, within: Within) -> Mask:
+        """What a view shows of the rows there are by now."""
         where, values = within
-        sql = (
-            "SELECT count(*) FROM memory_index JOIN memory m ON m.seq = memory_index.rowid"
-            f" WHERE memory_index MATCH ?{where}"
-        )
-        return int(self._all(sql, expression, *values)[0][0])
+        key = (where, *values)
+        mask = self._masks.setdefault(key, bytearray())
+        self._masks.move_to_end(key)
+        if len(self._masks) > _MAX_MASKS:
+            self._masks.popitem(last=False)
+        known = len(mask)
+        last = self._all("SELECT coalesce(max(seq), 0) FROM memory")[0][0]
+        if last > known:
+            # Few rows are new, but in which scope they are no index knows by their numbers.
+            how = "NOT INDEXED" if known else ""
+            rows = self._all(
+                f"SELECT m.seq FROM memory m {how} WHERE m.seq BETWEEN ? AND ?{where}",
+                known + 1,
+                last,
+                *values,
+            )
+            mask.extend(bytes(last - known))
+            for (seq,) in rows:
+                mask[seq - 1] = 1
+        return mask
 
-    def _bm25(self, expression: str, within: Within) -> list[Any]:
-        where, values = within
+    def _count(self, expression: str, mask: Mask | None = None) -> int:
+        sql = f"SELECT count(*) FROM memory_index WHERE memory_index MATCH ?{_shown(mask)}"
+        return int(self._all(sql, expression, *_values(mask))[0][0])
+
+    def _bm25(self, expression: str, mask: Mask | None) -> list[Any]:
         return self._all(
             f"SELECT m.seq, -bm25(memory_index, {_WEIGHTS})"
             " FROM memory_index JOIN memory m ON m.seq = memory_index.rowid"
-            f" WHERE memory_index MATCH ? AND m.superseded = 0{where}",
+            f" WHERE memory_index MATCH ?{_shown(mask)} AND m.superseded = 0",
             expression,
-            *values,
+            *_values(mask),
         )
 
     def _bm25_among(self, expression: str, seqs: Sequence[int]) -> list[Any]:
@@ -199,6 +223,14 @@ class WordIndex:
 
     def _all(self, sql: str, *values: Any) -> list[Any]:
         return self._connection.execute(sql, values).fetchall()
+
+
+def _shown(mask: Mask | None) -> str:
+    return "" if mask is None else " AND substr(?, memory_index.rowid, 1) = x'01'"
+
+
+def _values(mask: Mask | None) -> Sequence[Mask]:
+    return () if mask is None else (mask,)
 
 
 def _rarity(total: int, count: int) -> float:

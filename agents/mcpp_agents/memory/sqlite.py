@@ -113,7 +113,7 @@ class SqliteEngine:
 
     def remove(self, seq: int) -> None:
         scope, thread = self._one("SELECT scope, thread FROM memory WHERE seq = ?", seq)
-        self._words.remove(seq)
+        self._words.forget(seq)
         self._connection.execute(
             "UPDATE memory SET superseded = superseded - 1 WHERE seq IN (SELECT target"
             " FROM relation WHERE source = ? AND relationship = 'supersedes')",
@@ -254,7 +254,7 @@ class SqliteEngine:
         with self._using():
             scopes = self._one("SELECT count(*) FROM scope")[0]
             whole = view.domain is None and len(self.scopes(view)) == scopes
-            return self._words.match(query, self._within(view), limit, whole=whole)
+            return self._words.match(query, None if whole else self._within(view), limit)
 
     def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
         with self._using():

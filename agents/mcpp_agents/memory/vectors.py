@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .embedding import Embedder
 from .engine import Engine, Item
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .embedding import Vectors
+
 # Half precision halves the file and moves a cosine by less than 0.001.
 _STORED = np.float16
+# Rows picked one by one cost this many times as much as rows in a line.
+_GATHERING = 4
 
 
 class VectorIndex:
@@ -55,16 +63,24 @@ class VectorIndex:
             self._refresh()
             if not self._count:
                 return {}
-            cosines = self._matrix[: self._count] @ query
             allowed = np.zeros(int(self._scopes.max()) + 1, np.bool_)
             allowed[[scope for scope in scopes if scope < len(allowed)]] = True
             places = np.flatnonzero(allowed[self._scopes[: self._count]])
+            cosines = self._cosines(places, query)
             if len(places) > limit:
                 best = np.argpartition(cosines[places], -limit)[-limit:]
                 places = places[best]
             chosen = {int(place) for place in places}
             chosen.update(self._places[seq] for seq in beside if seq in self._places)
             return {int(self._seqs[place]): float(cosines[place]) for place in chosen}
+
+    def _cosines(self, places: NDArray[np.intp], query: Vectors) -> Vectors:
+        """Of all rows, right at least in these places."""
+        if _GATHERING * len(places) > self._count:
+            return self._matrix[: self._count] @ query
+        cosines = np.zeros(self._count, np.float32)
+        cosines[places] = self._matrix[places] @ query
+        return cosines
 
     def _refresh(self) -> None:
         rows = self._engine.embedded(self._embedder.model, self._mark)

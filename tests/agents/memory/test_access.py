@@ -1,10 +1,11 @@
 """Whose memory: projects, private items, diaries, pods."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpp_agents.memory import (
@@ -224,3 +225,49 @@ def test_what_others_keep_private_does_not_show_in_ones_scores(
 
     # Of equal length: the mean length of a text is the file's, and tells of no word.
     assert scores_beside(words) == scores_beside(" ".join("quartz" for _ in words.split()))
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["remember", "elsewhere", "forget", "ask"]),
+        st.sampled_from([ALICE, BOB]),
+        st.sampled_from([None, "api"]),
+        st.sampled_from([None, "fruit"]),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.rule("M-12")
+@given(STEPS)
+@settings(deadline=None, max_examples=40)
+def test_a_view_is_the_same_however_it_came_to_be(
+    steps: list[tuple[str, Principal, str | None, str | None]],
+) -> None:
+    """Among writes here, writes of others and forgetting, one sees what a fresh reader sees."""
+
+    def seen(store: MemoryStore, who: Principal, domain: str | None) -> list[tuple[str, float]]:
+        items = store.acting_as(who).context("apple pie", domain=domain).items
+        return [(item.id, item.score) for item in items]
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, clock = Path(folder) / "memory.db", Clock()
+        with (
+            MemoryStore.open(path, embedder=None, clock=clock) as here,
+            MemoryStore.open(path, embedder=None, clock=clock) as elsewhere,
+        ):
+            own: list[tuple[Principal, str]] = []
+            for what, who, project, domain in steps:
+                if what == "forget" and own:
+                    author, id = own.pop()
+                    here.acting_as(author).forget(id)
+                elif what == "ask":
+                    seen(here, who, domain)
+                else:
+                    store = (elsewhere if what == "elsewhere" else here).acting_as(who)
+                    text = "apple" + " pie" * (len(own) % 3)
+                    answer = store.remember("T", text, "note", project=project, domain=domain)
+                    own.append((who, answer.id))
+            for who, domain in ((ALICE, None), (BOB, None), (BOB, "fruit")):
+                with MemoryStore.open(path, embedder=None, clock=clock) as fresh:
+                    assert seen(here, who, domain) == seen(fresh, who, domain)

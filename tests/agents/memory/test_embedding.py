@@ -78,6 +78,20 @@ def test_meaning_stays_inside_the_view(store: MemoryStore) -> None:
     assert names(bob, "red") == ["Shared"]
 
 
+def test_a_view_of_few_among_many_knows_the_same_cosines(store: MemoryStore) -> None:
+    bob = store.acting_as(Principal("bob", frozenset({"p"})))
+    alice = store.acting_as(Principal("alice", frozenset({"p"})))
+    alice.remember_many(
+        Draft(title=f"Sky {number}", content="sky", kind="note") for number in range(20)
+    )
+    bob.remember("Both", "a ruby and grass", "note", project="p")
+    store.embed_pending()
+    [few] = bob.context("poppy").items
+    [many] = alice.context("poppy").items
+    assert few.name == many.name == "Both"
+    assert few.metadata["cosine"] == many.metadata["cosine"] == pytest.approx(0.707, abs=0.01)
+
+
 def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: MemoryStore) -> None:
     old = store.remember("Old", "a poppy", "note")
     gone = store.remember("Gone", "a poppy", "note")
