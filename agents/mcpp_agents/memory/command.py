@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,6 +14,9 @@ from .embedding import NAMES
 from .errors import MemoryFault
 from .store import MemoryStore
 from .vocabulary import INTENTS, LAYERS
+
+if TYPE_CHECKING:
+    from .narrator import Narrator
 
 # A command is over before the background has begun: it embeds what it can in a moment.
 _EMBEDDED_AT_ONCE = 64
@@ -57,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     join.add_argument("--grant", action="append", default=[], metavar="PROJECT",
                       help="a project that the pod may use beside its own")  # fmt: skip
     join.add_argument("--no-listen", action="store_true", help="serve the tools, overhear nothing")
+    join.add_argument("--model", metavar="API:MODEL",
+                      help="have openai:… or anthropic:… write the summaries")  # fmt: skip
+    join.add_argument("--base-url", metavar="URL", help="another address that speaks this API")
     join.set_defaults(run=_join)
 
     remember = commands.add_parser("remember", parents=[shared], help="store a memory")
@@ -145,6 +152,8 @@ def _join(options: argparse.Namespace) -> int:
 
     from .member import join
 
+    narrator = _narrator(options)
+
     async def run() -> None:
         async def stop_at_signal(scope: anyio.CancelScope) -> None:
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -158,6 +167,7 @@ def _join(options: argparse.Namespace) -> int:
                 store,
                 granted=frozenset(options.grant),
                 listening=not options.no_listen,
+                narrator=narrator,
             )
 
     with _open(options) as store:
@@ -166,6 +176,24 @@ def _join(options: argparse.Namespace) -> int:
         except* McppError as errors:
             raise MemoryFault("; ".join(map(str, errors.exceptions))) from errors
     return 0
+
+
+def _narrator(options: argparse.Namespace) -> "Narrator | None":
+    if options.model is None:
+        return None
+    from mcpp import McppError
+
+    try:
+        from mcpp_agents.model.commands import make_provider
+
+        from .narrator import Narrator
+
+        provider = make_provider(options.model, options.base_url)
+    except ModuleNotFoundError as error:
+        raise MemoryFault(f"--model needs {error.name}: pip install 'mcpp[agents]'") from error
+    except McppError as error:
+        raise MemoryFault(str(error)) from error
+    return Narrator(provider, name=options.model)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -7,9 +7,11 @@ What it keeps of a live context is bounded, and so is their number.
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+import msgspec
 
 from mcpp import Envelope, Kind, kinds
 
@@ -42,17 +44,26 @@ _MAX_CONTENT_CHARS: Final = 8_000
 
 _LIKE_A_TURN: Final = re.compile(r"\s*[^\s:]+:\s")
 
-Summarize = Callable[[Sequence[Turn]], str]
-
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to remember, in the name of the participant that said it."""
+    """Something to remember, in the name of the participant that said it.
+
+    The draft's content is what that participant concluded, if it did, and an extractive summary of
+    the turns, if there are any.
+    """
 
     draft: Draft
     author: str
     metadata: Mapping[str, Any]
-    turns: tuple[Turn, ...] = ()  # what was said, for those who have a better summary to make
+    concluded: str = ""
+    turns: tuple[Turn, ...] = ()
+
+    def retold(self, summary: str, narrator: str) -> "Finding":
+        """The same with another's summary of the turns, told in that one's name."""
+        told = f"Summarised by {narrator}:\n{_in_ones_own_name(narrator, summary)}"
+        draft = msgspec.structs.replace(self.draft, content=_content(self.concluded, told))
+        return replace(self, draft=draft, metadata={**self.metadata, "summarized_by": narrator})
 
 
 @dataclass
@@ -74,12 +85,9 @@ class _Episode:
 class Listener:
     """Follows the contexts of one pod. It owns what it has heard of those that live."""
 
-    def __init__(
-        self, pod: str, *, participant: str | None = None, summarize: Summarize = summarize
-    ) -> None:
+    def __init__(self, pod: str, *, participant: str | None = None) -> None:
         self._pod = pod
         self._participant = participant  # what memory itself answers is no news to it
-        self._summarize = summarize
         self._episodes: OrderedDict[str, _Episode] = OrderedDict()
 
     def adopt(self, context: Mapping[str, Any]) -> None:
@@ -150,14 +158,13 @@ class Listener:
     def _concluded(self, id: str, episode: _Episode, envelope: Envelope) -> list[Finding]:
         text = _said(envelope) or ""
         found = self._gotchas(id, episode)
-        turns = tuple(episode.turns)
         if text:
             # The conclusion in full; beside it, what led there.
-            before = self._summarize([turn for turn in turns if turn.text != text])
+            turns = tuple(turn for turn in episode.turns if turn.text != text)
             own = _in_ones_own_name(envelope.sender, text)
-            content = f"{own}\n\n{before}" if before else own
             kind = KINDS_BY_TYPE.get(episode.type or "", "summary")
-            found.insert(0, self._finding(id, episode, envelope, kind, headline(text), content))
+            concluded = self._finding(id, episode, envelope, kind, headline(text), own, turns)
+            found.insert(0, concluded)
         episode.concluded = True
         episode.turns.clear()
         episode.errors.clear()
@@ -173,11 +180,11 @@ class Listener:
         if episode is None or off or episode.creator is None:
             return []
         found = self._gotchas(id, episode)
-        summary = self._summarize(episode.turns) if not episode.concluded else ""
-        if summary:
+        if episode.turns and not episode.concluded:
             kind = "plan" if KINDS_BY_TYPE.get(episode.type or "") == "plan" else "session"
             title = headline(f"{episode.type or 'context'}: {episode.turns[0].text}")
-            found.insert(0, self._finding(id, episode, envelope, kind, title, summary))
+            turns = tuple(episode.turns)
+            found.insert(0, self._finding(id, episode, envelope, kind, title, turns=turns))
         return found
 
     def _gotchas(self, id: str, episode: _Episode) -> list[Finding]:
@@ -187,13 +194,20 @@ class Listener:
         ]
 
     def _finding(
-        self, id: str, episode: _Episode, envelope: Envelope, kind: str, title: str, content: str
+        self,
+        id: str,
+        episode: _Episode,
+        envelope: Envelope,
+        kind: str,
+        title: str,
+        concluded: str = "",
+        turns: tuple[Turn, ...] = (),
     ) -> Finding:
         author = envelope.sender if envelope.sender != GATEWAY else episode.creator
         assert author is not None
         draft = Draft(
             title=title,
-            content=content[:_MAX_CONTENT_CHARS],
+            content=_content(concluded, summarize(turns)),
             kind=kind,
             source=f"mcpp://{self._pod}/{id}#{envelope.id}",
             valid_at=_moment(envelope.ts),
@@ -208,7 +222,7 @@ class Listener:
             "envelopes": list(episode.envelopes),
             "participants": sorted(episode.participants),
         }
-        return Finding(draft, author, metadata, tuple(episode.turns))
+        return Finding(draft, author, metadata, concluded, turns)
 
     def _lineage(self, id: str, episode: _Episode) -> list[str]:
         """The context and those above it, the topmost first, as far as they are known."""
@@ -247,6 +261,10 @@ def _said(envelope: Envelope) -> str | None:
     }.get(envelope.kind, ())
     parts = dict.fromkeys(_text(payload[name]) for name in names if payload.get(name))
     return _without_secrets("\n".join(part for part in parts if part)) or None
+
+
+def _content(concluded: str, summary: str) -> str:
+    return "\n\n".join(part for part in (concluded, summary) if part)[:_MAX_CONTENT_CHARS]
 
 
 def _in_ones_own_name(author: str, text: str) -> str:

@@ -9,17 +9,22 @@ conclusion of those contexts counts until they have expired.
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
 from mcpp import Envelope, McppError, Message, Pod
+from mcpp.tasks import background
 
 from .access import Principal
 from .desk import MAX_MESSAGE_BYTES, Desk
 from .listener import Listener
 from .recorder import Recorder
+from .scribe import Scribe
 from .store import MemoryStore
+
+if TYPE_CHECKING:
+    from .narrator import Narrator
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +39,7 @@ async def join(
     *,
     granted: frozenset[str] = frozenset(),
     listening: bool = True,
+    narrator: "Narrator | None" = None,
 ) -> None:
     """Be a pod's memory until the connection ends for good.
 
@@ -41,11 +47,14 @@ async def join(
         connect: `mcpp.connect` with everything but `last`, `own` and `on_gap`.
         granted: projects that the pod may read and write beside its own.
         listening: False is the pod's opting out: the tools are served, nothing is overheard.
+        narrator: who summarises; without one, summaries are extractive.
     """
     gaps: list[object] = []
     # Our own envelopes are part of the history whose length counts.
-    async with connect(last=HISTORY_MESSAGES, on_gap=gaps.append, own=True) as pod:
-        member = _Member(pod, store, Principal.for_pod(pod.name, granted=granted))
+    connecting = connect(last=HISTORY_MESSAGES, on_gap=gaps.append, own=True)
+    async with connecting as pod, background() as tasks:
+        member = _Member(pod, store, Principal.for_pod(pod.name, granted=granted), narrator)
+        tasks.start_soon(member.narrate)
         history: list[Envelope] | None = [] if listening and pod.history else None
         async for message in pod:
             if history is not None and message.replayed:
@@ -68,13 +77,18 @@ async def join(
 class _Member:
     """The parts of memory at work in one pod."""
 
-    def __init__(self, pod: Pod, store: MemoryStore, principal: Principal) -> None:
+    def __init__(
+        self, pod: Pod, store: MemoryStore, principal: Principal, narrator: "Narrator | None"
+    ) -> None:
         self._pod = pod
         limit = pod.limits.get("max_message_bytes")
         max_bytes = limit if isinstance(limit, int) else MAX_MESSAGE_BYTES
         self._desk = Desk(store, principal, participant=pod.me, max_bytes=max_bytes)
-        self._recorder = Recorder(store, principal)
+        self._scribe = Scribe(Recorder(store, principal), narrator)
         self._listener = Listener(pod.name, participant=pod.me)
+
+    async def narrate(self) -> None:
+        await self._scribe.narrate()
 
     async def catch_up(self, history: list[Envelope]) -> None:
         if not self._is_whole(len(history)):
@@ -110,9 +124,7 @@ class _Member:
             # One odd envelope must not end the memory of the whole pod.
             _log.exception("%s of %s is passed over", envelope.id, envelope.sender)
             return
-        if findings:
-            # The database may wait for a lock or the disk; the connection must not.
-            await anyio.to_thread.run_sync(self._recorder.record, findings)
+        await self._scribe.keep(findings)
 
     async def answer(self, message: Message) -> None:
         request = message.envelope

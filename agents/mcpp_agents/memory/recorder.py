@@ -31,6 +31,14 @@ class Recorder:
         """Store what can be stored. Whatever one finding breaks, the others are kept."""
         return [answer for finding in findings if (answer := self._one(finding))]
 
+    def has(self, finding: Finding) -> bool:
+        """Whether it is stored already, because the same log was heard before."""
+        key = finding.draft.idempotency_key
+        return key is not None and self._acting_for(finding).has_stored(key)
+
+    def _acting_for(self, finding: Finding) -> MemoryStore:
+        return self._store.acting_as(self._pod, author=finding.author, origin="bus")
+
     def _one(self, finding: Finding) -> Remembered | None:
         try:
             return self._store_one(finding)
@@ -42,11 +50,10 @@ class Recorder:
         return None
 
     def _store_one(self, finding: Finding) -> Remembered:
-        store = self._store.acting_as(self._pod, author=finding.author, origin="bus")
         lineage: list[str] = list(finding.metadata["lineage"])
         related = self._related(lineage)
         draft = msgspec.structs.replace(finding.draft, related_to=tuple(related))
-        [answer] = store.remember_many([draft], metadata=finding.metadata)
+        [answer] = self._acting_for(finding).remember_many([draft], metadata=finding.metadata)
         self._keep(lineage, answer.id)
         return answer
 

@@ -216,6 +216,10 @@ class MemoryStore:
         """Whether there is such a memory that the caller may name."""
         return bool(self._engine.find([id], reach_of(self._caller.principal)))
 
+    def has_stored(self, idempotency_key: str) -> bool:
+        """Whether the caller has stored something under this key."""
+        return self._known(_digest(idempotency_key), {}) is not None
+
     def embed_pending(self, limit: int | None = None) -> int:
         """Embed here and now what has no vector yet, or about so many; how many that were."""
         return self._background.drain(limit) if self._background else 0
