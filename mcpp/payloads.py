@@ -108,6 +108,7 @@ class ContextInfo(_Payload, frozen=True):
     id: str
     type: str | None = None
     parent: str | None = None
+    messages: int | None = None  # in a welcome: how many envelopes were in it by then
 
 
 class Welcome(_Payload, frozen=True):

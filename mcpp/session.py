@@ -352,6 +352,7 @@ class Session:
                 id=context.id,
                 type=known.type or context.type,
                 parent=known.parent or context.parent,
+                messages=known.messages,
             )
 
     def _update_roster(self, presence: Presence) -> None:

@@ -50,7 +50,7 @@ def welcome(
     more = room < 0 or len(infos) < len(members)
     contexts: list[Raw] = []
     for node in nodes:
-        info = _encode(context_info(node))
+        info = _encode({**context_info(node), "messages": node.messages})
         room -= len(info) + 1
         if room < 0:
             more = True

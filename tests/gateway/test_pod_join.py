@@ -33,7 +33,10 @@ def test_the_welcome_comes_first_and_says_who_what_and_where() -> None:
     assert welcome["pod"] == {"name": "stage", "epoch": stage.pod.epoch}
     assert welcome["limits"]["burst"] == Limits().burst
     assert set(welcome["limits"]) == set(Limits.__struct_fields__)
-    assert welcome["contexts"] == [{"id": "p"}, {"id": "c", "type": "t", "parent": "p"}]
+    assert welcome["contexts"] == [
+        {"id": "p", "messages": 0},
+        {"id": "c", "type": "t", "parent": "p", "messages": 1},
+    ]
     assert (welcome["resumed"], welcome["replayed"]) == (False, 0)
 
 

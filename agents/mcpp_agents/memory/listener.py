@@ -9,7 +9,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -82,6 +82,24 @@ class _Episode:
     errors: dict[str, Envelope] = field(default_factory=dict)
 
 
+class Ending(NamedTuple):
+    """The end of a context, as the gateway tells of it."""
+
+    context: str
+    messages: int | None  # how many envelopes were in it
+
+
+def ending(envelope: Envelope) -> Ending | None:
+    """The end of a context, if an envelope tells of one."""
+    if envelope.kind != kinds.CONTEXT or envelope.sender != GATEWAY:
+        return None
+    match envelope.payload:
+        case {"event": "expired", "context": {"id": str(id)}, **rest}:
+            messages = rest.get("messages")
+            return Ending(id, messages if isinstance(messages, int) else None)
+    return None
+
+
 class Listener:
     """Follows the contexts of one pod. It owns what it has heard of those that live."""
 
@@ -107,8 +125,8 @@ class Listener:
 
     def receive(self, envelope: Envelope) -> list[Finding]:
         """Hear one envelope; what is to be remembered because of it."""
-        if envelope.kind == kinds.CONTEXT and envelope.sender == GATEWAY:
-            return self._expired(envelope)
+        if ended := ending(envelope):
+            return self._ended(ended.context, envelope)
         if envelope.context is None or envelope.kind.startswith(("system/", "pod/")):
             return []
         if envelope.sender == self._participant:
@@ -170,13 +188,9 @@ class Listener:
         episode.errors.clear()
         return found
 
-    def _expired(self, envelope: Envelope) -> list[Finding]:
-        match envelope.payload:
-            case {"event": "expired", "context": {"id": str(id)}}:
-                off = self._is_off(id)
-                episode = self._episodes.pop(id, None)
-            case _:
-                return []
+    def _ended(self, id: str, envelope: Envelope) -> list[Finding]:
+        off = self._is_off(id)
+        episode = self._episodes.pop(id, None)
         if episode is None or off or episode.creator is None:
             return []
         found = self._gotchas(id, episode)

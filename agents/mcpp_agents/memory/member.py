@@ -1,24 +1,26 @@
 """Memory as a participant: it hears a pod, keeps what is worth keeping, and answers.
 
-Only a context's creator concludes it, so memory must know who spoke first. It asks for the pod's
-history when it joins: if that is so short that the gateway cannot have forgotten anything yet,
-whoever is heard first in a context was the first. If not, or after a gap, nobody can say, and no
-conclusion of those contexts counts until they have expired.
+Only a context's creator concludes it, and may opt it out, so memory must have heard it begin. It
+asks for the pod's history when it joins; what the gateway counts in a context, in the welcome and
+at its end, says whether the history holds all of it. If not, or after a gap, nobody can say who
+began it, and nothing of it counts until it has expired.
 """
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
 from mcpp import Envelope, McppError, Message, Pod
+from mcpp.payloads import ContextInfo
 from mcpp.tasks import background
 
 from .access import Principal
 from .desk import MAX_MESSAGE_BYTES, Desk
-from .listener import Listener
+from .listener import Listener, ending
 from .recorder import Recorder
 from .scribe import Scribe
 from .store import MemoryStore
@@ -55,7 +57,10 @@ async def join(
     async with connecting as pod, background() as tasks:
         member = _Member(pod, store, Principal.for_pod(pod.name, granted=granted), narrator)
         tasks.start_soon(member.narrate)
-        history: list[Envelope] | None = [] if listening and pod.history else None
+        history: list[Envelope] | None = [] if listening else None
+        if listening and not pod.history:
+            await member.catch_up([])
+            history = None
         async for message in pod:
             if history is not None and message.replayed:
                 history.append(message.envelope)
@@ -72,6 +77,26 @@ async def join(
             if listening:
                 await member.hear(message.envelope)
             await member.answer(message)
+
+
+def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -> set[str]:
+    """The contexts of which a history may lack the beginning: it holds less than was counted.
+
+    Args:
+        live: those that live at the history's end, with their counts, where these are known.
+    """
+    heard: Counter[str] = Counter()
+    whole: dict[str, bool] = {}  # of each context's earliest life in the history
+    for envelope in history:
+        if ended := ending(envelope):
+            whole.setdefault(ended.context, heard[ended.context] == ended.messages)
+        elif envelope.context is not None:
+            heard[envelope.context.id] += 1
+    for id in heard.keys() | live.keys():
+        # What has no count began after we joined, or was left out of the welcome.
+        count = live[id].messages if id in live else None
+        whole.setdefault(id, heard[id] == count or (not heard[id] and count is None))
+    return {id for id, all_heard in whole.items() if not all_heard}
 
 
 class _Member:
@@ -91,31 +116,22 @@ class _Member:
         await self._scribe.narrate()
 
     async def catch_up(self, history: list[Envelope]) -> None:
-        if not self._is_whole(len(history)):
-            self._adopt()
-            for envelope in history:
-                if envelope.context is not None:
-                    self._listener.adopt({"id": envelope.context.id})
+        for id in begun_before(history, self._pod.contexts):
+            self._adopt(id)
         for envelope in history:
             await self.hear(envelope)
 
     def disown(self) -> None:
         """Let nobody be the creator of the contexts that may have begun unheard."""
         self._listener.disown()
-        self._adopt()
+        for id, info in self._pod.contexts.items():
+            if info.messages:
+                self._adopt(id)
 
-    def _adopt(self) -> None:
-        for info in self._pod.contexts.values():
-            self._listener.adopt({"id": info.id, "type": info.type, "parent": info.parent})
-
-    def _is_whole(self, count: int) -> bool:
-        """Whether the log, were each envelope as large as one can be, would still hold them all."""
-        limits = self._pod.limits
-        bounds = (limits.get(name) for name in ("history_messages", "history_bytes"))
-        messages, size = (bound if isinstance(bound, int) else 0 for bound in bounds)
-        largest = limits.get("max_message_bytes")
-        fitting = size // largest if isinstance(largest, int) and largest > 0 else 0
-        return count < min(HISTORY_MESSAGES, messages, fitting)
+    def _adopt(self, id: str) -> None:
+        info = self._pod.contexts.get(id)
+        about = {} if info is None else {"type": info.type, "parent": info.parent}
+        self._listener.adopt({"id": id, **about})
 
     async def hear(self, envelope: Envelope) -> None:
         try:

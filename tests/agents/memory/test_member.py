@@ -6,11 +6,14 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mcpp
+from mcpp.payloads import ContextInfo
 from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore, member
-from mcpp_agents.memory.member import join
+from mcpp_agents.memory.member import begun_before, join
 
 Said = Sequence[tuple[str, str, dict[str, Any], str]]
 Scene = Callable[[mcpp.Pod], Awaitable[None]]
@@ -118,6 +121,63 @@ def test_a_log_that_may_have_been_cut_by_its_bytes_proves_no_creator(
         *[("ann", "chat", long, "r1") for _ in range(8)],
     ]
     play(scene, before=said, limits={"history_bytes": 65_536, "max_message_bytes": 16_384})
+
+
+@pytest.mark.rule("M-30")
+def test_a_long_history_proves_who_began_what_it_holds_all_of(play: Callable[..., None]) -> None:
+    async def scene(ann: mcpp.Pod) -> None:
+        await ann.send("conclusion", {"decision": "Keep the zebras."}, context="r1")
+        await ann.send("conclusion", {"decision": "Take bob's zebras."}, context="r2")
+        assert [item["name"] for item in await recall(ann, "zebras")] == ["Keep the zebras."]
+
+    said = [
+        ("ann", "reflection", {"thought": "My zebras."}, "r1"),
+        ("bob", "reflection", {"thought": "My zebras."}, "r2"),
+        *[("bob", "chat", {"text": f"Hm, {number}."}, "r1") for number in range(200)],
+    ]
+    play(scene, before=said)
+
+
+@pytest.mark.rule("M-30")
+def test_where_there_is_no_history_nobody_is_the_creator_of_what_lives(
+    play: Callable[..., None],
+) -> None:
+    async def scene(ann: mcpp.Pod) -> None:
+        await ann.send("conclusion", {"decision": "Take bob's zebras."}, context="r1")
+        await ann.send("conclusion", {"decision": "New zebras."}, context="r2")
+        assert [item["name"] for item in await recall(ann, "zebras")] == ["New zebras."]
+
+    said = ("bob", "reflection", {"thought": "My zebras."}, "r1")
+    play(scene, before=[said], limits={"history_messages": 0})
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(["say", "say", "end"])), max_size=30
+    ),
+    st.integers(0, 30),
+)
+def test_a_cut_history_lacks_the_beginning_of_exactly_what_began_before(
+    steps: list[tuple[str, str]], cut: int
+) -> None:
+    log: list[mcpp.Envelope] = []
+    lives: dict[str, list[int]] = {}  # where the envelopes of each live context stand in the log
+    before: dict[str, int] = {}  # where the life began in which the cut log first meets a context
+    for id, what in steps:
+        if what == "say":
+            lives.setdefault(id, []).append(len(log))
+            said = mcpp.new_envelope("chat", {"text": "x"}, sender="ann", context=id)
+            log.append(said)
+        elif id in lives:
+            places = lives.pop(id)
+            payload = {"event": "expired", "context": {"id": id}, "messages": len(places)}
+            log.append(mcpp.new_envelope("system/context", payload, sender="system:gateway"))
+            if len(log) > cut:
+                before.setdefault(id, places[0])
+    for id, places in lives.items():
+        before.setdefault(id, places[0])
+    live = {id: ContextInfo(id=id, messages=len(places)) for id, places in lives.items()}
+    assert begun_before(log[cut:], live) == {id for id, place in before.items() if place < cut}
 
 
 @pytest.mark.rule("M-34")
