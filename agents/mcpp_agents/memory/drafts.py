@@ -3,6 +3,7 @@
 They are the tools' input schemas at the same time, so wire names are used as they are.
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -175,6 +176,11 @@ def seconds_of(moment: str) -> float:
         return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise InvalidMemory("valid_at must be an ISO 8601 date or time") from None
+
+
+def digest_key(key: str) -> str:
+    """An idempotency key as it is stored: whatever it was made of, it only has to be the same."""
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def clean(text: str) -> str:

@@ -5,9 +5,10 @@ import sqlite3
 import time
 from typing import Final
 
+from .drafts import digest_key
 from .errors import MemoryFault
 
-VERSION: Final = 1
+VERSION: Final = 2
 BUSY_SECONDS: Final = 30.0
 
 # The index is external-content: it keeps no second copy of the text. Its columns and their weights
@@ -146,10 +147,28 @@ def _make(connection: sqlite3.Connection) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == VERSION:
         return
-    if version != 0:
+    if version == 1:
+        _upgrade_from_1(connection)
+    elif version != 0:
         raise MemoryFault(f"The file is of version {version}; this program knows {VERSION}")
-    if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+    elif connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
         raise MemoryFault("The file holds another program's database")
-    for statement in _TABLES.split(";"):
-        connection.execute(statement)
+    else:
+        for statement in _TABLES.split(";"):
+            connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _upgrade_from_1(connection: sqlite3.Connection) -> None:
+    """Version 1 began with idempotency keys as they were given, and ended with digests."""
+    connection.create_function("digest_key", 1, digest_key, deterministic=True)
+    # Where the same key was stored in both forms, its digest names the later item.
+    connection.execute(
+        "UPDATE OR IGNORE memory SET idempotency_key = digest_key(idempotency_key)"
+        " WHERE length(idempotency_key) != 64 OR idempotency_key GLOB '*[^0-9a-f]*'"
+    )
+    connection.execute("DROP INDEX IF EXISTS memory_author")
+    connection.execute(
+        "CREATE INDEX IF NOT EXISTS audit_author ON audit (principal, author, at)"
+        " WHERE author IS NOT NULL"
+    )

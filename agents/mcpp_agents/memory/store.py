@@ -1,6 +1,5 @@
 """The store: `remember`, `context` and `forget` for one principal, over any engine."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from .drafts import (
     PackFields,
     PackRequest,
     ScopeFields,
+    digest_key,
     read,
 )
 from .embedding import Embedder, load
@@ -218,7 +218,7 @@ class MemoryStore:
 
     def has_stored(self, idempotency_key: str) -> bool:
         """Whether the caller has stored something under this key."""
-        return self._known(_digest(idempotency_key), {}) is not None
+        return self._known(digest_key(idempotency_key), {}) is not None
 
     def embed_pending(self, limit: int | None = None) -> int:
         """Embed here and now what has no vector yet, or about so many; how many that were."""
@@ -235,7 +235,7 @@ class MemoryStore:
         keys: dict[str, Item] = {}
         with self._engine.writing():
             for draft in wanted:
-                key = _digest(draft.idempotency_key)
+                key = draft.idempotency_key and digest_key(draft.idempotency_key)
                 known = self._known(key, keys)
                 if known is None:
                     plain = draft.redacted()
@@ -340,11 +340,6 @@ class MemoryStore:
         self._engine.audit(
             AuditEntry(self._clock(), caller.principal.id, tool, details, caller.author)
         )
-
-
-def _digest(key: str | None) -> str | None:
-    """An idempotency key as it is stored: whatever it was made of, it only has to be the same."""
-    return None if key is None else hashlib.sha256(key.encode()).hexdigest()
 
 
 def _answer(item: Item, *, created: bool, secrets_withheld: bool) -> Remembered:

@@ -145,6 +145,31 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
         MemoryStore.open(path, embedder=None)
 
 
+@pytest.mark.rule("M-42")
+def test_a_file_of_the_first_version_is_upgraded_and_its_keys_still_hold(path: Path) -> None:
+    def keep(store: MemoryStore, key: str) -> tuple[str, bool]:
+        answer = store.remember("Pear", "shared pear", "note", idempotency_key=key)
+        return answer.id, answer.created
+
+    with MemoryStore.open(path, embedder=None) as store:
+        given, _ = keep(store, "as given")
+        digested, _ = keep(store, "digested")
+    digest = "SELECT idempotency_key FROM memory WHERE id = "
+    [(before,)] = rows(path, f"{digest} '{digested}'")
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.execute("UPDATE memory SET idempotency_key = 'as given' WHERE id = ?", [given])
+        raw.execute("DROP INDEX audit_author")
+        raw.execute("CREATE INDEX memory_author ON memory (author, created_at)")
+        raw.execute("PRAGMA user_version = 1")
+    with MemoryStore.open(path, embedder=None) as store:
+        assert keep(store, "as given") == (given, False)
+        assert keep(store, "digested") == (digested, False)
+    assert rows(path, f"{digest} '{digested}'") == [(before,)]
+    assert rows(path, "PRAGMA user_version") == [(2,)]
+    indices = {name for (name,) in rows(path, "SELECT name FROM sqlite_schema")}
+    assert ("audit_author" in indices, "memory_author" in indices) == (True, False)
+
+
 def test_what_is_no_database_is_named(path: Path) -> None:
     path.write_text("this is a letter, not a database, and long enough to be told from one")
     with pytest.raises(MemoryFault, match="not a database"):
