@@ -8,6 +8,7 @@ WITHHELD: Final = "[secret withheld]"
 # Each pattern is linear: no nested repetition, bounded gaps. Where there is a group, only the
 # group is secret and what introduces it may stay.
 _IS: Final = r"[\"']?\s{0,4}[:=]\s{0,4}[\"']?"
+_PASSWORD: Final = r"(?:password|passwd|passphrase|_pass|_pwd)"
 _PATTERNS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -28,12 +29,24 @@ _PATTERNS: Final = tuple(
         r"\bAIza[0-9A-Za-z_-]{30,64}",
         r"\bya29\.[A-Za-z0-9_-]{16,2048}",
         r"\bSG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,128}",
-        r"\b(?:npm|pypi|hf|dop_v1|shpat)[_-][A-Za-z0-9_-]{24,255}",
+        r"\b(?:npm|pypi|hf|dop_v1|shpat|dckr_pat)[_-][A-Za-z0-9_-]{24,255}",
         r"\beyJ[A-Za-z0-9_-]{6,2048}\.[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,1024}",
+        r"\bAGE-SECRET-KEY-1[0-9A-Z]{40,80}",
+        r"\b\d{8,10}:AA[A-Za-z0-9_-]{32,40}",  # a bot's at Telegram
+        r"\bmcpp\.bearer\.([A-Za-z0-9._~-]{8,2048})",
+        r"(?i)[?&](?:sig|signature|x-amz-signature|access_token)=([^\s&\"']{8,1024})",
         r"(?i)\b(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,2048}=*)",
         rf"(?i)\bauthorization{_IS}(?:[a-z]{{1,20}}\s{{1,4}})?([^\s\"',;]{{8,2048}})",
         r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,128}:([^\s/@]{1,256})@",
-        rf"(?i)(?:password|passwd|passphrase|_pass|_pwd){_IS}([^\s\"',;]{{4,256}})",
+        # In quotes it may hold anything else.
+        rf'(?i){_PASSWORD}[\"\']?\s{{0,4}}[:=]\s{{0,4}}"([^"\n]{{4,256}})"',
+        rf"(?i){_PASSWORD}[\"\']?\s{{0,4}}[:=]\s{{0,4}}'([^'\n]{{4,256}})'",
+        rf"(?i){_PASSWORD}{_IS}([^\s\"',;]{{4,256}})",
+        # As people say it, but not "the password is required".
+        (
+            r"(?i)\bpass(?:word|phrase)\s{1,4}(?:is|was)\s{1,4}[\"']?"
+            r"((?=[^\s,;]{0,99}[\d!@#$%^&*])[^\s\"',;]{4,256})"
+        ),
         r"(?i)\b(?:pass|pwd)=[\"']?([^\s\"',;]{4,256})",
         (
             r"(?i)(?:secret[ _-]?(?:access[ _-]?)?|account[ _-]?|access[ _-]?)key"

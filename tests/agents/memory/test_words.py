@@ -128,6 +128,9 @@ FAKE = "A1b2C3d4E5f6G7h8I9j0"  # has the form of a secret, and is none
         f"sk_live_{FAKE}",
         f"SG.{FAKE}.{FAKE}{FAKE}",
         f"ya29.{FAKE}",
+        f"dckr_pat_{FAKE}{FAKE}",
+        f"AGE-SECRET-KEY-1{FAKE.upper()}{FAKE.upper()}",
+        f"123456789:AA{FAKE}{FAKE[:14]}",
     ],
 )
 def test_a_secret_by_its_form_is_withheld(secret: str) -> None:
@@ -148,6 +151,11 @@ def test_a_secret_by_its_form_is_withheld(secret: str) -> None:
         ("Uid=bob;Pwd=hunter2;", "Uid=bob;Pwd=[secret withheld];"),
         (f"AccountKey={FAKE}==;x", "AccountKey=[secret withheld];x"),
         ("password:\nhunter2", "password:\n[secret withheld]"),
+        ('password="two, words"', 'password="[secret withheld]"'),
+        ("{'password': 'two; words'}", "{'password': '[secret withheld]'}"),
+        ("The password is hunter2", "The password is [secret withheld]"),
+        (f"mcpp.v0.1, mcpp.bearer.{FAKE}", "mcpp.v0.1, mcpp.bearer.[secret withheld]"),
+        (f"https://host/c?sv=1&sig={FAKE}&x", "https://host/c?sv=1&sig=[secret withheld]&x"),
         ("redis://:hunter2@db", "redis://:[secret withheld]@db"),
         ("Authorization: token abcdefgh", "Authorization: token [secret withheld]"),
         (
@@ -170,6 +178,8 @@ def test_only_the_secret_part_is_withheld(text: str, kept: str) -> None:
         "see https://host/a:b@c",
         "commit 657ea70c1d2e3f4a5b6c7d8e9f0a1b2c3d4e5f60",
         "all tests pass: 12 of 12",
+        "The password is required, and 8 long",
+        'password = ""',
     ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
