@@ -110,10 +110,10 @@ class Compiler:
         matches = self._engine.match(query, view, depth)
         if self._index is None:
             return matches, fuse(matches, None, 1.0)
-        cosines = self._index.nearest(
+        close = self._index.nearest(
             goal, scopes=self._engine.scopes(view), limit=depth, beside=matches.words
         )
-        return matches, fuse(matches, cosines, self._index.embedder.lexical_share)
+        return matches, fuse(matches, close, self._index.embedder.lexical_share)
 
     def _candidates(
         self,

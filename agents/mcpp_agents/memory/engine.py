@@ -106,6 +106,7 @@ class Embedded(NamedTuple):
     mark: int
     seq: int
     scope: int
+    before: int | None  # the item before it in its thread, which it adjoins
     vector: bytes
 
 
@@ -173,6 +174,9 @@ class Engine(Protocol):
 
     def embedded(self, model: str, after: int) -> list[Embedded]:
         """The vectors added since a mark."""
+
+    def forgotten(self) -> int:
+        """How many items were ever removed, by whomever."""
 
     def close(self) -> None:
         """Let go of the database."""

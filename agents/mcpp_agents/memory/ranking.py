@@ -15,12 +15,17 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .engine import Evidence, Matches, Outline
 from .terms import Query
 from .vocabulary import Intent, Layer, emphasis, facet_of
 
+if TYPE_CHECKING:
+    from .vectors import Closeness
+
+# How much of its meaning an item of a thread owes to the one before it.
+_BEFORE_SHARE: Final = 0.3
 # What a pair of neighbouring words adds to the words by themselves.
 _PAIR_WEIGHT: Final = 0.4
 # After this time age has taken half of what it can take.
@@ -36,11 +41,12 @@ MEANINGFUL_COSINE: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """How well an item answers a goal, relative to the best; the cosine is absolute."""
+    """How well an item answers a goal, relative to the best; the cosines are absolute."""
 
     fused: float
     words: float
     cosine: float | None = None
+    before: float | None = None  # the cosine of the item before it in its thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,13 @@ class Candidate:
 
 
 def has_evidence(relevance: Relevance) -> bool:
-    """Whether a word or the meaning speaks for an item."""
-    return relevance.words > 0 or (relevance.cosine or 0.0) >= MEANINGFUL_COSINE
+    """Whether a word or the meaning speaks for an item, its own or of what it follows."""
+    close = max(relevance.cosine or 0.0, relevance.before or 0.0)
+    return relevance.words > 0 or close >= MEANINGFUL_COSINE
 
 
 def fuse(
-    matches: Matches, cosines: Mapping[int, float] | None, lexical_share: float
+    matches: Matches, close: "Mapping[int, Closeness] | None", lexical_share: float
 ) -> dict[int, Relevance]:
     """Relevance of everything that words or meaning found."""
     raw = dict(matches.words)
@@ -76,8 +83,9 @@ def fuse(
             raw[seq] += _PAIR_WEIGHT * match.rarity
     most = max(raw.values(), default=0.0)
     words = {seq: score / most for seq, score in raw.items()} if most > 0 else {}
-    if not cosines:
+    if not close:
         return {seq: Relevance(score, score) for seq, score in words.items()}
+    cosines = {seq: _blended(each) for seq, each in close.items()}
     high = max(cosines.values())
     # With few candidates the lowest of them may be good too: half of the best is the least zero.
     low = min(*cosines.values(), high / 2)
@@ -89,8 +97,15 @@ def fuse(
             found[seq] = Relevance(word, word)
         else:
             meaning = (cosine - low) / (high - low) if high > low else 0.0
-            found[seq] = Relevance(share * word + (1 - share) * meaning, word, cosine)
+            fused = share * word + (1 - share) * meaning
+            found[seq] = Relevance(fused, word, close[seq].cosine, close[seq].before)
     return found
+
+
+def _blended(close: "Closeness") -> float:
+    if close.before is None:
+        return close.cosine
+    return (1 - _BEFORE_SHARE) * close.cosine + _BEFORE_SHARE * close.before
 
 
 def shape(

@@ -30,9 +30,11 @@ def reason(
         parts.append(f"matches {_quoted(_shown(item, evidence, matches))}")
     elif evidence.nearby:
         parts.append(f"said beside something that matches {_quoted(evidence.nearby[:_MAX_TERMS])}")
-    cosine = candidate.relevance.cosine
-    if cosine is not None and cosine >= MEANINGFUL_COSINE:
+    cosine, before = candidate.relevance.cosine or 0.0, candidate.relevance.before or 0.0
+    if cosine >= MEANINGFUL_COSINE:
         parts.append(f"close in meaning ({cosine:.2f})")
+    elif before >= MEANINGFUL_COSINE:
+        parts.append(f"said after something close in meaning ({before:.2f})")
     if candidate.newest:
         where = f" in project {item.project}" if item.project else ""
         parts.append(f"the latest {item.kind}{where}")

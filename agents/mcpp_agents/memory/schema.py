@@ -13,8 +13,9 @@ BUSY_SECONDS: Final = 30.0
 
 # The index is external-content: it keeps no second copy of the text. Its columns and their weights
 # (fts.py) go together. `near` holds the neighbours' text, `grams` the unspaced scripts' pairs.
-# `since` is when an item became true; `tally` counts the items, which SQLite would do by reading
-# all of them; `more` holds what no query asks for.
+# `before` is the neighbour before, which lends its meaning; `since` is when an item became true;
+# `tally` counts the items, which SQLite would do by reading all of them, and how many were ever
+# forgotten; `more` holds what no query asks for.
 _TABLES: Final = """
 CREATE TABLE scope (
     id INTEGER PRIMARY KEY,
@@ -25,6 +26,7 @@ CREATE TABLE memory (
     id TEXT NOT NULL UNIQUE,
     scope INTEGER NOT NULL REFERENCES scope,
     thread TEXT NOT NULL,
+    before INTEGER,
     kind TEXT NOT NULL,
     title TEXT NOT NULL,
     content TEXT NOT NULL,
@@ -65,9 +67,10 @@ CREATE TABLE vector (
     UNIQUE (model, seq)
 );
 CREATE TABLE tally (
-    items INTEGER NOT NULL
+    items INTEGER NOT NULL,
+    forgotten INTEGER NOT NULL DEFAULT 0
 );
-INSERT INTO tally VALUES (0);
+INSERT INTO tally (items) VALUES (0);
 CREATE TABLE audit (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     at REAL NOT NULL,
@@ -161,6 +164,8 @@ def _make(connection: sqlite3.Connection) -> None:
 
 def _upgrade_from_1(connection: sqlite3.Connection) -> None:
     """Version 1 began with idempotency keys as they were given, and ended with digests."""
+    connection.execute("ALTER TABLE memory ADD COLUMN before INTEGER")
+    connection.execute("ALTER TABLE tally ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0")
     connection.create_function("digest_key", 1, digest_key, deterministic=True)
     # Where the same key was stored in both forms, its digest names the later item.
     connection.execute(

@@ -94,16 +94,18 @@ class SqliteEngine:
             if before and adjoin(before[1], item):
                 near[seq].append(before[1].content)
                 near.setdefault(before[0], []).append(item.content)
+            else:
+                before = None
             threads[scope, thread] = seq, item
-            rows.append((seq, scope, thread, item))
+            rows.append((seq, scope, thread, before and before[0], item))
         for older in sorted(near.keys() - range(first, seq + 1)):
             self._reindex(older, near.pop(older))
         self._connection.executemany(
-            f"INSERT INTO memory (seq, scope, thread, near, {', '.join(_STORED)})"
-            f" VALUES (?, ?, ?, ?{', ?' * len(_STORED)})",
+            f"INSERT INTO memory (seq, scope, thread, before, near, {', '.join(_STORED)})"
+            f" VALUES (?, ?, ?, ?, ?{', ?' * len(_STORED)})",
             [
-                (seq, scope, thread, "\n".join(near[seq]), *_stored(item))
-                for seq, scope, thread, item in rows
+                (seq, scope, thread, before, "\n".join(near[seq]), *_stored(item))
+                for seq, scope, thread, before, item in rows
             ],
         )
         self._words.add(first, seq)
@@ -122,7 +124,7 @@ class SqliteEngine:
         self._connection.execute("DELETE FROM relation WHERE ? IN (source, target)", [seq])
         self._connection.execute("DELETE FROM vector WHERE seq = ?", [seq])
         self._connection.execute("DELETE FROM memory WHERE seq = ?", [seq])
-        self._connection.execute("UPDATE tally SET items = items - 1")
+        self._connection.execute("UPDATE tally SET items = items - 1, forgotten = forgotten + 1")
         # What it lent to its neighbours must go too, or it would still be found there.
         for order, side in (("DESC", "<"), ("ASC", ">")):
             found = self._connection.execute(
@@ -132,6 +134,11 @@ class SqliteEngine:
             ).fetchone()
             if found:
                 self._reindex(found[0], self._beside(scope, thread, found[0]), replace=True)
+        # The one behind it had it before itself, if they adjoined; now it has nothing.
+        self._connection.execute(
+            "UPDATE memory SET before = NULL WHERE scope = ? AND thread = ? AND before = ?",
+            [scope, thread, seq],
+        )
 
     def audit(self, entry: AuditEntry) -> None:
         with self._using():
@@ -284,12 +291,16 @@ class SqliteEngine:
 
     def embedded(self, model: str, after: int) -> list[Embedded]:
         rows = self._all(
-            "SELECT v.mark, v.seq, m.scope, v.data FROM vector v JOIN memory m ON m.seq = v.seq"
+            "SELECT v.mark, v.seq, m.scope, m.before, v.data"
+            " FROM vector v JOIN memory m ON m.seq = v.seq"
             " WHERE v.mark > ? AND +v.model = ? ORDER BY v.mark",  # by the mark: few are new
             after,
             model,
         )
         return [Embedded(*row) for row in rows]
+
+    def forgotten(self) -> int:
+        return int(self._one("SELECT forgotten FROM tally")[0])
 
     # Inside
 

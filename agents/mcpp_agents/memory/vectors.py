@@ -1,10 +1,14 @@
-"""All vectors of a store in one matrix: brute force, which at 100,000 rows takes milliseconds."""
+"""All vectors of a store in one matrix: brute force, which at 100,000 rows takes milliseconds.
+
+An answer is close to a goal in meaning where the question before it is ("Which port?" "8787."). So
+besides its own cosine an item of a thread has that of the one before it.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,6 +26,13 @@ _STORED = np.float16
 _GATHERING = 4
 
 
+class Closeness(NamedTuple):
+    """How close in meaning an item is to a goal, and the one before it in its thread."""
+
+    cosine: float
+    before: float | None
+
+
 class VectorIndex:
     """The vectors of one model, read from the engine as they are added. It never writes text."""
 
@@ -30,11 +41,16 @@ class VectorIndex:
         self._embedder = embedder
         self._lock = threading.Lock()
         self._embedded_to = 0
+        self._forgotten = 0
+        self._clear()
+
+    def _clear(self) -> None:
         self._mark = 0
         self._count = 0
         self._matrix = np.zeros((0, 0), np.float32)
         self._seqs = np.zeros(0, np.int64)
         self._scopes = np.zeros(0, np.int64)
+        self._before = np.zeros(0, np.int64)  # places, -1 where there is none
         self._places: dict[int, int] = {}
 
     @property
@@ -56,8 +72,8 @@ class VectorIndex:
 
     def nearest(
         self, goal: str, *, scopes: frozenset[int], limit: int, beside: Iterable[int]
-    ) -> dict[int, float]:
-        """The cosines of the nearest items in some scopes, and of those named beside them."""
+    ) -> dict[int, Closeness]:
+        """The nearest items in some scopes, and those named beside them."""
         query = self._embedder.embed([goal])[0]
         with self._lock:
             self._refresh()
@@ -68,11 +84,17 @@ class VectorIndex:
             places = np.flatnonzero(allowed[self._scopes[: self._count]])
             cosines = self._cosines(places, query)
             if len(places) > limit:
-                best = np.argpartition(cosines[places], -limit)[-limit:]
+                best = np.argpartition(self._reach(cosines)[places], -limit)[-limit:]
                 places = places[best]
             chosen = {int(place) for place in places}
             chosen.update(self._places[seq] for seq in beside if seq in self._places)
-            return {int(self._seqs[place]): float(cosines[place]) for place in chosen}
+            before = {place: int(self._before[place]) for place in chosen}
+            return {
+                int(self._seqs[place]): Closeness(
+                    float(cosines[place]), float(cosines[prior]) if prior >= 0 else None
+                )
+                for place, prior in before.items()
+            }
 
     def _cosines(self, places: NDArray[np.intp], query: Vectors) -> Vectors:
         """Of all rows, right at least in these places."""
@@ -82,7 +104,18 @@ class VectorIndex:
         cosines[places] = self._matrix[places] @ query
         return cosines
 
+    def _reach(self, cosines: Vectors) -> Vectors:
+        """The better of an item's cosine and that of the one before it."""
+        reach = cosines.copy()
+        following = np.flatnonzero(self._before[: self._count] >= 0)
+        reach[following] = np.maximum(reach[following], cosines[self._before[following]])
+        return reach
+
     def _refresh(self) -> None:
+        forgotten = self._engine.forgotten()
+        if forgotten != self._forgotten:
+            self._forgotten = forgotten
+            self._clear()
         rows = self._engine.embedded(self._embedder.model, self._mark)
         if not rows:
             return
@@ -94,6 +127,9 @@ class VectorIndex:
         self._seqs[self._count : end] = [row.seq for row in rows]
         self._scopes[self._count : end] = [row.scope for row in rows]
         self._places.update((row.seq, self._count + i) for i, row in enumerate(rows))
+        self._before[self._count : end] = [
+            -1 if row.before is None else self._places.get(row.before, -1) for row in rows
+        ]
         self._count = end
 
     def _reserve(self, rows: int, width: int) -> None:
@@ -101,12 +137,13 @@ class VectorIndex:
             return
         room = max(rows, 2 * len(self._matrix), 1024)
         matrix = np.zeros((room, width), np.float32)
-        seqs, scopes = np.zeros(room, np.int64), np.zeros(room, np.int64)
+        numbers = np.zeros((3, room), np.int64)
         if self._count:
             matrix[: self._count] = self._matrix[: self._count]
-            seqs[: self._count] = self._seqs[: self._count]
-            scopes[: self._count] = self._scopes[: self._count]
-        self._matrix, self._seqs, self._scopes = matrix, seqs, scopes
+            for new, old in zip(numbers, (self._seqs, self._scopes, self._before), strict=True):
+                new[: self._count] = old[: self._count]
+        self._matrix = matrix
+        self._seqs, self._scopes, self._before = numbers
 
 
 def _text(item: Item) -> str:

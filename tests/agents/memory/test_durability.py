@@ -159,6 +159,8 @@ def test_a_file_of_the_first_version_is_upgraded_and_its_keys_still_hold(path: P
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("UPDATE memory SET idempotency_key = 'as given' WHERE id = ?", [given])
         raw.execute("DROP INDEX audit_author")
+        raw.execute("ALTER TABLE memory DROP COLUMN before")
+        raw.execute("ALTER TABLE tally DROP COLUMN forgotten")
         raw.execute("CREATE INDEX memory_author ON memory (author, created_at)")
         raw.execute("PRAGMA user_version = 1")
     with MemoryStore.open(path, embedder=None) as store:

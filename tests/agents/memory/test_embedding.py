@@ -92,6 +92,36 @@ def test_a_view_of_few_among_many_knows_the_same_cosines(store: MemoryStore) -> 
     assert few.metadata["cosine"] == many.metadata["cosine"] == pytest.approx(0.707, abs=0.01)
 
 
+@pytest.mark.rule("M-28")
+def test_an_answer_is_found_by_the_meaning_of_its_question(store: MemoryStore, path: Path) -> None:
+    question = store.remember("Ann", "A poppy?", "message", source="D1:1")
+    store.remember("Bob", "In the grass.", "message", source="D1:2")
+    store.remember("Ann", "Blue, then.", "message", source="D1:3")
+    store.remember("Cid", "Some grass.", "message", source="D2:1")
+    store.embed_pending()
+    first, second = store.context("ruby").items
+    assert (first.content, second.content) == ("A poppy?", "In the grass.")
+    assert second.reason == "said after something close in meaning (1.00), new"
+    assert second.score < first.score
+    with MemoryStore.open(path, embedder=Colours()) as other:
+        assert len(names(other, "ruby")) == 2
+        store.forget(question.id)
+        # Nothing of its meaning is left, here or in another process.
+        assert names(store, "ruby") == names(other, "ruby") == []
+
+
+@pytest.mark.rule("M-28")
+def test_an_answer_is_found_among_many_though_it_is_not_among_the_nearest(
+    store: MemoryStore,
+) -> None:
+    sky = Draft(title="Sky", content="blue, and a poppy", kind="note")
+    store.remember_many([sky] * 300)
+    store.remember("Ann", "A poppy?", "message", source="D1:1")
+    answer = store.remember("Bob", "In the grass.", "message", source="D1:2")
+    store.embed_pending()
+    assert answer.id in [id for id, _ in store.search("ruby", limit=250)]
+
+
 def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: MemoryStore) -> None:
     old = store.remember("Old", "a poppy", "note")
     gone = store.remember("Gone", "a poppy", "note")

@@ -79,6 +79,21 @@ def test_a_turn_is_found_by_its_neighbours_but_after_them(store: MemoryStore) ->
     assert "said beside something that matches 'fence'" in found[1].reason
 
 
+@pytest.mark.rule("M-28")
+def test_a_text_that_begins_with_a_speaker_is_a_turn_whatever_its_kind(store: MemoryStore) -> None:
+    store.remember("One", "Ann: Shall we paint the fence?", "note", source="D1:1")
+    store.remember("Two", "Dr. Bob: Yes, on Friday.", "fact", source="D1:2")
+    store.remember("Other", "Ann: Good.", "note", source="D2:1")
+    assert names(store, "fence") == ["One", "Two"]
+
+
+@pytest.mark.rule("M-28")
+def test_contexts_whose_names_differ_by_a_number_are_no_thread(store: MemoryStore) -> None:
+    for number, said in enumerate(["ann: Paint the fence.", "bob: Boil the egg."]):
+        store.remember("Talk", said, "session", source=f"mcpp://demo/review-{number}#e{number}")
+    assert [item.content for item in store.context("fence").items] == ["ann: Paint the fence."]
+
+
 def test_notes_that_merely_follow_each_other_lend_nothing(store: MemoryStore) -> None:
     store.remember("Fence", "paint the fence", "note")
     store.remember("Egg", "boil the egg", "note")
