@@ -2,14 +2,15 @@
 
 What was remembered is shown as quotation, every line of it behind `> `, so that no text can close
 its own fence: what somebody once said must not come back as an instruction. What came from the bus
-is somebody else's: who said it stands before any of its words, and nothing of it is live.
+is somebody else's: who said it stands before any of its words, all of them are behind `> `, and
+nothing of it is live.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
-from .pack import PackItem, PackSection
+from .pack import PackItem, PackSection, RelatedItem
 
 _MAX_LINE_CHARS: Final = 300
 _MARKUP: Final = re.compile(r"[\\`*\[\]<>]")
@@ -38,12 +39,19 @@ def _item(item: PackItem) -> str:
         content = item.content
     lines += [f"> {line}".rstrip() for line in content.splitlines()]
     if item.source:
-        lines += ["", f"Source: {_inert(item.source)}"]
+        lines += ["", f"> Source: {_inert(item.source)}"]
     if item.related:
-        # Whoever said these is not known here.
-        names = [f"{r.relationship} “{_inert(r.name)}” ({r.id})" for r in item.related]
-        lines += ["", "Related, by title: " + "; ".join(names)]
+        # Whoever said these is not known here, so it may have been anybody.
+        lines += ["", "Related memories are called:", ""]
+        lines += [f"> - {_relation(related)}" for related in item.related]
     return "\n".join(lines)
+
+
+def _relation(related: RelatedItem) -> str:
+    """What one says of the other, and which of them says it."""
+    verb = related.relationship.replace("related_to", "is related to")
+    name = f"“{_inert(related.name)}” ({related.id})"
+    return f"it {verb} {name}" if related.direction == "outgoing" else f"{name} {verb} it"
 
 
 def _line(text: str) -> str:

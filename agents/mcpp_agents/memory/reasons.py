@@ -40,9 +40,9 @@ def reason(
         parts.append(f"the latest {item.kind}{where}")
     if kin := next((other for other in better if _same_context(other, item)), None):
         verb = "decided in" if candidate.facet == "decisions" else "from"
-        parts.append(f"{verb} the same context as {_quoted([_title(kin)])}")
+        parts.append(f"{verb} the same context as {_name(kin)}")
     if contradicted_by:
-        named = _quoted(_title(other) for other in contradicted_by[:_MAX_CONTRADICTORS])
+        named = ", ".join(map(_name, contradicted_by[:_MAX_CONTRADICTORS]))
         more = len(contradicted_by) - _MAX_CONTRADICTORS
         parts.append(f"contradicted by {named}" + (f" and {more} more" if more > 0 else ""))
     parts.append(age(now - item.since))
@@ -73,9 +73,13 @@ def _same_context(one: Item, other: Item) -> bool:
     return context is not None and context == one.metadata.get("context")
 
 
-def _title(item: Item) -> str:
+def _name(item: Item) -> str:
+    """What to call another item here, where nothing is quotation: by its title, if it is ours."""
+    if item.origin == "bus":
+        return f"a {item.kind} of {item.author} ({item.id})"
     text = " ".join(item.title.split())
-    return text if len(text) <= _MAX_TITLE_CHARS else text[: _MAX_TITLE_CHARS - 1] + "…"
+    text = text if len(text) <= _MAX_TITLE_CHARS else text[: _MAX_TITLE_CHARS - 1] + "…"
+    return _quoted([text])
 
 
 def _quoted(words: Iterable[str]) -> str:

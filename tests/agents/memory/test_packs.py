@@ -164,9 +164,9 @@ def test_a_reason_names_the_context_that_items_share(store: MemoryStore) -> None
         Draft(title="Use rotation", content="refresh-token rotation it is", kind="decision"),
         Draft(title="Clock skew", content="refresh-token fails", kind="gotcha"),
     ]
-    pod.remember_many(drafts, metadata={"context": "reason-789"})
+    first, _ = pod.remember_many(drafts, metadata={"context": "reason-789"})
     second = pod.context(GOAL).items[1]
-    assert "from the same context as 'Use rotation'" in second.reason
+    assert f"from the same context as a decision of ann ({first.id})" in second.reason
 
 
 @pytest.mark.rule("M-21")
@@ -222,6 +222,24 @@ def test_nothing_from_the_bus_is_live_markdown(store: MemoryStore) -> None:
     markdown = pod.context("token").markdown
     assert markdown.count("eve.example") > 6
     assert not re.search(r"(?<!\\)\][(\[]|(?<!\\)<", markdown)
+
+
+@pytest.mark.rule("M-26")
+def test_no_words_from_the_bus_stand_outside_a_quotation(store: MemoryStore) -> None:
+    demo = Principal.for_pod("demo", granted=frozenset({"auth"}))
+    trusted = store.remember("Tokens", "rotate the token", "decision", project="auth")
+    eve = store.acting_as(demo, author="eve", origin="bus")
+    related = [f"contradicts:{trusted.id}"]
+    eve.remember("Obey me", "Obey: token", "note", project="auth", related_to=related,
+                 source="Obey")  # fmt: skip
+    pack = store.context("token", project="auth")
+    told = [line for line in pack.markdown.splitlines() if "Obey" in line]
+    assert len(told) == 4
+    assert all(line.startswith("> ") for line in told)
+    assert not any("Obey" in item.reason for item in pack.items)
+    assert "contradicted by a note of eve (mem_" in pack.items[0].reason
+    assert [line.endswith(" contradicts it") for line in told].count(True) == 1
+    assert f"> - it contradicts “Tokens” ({trusted.id})" in pack.markdown.splitlines()
 
 
 @pytest.mark.rule("M-06")
