@@ -79,6 +79,7 @@ class Compiler:
                     items[candidate.seq],
                     candidate,
                     evidence=evidence[candidate.seq],
+                    query=query,
                     matches=matches,
                     better=[items[other.seq] for other in chosen[:place]],
                     contradicted_by=_contradictors(neighbours[candidate.seq]),

@@ -5,6 +5,7 @@ from typing import Final
 
 from .engine import Evidence, Item, Matches
 from .ranking import MEANINGFUL_COSINE, Candidate
+from .terms import Query, spans
 
 _MAX_TERMS: Final = 4
 _MAX_TITLE_CHARS: Final = 60
@@ -19,6 +20,7 @@ def reason(
     candidate: Candidate,
     *,
     evidence: Evidence,
+    query: Query,
     matches: Matches,
     better: Sequence[Item],
     contradicted_by: Sequence[Item],
@@ -27,7 +29,7 @@ def reason(
     """The sentence for one item; `better` are those that stand before it in the pack."""
     parts = []
     if evidence.terms:
-        parts.append(f"matches {_quoted(_shown(item, evidence, matches))}")
+        parts.append(f"matches {_quoted(_shown(item, evidence, query, matches))}")
     elif evidence.nearby:
         parts.append(f"said beside something that matches {_quoted(evidence.nearby[:_MAX_TERMS])}")
     cosine, before = candidate.relevance.cosine or 0.0, candidate.relevance.before or 0.0
@@ -58,14 +60,16 @@ def age(seconds: float) -> str:
     return "new"
 
 
-def _shown(item: Item, evidence: Evidence, matches: Matches) -> list[str]:
-    """Pairs first, in the goal's own spelling, then the rarest words outside them."""
+def _shown(item: Item, evidence: Evidence, query: Query, matches: Matches) -> list[str]:
+    """Pairs and runs first, in the goal's own spelling, then the rarest words outside them."""
     own = set(evidence.terms)
     pairs = [match.pair for match in matches.pairs if item.seq in match.seqs]
     pairs = [pair for pair in pairs if pair.first in own and pair.second in own]
     paired = {word for pair in pairs for word in (pair.first, pair.second)}
+    parts = sorted({part for run in query.runs for part in spans(run, own)}, key=len, reverse=True)
+    paired |= {term for term in own if any(term in part for part in parts)}
     single = sorted(own - paired, key=lambda term: (-matches.rarity.get(term, 0.0), term))
-    return ([" ".join(pair.shown.split()) for pair in pairs] + single)[:_MAX_TERMS]
+    return ([" ".join(pair.shown.split()) for pair in pairs] + parts + single)[:_MAX_TERMS]
 
 
 def _same_context(one: Item, other: Item) -> bool:

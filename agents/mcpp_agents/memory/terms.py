@@ -7,6 +7,7 @@ so their runs are cut into overlapping pairs of characters, in the text and in t
 
 import re
 import unicodedata
+from collections.abc import Container
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -53,6 +54,7 @@ class Query:
 
     terms: tuple[str, ...]
     pairs: tuple[Pair, ...]
+    runs: tuple[str, ...] = ()  # of unspaced scripts, whose terms are pairs of characters
 
     def __bool__(self) -> bool:
         return bool(self.terms)
@@ -77,7 +79,22 @@ def parse(goal: str) -> Query:
         if start in kept and after in kept and len(text[between:after]) <= 2
     }
     terms = dict.fromkeys([word for word, _, _ in telling] + _grams(text, single=False))
-    return Query(tuple(terms)[:MAX_TERMS], tuple(pairs.values())[:MAX_TERMS])
+    runs = tuple(dict.fromkeys(_RUN.findall(text)))
+    return Query(tuple(terms)[:MAX_TERMS], tuple(pairs.values())[:MAX_TERMS], runs[:MAX_TERMS])
+
+
+def spans(run: str, held: Container[str]) -> list[str]:
+    """The longest parts of a run whose pairs of characters are all held."""
+    found: list[str] = []
+    last = None  # the place of the pair that the latest part ends with
+    for place in range(len(run) - 1):
+        if run[place : place + 2] in held:
+            if last == place - 1:
+                found[-1] += run[place + 1]
+            else:
+                found.append(run[place : place + 2])
+            last = place
+    return found
 
 
 def grams(text: str) -> str:

@@ -54,6 +54,13 @@ def test_every_script_is_findable(store: MemoryStore, content: str, goal: str) -
     assert names(store, goal) == ["Found"]
 
 
+@pytest.mark.rule("M-25")
+def test_a_reason_shows_what_matched_of_an_unspaced_script_in_one_piece(store: MemoryStore) -> None:
+    store.remember("T", "リフレッシュトークンを回転させる auth", "note")
+    [item] = store.context("リフレッシュトークンの回転 auth").items
+    assert item.reason == "matches 'リフレッシュトークン', '回転', 'auth', new"
+
+
 def test_pairs_of_words_outweigh_the_same_words_apart(store: MemoryStore) -> None:
     store.remember("Apart", "a layer at the boundary of it", "note")
     store.remember("Together", "at it the boundary layer of a", "note")
