@@ -112,7 +112,7 @@ class Compiler:
         if self._index is None:
             return matches, fuse(matches, None, 1.0)
         close = self._index.nearest(
-            goal, scopes=self._engine.scopes(view), limit=depth, beside=matches.words
+            goal, shown=self._engine.shown(view), limit=depth, beside=matches.words
         )
         return matches, fuse(matches, close, self._index.embedder.lexical_share)
 

@@ -105,7 +105,6 @@ class Embedded(NamedTuple):
 
     mark: int
     seq: int
-    scope: int
     before: int | None  # the item before it in its thread, which it adjoins
     vector: bytes
 
@@ -163,8 +162,8 @@ class Engine(Protocol):
     def neighbours(self, seqs: Sequence[int], view: View) -> list[Neighbour]:
         """Everything in the view that is one relation away, in either direction."""
 
-    def scopes(self, view: View) -> frozenset[int]:
-        """The engine's numbers for the scopes of a view."""
+    def shown(self, view: View) -> bytes | None:
+        """What a view shows: a byte for each `seq` from 1 on, 1 or 0; None where it is all."""
 
     def unembedded(self, model: str, after: int, limit: int) -> list[Item]:
         """Items later than one that have no vector of the model yet, in their order."""

@@ -44,7 +44,7 @@ _MAX_MASKS: Final = 16
 # A condition on `memory m` that keeps a query inside a view, and its values.
 Within = tuple[str, Sequence[Any]]
 # One byte for each number of a row, 1 where a view shows it.
-Mask = bytearray
+Mask = bytes
 
 
 class WordIndex:
@@ -52,7 +52,7 @@ class WordIndex:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._masks: OrderedDict[tuple[Any, ...], Mask] = OrderedDict()
+        self._masks: OrderedDict[tuple[Any, ...], bytearray] = OrderedDict()
 
     def add(self, first: int, last: int) -> None:
         """Index the rows of `memory` between two numbers."""
@@ -75,17 +75,16 @@ class WordIndex:
         self.remove(seq)
         self._masks.clear()
 
-    def match(self, query: Query, within: Within | None, limit: int) -> Matches:
-        """The best rows inside a view; without one, of the whole file.
+    def match(self, query: Query, mask: Mask | None, limit: int) -> Matches:
+        """The best rows that a mask shows; without one, of the whole file.
 
         What is rare is counted in the view: by a word's weight one could else tell whether others
         have it among their own.
         """
         total = self._all("SELECT items FROM tally")[0][0]
         counts = {term: self._count(_quoted(term)) for term in query.terms}
-        mask, seen, seen_total = None, counts, total
-        if within is not None:
-            mask = self._mask(within)
+        seen, seen_total = counts, total
+        if mask is not None:
             seen = {t: self._count(_quoted(t), mask) for t, count in counts.items() if count}
             seen_total = mask.count(1)
         rarity = {term: _rarity(seen_total, count) for term, count in seen.items() if count}
@@ -155,7 +154,7 @@ class WordIndex:
             found.append(PairMatch(pair, _rarity(total, len(rows)), rows.intersection(seqs)))
         return found
 
-    def _mask(self, within: Within) -> Mask:
+    def mask(self, within: Within) -> Mask:
         """What a view shows of the rows there are by now."""
         where, values = within
         key = (where, *values)
@@ -177,7 +176,7 @@ class WordIndex:
             mask.extend(bytes(last - known))
             for (seq,) in rows:
                 mask[seq - 1] = 1
-        return mask
+        return bytes(mask)  # it may grow while others still look at it
 
     def _count(self, expression: str, mask: Mask | None = None) -> int:
         sql = f"SELECT count(*) FROM memory_index WHERE memory_index MATCH ?{_shown(mask)}"

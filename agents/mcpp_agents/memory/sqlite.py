@@ -244,7 +244,7 @@ class SqliteEngine:
             found += [Neighbour(of, _item(row), how, here == "source") for of, how, *row in rows]
         return found
 
-    def scopes(self, view: View) -> frozenset[int]:
+    def _scopes(self, view: View) -> frozenset[int]:
         found = self._all(
             "SELECT id FROM scope WHERE name IN (SELECT value FROM json_each(?))",
             json.dumps(sorted(view.scopes)),
@@ -259,9 +259,14 @@ class SqliteEngine:
 
     def match(self, query: Query, view: View, limit: int) -> Matches:
         with self._using():
+            return self._words.match(query, self.shown(view), limit)
+
+    def shown(self, view: View) -> bytes | None:
+        with self._using():
             scopes = self._one("SELECT count(*) FROM scope")[0]
-            whole = view.domain is None and len(self.scopes(view)) == scopes
-            return self._words.match(query, None if whole else self._within(view), limit)
+            if view.domain is None and len(self._scopes(view)) == scopes:
+                return None
+            return self._words.mask(self._within(view))
 
     def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
         with self._using():
@@ -291,7 +296,7 @@ class SqliteEngine:
 
     def embedded(self, model: str, after: int) -> list[Embedded]:
         rows = self._all(
-            "SELECT v.mark, v.seq, m.scope, m.before, v.data"
+            "SELECT v.mark, v.seq, m.before, v.data"
             " FROM vector v JOIN memory m ON m.seq = v.seq"
             " WHERE v.mark > ? AND +v.model = ? ORDER BY v.mark",  # by the mark: few are new
             after,
@@ -349,7 +354,7 @@ class SqliteEngine:
     def _within(self, view: View) -> Within:
         """The condition that keeps a query inside a view, and its values."""
         where = " AND m.scope IN (SELECT value FROM json_each(?))"
-        values: list[Any] = [json.dumps(sorted(self.scopes(view)))]
+        values: list[Any] = [json.dumps(sorted(self._scopes(view)))]
         if view.domain is not None:
             where += " AND m.domain = ?"
             values.append(view.domain.casefold())

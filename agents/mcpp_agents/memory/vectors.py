@@ -49,7 +49,6 @@ class VectorIndex:
         self._count = 0
         self._matrix = np.zeros((0, 0), np.float32)
         self._seqs = np.zeros(0, np.int64)
-        self._scopes = np.zeros(0, np.int64)
         self._before = np.zeros(0, np.int64)  # places, -1 where there is none
         self._places: dict[int, int] = {}
 
@@ -71,17 +70,15 @@ class VectorIndex:
         return len(items)
 
     def nearest(
-        self, goal: str, *, scopes: frozenset[int], limit: int, beside: Iterable[int]
+        self, goal: str, *, shown: bytes | None, limit: int, beside: Iterable[int]
     ) -> dict[int, Closeness]:
-        """The nearest items in some scopes, and those named beside them."""
+        """The nearest of the items that a view shows, and those named beside them."""
         query = self._embedder.embed([goal])[0]
         with self._lock:
             self._refresh()
             if not self._count:
                 return {}
-            allowed = np.zeros(int(self._scopes.max()) + 1, np.bool_)
-            allowed[[scope for scope in scopes if scope < len(allowed)]] = True
-            places = np.flatnonzero(allowed[self._scopes[: self._count]])
+            places = self._shown(shown)
             cosines = self._cosines(places, query)
             if len(places) > limit:
                 best = np.argpartition(self._reach(cosines)[places], -limit)[-limit:]
@@ -95,6 +92,15 @@ class VectorIndex:
                 )
                 for place, prior in before.items()
             }
+
+    def _shown(self, shown: bytes | None) -> NDArray[np.intp]:
+        if shown is None:
+            return np.arange(self._count)
+        seqs = self._seqs[: self._count]
+        # Another process may have added rows since the view was looked at.
+        flags = np.zeros(max(int(seqs.max()), len(shown)) + 1, np.uint8)
+        flags[1 : len(shown) + 1] = np.frombuffer(shown, np.uint8)
+        return np.flatnonzero(flags[seqs])
 
     def _cosines(self, places: NDArray[np.intp], query: Vectors) -> Vectors:
         """Of all rows, right at least in these places."""
@@ -125,7 +131,6 @@ class VectorIndex:
         end = self._count + len(rows)
         self._matrix[self._count : end] = added
         self._seqs[self._count : end] = [row.seq for row in rows]
-        self._scopes[self._count : end] = [row.scope for row in rows]
         self._places.update((row.seq, self._count + i) for i, row in enumerate(rows))
         self._before[self._count : end] = [
             -1 if row.before is None else self._places.get(row.before, -1) for row in rows
@@ -137,13 +142,13 @@ class VectorIndex:
             return
         room = max(rows, 2 * len(self._matrix), 1024)
         matrix = np.zeros((room, width), np.float32)
-        numbers = np.zeros((3, room), np.int64)
+        numbers = np.zeros((2, room), np.int64)
         if self._count:
             matrix[: self._count] = self._matrix[: self._count]
-            for new, old in zip(numbers, (self._seqs, self._scopes, self._before), strict=True):
+            for new, old in zip(numbers, (self._seqs, self._before), strict=True):
                 new[: self._count] = old[: self._count]
         self._matrix = matrix
-        self._seqs, self._scopes, self._before = numbers
+        self._seqs, self._before = numbers
 
 
 def _text(item: Item) -> str:

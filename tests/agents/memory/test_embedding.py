@@ -122,6 +122,14 @@ def test_an_answer_is_found_among_many_though_it_is_not_among_the_nearest(
     assert answer.id in [id for id, _ in store.search("ruby", limit=250)]
 
 
+def test_a_domain_narrows_before_the_nearest_are_chosen(store: MemoryStore) -> None:
+    store.remember("Rose", "red grass", "note", domain="garden")
+    mine = Draft(title="Gem", content="a ruby", kind="note", domain="mine")
+    store.remember_many([mine] * 250)
+    store.embed_pending()
+    assert [item.name for item in store.context("poppy", domain="garden").items] == ["Rose"]
+
+
 def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: MemoryStore) -> None:
     old = store.remember("Old", "a poppy", "note")
     gone = store.remember("Gone", "a poppy", "note")
