@@ -32,9 +32,12 @@ class Recorder:
         return [answer for finding in findings if (answer := self._one(finding))]
 
     def has(self, finding: Finding) -> bool:
-        """Whether it is stored already, because the same log was heard before."""
+        """Whether it is known to be stored already, because the same log was heard before."""
         key = finding.draft.idempotency_key
-        return key is not None and self._acting_for(finding).has_stored(key)
+        try:
+            return key is not None and self._acting_for(finding).has_stored(key)
+        except MemoryFault:  # storing it will say why
+            return False
 
     def _acting_for(self, finding: Finding) -> MemoryStore:
         return self._store.acting_as(self._pod, author=finding.author, origin="bus")

@@ -167,6 +167,21 @@ async def test_the_same_log_heard_again_is_not_paid_for_again(
     assert len(second.asked) == 1
 
 
+@pytest.mark.rule("M-43")
+async def test_a_file_that_cannot_be_used_does_not_end_memory(
+    pod: MemoryPod, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = MemoryStore.open(path, embedder=None)
+    fake = Fake("Told.")
+    async with remembering(pod, broken, Narrator(fake, name="m")) as ann:
+        broken.close()
+        await think(ann, "Zebras leak.", "Rotate the zebras.")
+        await fake.waiting.wait()
+        answer = await ann.request("memory", "ping", {})
+        assert answer == {}
+    assert "nothing is kept of" in caplog.text
+
+
 @pytest.mark.rule("M-37")
 async def test_what_a_model_says_is_bounded_text_in_its_own_name(
     pod: MemoryPod, store: MemoryStore
