@@ -84,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("domain", "project", "agent-id"):
         context.add_argument(f"--{name}")
     context.add_argument("--limit", type=int, default=24)
+    context.add_argument("--no-related", dest="include_related", action="store_false",
+                         help="without items one relation away")  # fmt: skip
+    context.add_argument("--related-limit", type=int, default=3, help="of these, for each item")
     context.add_argument("--json", action="store_true", help="the whole pack, not its Markdown")
     context.set_defaults(run=_context)
 
@@ -127,6 +130,8 @@ def _context(options: argparse.Namespace) -> int:
             project=options.project,
             agent_id=options.agent_id,
             limit=options.limit,
+            include_related=options.include_related,
+            related_limit=options.related_limit,
         )
     text = (
         msgspec.json.format(msgspec.json.encode(pack)).decode() if options.json else pack.markdown

@@ -224,6 +224,21 @@ def test_the_command_line_remembers_recalls_and_forgets(
     assert f"Unknown memory: {stored}" in capsys.readouterr().err
 
 
+def test_the_command_line_shows_as_many_related_items_as_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = ["--file", str(tmp_path / "memory.db")]
+    main(["remember", "Rotation", "tokens rotate", *file])
+    stored = capsys.readouterr().out.strip()
+    for name in ("One", "Two"):
+        main(["remember", name, "no match", "--related-to", f"supports:{stored}", *file])
+    capsys.readouterr()
+    for more, expected in (([], 2), (["--related-limit", "1"], 1), (["--no-related"], 0)):
+        main(["context", "rotation", "--json", "--embedder", "none", *more, *file])
+        [section] = json.loads(capsys.readouterr().out)["sections"]
+        assert len(section["items"][0]["related"]) == expected
+
+
 def test_http_without_principals_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--file", str(path), "--http", "127.0.0.1:0"]) == 1
     assert "--principals" in capsys.readouterr().err
