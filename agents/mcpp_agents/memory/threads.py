@@ -3,8 +3,9 @@
 A turn of a dialogue is often understood only by what was said before and after it ("yes, on
 Friday"), so short items of one thread are also found, faintly, by their neighbours' words. Between
 items that merely follow each other this does harm, as measured on shuffled abstracts; so a thread
-is one source, or turns that follow each other closely: messages, and texts that begin with a
-speaker ("Ann: yes, on Friday").
+is one source, or messages without one that follow each other closely. Texts of a source that begin
+with a speaker ("Ann: yes, on Friday") are turns too; without a source they may be "Fix: …" and
+"Note: …".
 """
 
 import re
@@ -25,8 +26,8 @@ def thread_of(item: Item) -> str:
     """The name of an item's thread in its scope, empty where it has none."""
     # What follows a # only says where in the source it stands.
     source = (item.source or "").partition("#")[0]
-    is_turn = facet_of(item.kind) == "recent_memory" or _SPEAKER.match(item.content)
-    if not is_turn or "://" in source:
+    is_spoken = source and _SPEAKER.match(item.content)
+    if not (is_spoken or facet_of(item.kind) == "recent_memory") or "://" in source:
         return source
     # So does the number that ends a turn's: D1:3 is the third turn of D1.
     return "messages " + _PLACE.sub("", source)

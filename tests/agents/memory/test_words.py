@@ -104,7 +104,10 @@ def test_contexts_whose_names_differ_by_a_number_are_no_thread(store: MemoryStor
 def test_notes_that_merely_follow_each_other_lend_nothing(store: MemoryStore) -> None:
     store.remember("Fence", "paint the fence", "note")
     store.remember("Egg", "boil the egg", "note")
+    store.remember("Fix", "Fix: mend the gate", "note")
+    store.remember("Note", "Note: oil the hinge", "note")
     assert names(store, "fence") == ["Fence"]
+    assert names(store, "gate") == ["Fix"]
 
 
 def test_neighbours_lend_to_each_other_across_calls_and_projects_do_not_meet(
