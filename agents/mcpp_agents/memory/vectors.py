@@ -105,9 +105,9 @@ class VectorIndex:
     def _cosines(self, places: NDArray[np.intp], query: Vectors) -> Vectors:
         """Of all rows, right at least in these places."""
         if _GATHERING * len(places) > self._count:
-            return self._matrix[: self._count] @ query
+            return _products(self._matrix[: self._count], query)
         cosines = np.zeros(self._count, np.float32)
-        cosines[places] = self._matrix[places] @ query
+        cosines[places] = _products(self._matrix[places], query)
         return cosines
 
     def _reach(self, cosines: Vectors) -> Vectors:
@@ -149,6 +149,13 @@ class VectorIndex:
                 new[: self._count] = old[: self._count]
         self._matrix = matrix
         self._seqs, self._before = numbers
+
+
+def _products(rows: Vectors, query: Vectors) -> Vectors:
+    # Reading the matrix takes the time, not the sums. The threads that `@` starts for it wait for
+    # each other: this way it takes half as long or less, and leaves other cores to others.
+    products: Vectors = np.einsum("ij,j->i", rows, query)
+    return products
 
 
 def _text(item: Item) -> str:
