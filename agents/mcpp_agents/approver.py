@@ -20,15 +20,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import anyio
 import msgspec
-from anyio.abc import TaskGroup
 
 import mcpp
-from mcpp import Envelope, McppError, Message, Participant, Pod, kinds
+from mcpp import Envelope, McppError, Message, Participant, kinds
 from mcpp.capabilities import Capabilities, compile_pattern
-from mcpp.contexts import Lineage, Lineages
-from mcpp.errors import CallError, DecodeError, Refused
+from mcpp.contexts import Lineage
 from mcpp_agents import joining
 
 log = logging.getLogger("mcpp")
@@ -50,10 +47,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reason: str = ""
 
 
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    rules: list[Rule]
+
+
 def read_rules(document: Mapping[str, Any]) -> list[Rule]:
     """Return the rules of a parsed file. Raises RuleError that says which one is wrong."""
     try:
-        rules = msgspec.convert(document.get("rules", []), list[Rule])
+        rules = msgspec.convert(document, _Document).rules
     except msgspec.ValidationError as error:
         raise RuleError(f"rules: {error}") from None
     Judge(rules)  # so that a wrong pattern is told now, not at the first proposal
@@ -78,40 +79,29 @@ def approver(rules: Iterable[Rule], name: str = "approver") -> Participant:
     """Return a participant that decides by rules."""
     agent = Participant(name)
     judge = Judge(rules)
-    lineages = Lineages()
-    at_work: list[TaskGroup] = []
-    begun = anyio.Event()
 
-    @agent.on("*")
-    async def decide(message: Message) -> None:
-        lineage = lineages.observe(message.context)
-        if not message.kind.startswith(f"{kinds.PROPOSAL}:"):
-            return
-        rule = judge.decide(message.envelope, lineage)
+    @agent.policy
+    async def decide(message: Message) -> bool | str | None:
+        rule = judge.decide(message.envelope, lineage_of(message))
         if rule is None or rule.then == "leave":
-            return
-        if rule.then == "reject":
-            await message.pod.reject(message, "rejected by rule", rule.reason or None)
-        else:
-            await begun.wait()
-            at_work[0].start_soon(_fulfil, message)
-
-    @agent.task
-    async def work(pod: Pod) -> None:
-        # One beside the other: a tool that hangs must not hold up the next decision.
-        async with anyio.create_task_group() as tasks:
-            at_work[:] = [tasks]
-            begun.set()
-            await anyio.sleep_forever()
+            return None
+        log.info("%s: %s of %s", rule.then, message.kind, message.sender)
+        return rule.then == "fulfil" or rule.reason or "rejected by rule"
 
     return agent
 
 
-async def _fulfil(message: Message) -> None:
-    try:
-        await message.pod.fulfil(message)
-    except (CallError, Refused, DecodeError) as error:
-        log.warning("a proposal of %s was approved, but: %s", message.sender, error)
+def lineage_of(message: Message) -> Lineage | None:
+    """Return where a message stands, as far as rules ask: its context, the type, the parent.
+
+    Its type may have been fixed before we joined, or not be named by the message itself: a rule
+    that leaves a type to people must not be passed over for that.
+    """
+    context = message.context
+    if context is None:
+        return None
+    known = message.pod.contexts.get(context.id, context)
+    return Lineage(known.id, known.type, () if known.parent is None else (known.parent,))
 
 
 def main(argv: list[str]) -> int:
@@ -120,15 +110,18 @@ def main(argv: list[str]) -> int:
         prog="mcpp approver",
         description="Fulfil or reject proposals by the rules of a file; what no rule matches is "
         "left to people.",
+        epilog='A rule: [[rules]], then = "fulfil", "reject" or "leave", and what it is for: '
+        "from, kind, to, context, payload (patterns as in capabilities), reason.",
     )
     parser.add_argument("rules", type=Path, metavar="RULES", help="a TOML file with [[rules]]")
-    parser.add_argument("--as", dest="name", default="approver", metavar="NAME")
+    parser.add_argument("--as", dest="name", default="approver", metavar="NAME", help="its name")
     joining.add_arguments(parser)
     arguments = parser.parse_args(argv)
     logging.basicConfig(format="mcpp approver: %(message)s", level=logging.WARNING)
+    log.setLevel(logging.INFO)  # what was decided
     try:
         rules = read_rules(tomllib.loads(arguments.rules.read_text()))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RuleError(f"{arguments.rules}: {error}") from None
     sys.stderr.write(f"mcpp approver: {len(rules)} rules\n")
     agent = approver(rules, arguments.name)

@@ -65,7 +65,7 @@ async def test_it_fulfils_rejects_and_leaves_by_the_first_rule_that_matches(pod:
             assert (await last.result()).text == "text of b.md"
         with pytest.raises(NoAnswerError):
             await delete.result(0)
-        assert [(who, no.text) for who, no in delete.rejections] == [
+        assert [(who, no.reason) for who, no in delete.rejections] == [
             ("approver", "nothing is deleted here")
         ]
         with pytest.raises(NoAnswerError):
@@ -93,9 +93,34 @@ async def test_a_tool_that_hangs_does_not_hold_up_the_next_decision(pod: MemoryP
             assert (await read.result()).text == "text of a.md"
 
 
+async def test_a_context_s_type_counts_whoever_named_it_and_whenever(pod: MemoryPod) -> None:
+    rules = """
+        [[rules]]
+        then = "leave"
+        context = { type = "production" }
+
+        [[rules]]
+        then = "fulfil"
+        """
+    judge = approver(read_rules(tomllib.loads(rules)))
+    async with pod.run(files()), pod.connect("bob") as bob:
+        await bob.context("production", id="p1").send("chat", {"text": "before the approver"})
+        async with pod.run(judge):
+            with anyio.fail_after(BOUND):
+                while "approver" not in bob.participants:
+                    await anext(bob)
+                inside = await bob.propose("files", "read_file", path="a", context="p1")
+                outside = await bob.propose("files", "read_file", path="b")
+                assert (await outside.result()).text == "text of b"
+            with pytest.raises(NoAnswerError):
+                await inside.result(0)
+            assert inside.fulfilled_by is None
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        ("[[rule]]\nthen = 'fulfil'", "rule"),
         ("[[rules]]\nthen = 'burn'", "then"),
         ("[[rules]]\nkind = 'mcp/*'", "then"),
         ("[[rules]]\nthen = 'fulfil'\nwho = 'a'", "who"),
