@@ -36,16 +36,21 @@ class OpenProposal:
         """The proposal's id, which a fulfilling request carries."""
         return self.envelope.id
 
-    async def result(self, timeout: float | None = None) -> Any:
+    async def result(self, timeout: float | None = None, *, until_rejected: bool = False) -> Any:
         """Wait until somebody fulfils the proposal, and return what its owner answers.
 
         For a tool that is a ToolResult. It may be asked again after a timeout: a later answer
         counts as long as the proposal is open.
 
-        Raises NoAnswerError, and what `Pod.call` raises.
+        Args:
+            timeout: in seconds.
+            until_rejected: wait no longer than until somebody speaks against it, though others may
+                still fulfil it.
+
+        Raises NoAnswerError, CallError for a rejection, and what `Pod.call` raises.
         """
         with anyio.move_on_after(timeout):
-            return await self._result()
+            return await self._result(until_rejected)
         raise NoAnswerError(self._owner, self._method, timeout or 0.0)
 
     async def withdraw(self, reason: str | None = None) -> Envelope:
@@ -68,8 +73,12 @@ class OpenProposal:
         kind = Kind.parse(self.envelope.kind)
         return kind.name or kind.method or ""
 
-    async def _result(self) -> Any:
+    async def _result(self, until_rejected: bool) -> Any:
         while True:
+            if until_rejected and self.rejections and self.fulfilled_by is None:
+                who, opinion = self.rejections[-1]
+                problem = f"rejected by @{who}: {opinion.text or opinion.reason}"
+                raise CallError(self._owner, self._method, problem)
             envelope, answered = await self._exchange.next()
             if answered:
                 return _outcome(envelope)

@@ -1,4 +1,7 @@
-"""How the commands find their pod: `--url` and `--token`, the environment, or `.mcpp/` here."""
+"""How the commands find their pod: `--url` and `--token`, the environment, or `.mcpp/` here.
+
+And how they read their numbers.
+"""
 
 import argparse
 import os
@@ -27,6 +30,14 @@ def address_of_person(arguments: argparse.Namespace, name: str | None = None) ->
     Raises PodNotFoundError when nothing says where.
     """
     return local.locate(name or local.person(), _environ(arguments), multiple=True)
+
+
+def positive(text: str) -> int:
+    """Read a number of things as an option gives it."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
 
 
 def _environ(arguments: argparse.Namespace) -> dict[str, str]:

@@ -20,6 +20,9 @@ class Say:
     text: str = ""
     calls: list[tuple[str, dict[str, Any] | str]] = field(default_factory=list)
     status: int = 200
+    is_cut: bool = False  # ended by the limit of a reply
+    is_counted: bool = True  # some local servers tell no usage
+    nonsense: str | None = None  # sent instead of a stream
 
 
 @dataclass
@@ -43,7 +46,7 @@ class ModelServer:
         say = self.script.pop(0)
         if say.status != 200:
             return say.status, json.dumps({"type": "error", "error": {"message": "scripted"}})
-        return 200, "".join(events(say))
+        return 200, "".join(events(say)) if say.nonsense is None else say.nonsense
 
     def _openai(self, say: Say) -> Iterator[str]:
         def chunk(delta: dict[str, Any], **more: Any) -> str:
@@ -60,15 +63,18 @@ class ModelServer:
             for part in (written[:3], written[3:]):
                 piece = {"index": index, "function": {"arguments": part}}
                 yield chunk({"tool_calls": [piece]})
+        reason = "length" if say.is_cut else "tool_calls" if say.calls else "stop"
+        yield chunk({}, choices=[{"index": 0, "delta": {}, "finish_reason": reason}])
         usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
-        yield chunk({}, usage=usage)
+        if say.is_counted:
+            yield chunk({}, usage=usage)
         yield "data: [DONE]\n\n"
 
     def _anthropic(self, say: Say) -> Iterator[str]:
         def event(type: str, **body: Any) -> str:
             return f"event: {type}\ndata: {json.dumps({'type': type} | body)}\n\n"
 
-        usage = {"input_tokens": 90, "output_tokens": 0}
+        usage = {"input_tokens": 20, "cache_read_input_tokens": 70, "output_tokens": 0}
         message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
         yield event(
             "message_start",
@@ -86,7 +92,7 @@ class ModelServer:
             yield event("content_block_start", index=index, content_block=block)
             yield event("content_block_delta", index=index, delta=delta)
             yield event("content_block_stop", index=index)
-        reason = "tool_use" if say.calls else "end_turn"
+        reason = "max_tokens" if say.is_cut else "tool_use" if say.calls else "end_turn"
         yield event("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": 10})
         yield event("message_stop")
 

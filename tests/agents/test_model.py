@@ -16,6 +16,7 @@ from mcpp.transient import transient
 from mcpp_agents.model import Limits, ModelAgent
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
+from mcpp_agents.model.progress import Progress
 from tests.agents.model_server import ModelServer, Say, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketVenue
@@ -153,6 +154,97 @@ async def test_what_it_may_not_call_it_proposes(pod: MemoryPod, api: str) -> Non
 
 
 @APIS
+async def test_a_rejection_ends_the_wait_and_a_refusal_is_told_to_the_model(
+    pod: MemoryPod, api: str
+) -> None:
+    own = ["chat", "reflection", "conclusion", "mcp/withdraw", "mcp/proposal:tools/call:burn"]
+    pod.add("mind", [{"kind": [*own, "mcp/request:tools/list", "mcp/response:*"]}])
+    script = [
+        Say("", [("library__burn", {"book": 7}), ("library__lose", {})]),
+        Say("So be it."),
+    ]
+    async with joined(pod, api, script) as (alice, server), background() as tasks:
+
+        async def object() -> None:
+            async with pod.connect("boss") as boss:
+                async for message in boss:
+                    if message.kind.startswith("mcp/proposal:"):
+                        await boss.reject(message, "no", "books are not burnt")
+
+        tasks.start_soon(object)
+        answer, log = await ask(alice, "Burn it")
+        assert answer.text == "So be it."
+        shown = json.dumps(server.requests[1])
+        assert "rejected by @boss: books are not burnt" in shown
+        assert "may neither call nor propose lose" in shown
+        assert "mcp/withdraw" in [one.kind for one in log]
+
+
+@APIS
+async def test_nonsense_of_the_api_is_said_and_the_agent_lives(pod: MemoryPod, api: str) -> None:
+    wrong = {"choices": 7, "type": "message_delta"}
+    bodies = [f"data: {one}\n\n" for one in ("{nonsense", "5", json.dumps(wrong))]
+    delta = {"index": 0, "delta": {"tool_calls": [{"index": 0, "function": None}]}}
+    bodies += ["", "<html>", f"data: {json.dumps({'id': 'c', 'choices': [delta]})}\n\n"]
+    script = [*(Say(nonsense=body) for body in bodies), Say("Here I am.")]
+    async with joined(pod, api, script) as (alice, _):
+        for body in bodies:
+            assert "I cannot think about this now" in (await ask(alice, "?"))[0].text, body
+        assert (await ask(alice, "And now?"))[0].text == "Here I am."
+
+
+@APIS
+async def test_a_reply_that_was_cut_says_so_and_its_last_call_is_not_made(
+    pod: MemoryPod, api: str
+) -> None:
+    script = [
+        Say("", [("library__burn", {}), ("library__burn", {"book": 1})], is_cut=True),
+        Say("It was", is_cut=True),
+    ]
+    async with joined(pod, api, script) as (alice, server):
+        answer, log = await ask(alice, "Burn the first")
+        assert answer.text == "It was … (cut at the limit of a reply)"
+        assert "burnt" not in json.dumps([one.payload for one in log])
+        assert "the arguments are no JSON object" in json.dumps(server.requests[1])
+
+
+async def test_a_server_that_does_not_count_is_counted_for(pod: MemoryPod) -> None:
+    endless = [Say("", [("library__lose", {})], is_counted=False) for _ in range(9)]
+    async with joined(pod, "openai", endless, Limits(tokens=20)) as (alice, server):
+        assert "tokens are spent" in (await ask(alice, "Go on"))[0].text
+        assert len(server.requests) == 1
+
+
+@APIS
+async def test_who_watches_sees_it_take_up_a_question_and_write(pod: MemoryPod, api: str) -> None:
+    async with joined(pod, api, [Say("A long story.")]) as (alice, _):
+        answer, log = await ask(alice, "Tell")
+        progress = [one for one in log if one.kind.endswith("notifications/progress")]
+        assert {one.correlation_id for one in progress} == {answer.correlation_id}
+        (thinking,) = ContextTree(log).roots
+        assert thinking.envelopes[: len(progress)] == progress
+        told = [one.payload["params"] for one in progress]
+        assert (told[0]["progress"], told[0]["message"]) == (0, "thinking")
+
+
+async def test_progress_is_told_now_and_then_and_not_for_every_word(pod: MemoryPod) -> None:
+    now = [0.0]
+    async with pod.connect("mind", own=True) as mind, pod.connect("alice", own=True) as alice:
+        await alice.send("chat", {"text": "Tell"})
+        question = await anext(alice)
+        progress = Progress(mind.context("reasoning"), question, clock=lambda: now[0])
+        await progress.begin()
+        for word in ("Once ", "upon ", "a time "):
+            await progress.hear(word)
+            now[0] += 1.5
+        told = [(await anext(alice)).payload["params"] for _ in range(2)]
+        assert [(one["progress"], one["message"]) for one in told] == [
+            (0, "thinking"),
+            (17, "… Once upon a time"),
+        ]
+
+
+@APIS
 async def test_old_results_are_collapsed_and_can_be_expanded_again(
     pod: MemoryPod, api: str
 ) -> None:
@@ -197,7 +289,7 @@ async def test_it_answers_only_when_it_is_spoken_to(pod: MemoryPod) -> None:
 async def test_without_a_key_it_says_so_in_one_line(
     sockets: SocketVenue, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "")
     code, out, error = await commands.run("model", "agent", "--model", "anthropic:m")
     assert (code, out) == (1, "")
     assert error == (

@@ -13,19 +13,23 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from mcpp import Message, Pod, Refused, kinds, rpc
-from mcpp.errors import CallError, ConnectionLostError, NoAnswerError
-from mcpp.prompts import EXPAND, BudgetError, Prompt, PromptBuilder
+from mcpp import Envelope, McppError, Message, Pod, Refused, kinds, rpc
+from mcpp.errors import CallError, ConnectionLostError, DecodeError, NoAnswerError, TooLargeError
+from mcpp.prompts import EXPAND, Prompt, PromptBuilder
 from mcpp.rpc import Failure, ToolResult
 from mcpp.scope import ContextScope
 from mcpp.server import Server
 from mcpp.tools import ToolCall
 from mcpp.transient.marks import cut
-from mcpp_agents.model.providers import Provider, ProviderError, Reply, ToolUse
+from mcpp_agents.model.progress import Progress
+from mcpp_agents.model.providers import Provider, Reply, ToolUse
 from mcpp_agents.toolbox import Offer, Toolbox
 
 _QUEUED_QUESTIONS: Final = 64
 _REMEMBERED_IDS: Final = 4096
+# Of the log, at most twice as much: then the older half is forgotten, or a long life would fill us.
+_KEPT_ENVELOPES: Final = 10_000
+_CATCH_UP_SECONDS: Final = 5.0
 
 log = logging.getLogger("mcpp")
 
@@ -58,12 +62,12 @@ class ModelAgent:
         self._provider = provider
         self._limits = limits
         self._toolbox = Toolbox(pod, tasks)
-        self._builder = PromptBuilder(
-            pod.me, contexts="fold", token_budget=limits.prompt_tokens, system=system
-        )
+        self._system = system
+        self._builder = self._new_builder()
         self._prompt: Prompt | None = None
+        self._log: list[Envelope] = []
         self._heard: dict[str, None] = {}
-        self._own: set[str] = set()
+        self._own: dict[str, None] = {}
         self._moved = anyio.Event()
         self._start = pod.position
 
@@ -94,44 +98,57 @@ class ModelAgent:
             "reasoning", parent=question.context, trigger=question.id, asked_by=question.sender
         )
         try:
-            text = await self._think(thinking)
-        except (ProviderError, BudgetError) as error:
-            log.warning("no answer for %s: %s", question.sender, error)
-            text = f"I cannot think about this now: {error}"
-        except (Refused, CallError) as error:
-            log.warning("the answer for %s was lost: %s", question.sender, error)
-            return
+            progress = Progress(thinking, question)
+            text = await self._think(thinking, progress)
         except ConnectionLostError:
             return
+        except McppError as error:
+            log.warning("no answer for %s: %s", question.sender, error)
+            text = f"I cannot think about this now: {error}"
         try:
             await thinking.conclude(cut(text))
             await question.reply(text)
-        except (Refused, ConnectionLostError) as error:
+        except McppError as error:
             log.warning("the answer for %s was lost: %s", question.sender, error)
 
-    async def _think(self, thinking: ContextScope) -> str:
+    async def _think(self, thinking: ContextScope, progress: Progress) -> str:
+        await progress.begin()
         spent = 0
         for _ in range(self._limits.turns):
-            reply = await self._next(thinking)
+            reply = await self._next(thinking, progress)
             spent += reply.tokens
             if not reply.calls:
-                return reply.text or "I have nothing to say to this."
+                text = reply.text or "I have nothing to say to this."
+                return f"{text} … (cut at the limit of a reply)" if reply.is_cut else text
             if spent >= self._limits.tokens:
                 return f"I stop here: {spent} tokens are spent on this."
         return f"I stop here: {self._limits.turns} turns were not enough."
 
-    async def _next(self, thinking: ContextScope) -> Reply:
+    async def _next(self, thinking: ContextScope, progress: Progress) -> Reply:
         offers = await self._toolbox.offers()
         await self._catch_up()
         self._prompt = self._builder.build(previous=self._prompt)
-        reply = await self._provider.reply(self._prompt, offers.values(), self._limits.reply_tokens)
+        reply = await self._provider.reply(
+            self._prompt, offers.values(), self._limits.reply_tokens, progress.hear
+        )
         if reply.calls:
             if reply.text:
                 await thinking.send(kinds.REFLECTION, {"thought": reply.text})
+            problems: list[McppError] = []
             async with anyio.create_task_group() as tasks:
                 for use in reply.calls:
-                    tasks.start_soon(self._use, thinking, use, offers.get(use.name))
+                    tasks.start_soon(self._try, thinking, use, offers.get(use.name), problems)
+            if problems:
+                raise problems[0]
         return reply
+
+    async def _try(
+        self, thinking: ContextScope, use: ToolUse, offer: Offer | None, problems: list[McppError]
+    ) -> None:
+        try:
+            await self._use(thinking, use, offer)
+        except McppError as error:
+            problems.append(error)
 
     async def _use(self, thinking: ContextScope, use: ToolUse, offer: Offer | None) -> None:
         """Make a call; whatever comes of it stands in the log, where the next prompt finds it."""
@@ -149,6 +166,8 @@ class ModelAgent:
             await thinking.send(kinds.REFLECTION, {"thought": f"{error}."})
         except CallError:
             pass  # the error is the call's result in the log
+        except (DecodeError, TooLargeError) as error:
+            await thinking.send(kinds.REFLECTION, {"thought": f"I cannot call {tool}: {error}."})
         except Refused as error:
             if error.code != "capability_violation":
                 raise
@@ -158,30 +177,51 @@ class ModelAgent:
         self, thinking: ContextScope, owner: str, tool: str, arguments: dict[str, Any]
     ) -> None:
         """Ask for what we may not do; somebody who may decides."""
-        proposal = await self._pod.propose(owner, tool, arguments, context=thinking)
         try:
-            result: ToolResult = await proposal.result(self._limits.approval_seconds)
+            proposal = await self._pod.propose(owner, tool, arguments, context=thinking)
+        except Refused as error:
+            if error.code != "capability_violation":
+                raise
+            thought = f"I may neither call nor propose {tool} of @{owner}."
+            await thinking.send(kinds.REFLECTION, {"thought": thought})
+            return
+        try:
+            # Somebody may still overrule a rejection, but whoever asked us should not wait for it.
+            result: ToolResult = await proposal.result(
+                self._limits.approval_seconds, until_rejected=True
+            )
             outcome = f"was fulfilled by @{proposal.fulfilled_by}: {cut(result.text)}"
         except NoAnswerError:
-            reasons = "; ".join(no.text or no.reason for _, no in proposal.rejections)
-            outcome = f"was rejected: {reasons}" if reasons else "was not decided"
+            outcome = "was not decided"
             await proposal.withdraw("no longer needed")
         except CallError as error:
-            outcome = f"failed: {error}"
+            outcome = f"failed: {error.problem}"
+            if proposal.fulfilled_by is None:
+                await proposal.withdraw("no longer needed")
         thought = f"My proposal to call {tool} of @{owner} {outcome}"
         await thinking.send(kinds.REFLECTION, {"thought": thought})
 
     # --- hearing ---
 
     def _hear(self, message: Message) -> None:
+        self._log.append(message.envelope)
         self._builder.add(message.envelope)
+        if len(self._log) >= 2 * _KEPT_ENVELOPES:
+            del self._log[:_KEPT_ENVELOPES]
+            self._builder = self._new_builder()
+            for envelope in self._log:
+                self._builder.add(envelope)
         self._toolbox.hear(message)
-        self._heard[message.id] = None
-        if len(self._heard) > _REMEMBERED_IDS:
-            del self._heard[next(iter(self._heard))]
-        if message.sender == self._pod.me:
-            self._own.add(message.id)
+        _remember(self._heard, message.id)
+        if message.sender == self._pod.me and message.kind == kinds.CHAT:
+            _remember(self._own, message.id)
         self._moved.set()
+
+    def _new_builder(self) -> PromptBuilder:
+        budget = self._limits.prompt_tokens
+        return PromptBuilder(
+            self._pod.me, contexts="fold", token_budget=budget, system=self._system
+        )
 
     def _is_asked(self, message: Message) -> bool:
         if message.kind != kinds.CHAT or message.replayed or message.sender == self._pod.me:
@@ -194,9 +234,11 @@ class ModelAgent:
     async def _catch_up(self) -> None:
         """Wait until everything that had reached us by now has been heard."""
         target = self._pod.position
-        while target is not None and target != self._start and target not in self._heard:
-            self._moved = anyio.Event()
-            await self._moved.wait()
+        # After a line was lost that may be our own return, which the gateway tells only to others.
+        with anyio.move_on_after(_CATCH_UP_SECONDS):
+            while target is not None and target != self._start and target not in self._heard:
+                self._moved = anyio.Event()
+                await self._moved.wait()
 
     async def _expand(self, params: dict[str, Any], call: ToolCall) -> Any:
         arguments = params.get("arguments")
@@ -204,6 +246,12 @@ class ModelAgent:
         if call.sender != self._pod.me or params.get("name") != EXPAND or self._prompt is None:
             raise Failure(rpc.INVALID_PARAMS, f"{self._pod.me} offers no tools")
         return self._prompt.expand(handle if isinstance(handle, str) else "")
+
+
+def _remember(ids: dict[str, None], id: str) -> None:
+    ids[id] = None
+    if len(ids) > _REMEMBERED_IDS:
+        del ids[next(iter(ids))]
 
 
 async def _pong(params: dict[str, Any], call: ToolCall) -> Any:

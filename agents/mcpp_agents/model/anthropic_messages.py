@@ -4,16 +4,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import anthropic
+from anthropic.types import Message, Usage
 
 from mcpp.prompts import Prompt, expand_tool
 from mcpp_agents.model.providers import (
     RETRIES,
-    ProviderError,
+    OnText,
     Reply,
     ToolUse,
+    boundary,
     describe,
     schema_of,
-    sentence,
 )
 from mcpp_agents.toolbox import Offer
 
@@ -27,28 +28,46 @@ class Anthropic:
             api_key=api_key, base_url=base_url, max_retries=RETRIES
         )
 
-    async def reply(self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int) -> Reply:
-        """Return the model's next word. Raises ProviderError."""
+    async def reply(
+        self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int, on_text: OnText
+    ) -> Reply:
+        """Return the model's next word; `on_text` hears it grow. Raises ProviderError."""
         asked: dict[str, Any] = {
             **prompt.anthropic(),
             "model": self._model,
             "tools": [*map(_anthropic_tool, tools), expand_tool("anthropic")],
             "max_tokens": max_tokens,
         }
-        try:
+        with boundary(anthropic.AnthropicError):
             async with self._client.messages.stream(**asked) as stream:
-                message = await stream.get_final_message()
-        except anthropic.AnthropicError as error:
-            raise ProviderError(sentence(error)) from error
-        return Reply(
-            "".join(block.text for block in message.content if block.type == "text"),
-            tuple(
-                ToolUse(block.name, block.input)
-                for block in message.content
-                if block.type == "tool_use"
-            ),
-            message.usage.input_tokens + message.usage.output_tokens,
-        )
+                async for text in stream.text_stream:
+                    await on_text(text)
+                return _read(await stream.get_final_message())
+
+
+def _read(message: Message) -> Reply:
+    is_cut = message.stop_reason == "max_tokens"
+    last = len(message.content) - 1
+    return Reply(
+        "".join(block.text for block in message.content if block.type == "text"),
+        tuple(
+            # Where the reply was cut, the client fills in what it has: that was never meant.
+            ToolUse(block.name, None if is_cut and place == last else _object(block.input))
+            for place, block in enumerate(message.content)
+            if block.type == "tool_use"
+        ),
+        _tokens(message.usage),
+        is_cut,
+    )
+
+
+def _tokens(usage: Usage) -> int:
+    cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+    return usage.input_tokens + cached + usage.output_tokens
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
 
 
 def _anthropic_tool(offer: Offer) -> dict[str, Any]:

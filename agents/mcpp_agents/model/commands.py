@@ -34,9 +34,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--base-url", metavar="URL", help="another address that speaks this API")
     parser.add_argument("--as", dest="name", default="model", metavar="NAME", help="its name")
     parser.add_argument("--system", type=Path, metavar="FILE", help="instructions for the model")
-    parser.add_argument("--max-turns", type=int, default=usual.turns, metavar="N")
-    parser.add_argument("--max-tokens", type=int, default=usual.tokens, metavar="N")
-    parser.add_argument("--prompt-tokens", type=int, default=usual.prompt_tokens, metavar="N")
+    for option, default, meaning in (
+        ("--max-turns", usual.turns, "replies to one question"),
+        ("--max-tokens", usual.tokens, "tokens for one question, as the API counts them"),
+        ("--prompt-tokens", usual.prompt_tokens, "tokens of one prompt; older things make room"),
+        ("--reply-tokens", usual.reply_tokens, "tokens of one reply"),
+    ):
+        parser.add_argument(
+            option,
+            type=joining.positive,
+            default=default,
+            metavar="N",
+            help=f"at most so many {meaning} (default: {default})",
+        )
     joining.add_arguments(parser)
     arguments = parser.parse_args(argv)
     logging.basicConfig(format="mcpp agent: %(message)s", level=logging.WARNING)
@@ -45,11 +55,12 @@ def main(argv: list[str]) -> int:
         turns=arguments.max_turns,
         tokens=arguments.max_tokens,
         prompt_tokens=arguments.prompt_tokens,
+        reply_tokens=arguments.reply_tokens,
     )
     try:
         system = "" if arguments.system is None else arguments.system.read_text()
-    except OSError as error:
-        raise McppError(str(error)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise McppError(f"{arguments.system}: {error}") from None
     address = joining.address_of(arguments, arguments.name)
 
     async def take_part() -> None:
@@ -76,7 +87,7 @@ def make_provider(model: str, base_url: str | None) -> Provider:
         raise McppError(f"--model must be openai:MODEL or anthropic:MODEL, not {model!r}")
     variable = _KEYS[api]
     key = os.environ.get(variable)
-    if key is None and base_url is None:
+    if not key and base_url is None:
         raise McppError(f"{variable} is not set, and no --base-url names a model without a key")
     # Each client takes a second to import: only the one that is asked for.
     if api == "openai":

@@ -7,14 +7,16 @@ import msgspec
 import openai
 
 from mcpp.prompts import Prompt, expand_tool
+from mcpp.tokens import estimate
 from mcpp_agents.model.providers import (
     RETRIES,
+    OnText,
     ProviderError,
     Reply,
     ToolUse,
+    boundary,
     describe,
     schema_of,
-    sentence,
 )
 from mcpp_agents.toolbox import Offer
 
@@ -26,8 +28,10 @@ class OpenAI:
         self._model = model
         self._client = openai.AsyncOpenAI(api_key=api_key, base_url=base_url, max_retries=RETRIES)
 
-    async def reply(self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int) -> Reply:
-        """Return the model's next word. Raises ProviderError."""
+    async def reply(
+        self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int, on_text: OnText
+    ) -> Reply:
+        """Return the model's next word; `on_text` hears it grow. Raises ProviderError."""
         asked: dict[str, Any] = {
             **prompt.openai_chat(),
             "model": self._model,
@@ -37,24 +41,31 @@ class OpenAI:
         }
         text: list[str] = []
         calls: dict[int, tuple[str, str]] = {}
-        tokens = 0
-        try:
+        tokens, ended = 0, None
+        with boundary(openai.OpenAIError):
             stream: Any = await self._client.chat.completions.create(**asked, stream=True)
             async for chunk in stream:
                 if chunk.usage is not None:
                     tokens = chunk.usage.total_tokens
                 for choice in chunk.choices[:1]:
-                    text.append(choice.delta.content or "")
+                    ended = choice.finish_reason or ended or ""
+                    if choice.delta.content:
+                        text.append(choice.delta.content)
+                        await on_text(choice.delta.content)
                     for part in choice.delta.tool_calls or ():
                         name, written = calls.get(part.index, ("", ""))
                         calls[part.index] = (
                             name + (part.function.name or ""),
                             written + (part.function.arguments or ""),
                         )
-        except openai.OpenAIError as error:
-            raise ProviderError(sentence(error)) from error
-        uses = tuple(ToolUse(name, _object(written)) for name, written in calls.values())
-        return Reply("".join(text), uses, tokens)
+        if ended is None:
+            raise ProviderError("the model's API sent no reply")
+        uses = [ToolUse(name, _object(written)) for name, written in calls.values()]
+        if ended == "length" and uses:
+            uses[-1] = ToolUse(uses[-1].name, None)  # what was cut was never meant
+        # Not every server counts; a limit that never comes would be none.
+        tokens = tokens or prompt.tokens + estimate("".join([*text, *map("".join, calls.values())]))
+        return Reply("".join(text), tuple(uses), tokens, ended == "length")
 
 
 def _openai_tool(offer: Offer) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """What a model's API has to give: a prompt and tools go in, a reply comes out.
 
-Replies are streamed, so that a long one does not look like a dead line and a cancelled one ends at
-once. The official clients retry by themselves what may succeed later.
+Replies are streamed, so that others can watch a long one grow and a cancelled one ends at once. The
+official clients retry by themselves what may succeed later.
 """
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -13,7 +15,11 @@ from mcpp import McppError
 from mcpp.prompts import Prompt
 from mcpp_agents.toolbox import Offer
 
+OnText = Callable[[str], Awaitable[None]]
+
 RETRIES: Final = 3
+
+log = logging.getLogger("mcpp")
 
 
 class ProviderError(McppError):
@@ -21,26 +27,44 @@ class ProviderError(McppError):
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """A call that the model wants made. `arguments` is None where it wrote no JSON object."""
+    """A call that the model wants made. `arguments` is None where it wrote no whole JSON object."""
 
     name: str
     arguments: dict[str, Any] | None
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a model said, what it wants called, and what that cost in tokens."""
+    """What a model said, what it wants called, what that cost, and whether it was cut short."""
 
     text: str
     calls: tuple[ToolUse, ...] = ()
     tokens: int = 0
+    is_cut: bool = False
 
 
 class Provider(Protocol):
     """A model behind an API."""
 
-    async def reply(self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int) -> Reply:
-        """Return the model's next word. Raises ProviderError."""
+    async def reply(
+        self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int, on_text: OnText
+    ) -> Reply:
+        """Return the model's next word; `on_text` hears it grow. Raises ProviderError."""
         ...
+
+
+@contextmanager
+def boundary(foreign: type[Exception]) -> Iterator[None]:
+    """Turn what goes wrong at an API into a ProviderError; `foreign` is its client's own error."""
+    try:
+        yield
+    except McppError:
+        raise  # what hears the text may fail, too
+    except foreign as error:
+        raise ProviderError(sentence(error)) from error
+    except Exception as error:
+        # The clients trust what an address sends: whatever makes no sense, they stumble over.
+        log.warning("the model's API sent nonsense", exc_info=True)
+        raise ProviderError("the model's API sent what is no reply") from error
 
 
 def describe(offer: Offer) -> str:
