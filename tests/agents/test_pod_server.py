@@ -107,8 +107,8 @@ async def test_what_it_may_not_call_it_can_propose(
     approver = Participant("approver")
 
     @approver.policy
-    async def approve(proposal: mcpp.Message) -> bool:
-        return True
+    async def approve(proposal: mcpp.Message) -> bool | str:
+        return proposal.payload["params"]["arguments"]["a"] < 9 or "too much"
 
     async with sockets.run(calculator()), client_of(commands) as client:
         refused = await client.call_tool("calc__add", {"a": 1, "b": 1})
@@ -120,6 +120,9 @@ async def test_what_it_may_not_call_it_can_propose(
         async with sockets.run(approver):
             done = await client.call_tool("pod_propose", asked)
             assert done.structured_content == {"result": 2}
+            rejected = asked | {"arguments": {"a": 9, "b": 1}, "wait_seconds": 2 * BOUND}
+            said = _text(await client.call_tool("pod_propose", rejected))
+            assert "rejected by @approver: too much" in said
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from mcpp import ContextTree, Envelope, Pod, kinds
-from mcpp.errors import NoAnswerError
+from mcpp.errors import CallError, NoAnswerError
 from mcpp.prompts import PromptBuilder
 from mcpp.rpc import ToolResult
 from mcpp.tools import Tool, ToolCall
@@ -105,11 +105,11 @@ class Desk:
         """
         proposal = await self._pod.propose(participant, tool, arguments or {})
         try:
-            result: ToolResult = await proposal.result(wait_seconds)
-        except NoAnswerError:
-            said = [
-                f"{who} rejects it: {one.text or one.reason}" for who, one in proposal.rejections
-            ]
-            text = "; ".join(said) or "nobody has decided yet"
+            result: ToolResult = await proposal.result(wait_seconds, until_rejected=True)
+        except CallError as error:
+            if proposal.fulfilled_by is not None:
+                raise
+            is_late = isinstance(error, NoAnswerError)
+            text = "nobody has decided yet" if is_late else f"{error.problem} (others may differ)"
             return ToolResult([{"type": "text", "text": f"Proposal {proposal.id}: {text}"}])
         return result
