@@ -91,6 +91,10 @@ async def test_the_client_speaks_and_reads(sockets: SocketVenue, commands: Comma
             assert "who is there?" in text
             assert "a long thought" not in text  # folded to its conclusion
             assert "nobody" in text
+            assert "You are @" not in text
+            handle = text.partition("[folded; handle ")[2].partition("]")[0]
+            expanded = _text(await client.call_tool("pod_expand", {"handle": handle}))
+            assert "a long thought" in expanded
             whole = _text(await client.call_tool("pod_read", {"filter": "context:think"} | FULL))
             assert "a long thought" in whole
             assert "who is there?" not in whole
