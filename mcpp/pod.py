@@ -67,6 +67,11 @@ class Pod(Voice):
         return self._session.position
 
     @property
+    def connected(self) -> bool:
+        """Whether there is a line to the gateway now; while there is none, another is opened."""
+        return self._session.joined and self._connection.failure is None
+
+    @property
     def history(self) -> int:
         """How many envelopes of history the gateway announced when we joined."""
         return self._session.history

@@ -16,9 +16,12 @@ from mcpp.transient.marks import read_mark
 from mcpp.transient.summaries import summarize
 
 # What others write must not move the cursor, colour the screen or turn the reading direction:
-# control characters but for the line's end, and the invisible directional marks.
-_UNSAFE: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# control characters but for the line's end, the invisible directional marks, and invisible tags.
+_UNSAFE: Final = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
+)
 _MAX_ARGUMENTS: Final = 100
+_USUAL_PARAMS: Final = ("name", "arguments", "_meta")
 _SENDER_COLOURS: Final = (32, 33, 34, 35, 36, 92, 93, 94, 95, 96)
 
 
@@ -33,7 +36,7 @@ def one_line(text: str, limit: int | None = None) -> str:
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
-def describe(envelope: Envelope) -> str:
+def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> str:
     """Return what an envelope says, for people; only a chat may have several lines."""
     kind = Kind.parse(envelope.kind)
     payload = envelope.payload
@@ -47,7 +50,8 @@ def describe(envelope: Envelope) -> str:
             return "∎ " + one_line(_plain(known.get("decision", known.get("text", payload))))
         case kinds.REQUEST | kinds.PROPOSAL:
             verb = "calls" if kind.family == kinds.REQUEST else "proposes"
-            return one_line(f"{verb} {_question(kind, _object(known.get('params')))}")
+            asked = _question(kind, _object(known.get("params")), max_arguments)
+            return one_line(f"{verb} {asked}")
         case kinds.RESPONSE:
             return one_line(f"{kind.name or kind.method}: {_answer(kind, payload)}")
         case kinds.NOTIFICATION:
@@ -64,6 +68,24 @@ def describe(envelope: Envelope) -> str:
             return one_line(f"{context.get('type') or 'context'} {context.get('id')} is forgotten")
         case _:
             return one_line(f"{envelope.kind} {_plain(payload)}")
+
+
+def whole(envelope: Envelope) -> str:
+    """Return all that an envelope says, on several lines."""
+    payload = envelope.payload
+    if envelope.kind == kinds.CHAT and describe(envelope):
+        return describe(envelope)
+    text = msgspec.json.format(msgspec.json.encode(payload), indent=2).decode()
+    return f"{describe(envelope)}\n{clean(text)}"
+
+
+def progress_of(envelope: Envelope) -> str | None:
+    """Return the message of a progress notification, None for anything else."""
+    kind = Kind.parse(envelope.kind)
+    if kind.family != kinds.NOTIFICATION or kind.method != "notifications/progress":
+        return None
+    payload = envelope.payload if isinstance(envelope.payload, dict) else {}
+    return one_line(_notice(kind, _object(payload.get("params"))))
 
 
 class Palette:
@@ -114,12 +136,19 @@ def _style(kind: Kind) -> tuple[int, ...]:
             return (2,)
 
 
-def _question(kind: Kind, params: Mapping[str, Any]) -> str:
+def _question(kind: Kind, params: Mapping[str, Any], limit: int | None) -> str:
+    # Whoever approves a call has to see all that is asked for, not only what is usual.
+    odd = {name: value for name, value in params.items() if name not in _USUAL_PARAMS}
+    more = f" {one_line(_plain(odd), limit)}" if odd else ""
     if kind.name is None:
-        return kind.method or "?"
-    arguments = _object(params.get("arguments"))
-    given = ", ".join(f"{name}={_plain(value, quoted=True)}" for name, value in arguments.items())
-    return f"{kind.name}({one_line(given, _MAX_ARGUMENTS)})"
+        return f"{kind.method or '?'}{more}"
+    arguments = params.get("arguments", {})
+    if isinstance(arguments, dict):
+        members = arguments.items()
+        given = ", ".join(f"{name}={_plain(value, quoted=True)}" for name, value in members)
+    else:
+        given = _plain(arguments, quoted=True)
+    return f"{kind.name}({one_line(given, limit)}){more}"
 
 
 def _answer(kind: Kind, payload: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from prompt_toolkit.input import PipeInput, create_pipe_input
+from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 import mcpp
@@ -17,6 +17,7 @@ from mcpp import Participant
 from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp_agents.chat.command import talk
+from mcpp_agents.chat.screen import Screen
 from mcpp_agents.chat.transcript import Transcript
 from mcpp_agents.shorthand import read_filter
 from tests.agents.processes import BOUND, MCPP, Commands
@@ -82,15 +83,84 @@ def test_a_proposal_shows_what_has_become_of_it() -> None:
         to=["files"],
     )
     transcript.add(proposal)
-    assert shown(transcript) == ["a|→ files: ◆ [1] proposes x() — open"]
+    assert shown(transcript) == ["a|→ files: ◆ [1] open — proposes x()"]
     transcript.add(said("mcp/reject", {"reason": "no"}, "b", correlation_id=proposal.id))
-    assert shown(transcript)[0].endswith("— rejected by b")
-    transcript.add(
-        said("mcp/request:tools/call:x", {}, "c", to=["files"], correlation_id=proposal.id)
-    )
-    assert shown(transcript)[0].endswith("— approved by c")
+    assert "◆ [1] rejected by b" in shown(transcript)[0]
+    # P-20: only what asks for the same fulfils it, whatever id it carries.
+    other = {"name": "x", "arguments": {"all": True}}
+    for params in (other, proposal.payload["params"]):
+        assert "approved" not in shown(transcript)[0]
+        request = {"jsonrpc": "2.0", "id": "r", "method": "tools/call", "params": params}
+        asked = {"to": ["files"], "correlation_id": proposal.id, "id": "r"}
+        transcript.add(said("mcp/request:tools/call:x", request, "c", **asked))
+    assert "◆ [1] approved by c" in shown(transcript)[0]
     transcript.add(said("mcp/withdraw", {}, correlation_id=proposal.id))
-    assert shown(transcript)[0].endswith("— approved by c")
+    assert "◆ [1] approved by c" in shown(transcript)[0]
+
+
+def test_a_long_message_is_cut_until_it_is_opened() -> None:
+    transcript = Transcript()
+    long = said("chat", {"text": "\n".join(["x" * 700] * 30)})
+    transcript.add(long)
+    transcript.add(said("chat", {"text": "after it"}))
+    rows = shown(transcript)
+    assert len(rows) < 5
+    assert rows[-2].endswith("… [Enter opens: 21029 characters]")
+    transcript.toggle(long.id)
+    opened = transcript.rows()
+    assert "".join(row.text for row in opened[:-1]) == "x" * 21000
+    assert max(len(row.text) for row in opened) <= 500
+
+
+def test_a_proposal_hides_nothing_of_what_is_asked_for() -> None:
+    transcript = Transcript()
+    arguments = {"pad": "x" * 300, "path": "/etc/shadow"}
+    params = {"name": "x", "arguments": arguments, "task": {"ttl": 1}}
+    transcript.add(said("mcp/proposal:tools/call:x", {"method": "tools/call", "params": params}))
+    read = {"method": "resources/read", "params": {"uri": "file:///etc/shadow"}}
+    transcript.add(said("mcp/proposal:resources/read", read))
+    first, second = shown(transcript)
+    assert 'path="/etc/shadow"' in first
+    assert '{"task":{"ttl":1}}' in first
+    assert "file:///etc/shadow" in second
+
+
+def test_an_open_context_shows_how_far_it_is() -> None:
+    transcript = Transcript()
+    inside = mcpp.new_context("reasoning", id="r")
+    told = {"params": {"progress": 20, "message": "… once upon"}}
+    transcript.add(said("mcp/notification:notifications/progress", told, context=inside))
+    assert shown(transcript) == ["|▸ [1] reasoning by a · 1 message · open · 20 … once upon"]
+    transcript.add(said("conclusion", {"text": "the end"}, context=inside))
+    assert shown(transcript) == ["|▸ [1] reasoning by a · 2 messages · ∎ the end"]
+
+
+def test_it_keeps_no_more_than_the_end_of_a_long_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcpp_agents.chat.transcript.KEPT_ENVELOPES", 10)
+    transcript = Transcript()
+    for number in range(100):
+        inside = mcpp.new_context(id=f"c{number}") if number % 2 else None
+        transcript.add(said("chat", {"text": str(number)}, context=inside))
+    assert 10 <= len(shown(transcript)) <= 20
+    assert shown(transcript)[-2] == "a|98"
+
+
+def test_the_selection_stays_with_its_row(transcript: Transcript) -> None:
+    """Rows come above it while a person decides: what was looked at is what is approved."""
+    decided: list[str] = []
+    screen = Screen(transcript, lambda: "", input=DummyInput(), output=DummyOutput())
+    screen.on_decision = lambda proposal, approve: decided.append(proposal)
+    transcript.toggle("outer")
+    payload = {"method": "tools/call", "params": {"name": "x"}}
+    proposals = [said("mcp/proposal:tools/call:x", payload) for _ in range(2)]
+    for proposal in proposals:
+        transcript.add(proposal)
+    screen._fragments()
+    screen._select(len(transcript.rows()) - 2)
+    transcript.add(said("reflection", {"thought": "late"}, context=mcpp.new_context(id="outer")))
+    screen._fragments()
+    screen._decide(True)
+    assert decided == [proposals[0].id]
 
 
 @asynccontextmanager
@@ -114,7 +184,7 @@ def safe() -> Participant:
     agent = Participant("safe")
 
     @agent.tool
-    async def unlock(code: int) -> str:
+    async def unlock(code: int, note: str = "") -> str:
         return f"unlocked with {code}"
 
     return agent
@@ -149,6 +219,22 @@ async def test_a_proposal_is_approved_by_a_command_or_by_a_key(
             assert proposal.fulfilled_by == "alice"
             keys.send_text("\x03")
             await left.wait()
+
+
+@pytest.mark.anyio
+async def test_what_is_shown_in_part_is_opened_before_it_is_approved(pod: MemoryPod) -> None:
+    async with pod.run(safe()), pod.connect("bob") as bob:
+        proposal = await bob.propose("safe", "unlock", code=7, note="x" * 2000)
+        async with at_the_keys(pod) as (keys, _):
+            for text in ("here\r", "/approve 1\rstill here\r"):
+                keys.send_text(text)
+                said = text.rpartition("\r")[0].rpartition("\r")[2]
+                await anext(message async for message in bob if message.text == said)
+            with pytest.raises(mcpp.McppError):
+                await proposal.result(0)
+            assert proposal.fulfilled_by is None
+            keys.send_text("/approve 1\r")
+            assert (await proposal.result(BOUND)).text == "unlocked with 7"
 
 
 @pytest.mark.anyio

@@ -4,10 +4,9 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import anyio
 from anyio.abc import TaskGroup
 
-from mcpp import McppError, Pod
+from mcpp import Envelope, McppError, Pod
 from mcpp_agents.chat.transcript import Transcript
 from mcpp_agents.display import one_line
 from mcpp_agents.shorthand import read_filter
@@ -15,9 +14,11 @@ from mcpp_agents.toolbox import Toolbox
 
 HELP: Final = (
     "Type to speak; @NAME … addresses somebody. /who, /tools [NAME], /context [N|-] speak inside "
-    "one, /filter [WHAT], /open N, /approve N, /reject N [WHY], /quit. Tab goes to the list, "
-    "to what is to be decided: ↑ ↓ move, Enter opens, a approves, r rejects."
+    "one, /filter [WHAT], /open N, /approve N, /reject N [WHY], /quit. Tab goes to the list, to "
+    "what is to be decided, and back: ↑ ↓ PgUp PgDn Home End move, Enter opens and folds, "
+    "a approves, r rejects."
 )
+_MAX_DIGITS: Final = 9
 Tell = Callable[[str], None]
 
 
@@ -31,6 +32,7 @@ class Actions:
         self._tasks = tasks
         self._toolbox = Toolbox(pod, tasks)
         self._tell = tell
+        self._deciding: set[str] = set()
 
     @property
     def toolbox(self) -> Toolbox:
@@ -65,15 +67,26 @@ class Actions:
 
     def decide(self, proposal: str, approve: bool, why: str = "") -> None:
         """Approve or reject a proposal, beside everything else: a tool may take long."""
-        self._tasks.start_soon(self._decide, proposal, approve, why)
+        known = self._transcript.proposals.get(proposal)
+        if known is None:
+            self._tell("That is no proposal.")
+        elif known.is_closed:
+            self._tell(f"It is {known.state} already.")
+        elif approve and self._transcript.is_cut(known.envelope):
+            self._transcript.toggle(proposal)
+            self._tell("There is more to it: read it whole, then approve again.")
+        elif proposal not in self._deciding:
+            self._deciding.add(proposal)
+            self._tasks.start_soon(self._decide, known.envelope, approve, why)
 
     async def _say(self, text: str) -> None:
         if not text:
             return
-        to = [
-            name for name in re.findall(r"(?<!\w)@([\w.:@-]+)", text)
-            if name in self._pod.participants
-        ]  # fmt: skip
+        here = self._pod.participants
+        named = re.findall(r"(?<!\w)@([\w.:@-]+)", text)
+        # A sentence may end with a name, and a name with a dot.
+        meant = [name if name in here else name.rstrip(".:-") for name in named]
+        to = [name for name in dict.fromkeys(meant) if name in here]
         await self._pod.send("chat", {"text": text}, to=to or None, context=self.context)
 
     async def _help(self, rest: str) -> None:
@@ -84,22 +97,31 @@ class Actions:
 
     async def _tools(self, who: str) -> None:
         offers = (await self._toolbox.offers()).values()
-        lines = [
-            f"{one.participant}: {one_line(one.tool)} — "
-            f"{one_line(str(one.definition.get('description', '')), 80)}"
-            for one in offers
-            if not who or one.participant == who
-        ]
-        self._tell("\n".join(lines) or "Nobody here offers tools.")
+        names = dict.fromkeys(one.participant for one in offers)
+        if who:
+            lines = [
+                f"{one_line(one.tool, 80)} — "
+                f"{one_line(str(one.definition.get('description', '')), 200)}"
+                for one in offers
+                if one.participant == who
+            ]
+        else:
+            lines = [
+                f"{name}: "
+                + ", ".join(one_line(one.tool, 80) for one in offers if one.participant == name)
+                for name in names
+            ]
+        nobody = f"{who} offers no tools." if who else "Nobody here offers tools."
+        self._transcript.tell("\n".join(lines) or one_line(nobody))
 
     async def _context(self, rest: str) -> None:
         self.context = None if rest in ("", "-") else self._id(rest)
-        where = "in the main context" if self.context is None else f"in context {self.context}"
+        where = "in the main context" if self.context is None else f"in context [{rest}]"
         self._tell(f"You now speak {where}.")
 
     async def _filter(self, rest: str) -> None:
         self._transcript.filter = read_filter(rest) if rest else None
-        self._tell(f"Shown is {rest or 'everything'}.")
+        self._tell(f"Shown is {one_line(rest) or 'everything'}.")
 
     async def _open(self, rest: str) -> None:
         self._transcript.toggle(self._id(rest))
@@ -112,21 +134,19 @@ class Actions:
         self.decide(self._id(number), False, why)
 
     def _id(self, number: str) -> str:
-        id = self._transcript.named(int(number)) if number.isdecimal() else None
+        is_number = number.isdecimal() and len(number) <= _MAX_DIGITS
+        id = self._transcript.named(int(number)) if is_number else None
         if id is None:
             raise McppError(f"nothing here has the number {number!r}")
         return id
 
-    async def _decide(self, id: str, approve: bool, why: str) -> None:
-        proposal = self._transcript.proposals.get(id)
-        if proposal is None:
-            self._tell("That is no proposal.")
-            return
+    async def _decide(self, proposal: Envelope, approve: bool, why: str) -> None:
         try:
             if approve:
-                await self._pod.fulfil(proposal.envelope)
+                await self._pod.fulfil(proposal)
             else:
-                await self._pod.reject(proposal.envelope, "rejected by a person", why or None)
+                await self._pod.reject(proposal, "rejected by a person", why or None)
         except McppError as error:
             self._tell(one_line(str(error)))
-        await anyio.lowlevel.checkpoint()
+        finally:
+            self._deciding.discard(proposal.id)

@@ -1,7 +1,10 @@
 """`mcpp chat`: talk in a pod."""
 
 import argparse
+import logging
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import anyio
@@ -16,8 +19,10 @@ from mcpp_agents import joining
 from mcpp_agents.chat.actions import HELP, Actions
 from mcpp_agents.chat.screen import Screen
 from mcpp_agents.chat.transcript import Transcript
+from mcpp_agents.display import one_line
 
 _HISTORY: Final = 500
+_LOOK_SECONDS: Final = 0.5
 
 
 def main(argv: list[str]) -> int:
@@ -46,10 +51,13 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
     transcript = Transcript()
 
     def status() -> str:
-        where = f" · in {actions.context}" if actions.context else ""
+        if screen.is_choosing:
+            return "↑ ↓ PgUp PgDn move · Enter opens · a approves · r rejects · Tab: type again"
+        where = "" if actions.context is None else f" · in [{transcript.number(actions.context)}]"
         open_ones = sum(one.state == "open" for one in transcript.proposals.values())
         waiting = f" · {open_ones} to decide" if open_ones else ""
-        return f"{pod.me} in {pod.name}{where} · {len(pod.participants)} here{waiting} · /help"
+        here = f"{len(pod.participants)} here" if pod.connected else "not connected, trying again"
+        return f"{pod.me} in {pod.name}{where} · {here}{waiting} · /help"
 
     screen = Screen(transcript, status, input=input, output=output)
     async with background() as tasks:
@@ -69,7 +77,33 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
             except ConnectionLostError as error:
                 screen.tell(f"{error}. Ctrl-C leaves.")
 
+        async def watch_the_line() -> None:
+            was_connected = True
+            while True:
+                await anyio.sleep(_LOOK_SECONDS)
+                if pod.connected != was_connected:
+                    was_connected = pod.connected
+                    screen.tell("Connected again." if was_connected else "")
+
         screen.on_line = lambda line: tasks.start_soon(do, line)
         screen.on_decision = actions.decide
         tasks.start_soon(listen)
-        await screen.run()
+        tasks.start_soon(watch_the_line)
+        with _logged_to(screen.tell):
+            await screen.run()
+
+
+@contextmanager
+def _logged_to(tell: Callable[[str], None]) -> Iterator[None]:
+    """Have what is logged told on the screen: written beside it, it would tear it apart."""
+
+    class Telling(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            tell(one_line(record.getMessage()))
+
+    handler = Telling(logging.WARNING)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)

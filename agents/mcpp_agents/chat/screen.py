@@ -10,7 +10,7 @@ from prompt_toolkit.filters import has_focus
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.layout import HSplit, Layout, Window
+from prompt_toolkit.layout import Dimension, HSplit, Layout, Window
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.processors import BeforeInput
 from prompt_toolkit.output import Output
@@ -24,6 +24,8 @@ _ANSI: Final = {
     92: "ansibrightgreen", 93: "ansibrightyellow", 94: "ansibrightblue",
     95: "ansibrightmagenta", 96: "ansibrightcyan",
 }  # fmt: skip
+_PAGE_ROWS: Final = 10
+_NOTICE_ROWS: Final = 4
 _STYLE: Final = Style.from_dict(
     {
         "context": "ansigray",
@@ -53,7 +55,9 @@ class Screen:
         self._transcript = transcript
         self._status = status
         self._notice = ""
-        self._selected: int | None = None  # None follows the newest row
+        # By key, not by place: rows above it come and go, and `a` must approve what was looked at.
+        self._selected: str | None = None  # None follows the newest row
+        self._was_at = 0
         self._rows: list[Row] = []
         self.on_line: Callable[[str], object] = lambda line: None
         self.on_decision: Callable[[str, bool], None] = lambda proposal, approve: None
@@ -67,6 +71,7 @@ class Screen:
                 Window(self._list, wrap_lines=True),
                 Window(
                     FormattedTextControl(lambda: [("class:notice", self._notice)]),
+                    height=Dimension(max=_NOTICE_ROWS),
                     dont_extend_height=True,
                     wrap_lines=True,
                 ),
@@ -93,6 +98,11 @@ class Screen:
         """Say something to this person alone."""
         self._notice = clean(text)
         self.redraw()
+
+    @property
+    def is_choosing(self) -> bool:
+        """Whether keys go to the list, not to the line below it."""
+        return self._layout.has_focus(self._list)
 
     def redraw(self) -> None:
         """Show what has changed."""
@@ -130,8 +140,20 @@ class Screen:
         return shown[:-1]
 
     def _place(self) -> int:
+        """Return where the selected row stands now, or what stands where it was."""
         last = max(len(self._rows) - 1, 0)
-        return last if self._selected is None else min(self._selected, last)
+        if self._selected is None:
+            return last
+        for place, row in enumerate(self._rows):
+            if row.key == self._selected:
+                self._was_at = place
+                return place
+        return min(self._was_at, last)
+
+    def _select(self, place: int) -> None:
+        if self._rows:
+            self._was_at = min(max(place, 0), len(self._rows) - 1)
+            self._selected = self._rows[self._was_at].key
 
     def _urgent(self) -> int:
         """Return the newest row that waits for a decision, or the last one."""
@@ -140,7 +162,7 @@ class Screen:
         waiting = [
             place
             for place, row in enumerate(self._rows)
-            if row.proposal is not None and proposals[row.proposal].state == "open"
+            if row.proposal is not None and row.sender and proposals[row.proposal].state == "open"
         ]
         return waiting[-1] if waiting else self._place()
 
@@ -159,21 +181,27 @@ class Screen:
         @keys.add("tab")
         def _(event: KeyPressEvent) -> None:
             self._layout.focus_next()
-            self._selected = self._urgent() if self._layout.has_focus(self._list) else None
+            self._selected = None
+            if self.is_choosing:
+                self._select(self._urgent())
 
-        @keys.add("up", filter=in_list)
-        def _(event: KeyPressEvent) -> None:
-            self._selected = max(self._place() - 1, 0)
+        def move(key: str, to: Callable[[int], int]) -> None:
+            @keys.add(key, filter=in_list)
+            def _(event: KeyPressEvent) -> None:
+                self._select(to(self._place()))
 
-        @keys.add("down", filter=in_list)
-        def _(event: KeyPressEvent) -> None:
-            self._selected = self._place() + 1
+        move("up", lambda place: place - 1)
+        move("down", lambda place: place + 1)
+        move("pageup", lambda place: place - _PAGE_ROWS)
+        move("pagedown", lambda place: place + _PAGE_ROWS)
+        move("home", lambda place: 0)
+        move("end", lambda place: len(self._rows) - 1)
 
         @keys.add("enter", filter=in_list)
         def _(event: KeyPressEvent) -> None:
             row = self._chosen()
-            if row is not None and row.context is not None:
-                self._transcript.toggle(row.context)
+            if row is not None and row.opens is not None:
+                self._transcript.toggle(row.opens)
 
         @keys.add("a", filter=in_list)
         def _(event: KeyPressEvent) -> None:
@@ -193,4 +221,5 @@ class Screen:
         if row is None or row.proposal is None:
             self.tell("Choose a proposal (◆) first.")
         else:
+            self._notice = ""
             self.on_decision(row.proposal, approve)

@@ -7,26 +7,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mcpp import ContextTree, Envelope, Kind, kinds
+from mcpp import ContextTree, Envelope, Kind, kinds, rpc
 from mcpp.contexts import Lineage, Lineages
 from mcpp.filters import Filter
 from mcpp.tree import ContextNode
-from mcpp_agents.display import describe, one_line
+from mcpp_agents.display import clean, describe, one_line, progress_of, whole
 
 _HIDDEN: Final = (kinds.NOTIFICATION, kinds.CONTEXT, kinds.FILTER_SET, kinds.WELCOME)
-# Beyond this many the oldest part of the log is no longer shown.
+# At most twice as many are kept: then the older half is no longer shown.
 KEPT_ENVELOPES: Final = 5000
+# Nobody's message should push all others off the screen; opened it is shown whole.
+_BRIEF_CHARACTERS: Final = 1000
+_BRIEF_LINES: Final = 12
+# A row that does not fit the screen cannot be scrolled through.
+_ROW_CHARACTERS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line: how far in it stands, who speaks, what it says, and what can be done with it."""
+    """A line: how far in it stands, who speaks, what it says, and what can be done with it.
 
+    `key` is its own as long as it is shown: rows above it come and go.
+    """
+
+    key: str
     depth: int
     sender: str
     text: str
     style: str = ""
-    context: str | None = None  # opened and closed with this row
+    opens: str | None = None  # the context or envelope that is opened and closed with this row
     proposal: str | None = None  # decided with this row
 
 
@@ -37,37 +46,77 @@ class Proposal:
     envelope: Envelope
     state: str = "open"
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is nothing left to decide; a rejection is only an opinion."""
+        return self.state.startswith(("approved", "withdrawn"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Notice:
+    """Something told to this person alone."""
+
+    text: str
+
+
+_Entry = Envelope | ContextNode | _Notice
+
 
 class Transcript:
     """A log as rows. Owns what is opened, the numbers of contexts and proposals, and the filter."""
 
     def __init__(self) -> None:
         self.filter: Filter | None = None
+        self._log: list[Envelope] = []
+        self._opened: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        self._begin()
+
+    def _begin(self) -> None:
         self.proposals: dict[str, Proposal] = {}
         self._tree = ContextTree()
-        self._entries: list[Envelope | ContextNode] = []
+        self._placed: set[int] = set()  # the tree's roots that stand among the entries
+        self._entries: list[_Entry] = []
         self._order: dict[str, int] = {}
         self._lineages = Lineages()
         self._lineage_of: dict[str, Lineage | None] = {}
-        self._opened: set[str] = set()
-        self._numbers: dict[str, int] = {}
+        self._texts: dict[str, tuple[str, bool]] = {}
 
     def add(self, envelope: Envelope) -> None:
         """Take the next envelope of the log."""
+        self._log.append(envelope)
+        self._add(envelope)
+        if len(self._log) > 2 * KEPT_ENVELOPES:
+            del self._log[:KEPT_ENVELOPES]
+            self._begin()
+            for kept in self._log:
+                self._add(kept)
+
+    def _add(self, envelope: Envelope) -> None:
         self._lineage_of[envelope.id] = self._lineages.observe(envelope.context)
         self._order[envelope.id] = len(self._order)
-        known = set(map(id, self._tree.roots))
         self._tree.add(envelope)
-        self._entries += [root for root in self._tree.roots if id(root) not in known]
         if envelope.context is None:
             self._entries.append(envelope)
+        else:
+            # A context and the one above it: an envelope makes no more than these.
+            for root in self._tree.roots[-2:]:
+                if id(root) not in self._placed:
+                    self._placed.add(id(root))
+                    self._entries.append(root)
         self._note_proposal(envelope)
-        if len(self._entries) > KEPT_ENVELOPES:
-            del self._entries[0]
 
-    def toggle(self, context: str) -> None:
-        """Open a context, or fold it again."""
-        self._opened ^= {context}
+    def tell(self, text: str) -> None:
+        """Show something to this person alone, after what was said so far."""
+        self._entries.append(_Notice(clean(text)))
+
+    def toggle(self, id: str) -> None:
+        """Open a context or an envelope, or fold it again."""
+        self._opened ^= {id}
+
+    def is_cut(self, envelope: Envelope) -> bool:
+        """Tell whether only a part of an envelope is shown."""
+        return envelope.id not in self._opened and self._brief(envelope)[1]
 
     def number(self, id: str) -> int:
         """Return the number by which a person names a context or a proposal."""
@@ -81,9 +130,12 @@ class Transcript:
         """Return all rows, oldest first."""
         return [row for entry in self._entries for row in self._of(entry, 0)]
 
-    def _of(self, entry: Envelope | ContextNode, depth: int) -> Iterator[Row]:
+    def _of(self, entry: _Entry, depth: int) -> Iterator[Row]:
         if isinstance(entry, ContextNode):
             yield from self._of_context(entry, depth)
+        elif isinstance(entry, _Notice):
+            for place, line in enumerate(entry.text.split("\n")):
+                yield Row(f"notice {id(entry)} {place}", depth, "", line, "class:notice")
         elif self._is_shown(entry):
             yield from self._of_envelope(entry, depth)
 
@@ -96,32 +148,55 @@ class Transcript:
         is_open = node.id in self._opened
         who = ", ".join(dict.fromkeys(one.sender for one in below))
         said = f"{len(below)} message{'' if len(below) == 1 else 's'}"
-        came = "" if node.conclusion is None else f" · {describe(node.conclusion)}"
         head = f"{'▾' if is_open else '▸'} [{self.number(node.id)}] {node.type or 'context'}"
-        text = one_line(f"{head} by {who} · {said}{came or f' · {node.state}'}")
-        yield Row(depth, "", text, "class:context", context=node.id)
+        text = one_line(f"{head} by {who} · {said} · {_outcome(node, below)}")
+        key = f"context {id(node)}"
+        yield Row(key, depth, "", text[:_BRIEF_CHARACTERS], "class:context", opens=node.id)
         if is_open:
-            inside: list[Envelope | ContextNode] = [*node.envelopes, *node.children]
+            inside: list[_Entry] = [*node.envelopes, *node.children]
             for entry in sorted(inside, key=self._place):
                 yield from self._of(entry, depth + 1)
 
     def _of_envelope(self, envelope: Envelope, depth: int) -> Iterator[Row]:
         kind = Kind.parse(envelope.kind)
-        text = describe(envelope)
+        text, _ = self._brief(envelope)
+        if envelope.id in self._opened:
+            text = whole(envelope)
         proposal = self.proposals.get(envelope.id)
         if proposal is not None:
-            text = f"◆ [{self.number(envelope.id)}] {text} — {proposal.state}"
+            text = f"◆ [{self.number(envelope.id)}] {proposal.state} — {text}"
         if envelope.to and kind.family in (kinds.CHAT, kinds.REQUEST, kinds.PROPOSAL):
             text = f"→ {', '.join(envelope.to)}: {text}"
         style = f"class:{kind.family.replace('/', '-')}"
-        first, *rest = text.split("\n")
-        yield Row(depth, envelope.sender, first, style, proposal=envelope.id if proposal else None)
-        for line in rest:
-            yield Row(depth + 1, "", line, style)
+        for place, line in enumerate(_lines(text)):
+            yield Row(
+                f"{envelope.id} {place}",
+                depth if place == 0 else depth + 1,
+                envelope.sender if place == 0 else "",
+                line,
+                style,
+                opens=envelope.id,
+                proposal=None if proposal is None else envelope.id,
+            )
 
-    def _place(self, entry: Envelope | ContextNode) -> int:
+    def _brief(self, envelope: Envelope) -> tuple[str, bool]:
+        """Return what is shown of an envelope that is not opened, and whether that is a part."""
+        known = self._texts.get(envelope.id)
+        if known is None:
+            # A person who approves has to have seen what.
+            is_proposal = Kind.parse(envelope.kind).family == kinds.PROPOSAL
+            text = describe(envelope, None) if is_proposal else describe(envelope)
+            lines = text[:_BRIEF_CHARACTERS].split("\n")[:_BRIEF_LINES]
+            brief = "\n".join(lines)
+            is_cut = len(brief) < len(text)
+            shown = f"{brief} … [Enter opens: {len(text)} characters]" if is_cut else text
+            known = self._texts[envelope.id] = (shown, is_cut)
+        return known
+
+    def _place(self, entry: _Entry) -> int:
         if isinstance(entry, Envelope):
             return self._order[entry.id]
+        assert isinstance(entry, ContextNode)
         places = [self._order[one.id] for node, _ in entry.walk() for one in node.envelopes]
         return min(places, default=0)
 
@@ -141,11 +216,26 @@ class Transcript:
             self.number(envelope.id)
             return
         proposal = self.proposals.get(envelope.correlation_id or "")
-        if proposal is None or proposal.state.startswith(("approved", "withdrawn")):
+        if proposal is None or proposal.is_closed:
             return
-        if family == kinds.REQUEST:
+        if rpc.fulfils(envelope, proposal.envelope):
             proposal.state = f"approved by {envelope.sender}"
         elif family == kinds.REJECT:
             proposal.state = f"rejected by {envelope.sender}"
         elif family == kinds.WITHDRAW and envelope.sender == proposal.envelope.sender:
             proposal.state = "withdrawn"
+
+
+def _outcome(node: ContextNode, below: list[Envelope]) -> str:
+    """Return what came of a context, or how far it is."""
+    if node.conclusion is not None:
+        return describe(node.conclusion)
+    if node.state == "open" and below and (progress := progress_of(below[-1])):
+        return f"open · {progress}"
+    return node.state
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        for start in range(0, max(len(line), 1), _ROW_CHARACTERS):
+            yield line[start : start + _ROW_CHARACTERS]
