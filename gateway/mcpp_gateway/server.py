@@ -8,6 +8,7 @@ await gateway.drain()
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -244,14 +245,23 @@ async def serve(
     started: Callable[[Gateway], None],
     session_key: bytes | None = None,
 ) -> None:
-    """Run a gateway until SIGTERM or SIGINT; SIGHUP reloads."""
+    """Run a gateway until SIGTERM, SIGINT or the end of its terminal; SIGHUP reloads."""
     loop = asyncio.get_running_loop()
     gateway = Gateway(config, loop, session_key)
     await gateway.listen()
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, _reload, gateway, reload)
+    # With nohup it is meant to outlive its terminal.
+    had_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
+
+    def hang_up() -> None:
+        if had_terminal and not _has_terminal():
+            stop.set()  # somebody closed the window: nobody would know that we still run
+        else:
+            _reload(gateway, reload)
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     # Whoever was added since the configuration was read could not be told of yet.
     gateway.reconfigure(reload())
     for warning in config.warnings:
@@ -261,6 +271,14 @@ async def serve(
     await stop.wait()
     logger.info("draining", extra={"connections": len(gateway.connections)})
     await gateway.drain()
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _reload(gateway: Gateway, reload: Callable[[], Config]) -> None:

@@ -1,17 +1,20 @@
 """The demo does something real, collapses what it has used, and waits for a person."""
 
+import fcntl
 import os
+import pty
 import signal
 import socket
+import subprocess
+import termios
+from collections.abc import AsyncIterator
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT
 
 import anyio
 import pytest
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 import mcpp
-from mcpp import ContextTree, Envelope, local
+from mcpp import ContextTree, Envelope, Message, local
 from mcpp.prompts import PromptBuilder
 from mcpp.testing import MemoryPod
 from mcpp_agents.demo import analyst, records, reviewer
@@ -89,36 +92,130 @@ async def test_the_reviewer_finds_the_slip_of_every_month(pod: MemoryPod) -> Non
             assert len(found["wrong"]) == 1, month
 
 
+async def test_a_rejected_correction_is_taken_back_and_the_heap_stays_small(pod: MemoryPod) -> None:
+    async with (
+        pod.connect("watcher", own=True) as watcher,
+        pod.run(records.agent()),
+        pod.run(reviewer.agent(at_once)),
+        pod.run(analyst.agent(at_once, rest_seconds=0)),
+    ):
+        proposals: list[Message] = []
+        with anyio.fail_after(BOUND):
+            async for message in watcher:
+                if message.kind.startswith("mcp/proposal:"):
+                    proposals.append(message)
+                if "3 corrections wait for a person already" in message.text:
+                    break
+            assert len({message.payload["params"]["arguments"]["id"] for message in proposals}) == 3
+            await watcher.reject(proposals[0], "no", "Ada did work that long")
+            heard = [message async for message in _until(watcher, "stays as it is")]
+        assert "rejected by @watcher: Ada did work that long" in heard[-1].text
+        taken_back = [one.correlation_id for one in heard if one.kind == "mcp/withdraw"]
+        assert taken_back == [proposals[0].id]
+
+
+async def _until(pod: mcpp.Pod, text: str) -> AsyncIterator[Message]:
+    async for message in pod:
+        yield message
+        if text in message.text:
+            return
+
+
 @pytest.mark.slow
-async def test_the_demo_runs_as_people_start_it_and_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["Ctrl-C", "the terminal is closed", "the gateway is killed"])
+async def test_the_demo_runs_as_people_start_it_and_ends_whole(tmp_path: Path, end: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environ = {name: value for name, value in os.environ.items() if name[:5] != "MCPP_"}
-    process = await anyio.open_process(
-        [MCPP, "up", "--demo", "--port", str(port)],
-        cwd=tmp_path,
-        env=environ,
-        stdin=DEVNULL,
-        stderr=STDOUT,
-    )
-    output = BufferedByteReceiveStream(process.stdout) if process.stdout else None
-    assert output is not None
+    command = [MCPP, "up", "--demo", "--port", str(port)]
+    terminal, process = in_a_terminal(command, tmp_path, environ)
     try:
         with anyio.fail_after(3 * BOUND):
-            await output.receive_until(b"Stop with Ctrl-C.", 65536)
+            seen = b""
+            while b"Stop with Ctrl-C." not in seen:
+                await anyio.wait_readable(terminal)
+                seen += os.read(terminal, 65536)
             pod = local.find(tmp_path)
             assert pod is not None
             address = local.Address(pod.url, pod.add("tester"), fresh=True)
-            seen = set()
             async with mcpp.connect(address, last=1000) as tester:
-                async for message in tester:
-                    seen.add(message.sender)
-                    if {"analyst", "records"} <= seen and "memory" in tester.participants:
-                        break
-            process.send_signal(signal.SIGINT)
-            assert await process.wait() == 0
+                while not {"analyst", "records", "reviewer", "memory"} <= set(tester.participants):
+                    await anext(tester)
+                # One that is killed is started again, and goes on.
+                agents = await children(process.pid)
+                os.kill(agents["analyst"], signal.SIGKILL)
+                joined = [one async for one in _presence(tester, "analyst", "leave", "join")]
+                assert len(joined) == 2
+                await anext(m async for m in tester if m.sender == "analyst")
+            agents = await children(process.pid)
+            assert len(agents) == 4
+            if end == "Ctrl-C":
+                os.write(terminal, b"\x03")
+            elif end == "the terminal is closed":
+                os.close(terminal)
+            else:
+                process.kill()
+            code = await anyio.to_thread.run_sync(process.wait)
+            assert code == (-signal.SIGKILL if end == "the gateway is killed" else 0)
+            for agent in agents.values():
+                await gone(agent)
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.aclose()
+        process.kill()
+        if end != "the terminal is closed":
+            os.close(terminal)
+
+
+def in_a_terminal(
+    command: list[str], folder: Path, environ: dict[str, str]
+) -> tuple[int, subprocess.Popen[bytes]]:
+    """Start a command in a terminal of its own, as a window does; return our end of it, too."""
+    ours, its = pty.openpty()
+
+    def take() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environ,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=take,
+    )
+    os.close(its)
+    return ours, process
+
+
+async def children(parent: int) -> dict[str, int]:
+    """Return the demo's agents and their process ids."""
+    listed = await anyio.run_process(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="])
+    rows = [line.split(maxsplit=2) for line in listed.stdout.decode().splitlines()]
+    return {
+        row[2].rpartition("demo.")[2].partition(" ")[0]: int(row[0])
+        for row in rows
+        if row[1] == str(parent)
+    }
+
+
+async def gone(process: int) -> None:
+    """Wait until a process is no more; nobody tells us, for it is not our child."""
+    while True:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        await anyio.sleep(0.05)
+
+
+async def _presence(pod: mcpp.Pod, who: str, *events: str) -> AsyncIterator[Message]:
+    awaited = list(events)
+    async for message in pod:
+        about = message.payload if message.kind == "system/presence" else None
+        if about and (about["participant"]["id"], about["event"]) == (who, awaited[0]):
+            awaited.pop(0)
+            yield message
+            if not awaited:
+                return

@@ -1,5 +1,7 @@
 """The demo's analyst: goes through the time sheet, month after month, and says what it finds."""
 
+import itertools
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -14,37 +16,49 @@ from mcpp_agents.demo.reviewer import Beat, a_moment
 _LONG_MINUTES: Final = 600
 # A person may be at lunch; by then the next month's question is more to the point.
 _DECISION_SECONDS: Final = 900.0
+# More at once would be a heap that nobody wants to begin with.
+_MAX_WAITING: Final = 3
+_CALL_SECONDS: Final = 10.0
 
 
 def agent(beat: Beat = a_moment, rest_seconds: float = 15.0) -> Participant:
     """Return the analyst; `beat` is its pace, `rest_seconds` its pause between months."""
     analyst = Participant("analyst")
-    done: list[str] = []
+    done = ["I have only just begun."]
 
     @analyst.on("chat")
     async def answer(message: Message) -> None:
         if message.to and message.pod.me in message.to:
-            last = done[-1] if done else "I have only just begun."
-            await message.reply(f"I read the time sheet, a month at a time. {last}")
+            await message.reply(f"I read the time sheet, a month at a time. {done[-1]}")
 
     @analyst.task
     async def work(pod: Pod) -> None:
         await everybody(pod, "records", "reviewer")
-        month = 0
+        waiting: set[int] = set()
         async with background() as tasks:
-            while True:
-                month = month % 12 + 1
+            for month in itertools.count(1):
                 try:
                     found = await go_through(pod, month, beat)
-                    done.append(f"Month {month}: {found['text']}")
-                    await pod.send("chat", {"text": done[-1]})
-                    for wrong in found["wrong"]:
-                        tasks.start_soon(propose, pod, month, wrong)
+                    done[:] = [f"Month {month}: {found['text']}"]
                 except (CallError, Refused) as error:
-                    await pod.send("chat", {"text": f"Month {month} has to wait: {error}"})
+                    found = {"wrong": []}
+                    done[:] = [f"Month {month} has to wait: {error}"]
+                await say(pod, done[-1])
+                for wrong in found["wrong"]:
+                    if len(waiting) < _MAX_WAITING:
+                        tasks.start_soon(propose, pod, month, wrong, waiting)
+                    else:
+                        still = f"{len(waiting)} corrections wait for a person already"
+                        await say(pod, f"Activity {wrong['id']} is wrong, too, but {still}.")
                 await anyio.sleep(rest_seconds)
 
     return analyst
+
+
+async def say(pod: Pod, text: str, correlation_id: str | None = None) -> None:
+    """Say something; that it is refused is no reason to stop working."""
+    with suppress(Refused):
+        await pod.send("chat", {"text": text}, correlation_id=correlation_id)
 
 
 async def everybody(pod: Pod, *names: str) -> None:
@@ -57,11 +71,13 @@ async def go_through(pod: Pod, month: int, beat: Beat) -> dict[str, Any]:
     """Read a month page by page; each page is transient, and used up when it is noted."""
     async with pod.context("workflow", goal=f"Check the time sheet of month {month}") as workflow:
         await recall(pod, workflow, month)
-        await workflow.call("records", "get_workflow_step", order=1)
+        await workflow.call("records", "get_workflow_step", order=1, timeout=_CALL_SECONDS)
         page, pages, total = 1, 1, 0
         odd: list[dict[str, Any]] = []
         while page <= pages:
-            result = await workflow.call("records", "search_activities", month=month, page=page)
+            result = await workflow.call(
+                "records", "search_activities", month=month, page=page, timeout=_CALL_SECONDS
+            )
             activities, pages = result.value["activities"], result.value["pages"]
             await beat()
             minutes = sum(one["minutes"] for one in activities)
@@ -70,12 +86,11 @@ async def go_through(pod: Pod, month: int, beat: Beat) -> dict[str, Any]:
             doubt = "".join(f"; {one['who']}'s {one['minutes']} look wrong" for one in strange)
             await workflow.send("reflection", {"thought": seen + doubt + "."})
             ids = [one["id"] for one in strange]
-            await workflow.call(
-                "records", "note_page", month=month, page=page, minutes=minutes, odd=ids
-            )
+            noted = {"month": month, "page": page, "minutes": minutes, "odd": ids}
+            await workflow.call("records", "note_page", noted, timeout=_CALL_SECONDS)
             total, odd, page = total + minutes, odd + strange, page + 1
         verdicts = [
-            (await workflow.call("reviewer", "review", month=month, timeout=120, **one)).value
+            (await workflow.call("reviewer", "review", month=month, timeout=30, **one)).value
             for one in odd
         ]
         wrong = [one for one in verdicts if one["wrong"]]
@@ -90,27 +105,36 @@ async def recall(pod: Pod, workflow: ContextScope, month: int) -> None:
         return
     goal = f"Check the time sheet of month {month}"
     try:
-        pack = (await workflow.call("memory", "context", goal=goal, limit=3)).text
+        asked = {"goal": goal, "limit": 3}
+        pack = (await workflow.call("memory", "context", asked, timeout=_CALL_SECONDS)).text
         known = "nothing" if not pack else f"{len(pack.splitlines())} lines"
         await workflow.send("reflection", {"thought": f"Memory has {known} on months before."})
     except CallError as error:
         await workflow.send("reflection", {"thought": f"Without memory, then: {error}"})
 
 
-async def propose(pod: Pod, month: int, verdict: dict[str, Any]) -> None:
+async def propose(pod: Pod, month: int, verdict: dict[str, Any], waiting: set[int]) -> None:
     """Propose a correction, and leave it to a person."""
     id, minutes = verdict["id"], verdict["minutes"]
-    proposal = await pod.propose(
-        "records", "correct_activity", {"month": month, "id": id, "minutes": minutes}
-    )
-    text = f"I propose to change activity {id} to {minutes} minutes: approve it, or reject it?"
-    await pod.send("chat", {"text": text}, correlation_id=proposal.id)
+    waiting.add(id)
     try:
-        await proposal.result(_DECISION_SECONDS)
-        thanks = f"Activity {id} is corrected. Thank you, {proposal.fulfilled_by}."
-        await pod.send("chat", {"text": thanks}, correlation_id=proposal.id)
-    except CallError:
-        await proposal.withdraw("nobody has decided")
+        proposal = await pod.propose(
+            "records", "correct_activity", {"month": month, "id": id, "minutes": minutes}
+        )
+        text = f"I propose to change activity {id} to {minutes} minutes: approve it, or reject it?"
+        await say(pod, text, proposal.id)
+        try:
+            await proposal.result(_DECISION_SECONDS, until_rejected=True)
+            text = f"Activity {id} is corrected. Thank you, {proposal.fulfilled_by}."
+        except CallError as error:
+            text = f"Activity {id} stays as it is: {error.problem}."
+            if proposal.fulfilled_by is None:
+                await proposal.withdraw(error.problem)
+        await say(pod, text, proposal.id)
+    except Refused as error:
+        await say(pod, f"I may not propose to change activity {id}: {error}")
+    finally:
+        waiting.discard(id)
 
 
 def main() -> None:

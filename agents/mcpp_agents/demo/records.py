@@ -15,6 +15,7 @@ from mcpp.tools import as_result
 from mcpp.transient import Step, Workflow, consumed, mark_by_rule
 
 PAGE_SIZE: Final = 15
+KEPT_MONTHS: Final = 24
 PEOPLE: Final = ("Ada", "Grace", "Edsger", "Barbara", "Tony")
 WORK: Final = ("review", "design", "meeting", "support", "writing", "testing")
 
@@ -42,12 +43,16 @@ class Activity(msgspec.Struct):
 
 
 def agent() -> Participant:
-    """Return the tool server. What is corrected stays so as long as it runs."""
+    """Return the tool server. What is corrected stays so for two years."""
     records = Participant("records")
     months: dict[int, list[Activity]] = {}
 
     def of(month: int) -> list[Activity]:
-        return months.setdefault(month, made_up(month))
+        if month not in months:
+            months[month] = made_up(month)
+            if len(months) > KEPT_MONTHS:
+                del months[next(iter(months))]
+        return months[month]
 
     @records.tool
     async def get_workflow_step(order: Annotated[int, msgspec.Meta(ge=1)]) -> ToolResult:
