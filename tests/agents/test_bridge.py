@@ -114,6 +114,29 @@ async def test_a_program_that_is_not_there_is_said_at_once() -> None:
             await tasks.start(Upstream(over_stdio(["no-such-program"])).keep)
 
 
+async def test_a_server_that_never_begins_is_told_of_and_started_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    silent = over_stdio([sys.executable, "-c", "import sys; sys.stdin.read()"])
+    begun = anyio.Semaphore(0)
+
+    @asynccontextmanager
+    async def open() -> AsyncIterator[object]:
+        begun.release()
+        async with silent() as streams:
+            yield streams
+
+    upstream = Upstream(open, backoff=lambda _: 0.0, start_seconds=0.01, open_seconds=0.1)
+    with anyio.fail_after(BOUND):
+        async with background() as tasks:
+            tasks.start_soon(upstream.keep)
+            await begun.acquire()
+            await begun.acquire()
+    told = [record.getMessage() for record in caplog.records if record.name == "mcpp"]
+    assert told[0] == "the MCP server has not answered yet; waiting for it"
+    assert "the MCP server has not answered; starting it again" in told
+
+
 async def test_the_command_brings_a_server_in_and_ctrl_c_ends_both(
     sockets: SocketVenue, commands: Commands
 ) -> None:

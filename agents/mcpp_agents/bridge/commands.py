@@ -7,7 +7,7 @@ import sys
 import anyio
 
 import mcpp
-from mcpp import McppError
+from mcpp import McppError, Pod
 from mcpp.tasks import background, until_signal
 from mcpp_agents import joining
 from mcpp_agents.bridge.agent import bridge
@@ -48,10 +48,13 @@ async def run(name: str, open: Open, address: mcpp.local.Address) -> None:
     upstream = Upstream(open, name=f"the MCP server of {name}")
     agent = bridge(name, upstream)
 
+    @agent.task
+    async def announce(pod: Pod) -> None:
+        sys.stderr.write(f"mcpp bridge: {pod.me} is in the pod\n")
+
     async def work() -> None:
         async with background() as tasks:
             await tasks.start(upstream.keep)
-            sys.stderr.write(f"mcpp bridge: {name} is in the pod\n")
             await agent.run(address)
 
     await until_signal(work)

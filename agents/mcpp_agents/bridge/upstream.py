@@ -6,6 +6,7 @@ revision the server knows.
 """
 
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -33,6 +34,8 @@ OnNotification = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 
 # How long a request waits for a server that is starting, before it is told so.
 START_SECONDS: Final = 15.0
+# How long a server may take to begin: to be downloaded, perhaps. Then another one is started.
+OPEN_SECONDS: Final = 180.0
 # JSON-RPC's range for servers' own errors; the SDK uses it for a closed connection too.
 UNAVAILABLE: Final = CONNECTION_CLOSED
 # A server that lived this long was healthy: it is opened again at once when it ends.
@@ -84,9 +87,17 @@ class Upstream:
     """An MCP server and the line to it. Owns the client; never answers in the server's name."""
 
     def __init__(
-        self, open: Open, *, backoff: Callable[[int], float] = backoff, name: str = "the MCP server"
+        self,
+        open: Open,
+        *,
+        backoff: Callable[[int], float] = backoff,
+        name: str = "the MCP server",
+        start_seconds: float = START_SECONDS,
+        open_seconds: float = OPEN_SECONDS,
     ) -> None:
         self.name = name
+        self._start_seconds = start_seconds
+        self._open_seconds = open_seconds
         self.on_notification: OnNotification | None = None
         self._open = open
         self._backoff = backoff
@@ -103,14 +114,17 @@ class Upstream:
         while True:
             opened_at = anyio.current_time()
             try:
-                async with self._opened() as client:
-                    if not known:
-                        known = True
-                        task_status.started()
-                    else:
-                        await self._tell_lists()
-                    await self._watch(client)
-                log.warning("%s has ended; starting it again", self.name)
+                with anyio.CancelScope(deadline=opened_at + self._open_seconds) as opening:
+                    async with self._telling_patience(), self._opened() as client:
+                        opening.deadline = math.inf
+                        if not known:
+                            known = True
+                            task_status.started()
+                        else:
+                            await self._tell_lists()
+                        await self._watch(client)
+                has = "has not answered" if opening.cancelled_caught else "has ended"
+                log.warning("%s %s; starting it again", self.name, has)
             except (*_TROUBLE, ExceptionGroup) as group:
                 error = _only(group)
                 if not known and isinstance(error, FileNotFoundError | PermissionError):
@@ -127,7 +141,7 @@ class Upstream:
         When this is cancelled, the server is told so. Raises Failure with the server's error, or
         with one that says that the server is not there.
         """
-        with anyio.move_on_after(START_SECONDS):
+        with anyio.move_on_after(self._start_seconds):
             await self._ready.wait()
         client = self._client
         if client is None:
@@ -148,6 +162,20 @@ class Upstream:
         except ValidationError as error:
             log.warning("%s answered %s with nonsense: %s", self.name, method, error)
             raise Failure(UNAVAILABLE, f"{self.name} answered with what is no result") from None
+
+    @asynccontextmanager
+    async def _telling_patience(self) -> AsyncIterator[None]:
+        """Say that a server takes its time to begin: silence looks like success."""
+
+        async def tell() -> None:
+            with anyio.move_on_after(self._start_seconds):
+                await self._ready.wait()
+                return
+            log.warning("%s has not answered yet; waiting for it", self.name)
+
+        async with background() as tasks:
+            tasks.start_soon(tell)
+            yield
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Client]:
