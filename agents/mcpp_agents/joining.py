@@ -4,6 +4,7 @@ And how they read their numbers.
 """
 
 import argparse
+import math
 import os
 
 from mcpp import local
@@ -37,6 +38,14 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """Read a time as an option gives it."""
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
     return number
 
 

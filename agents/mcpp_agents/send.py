@@ -11,7 +11,7 @@ import mcpp
 from mcpp import Context, McppError, Pod, kinds
 from mcpp.errors import NoAnswerError
 from mcpp_agents import joining
-from mcpp_agents.display import describe
+from mcpp_agents.display import describe, progress_of
 
 
 def main(argv: list[str]) -> int:
@@ -30,15 +30,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--parent", metavar="ID", help="the context above it")
     parser.add_argument("--answers", metavar="ID", help="the envelope that it answers")
     parser.add_argument(
-        "--wait", type=float, metavar="SECONDS", help="wait for an answer, and print that"
+        "--wait", type=joining.seconds, metavar="SECONDS", help="wait for an answer, and print that"
     )
     parser.add_argument("--as", dest="name", metavar="NAME", help="join as this participant")
     joining.add_arguments(parser)
     arguments = parser.parse_args(argv)
     if arguments.context is None and (arguments.type or arguments.parent):
         parser.error("--type and --parent describe a --context")
-    text = " ".join(arguments.text) if arguments.text else sys.stdin.read().rstrip("\n")
-    payload = _payload(text, as_json=arguments.json)
+    text = " ".join(arguments.text) if arguments.text else _standard_input()
+    payload = _json(text) if arguments.json else payload_of(arguments.kind, text)
 
     async def run() -> str:
         address = joining.address_of_person(arguments, arguments.name)
@@ -65,14 +65,28 @@ async def say(pod: Pod, payload: Any, arguments: argparse.Namespace) -> str:
         return sent.id
     with anyio.move_on_after(arguments.wait):
         async for message in pod:
-            if message.correlation_id == sent.id:
+            if message.correlation_id != sent.id:
+                continue
+            if (progress := progress_of(message.envelope)) is None:
                 return describe(message.envelope)
+            if sys.stderr.isatty():
+                sys.stderr.write(f"{message.sender}: {progress}\n")
     raise NoAnswerError(", ".join(arguments.to or ["the pod"]), arguments.kind, arguments.wait)
 
 
-def _payload(text: str, *, as_json: bool) -> Any:
-    if not as_json:
-        return {"text": text}
+def payload_of(kind: str, text: str) -> dict[str, str]:
+    """Return a text as the payload of a kind."""
+    return {"thought": text} if kind == kinds.REFLECTION else {"text": text}
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode().rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise McppError(f"standard input is no UTF-8 text: {error}") from None
+
+
+def _json(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:

@@ -3,16 +3,17 @@
 import argparse
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 import anyio
 
 import mcpp
-from mcpp import Envelope, Pod, codec, kinds
+from mcpp import Context, Envelope, Pod, codec, kinds
 from mcpp.contexts import Lineages
 from mcpp.filters import Filter, everything
-from mcpp.session import Gap
+from mcpp.session import MISSED_MESSAGES, Gap
 from mcpp.tasks import background
 from mcpp_agents import joining
 from mcpp_agents.display import Palette, one_line
@@ -45,33 +46,53 @@ def main(argv: list[str]) -> int:
     joining.add_arguments(parser)
     arguments = parser.parse_args(argv)
     filter = read_filters(arguments.filter)
-    palette = Palette(_is_coloured(arguments.color))
-    show = print_json if arguments.json else Lines(palette, tree=arguments.tree).print
+    lines = Lines(Palette(_is_coloured(arguments.color)), tree=arguments.tree)
+    show = print_json if arguments.json else lines.print
 
     def tell_gap(gap: Gap) -> None:
         sys.stderr.write("mcpp tail: some messages were missed\n")
 
     async def run() -> None:
         address = joining.address_of_person(arguments, arguments.name)
+        last = max(arguments.last, 0)
         connecting = mcpp.connect(
             address,
             name=arguments.name,
             filter=filter,
-            last=max(arguments.last, 0),
+            # Some things come whatever the filter, and count: then the last few would be fewer.
+            last=last if filter is None else MISSED_MESSAGES,
             own=True,
             on_gap=tell_gap,
         )
         async with connecting as pod:
-            await watch(pod, show, follow=not arguments.no_follow, filter=filter or everything)
+            lines.learn(pod)
+            follow = not arguments.no_follow
+            await watch(pod, show, follow=follow, filter=filter or everything, last=last)
 
     anyio.run(run)
     return 0
 
 
 async def watch(
-    pod: Pod, show: Callable[[Envelope], None], *, follow: bool = True, filter: Filter = everything
+    pod: Pod,
+    show: Callable[[Envelope], None],
+    *,
+    follow: bool = True,
+    filter: Filter = everything,
+    last: int | None = None,
 ) -> None:
-    """Show what comes, until the pod ends or, without `follow`, as far as the history goes."""
+    """Show the last few of the history that pass, then what comes.
+
+    Until the pod ends or, without `follow`, as far as the history goes.
+    """
+    held: deque[Envelope] = deque(maxlen=last)
+    to_come = pod.history
+
+    def show_held() -> None:
+        while held:
+            show(held.popleft())
+
+    passes = _Test(pod, filter)
     async with background() as tasks:
         with anyio.CancelScope() as scope:
 
@@ -84,9 +105,48 @@ async def watch(
             if not follow:
                 tasks.start_soon(stop_after_history)
             async for message in pod:
-                # The gateway's own word comes whatever the filter; we asked for less.
-                if not message.kind.startswith("system/") or filter.matches(message.envelope, None):
+                wanted = passes(message.envelope)
+                if message.replayed:
+                    to_come -= 1
+                    if wanted:
+                        held.append(message.envelope)
+                if not message.replayed or not to_come:
+                    show_held()
+                if wanted and not message.replayed:
                     show(message.envelope)
+        show_held()
+
+
+class _Test:
+    """Whether an envelope is wanted. Owns what it has learned of the contexts.
+
+    The gateway has filtered already, but for what comes whatever the filter: its own word, what we
+    sent ourselves, and what is addressed to us.
+    """
+
+    def __init__(self, pod: Pod, filter: Filter) -> None:
+        self._me = pod.me
+        self._filter = filter
+        self._lineages = known_lineages(pod)
+
+    def __call__(self, envelope: Envelope) -> bool:
+        lineage = self._lineages.observe(envelope.context)
+        if envelope.kind == kinds.CONTEXT:
+            self._lineages.forget(envelope.payload["context"]["id"])
+        comes_anyway = (
+            envelope.kind.startswith("system/")
+            or envelope.sender == self._me
+            or self._me in (envelope.to or ())
+        )
+        return not comes_anyway or self._filter.matches(envelope, lineage)
+
+
+def known_lineages(pod: Pod) -> Lineages:
+    """Return what the gateway told of the contexts that were there before us."""
+    lineages = Lineages()
+    for known in pod.contexts.values():
+        lineages.observe(Context(id=known.id, type=known.type, parent=known.parent))
+    return lineages
 
 
 def print_json(envelope: Envelope) -> None:
@@ -103,6 +163,10 @@ class Lines:
         self._tree = tree
         self._lineages = Lineages()
         self._known: set[str] = set()
+
+    def learn(self, pod: Pod) -> None:
+        """Learn of the contexts that were there before us."""
+        self._lineages = known_lineages(pod)
 
     def print(self, envelope: Envelope) -> None:
         """Print the next envelope of the log."""

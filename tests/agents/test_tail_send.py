@@ -2,6 +2,7 @@
 
 import json
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,6 +124,28 @@ async def test_without_following_the_history_is_shown_to_its_end(pod: MemoryPod)
 
 
 @pytest.mark.anyio
+async def test_the_last_few_are_those_that_pass_the_filter(pod: MemoryPod) -> None:
+    async with pod.connect("bob") as bob:
+        await bob.context("reasoning", id="r").send("reflection", {"thought": "mine"})
+        for number in range(5):
+            await bob.send("chat", {"text": str(number)})
+            async with pod.connect("alice") as alice:  # whose coming is told whatever the filter
+                await alice.send("reflection", {"thought": "for you"}, to=["bob"])
+    shown: list[mcpp.Envelope] = []
+    wanted = filters.kind("chat")
+    async with pod.connect("bob", filter=wanted, last=1000, own=True) as bob:
+        await watch(bob, shown.append, follow=False, filter=wanted, last=3)
+    assert [one.payload for one in shown] == [{"text": "2"}, {"text": "3"}, {"text": "4"}]
+    shown.clear()
+    wanted = read_filter("type:reasoning")
+    async with pod.connect("bob", filter=wanted, own=True) as bob:
+        await bob.send("reflection", {"thought": "no type named"}, context="r")
+        with anyio.move_on_after(0):  # no history: what is there already is shown
+            await watch(bob, shown.append, filter=wanted, last=3)
+    assert [one.payload for one in shown] == [{"thought": "no type named"}]
+
+
+@pytest.mark.anyio
 async def test_tail_prints_what_passes_and_ctrl_c_ends_it(
     sockets: SocketVenue, commands: Commands
 ) -> None:
@@ -155,12 +178,36 @@ async def test_send_says_one_thing_and_prints_its_id(
 async def test_send_waits_for_an_answer(sockets: SocketVenue, commands: Commands) -> None:
     echo = mcpp.Participant("echo")
 
-    @echo.on("chat")
+    @echo.on("*")
     async def answer(message: mcpp.Message) -> None:
-        await message.reply(f"you said {message.text}")
+        if message.text:
+            progress = {"progressToken": message.id, "progress": 1}
+            await message.pod.notify("notifications/progress", progress, correlation_id=message.id)
+            await message.reply(f"you said {message.text} as {message.kind}")
 
     async with sockets.run(echo):
-        assert await commands.run("bob", "send", "hi", "--wait", "10") == (0, "you said hi\n", "")
+        for kind in ("chat", "reflection"):
+            said = await commands.run("bob", "send", "--kind", kind, "hi", "--wait", "10")
+            assert said == (0, f"you said hi as {kind}\n", "")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("arguments", "input", "problem"),
+    [
+        (["--wait", "nan", "hi"], b"", "must be a number of seconds"),
+        (["--wait", "-1", "hi"], b"", "must be a number of seconds"),
+        ([], b"\xff\xfe", "standard input is no UTF-8 text"),
+        (["--json", "{"], b"", "the payload is not JSON"),
+    ],
+)
+async def test_what_makes_no_sense_is_said_without_a_traceback(
+    sockets: SocketVenue, commands: Commands, arguments: list[str], input: bytes, problem: str
+) -> None:
+    code, _, error = await commands.run("bob", "send", *arguments, input=input)
+    assert code != 0
+    assert problem in error
+    assert "Traceback" not in error
 
 
 @pytest.mark.anyio

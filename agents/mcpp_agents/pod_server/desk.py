@@ -12,6 +12,7 @@ from mcpp.errors import CallError, NoAnswerError
 from mcpp.prompts import Prompt, PromptBuilder
 from mcpp.rpc import ToolResult
 from mcpp.tools import Tool, ToolCall
+from mcpp_agents.send import payload_of
 from mcpp_agents.shorthand import read_filter
 from mcpp_agents.toolbox import Toolbox
 
@@ -49,9 +50,8 @@ class Desk:
         answers: str | None = None,
     ) -> dict[str, str]:
         """Say something in the pod. Everybody sees it; `to` says whom it is meant for."""
-        payload = {"thought": text} if kind == kinds.REFLECTION else {"text": text}
         sent = await self._pod.send(
-            kind, payload, to=to or None, context=context, correlation_id=answers
+            kind, payload_of(kind, text), to=to or None, context=context, correlation_id=answers
         )
         return {"id": sent.id}
 
