@@ -9,6 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
@@ -16,12 +18,25 @@ import mcpp
 from mcpp import Participant
 from mcpp.tasks import background
 from mcpp.testing import MemoryPod
+from mcpp.testing.strategies import envelopes
 from mcpp_agents.chat.command import talk
 from mcpp_agents.chat.screen import Screen
 from mcpp_agents.chat.transcript import Transcript
+from mcpp_agents.display import clean
 from mcpp_agents.shorthand import read_filter
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketVenue
+
+KINDS = [
+    "chat",
+    "reflection",
+    "conclusion",
+    "mcp/reject",
+    "mcp/withdraw",
+    *(f"mcp/{family}:tools/call:x" for family in ("request", "response", "proposal")),
+    "mcp/proposal:resources/read",
+    "mcp/notification:notifications/progress",
+]
 
 
 def said(kind: str, payload: Any, sender: str = "a", **members: Any) -> mcpp.Envelope:
@@ -116,10 +131,13 @@ def test_a_proposal_hides_nothing_of_what_is_asked_for() -> None:
     transcript = Transcript()
     arguments = {"pad": "x" * 300, "path": "/etc/shadow"}
     params = {"name": "x", "arguments": arguments, "task": {"ttl": 1}}
-    transcript.add(said("mcp/proposal:tools/call:x", {"method": "tools/call", "params": params}))
+    call = {"method": "tools/call", "params": params}
+    transcript.add(said("mcp/proposal:tools/call:x", call, to=["files"]))
     read = {"method": "resources/read", "params": {"uri": "file:///etc/shadow"}}
-    transcript.add(said("mcp/proposal:resources/read", read))
-    first, second = shown(transcript)
+    transcript.add(said("mcp/proposal:resources/read", read, to=["files"]))
+    transcript.add(said("mcp/proposal:tools/call:y", call, to=["files"]))  # nobody can fulfil this
+    assert len(transcript.proposals) == 2
+    first, second, _ = shown(transcript)
     assert 'path="/etc/shadow"' in first
     assert '{"task":{"ttl":1}}' in first
     assert "file:///etc/shadow" in second
@@ -133,6 +151,23 @@ def test_an_open_context_shows_how_far_it_is() -> None:
     assert shown(transcript) == ["|▸ [1] reasoning by a · 1 message · open · 20 … once upon"]
     transcript.add(said("conclusion", {"text": "the end"}, context=inside))
     assert shown(transcript) == ["|▸ [1] reasoning by a · 2 messages · ∎ the end"]
+
+
+@given(st.lists(envelopes(kinds=st.sampled_from(KINDS)), max_size=3))
+def test_whatever_is_sent_has_rows_that_a_terminal_does_not_act_on(
+    log: list[mcpp.Envelope],
+) -> None:
+    transcript = Transcript()
+    for envelope in log:
+        transcript.add(envelope)
+    rows = transcript.rows()
+    for envelope in log:
+        transcript.toggle(envelope.id)
+        if envelope.context is not None:
+            transcript.toggle(envelope.context.id)
+    for row in rows + transcript.rows():
+        assert clean(row.text) == row.text
+        assert "\n" not in row.text
 
 
 def test_it_keeps_no_more_than_the_end_of_a_long_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +187,7 @@ def test_the_selection_stays_with_its_row(transcript: Transcript) -> None:
     screen.on_decision = lambda proposal, approve: decided.append(proposal)
     transcript.toggle("outer")
     payload = {"method": "tools/call", "params": {"name": "x"}}
-    proposals = [said("mcp/proposal:tools/call:x", payload) for _ in range(2)]
+    proposals = [said("mcp/proposal:tools/call:x", payload, to=["a"]) for _ in range(2)]
     for proposal in proposals:
         transcript.add(proposal)
     screen._fragments()

@@ -4,11 +4,13 @@ No terminal in here: it takes envelopes and gives rows.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from mcpp import ContextTree, Envelope, Kind, kinds, rpc
 from mcpp.contexts import Lineage, Lineages
+from mcpp.errors import DecodeError
 from mcpp.filters import Filter
 from mcpp.tree import ContextNode
 from mcpp_agents.display import clean, describe, one_line, progress_of, whole
@@ -212,8 +214,10 @@ class Transcript:
     def _note_proposal(self, envelope: Envelope) -> None:
         family = Kind.parse(envelope.kind).family
         if family == kinds.PROPOSAL:
-            self.proposals[envelope.id] = Proposal(envelope)
-            self.number(envelope.id)
+            with suppress(DecodeError):  # what nobody could fulfil waits for nobody
+                rpc.read_proposal(envelope)
+                self.proposals[envelope.id] = Proposal(envelope)
+                self.number(envelope.id)
             return
         proposal = self.proposals.get(envelope.correlation_id or "")
         if proposal is None or proposal.is_closed:

@@ -59,8 +59,10 @@ def main(argv: list[str]) -> int:
     )
     try:
         system = "" if arguments.system is None else arguments.system.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise McppError(f"{arguments.system}: {error}") from None
+    except OSError as error:
+        raise McppError(str(error)) from None
+    except UnicodeDecodeError as error:
+        raise McppError(f"{arguments.system} is no UTF-8 text: {error}") from None
     address = joining.address_of(arguments, arguments.name)
 
     async def take_part() -> None:
