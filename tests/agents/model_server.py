@@ -1,6 +1,7 @@
 """A local HTTP server that speaks two model APIs by a script, and checks what it is sent."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,8 +105,10 @@ def check_openai_request(request: dict[str, Any]) -> None:
         "messages", "model", "tools", "max_completion_tokens", "stream", "stream_options"
     }  # fmt: skip
     check_openai_chat({"messages": request["messages"]})
+    assert len(request["tools"]) <= 128
     for tool in request["tools"]:
         assert tool["type"] == "function"
+        assert len(tool["function"]["description"]) <= 1024
         _check_tool(tool["function"]["name"], tool["function"]["parameters"])
 
 
@@ -122,6 +125,8 @@ def _check_tool(name: str, schema: dict[str, Any]) -> None:
     assert NAME.fullmatch(name)
     assert schema["type"] == "object"
     jsonschema.Draft202012Validator.check_schema(schema)
+    assert not {"oneOf", "anyOf", "allOf"} & set(schema)
+    assert all(re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", name) for name in schema.get("properties", {}))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -12,6 +13,7 @@ from mcpp import ContextTree, Envelope, Message, Participant
 from mcpp.rpc import ToolResult
 from mcpp.tasks import background
 from mcpp.testing import MemoryPod
+from mcpp.tools import ToolCall
 from mcpp.transient import transient
 from mcpp_agents.model import Limits, ModelAgent
 from mcpp_agents.model.anthropic_messages import Anthropic
@@ -178,6 +180,30 @@ async def test_a_rejection_ends_the_wait_and_a_refusal_is_told_to_the_model(
         assert "rejected by @boss: books are not burnt" in shown
         assert "may neither call nor propose lose" in shown
         assert "mcp/withdraw" in [one.kind for one in log]
+
+
+@APIS
+async def test_one_participant_s_strange_tools_do_not_cost_the_model_all_others(
+    pod: MemoryPod, api: str
+) -> None:
+    strange = Participant("strange")
+    schemas: list[Any] = [
+        7,
+        {"type": "object", "properties": 7},
+        {"type": "object", "properties": {"a": {"type": "banana"}}},
+        {"type": "object", "properties": {"für": {}}},
+        {"type": "object", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}]},
+    ]
+
+    @strange.method("tools/list")
+    async def list_tools(params: dict[str, Any], call: ToolCall) -> Any:
+        tools = [{"name": f"t{n}", "inputSchema": schema} for n, schema in enumerate(schemas)]
+        return {"tools": [*tools, {"name": "wordy", "description": "x" * 5000}]}
+
+    async with pod.run(strange), joined(pod, api, [Say("Fine.")]) as (alice, server):
+        assert (await ask(alice, "How are you?"))[0].text == "Fine."
+        tools = json.dumps(server.requests[0]["tools"])
+        assert all(f"strange__t{n}" in tools for n in range(len(schemas)))
 
 
 @APIS

@@ -1,7 +1,8 @@
 """Models behind OpenAI's Chat Completions API, which many local ones speak too."""
 
 from collections.abc import Iterable
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 import openai
@@ -20,6 +21,10 @@ from mcpp_agents.model.providers import (
 )
 from mcpp_agents.toolbox import Offer
 
+# What older models and many servers take; one tool beyond it would cost all of them.
+_MAX_DESCRIPTION: Final = 1024
+_MAX_TOOLS: Final = 128
+
 
 class OpenAI:
     """A model behind OpenAI's Chat Completions API, or whatever speaks it at `base_url`."""
@@ -32,10 +37,11 @@ class OpenAI:
         self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int, on_text: OnText
     ) -> Reply:
         """Return the model's next word; `on_text` hears it grow. Raises ProviderError."""
+        offered = list(map(_openai_tool, islice(tools, _MAX_TOOLS - 1)))
         asked: dict[str, Any] = {
             **prompt.openai_chat(),
             "model": self._model,
-            "tools": [*map(_openai_tool, tools), expand_tool("openai_chat")],
+            "tools": [*offered, expand_tool("openai_chat")],
             "max_completion_tokens": max_tokens,
             "stream_options": {"include_usage": True},
         }
@@ -71,7 +77,7 @@ class OpenAI:
 def _openai_tool(offer: Offer) -> dict[str, Any]:
     function = {
         "name": offer.name,
-        "description": describe(offer),
+        "description": describe(offer, _MAX_DESCRIPTION),
         "parameters": schema_of(offer),
     }
     return {"type": "function", "function": function}

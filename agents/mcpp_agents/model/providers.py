@@ -5,11 +5,13 @@ official clients retry by themselves what may succeed later.
 """
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 import msgspec
+from jsonschema import Draft202012Validator, SchemaError
 
 from mcpp import McppError
 from mcpp.prompts import Prompt
@@ -18,6 +20,10 @@ from mcpp_agents.toolbox import Offer
 OnText = Callable[[str], Awaitable[None]]
 
 RETRIES: Final = 3
+
+_ANY: Final = {"type": "object"}
+_NOT_AT_THE_TOP: Final = ("oneOf", "anyOf", "allOf")  # Anthropic's rule
+_is_property = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
 log = logging.getLogger("mcpp")
 
@@ -67,19 +73,29 @@ def boundary(foreign: type[Exception]) -> Iterator[None]:
         raise ProviderError("the model's API sent what is no reply") from error
 
 
-def describe(offer: Offer) -> str:
+def describe(offer: Offer, limit: int | None = None) -> str:
     """Return what a model is told of a tool."""
     told = offer.definition.get("description")
-    return f"{told if isinstance(told, str) else ''} (@{offer.participant})".strip()
+    text = f"{told if isinstance(told, str) else ''} (@{offer.participant})".strip()
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
 
 
 def schema_of(offer: Offer) -> dict[str, Any]:
-    """Return the schema of a tool's arguments, as every API takes it."""
-    # One participant's nonsense must not cost the model all its tools: the APIs refuse the request.
+    """Return the schema of a tool's arguments, as every API takes it.
+
+    For one schema that they do not take, the APIs refuse the whole request: one participant's
+    nonsense must not cost the model all its tools.
+    """
     schema = offer.definition.get("inputSchema")
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        return {"type": "object"}
-    return schema
+        return dict(_ANY)
+    known = {name: part for name, part in schema.items() if name not in _NOT_AT_THE_TOP}
+    properties = known.get("properties", {})
+    try:
+        Draft202012Validator.check_schema(known)
+    except SchemaError:
+        return dict(_ANY)
+    return known if all(map(_is_property, properties)) else dict(_ANY)
 
 
 def sentence(error: Exception) -> str:
