@@ -13,7 +13,7 @@ from mcpp.prompts.names import tool_name
 
 # Somebody who offers tools answers at once; people and other listeners never do. Nobody waits
 # longer than this for a newcomer's answer, but one that comes later still counts.
-_PATIENCE_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 30.0
 _MAX_PAGES: Final = 20
 _CHANGED: Final = str(Kind(kinds.NOTIFICATION, "notifications/tools/list_changed"))
@@ -32,8 +32,11 @@ class Offer:
 class Toolbox:
     """Everybody's tools. Owns what was answered; asks each newcomer once."""
 
-    def __init__(self, pod: Pod, tasks: TaskGroup) -> None:
+    def __init__(
+        self, pod: Pod, tasks: TaskGroup, *, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._pod = pod
+        self._patience_seconds = patience_seconds
         self._tasks = tasks
         self._offers: dict[str, list[Offer]] = {}
         self._asked: dict[str, _Asking] = {}
@@ -53,7 +56,7 @@ class Toolbox:
         """Return the tools of everybody who is here, by our name for them, in a stable order."""
         for who in self._pod.participants:
             if who != self._pod.me and who not in self._asked:
-                self._asked[who] = asking = _Asking(anyio.current_time() + _PATIENCE_SECONDS)
+                self._asked[who] = asking = _Asking(anyio.current_time() + self._patience_seconds)
                 self._tasks.start_soon(self._ask, who, asking)
         for asking in list(self._asked.values()):
             with anyio.move_on_at(asking.patience_ends):

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 import mcpp
@@ -64,8 +65,9 @@ async def joined(
             pod.connect("mind", own=True) as mind,
             background() as tasks,
         ):
-            agent = ModelAgent(mind, provider, tasks, limits=limits or Limits())
-            tasks.start_soon(agent.run)
+            # Alice never says which tools she offers, but the library does.
+            given = msgspec.structs.replace(limits or Limits(), patience_seconds=0.25)
+            tasks.start_soon(ModelAgent(mind, provider, tasks, limits=given).run)
             with anyio.fail_after(BOUND):
                 yield alice, server
         assert server.problems == []

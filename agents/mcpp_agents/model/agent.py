@@ -23,7 +23,7 @@ from mcpp.tools import ToolCall
 from mcpp.transient.marks import cut
 from mcpp_agents.model.progress import Progress
 from mcpp_agents.model.providers import Provider, Reply, ToolUse
-from mcpp_agents.toolbox import Offer, Toolbox
+from mcpp_agents.toolbox import PATIENCE_SECONDS, Offer, Toolbox
 
 _QUEUED_QUESTIONS: Final = 64
 _REMEMBERED_IDS: Final = 4096
@@ -43,6 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 60_000  # the rest is collapsed, folded, and at last left out
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
+    patience_seconds: float = PATIENCE_SECONDS  # for a newcomer to say which tools it offers
 
 
 class ModelAgent:
@@ -61,7 +62,7 @@ class ModelAgent:
         self._tasks = tasks
         self._provider = provider
         self._limits = limits
-        self._toolbox = Toolbox(pod, tasks)
+        self._toolbox = Toolbox(pod, tasks, patience_seconds=limits.patience_seconds)
         self._system = system
         self._builder = self._new_builder()
         self._prompt: Prompt | None = None
