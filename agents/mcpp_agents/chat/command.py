@@ -18,10 +18,9 @@ from mcpp.tasks import background
 from mcpp_agents import joining
 from mcpp_agents.chat.actions import HELP, Actions
 from mcpp_agents.chat.screen import Screen
-from mcpp_agents.chat.transcript import Transcript
+from mcpp_agents.chat.transcript import KEPT_ENVELOPES, Transcript
 from mcpp_agents.display import one_line
 
-_HISTORY: Final = 500
 _LOOK_SECONDS: Final = 0.5
 
 
@@ -38,7 +37,7 @@ def main(argv: list[str]) -> int:
 
     async def run() -> None:
         address = joining.address_of_person(arguments, arguments.name)
-        connecting = mcpp.connect(address, name=arguments.name, last=_HISTORY, own=True)
+        connecting = mcpp.connect(address, name=arguments.name, last=KEPT_ENVELOPES, own=True)
         async with connecting as pod:
             await talk(pod)
 
