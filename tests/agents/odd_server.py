@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any
 
-TOOLS = ["show_meta", "wait", "was_cancelled", "grow", "die", "babble"]
+TOOLS = ["show_meta", "wait", "was_cancelled", "grow", "die", "babble", "ask"]
 waiting: set[Any] = set()
 cancelled: list[Any] = []
 
@@ -39,6 +39,11 @@ def call(id: Any, params: dict[str, Any]) -> dict[str, Any] | None:
         case "babble":
             sys.stdout.write("this is no JSON-RPC\n")
             return text("recovered")
+        case "ask":
+            # A request of our own, which names the call that waits for its answer.
+            asked = {"messages": [], "maxTokens": 1}
+            write({"id": f"ask {id}", "method": "sampling/createMessage", "params": asked})
+            return None
         case "die":
             os._exit(3)
     raise KeyError(params["name"])
@@ -48,6 +53,9 @@ def answer(message: dict[str, Any]) -> None:
     method, id, params = message.get("method"), message.get("id"), message.get("params", {})
     if method == "notifications/cancelled":
         cancelled.append(params["requestId"])
+        return
+    if isinstance(id, str) and id.startswith("ask "):
+        write({"id": int(id.removeprefix("ask ")), "result": text(message.get("error"))})
         return
     if id is None:
         return

@@ -108,6 +108,12 @@ async def test_the_servers_errors_and_noise_stay_what_they_are(pod: MemoryPod) -
         assert (await alice.call("odd", "babble")).value == '"recovered"'
 
 
+async def test_a_server_that_asks_for_a_model_is_told_that_there_is_none(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        told = json.loads((await alice.call("odd", "ask")).text)
+        assert told["message"] == "Sampling not supported"
+
+
 async def test_a_program_that_is_not_there_is_said_at_once() -> None:
     async with background() as tasks:
         with pytest.raises(StartError, match="no-such-program"):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
+from prompt_toolkit.utils import get_cwidth
 
 import mcpp
 from mcpp import Participant
@@ -20,7 +21,7 @@ from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
 from mcpp_agents.chat.command import talk
-from mcpp_agents.chat.screen import Screen
+from mcpp_agents.chat.screen import Screen, cut_to
 from mcpp_agents.chat.transcript import Transcript
 from mcpp_agents.display import clean
 from mcpp_agents.shorthand import read_filter
@@ -81,6 +82,13 @@ def test_a_context_is_one_line_until_it_is_opened(transcript: Transcript) -> Non
     ]
     transcript.toggle("outer")
     assert shown(transcript) == ["a|hello", folded, "b|bye"]
+
+
+@given(st.text(), st.integers(1, 100))
+def test_a_heading_takes_one_line(text: str, columns: int) -> None:
+    cut = cut_to(clean(text), columns)
+    assert get_cwidth(cut) <= columns
+    assert cut in (clean(text), clean(text)[: len(cut) - 1] + "…")
 
 
 def test_a_filter_hides_and_shows_again(transcript: Transcript) -> None:

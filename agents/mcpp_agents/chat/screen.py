@@ -15,6 +15,7 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.processors import BeforeInput
 from prompt_toolkit.output import Output
 from prompt_toolkit.styles import Style
+from prompt_toolkit.utils import get_cwidth
 
 from mcpp_agents.chat.transcript import Row, Transcript
 from mcpp_agents.display import clean, colour_of
@@ -39,6 +40,18 @@ _STYLE: Final = Style.from_dict(
         "status": "reverse",
     }
 )
+
+
+def cut_to(text: str, columns: int) -> str:
+    """Return as much of a line as fits into so many columns; some characters take two."""
+    if get_cwidth(text) <= columns:
+        return text
+    used = 1  # the ellipsis
+    for place, character in enumerate(text):
+        used += get_cwidth(character)
+        if used > columns:
+            return text[:place] + "…"
+    return text
 
 
 class Screen:
@@ -128,6 +141,7 @@ class Screen:
     def _fragments(self) -> StyleAndTextTuples:
         self._rows = self._transcript.rows()
         chosen = self._place()
+        columns = self.application.output.get_size().columns
         shown: StyleAndTextTuples = []
         for place, row in enumerate(self._rows):
             mark = " reverse" if self._selected is not None and place == chosen else ""
@@ -135,7 +149,9 @@ class Screen:
             if row.sender:
                 name = f"bold {_ANSI[colour_of(row.sender)]}{mark}"
                 shown += [(name, row.sender), (mark, "  ")]
-            shown.append((row.style + mark, row.text))
+            # A folded context is one line, however narrow the window; opened, all of it is below.
+            text = cut_to(row.text, columns - 2 * row.depth) if row.is_heading else row.text
+            shown.append((row.style + mark, text))
             shown.append(("", "\n"))
         return shown[:-1]
 

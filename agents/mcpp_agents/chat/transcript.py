@@ -39,6 +39,7 @@ class Row:
     style: str = ""
     opens: str | None = None  # the context or envelope that is opened and closed with this row
     proposal: str | None = None  # decided with this row
+    is_heading: bool = False  # of a context: never longer than a line
 
 
 @dataclass(slots=True)
@@ -153,7 +154,7 @@ class Transcript:
         head = f"{'▾' if is_open else '▸'} [{self.number(node.id)}] {node.type or 'context'}"
         text = one_line(f"{head} by {who} · {said} · {_outcome(node, below)}")
         key = f"context {id(node)}"
-        yield Row(key, depth, "", text[:_BRIEF_CHARACTERS], "class:context", opens=node.id)
+        yield Row(key, depth, "", text, "class:context", opens=node.id, is_heading=True)
         if is_open:
             inside: list[_Entry] = [*node.envelopes, *node.children]
             for entry in sorted(inside, key=self._place):
