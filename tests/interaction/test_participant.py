@@ -151,6 +151,12 @@ async def test_history_runs_no_handler_and_no_tool(venue: Venue) -> None:
     assert (heard, called) == (["after"], ["after"])
 
 
+async def test_a_pod_tells_whether_there_is_a_line(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        assert alice.connected
+    assert not alice.connected
+
+
 @pytest.mark.rule("P-03")
 async def test_what_came_while_the_line_was_cut_runs_its_handler(venue: Venue) -> None:
     agent = mcpp.Participant("steady")
@@ -922,6 +928,8 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(venue: 
         with pytest.raises(NoAnswerError):
             await proposal.result(timeout=0.05)
         assert [(who, why.reason) for who, why in proposal.rejections] == [("sceptic", "risky")]
+        with pytest.raises(CallError, match="rejected by @sceptic: risky"):
+            await proposal.result(timeout=5, until_rejected=True)
         await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:read_file"))
         assert (await proposal.result(timeout=5)).text == "10 lines of x"
 
