@@ -314,6 +314,14 @@ async def test_it_answers_only_when_it_is_spoken_to(pod: MemoryPod) -> None:
         assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("limits", [{"max_context_depth": 1}])
+async def test_it_answers_where_there_is_no_room_for_a_context(pod: MemoryPod) -> None:
+    async with joined(pod, "openai", [Say("Here.")]) as (alice, _):
+        await alice.send("chat", {"text": "There?"}, to=["mind"], context="c1")
+        answer = await anext(m async for m in alice if m.kind == "chat" and m.sender == "mind")
+        assert answer.text == "Here."
+
+
 async def test_without_a_key_it_says_so_in_one_line(
     sockets: SocketVenue, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ stands in the log, its own calls and their results too.
 
 import logging
 import re
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -107,7 +108,8 @@ class ModelAgent:
             log.warning("no answer for %s: %s", question.sender, error)
             text = f"I cannot think about this now: {error}"
         try:
-            await thinking.conclude(cut(text))
+            with suppress(Refused):  # no room for our context is no reason not to answer
+                await thinking.conclude(cut(text))
             await question.reply(text)
         except McppError as error:
             log.warning("the answer for %s was lost: %s", question.sender, error)
