@@ -5,7 +5,7 @@
     from = "analyst"                  # who proposes; a glob, or several
     kind = "mcp/proposal:tools/call:read_*"
     to = "files"
-    payload = { params = { arguments = { path = "/srv/*" } } }
+    payload = { params = { arguments = { path = ["/srv/*", "!*..*"] } } }
     reason = "reading is harmless"
 
 Each rule is a capability pattern (kind, to, context, payload) with `from` beside it. The first one

@@ -84,6 +84,21 @@ async def test_whom_no_rule_names_waits_for_a_person(pod: MemoryPod) -> None:
     assert judge.decide(proposal) is None
 
 
+@pytest.mark.parametrize(("path", "fulfilled"), [("/srv/a", True), ("/srv/../etc/shadow", False)])
+async def test_the_rule_in_the_documentation_stays_in_its_folder(
+    path: str, fulfilled: bool
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
+    rules = read_rules(tomllib.loads(page.partition("```toml\n")[2].partition("```")[0]))
+    proposal = mcpp.new_envelope(
+        "mcp/proposal:tools/call:read_file",
+        {"method": "tools/call", "params": {"name": "read_file", "arguments": {"path": path}}},
+        sender="analyst",
+        to=["files"],
+    )
+    assert Judge(rules).decide(proposal) == (rules[0] if fulfilled else None)
+
+
 async def test_a_tool_that_hangs_does_not_hold_up_the_next_decision(pod: MemoryPod) -> None:
     judge = approver(read_rules(tomllib.loads(RULES)))
     async with pod.run(files()), pod.run(judge), pod.connect("bob") as bob:

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         action="append",
         default=[],
         metavar="NAME: VALUE",
-        help="sent with every HTTP request",
+        help="sent with every HTTP request; others see it in the process list",
     )
     joining.add_arguments(parser)
     options, command = _split(argv)
