@@ -68,14 +68,14 @@ def transcript() -> Transcript:
 
 
 def test_a_context_is_one_line_until_it_is_opened(transcript: Transcript) -> None:
-    folded = "|▸ [1] reasoning by a, b · 5 messages · ∎ done"
+    folded = "|▸ [1] reasoning by a · ∎ done · 5 messages with b"
     assert shown(transcript) == ["a|hello", folded, "b|bye"]
     transcript.toggle("outer")
     assert shown(transcript) == [
         "a|hello",
-        "|▾ [1] reasoning by a, b · 5 messages · ∎ done",
+        "|▾ [1] reasoning by a · ∎ done · 5 messages with b",
         "  a|hm",
-        "  |▸ [2] check by b · 2 messages · ∎ deep enough",
+        "  |▸ [2] check by b · ∎ deep enough · 2 messages",
         "  a|so",
         "  a|∎ done",
         "b|bye",
@@ -156,9 +156,9 @@ def test_an_open_context_shows_how_far_it_is() -> None:
     inside = mcpp.new_context("reasoning", id="r")
     told = {"params": {"progress": 20, "message": "… once upon"}}
     transcript.add(said("mcp/notification:notifications/progress", told, context=inside))
-    assert shown(transcript) == ["|▸ [1] reasoning by a · 1 message · open · 20 … once upon"]
+    assert shown(transcript) == ["|▸ [1] reasoning by a · open · 20 … once upon · 1 message"]
     transcript.add(said("conclusion", {"text": "the end"}, context=inside))
-    assert shown(transcript) == ["|▸ [1] reasoning by a · 2 messages · ∎ the end"]
+    assert shown(transcript) == ["|▸ [1] reasoning by a · ∎ the end · 2 messages"]
 
 
 @given(st.lists(envelopes(kinds=st.sampled_from(KINDS)), max_size=3))
@@ -321,7 +321,7 @@ async def test_it_works_in_a_real_terminal(
         line = f"{MCPP} chat; echo ended with $?; cat"
         tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "24", line)
         try:
-            screen = await sees("▸ [1] reasoning by bob · 2 messages · ∎ found")
+            screen = await sees("▸ [1] reasoning by bob · ∎ found · 2 messages")
             assert "inside" not in screen
             assert "[31mred" in screen  # shown, not obeyed
             tmux("send-keys", "Tab", "Enter")

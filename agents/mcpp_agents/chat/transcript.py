@@ -149,10 +149,12 @@ class Transcript:
         if not any(map(self._passes, below)):
             return
         is_open = node.id in self._opened
-        who = ", ".join(dict.fromkeys(one.sender for one in below))
+        who, *others = dict.fromkeys(one.sender for one in below)
         said = f"{len(below)} message{'' if len(below) == 1 else 's'}"
+        more = f" with {', '.join(others)}" if others else ""
         head = f"{'▾' if is_open else '▸'} [{self.number(node.id)}] {node.type or 'context'}"
-        text = one_line(f"{head} by {who} · {said} · {_outcome(node, below)}")
+        # What matters first: a narrow window shows no more.
+        text = one_line(f"{head} by {who} · {_outcome(node, below)} · {said}{more}")
         key = f"context {id(node)}"
         yield Row(key, depth, "", text, "class:context", opens=node.id, is_heading=True)
         if is_open:
