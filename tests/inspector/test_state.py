@@ -445,6 +445,13 @@ def test_raw_json_keeps_the_sender_s_numbers(node: Node) -> None:
     assert "".join(shown.split()) == text
 
 
+def test_progress_reads_as_a_line(node: Node) -> None:
+    params = {"progressToken": "t", "progress": 1, "total": 2, "message": "compared"}
+    told = {"kind": "mcp/notification:notifications/progress", "payload": {"params": params}}
+    read = node.ask("describe", envelope=told)
+    assert (read["label"], read["text"]) == ("progress", "1 of 2 compared")
+
+
 def test_characters_that_reorder_text_are_written_out(node: Node) -> None:
     assert "\\u202e" in node.ask("indent", text='"a\u202eb"')
 

@@ -5,12 +5,15 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading] =
   await Promise.all(
-    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link"].map(load),
+    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe"].map(load),
   );
 
 const questions = {
+  describe({ envelope }) {
+    return reading.describe(envelope);
+  },
   check({ filter }) {
     try {
       filters.check(filter);

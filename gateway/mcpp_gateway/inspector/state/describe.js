@@ -26,7 +26,7 @@ export function describe(envelope) {
     case "mcp/response":
       return response(payload, method, name);
     case "mcp/notification":
-      return { tone: "system", label: method ?? "notifies", json: payload.params };
+      return notice(method, payload.params);
     case "mcp/reject":
       return { tone: "reject", label: "rejects", ...prose([payload.reason, payload.text].filter(isText).join(": ")) };
     case "mcp/withdraw":
@@ -79,6 +79,14 @@ function response(payload, method, name) {
   const tone = result.isError ? "error" : "result";
   const label = result.isError ? "failed" : "returns";
   return { tone, label, name, text: visibleText(result), note };
+}
+
+function notice(method, params) {
+  if (method !== "notifications/progress" || !isObject(params)) {
+    return { tone: "system", label: method ?? "notifies", json: params };
+  }
+  const total = params.total === undefined ? "" : ` of ${text(params.total)}`;
+  return { tone: "system", label: "progress", text: `${text(params.progress)}${total} ${text(params.message)}` };
 }
 
 function presence({ event, participant }) {
