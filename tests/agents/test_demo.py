@@ -112,6 +112,11 @@ async def test_a_rejected_correction_is_taken_back_and_the_heap_stays_small(pod:
         assert "rejected by @watcher: Ada did work that long" in heard[-1].text
         taken_back = [one.correlation_id for one in heard if one.kind == "mcp/withdraw"]
         assert taken_back == [proposals[0].id]
+        # As the inspector tells an edited one.
+        await watcher.reject(proposals[1], "edited", "asked for with other arguments")
+        with anyio.fail_after(BOUND):
+            async for _ in _until(watcher, "is corrected otherwise. Thank you, watcher"):
+                pass
 
 
 async def _until(pod: mcpp.Pod, text: str) -> AsyncIterator[Message]:

@@ -127,7 +127,11 @@ async def propose(pod: Pod, month: int, verdict: dict[str, Any], waiting: set[in
             await proposal.result(_DECISION_SECONDS, until_rejected=True)
             text = f"Activity {id} is corrected. Thank you, {proposal.fulfilled_by}."
         except CallError as error:
+            # Whoever edits a proposal asks in their own name, and tells so by a rejection.
+            edited = [who for who, opinion in proposal.rejections if opinion.reason == "edited"]
             text = f"Activity {id} stays as it is: {error.problem}."
+            if edited:
+                text = f"Activity {id} is corrected otherwise. Thank you, {edited[0]}."
             if proposal.fulfilled_by is None:
                 await proposal.withdraw(error.problem)
         await say(pod, text, proposal.id)
