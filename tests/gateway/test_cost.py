@@ -42,6 +42,7 @@ class House:
         self.loop = asyncio.SelectorEventLoop()
         self.gateway = Gateway(found, self.loop)
         self.gateway.door = Door(found, 8787)
+        self.gateway.cpu_clock = float  # being traced takes its time
         self.connections = [
             self._join(number, filters[number] if filters else {"all": []})
             for number in range(receivers)

@@ -15,6 +15,7 @@ from mcpp_agents.model.providers import (
     boundary,
     describe,
     schema_of,
+    unheard,
 )
 from mcpp_agents.toolbox import Offer
 
@@ -29,7 +30,11 @@ class Anthropic:
         )
 
     async def reply(
-        self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int, on_text: OnText
+        self,
+        prompt: Prompt,
+        tools: Iterable[Offer],
+        max_tokens: int,
+        on_text: OnText = unheard,
     ) -> Reply:
         """Return the model's next word; `on_text` hears it grow. Raises ProviderError."""
         asked: dict[str, Any] = {

@@ -18,6 +18,7 @@ from mcpp_agents.model.providers import (
     boundary,
     describe,
     schema_of,
+    unheard,
 )
 from mcpp_agents.toolbox import Offer
 
@@ -34,7 +35,11 @@ class OpenAI:
         self._client = openai.AsyncOpenAI(api_key=api_key, base_url=base_url, max_retries=RETRIES)
 
     async def reply(
-        self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int, on_text: OnText
+        self,
+        prompt: Prompt,
+        tools: Iterable[Offer],
+        max_tokens: int,
+        on_text: OnText = unheard,
     ) -> Reply:
         """Return the model's next word; `on_text` hears it grow. Raises ProviderError."""
         offered = list(map(_openai_tool, islice(tools, _MAX_TOOLS - 1)))

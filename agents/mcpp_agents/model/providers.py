@@ -21,6 +21,11 @@ OnText = Callable[[str], Awaitable[None]]
 
 RETRIES: Final = 3
 
+
+async def unheard(text: str) -> None:
+    """Hear nothing of a reply before it is whole."""
+
+
 _ANY: Final = {"type": "object"}
 _NOT_AT_THE_TOP: Final = ("oneOf", "anyOf", "allOf")  # Anthropic's rule
 _is_property = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
@@ -52,7 +57,11 @@ class Provider(Protocol):
     """A model behind an API."""
 
     async def reply(
-        self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int, on_text: OnText
+        self,
+        prompt: Prompt,
+        tools: Iterable[Offer],
+        max_tokens: int,
+        on_text: OnText = unheard,
     ) -> Reply:
         """Return the model's next word; `on_text` hears it grow. Raises ProviderError."""
         ...

@@ -20,6 +20,7 @@ from mcpp_agents.memory.summary import Turn
 from mcpp_agents.model import Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
+from mcpp_agents.model.providers import OnText, unheard
 from mcpp_agents.toolbox import Offer
 from tests.agents.model_server import ModelServer, Say, model_server
 from tests.agents.processes import BOUND, Commands
@@ -40,7 +41,13 @@ class Fake:
         self.asked: list[Prompt] = []
         self.waiting = anyio.Event()
 
-    async def reply(self, prompt: Prompt, tools: Iterable[Offer], max_tokens: int) -> Reply:
+    async def reply(
+        self,
+        prompt: Prompt,
+        tools: Iterable[Offer],
+        max_tokens: int,
+        on_text: OnText = unheard,
+    ) -> Reply:
         self.asked.append(prompt)
         self.waiting.set()
         if self.text is None:
