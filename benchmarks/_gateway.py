@@ -1,7 +1,6 @@
 """A gateway in a process of its own, and clients too light to be the bottleneck."""
 
 import asyncio
-import base64
 import os
 import re
 import resource
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+
+from mcpp_agents.bench.wire import GatewayWire
 
 # As a pod in use has them: twenty patterns, one of which reads the payload.
 CAPABILITIES = [
@@ -73,29 +74,21 @@ def gateway(participants: int, limits: Mapping[str, float], core: int = 0) -> It
 
 
 class Client(asyncio.Protocol):
-    """One participant: joins, and counts the bytes that come."""
+    """One participant: joins, and lets pass what comes."""
 
-    def __init__(self, index: int, port: int) -> None:
-        self.index = index
-        self.port = port
-        self.received = 0
+    def __init__(self, greeting: bytes) -> None:
+        self.greeting = greeting
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        key = base64.b64encode(os.urandom(16)).decode()
-        self.transport.write(
-            f"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
-            f"Authorization: Bearer {token(self.index)}\r\n\r\n".encode()
-        )
+        self.transport.write(self.greeting)
 
     def data_received(self, data: bytes) -> None:
         if not self.joined.done():
             assert data.startswith(b"HTTP/1.1 101"), data
             self.joined.set_result(None)
-        self.received += len(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.joined.done():
@@ -105,11 +98,12 @@ class Client(asyncio.Protocol):
 async def join(running: Running, indices: range) -> list[Client]:
     """Join as many participants at once, and return when all of them are in."""
     loop = asyncio.get_running_loop()
+    tokens = [token(index) for index in range(indices.stop)]
+    wire = GatewayWire(f"127.0.0.1:{running.port}", "/ws", tokens, senders=())
 
     async def one(index: int) -> Client:
-        made = loop.create_connection(
-            lambda: Client(index, running.port), "127.0.0.1", running.port
-        )
+        greeting = wire.greeting(index)
+        made = loop.create_connection(lambda: Client(greeting), "127.0.0.1", running.port)
         _, client = await made
         await client.joined
         return client

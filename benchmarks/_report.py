@@ -111,8 +111,8 @@ def _chart(rows: Sequence[Row]) -> str:
 
 
 def _figure(value: float, unit: str) -> str:
-    if unit == "ms":
-        return f"{value:.2f} ms"
+    if unit != "/s":
+        return f"{value:.2f} {unit}"
     return f"{value / 1e6:.2f} M/s" if value >= 1e5 else f"{value / 1e3:.1f} k/s"
 
 

@@ -7,6 +7,7 @@ have a core each where there are two. Where the clients were busy for more than 
 time, the figure says so: it is then theirs, not the server's.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -14,7 +15,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from benchmarks import _peers as peers
-from benchmarks._gateway import gateway, token
+from benchmarks import idle
+from benchmarks._gateway import allow_many_connections, gateway, token
 from benchmarks._report import Row, print_row, save
 from mcpp import Context
 from mcpp_agents.bench.load import Load, Wire
@@ -84,6 +86,7 @@ def run() -> None:
     add(contexts())
     add(history())
     add(stopped_reader())
+    add(connections())
     save(rows, absent)
 
 
@@ -201,6 +204,16 @@ def stopped_reader() -> Iterator[Row]:
                 ratios[0].append(_flood(stopped)[0] / 99)
                 ratios[1].append(_flood(plain)[0] / 100)
         yield Row("100 receivers, one stops reading", "of all reading", 0.95, *ratios)
+
+
+def connections() -> Iterator[Row]:
+    """Tell what an idle connection costs and how long a thousand take to join at once."""
+    allow_many_connections()
+    each, seconds = asyncio.run(idle.measure())
+    case = f"{idle.CONNECTIONS:,} idle connections"
+    yield Row(case, "KiB each", 10, [each / 1024], [1.0], unit="KiB", at_most=True)
+    case = f"{idle.AT_ONCE:,} joining at once"
+    yield Row(case, "seconds", 3, [seconds], [1.0], unit="s", at_most=True)
 
 
 # --- private ------------------------------------------------------------------------------------
