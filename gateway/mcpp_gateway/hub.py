@@ -20,7 +20,9 @@ from mcpp_gateway.pod import Audience, Pod, Session
 
 logger = logging.getLogger("mcpp.gateway")
 
-# A session that is behind reads this much of the log, then lets the others have their turn.
+# A session that is behind is sent this much of the log at once. In a turn of the loop it gets this
+# more than was taken in since its last one: so it always comes nearer to the end, however busy the
+# gateway is, and the others have their turn.
 CATCH_UP_BYTES = 65_536
 
 # News of presence may wait this long for more of it: when a thousand join at once, each of them is
@@ -61,6 +63,7 @@ class Peer:
     __slots__ = (
         "audience",
         "begin",
+        "caught_up_to",
         "closed",
         "inserts",
         "line",
@@ -79,6 +82,7 @@ class Peer:
         self.begin = 0  # how many of the audience's frames of this tick are not for this peer
         self.inserts: list[tuple[int, bytes]] | None = None
         self.owed_bytes = 0  # of the inserts
+        self.caught_up_to = 0  # what the hub had read in all when this peer last had its turn
         # Where the outbox was full, among the audience's frames of this tick: nothing from there on
         # is sent, or a resumption from a later envelope would hide the gap.
         self.stop: int | None = None
@@ -107,7 +111,8 @@ class Hub:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.received = 0
-        self.taken_bytes = 0  # of this tick: what connections have read
+        self.read_bytes = 0  # from all connections, ever
+        self.taken_bytes = 0  # of that in this tick
         self.delivered = 0
         self.tick_seconds = 0.0
         self.ticks = 0
@@ -134,6 +139,7 @@ class Hub:
             participant, self.clock(), filter=filter, after=after, last=last, peer=peer
         )
         line.set_outbox(CATCH_UP_BYTES)
+        peer.caught_up_to = self.read_bytes
         self._perform(effects)
         self._flush_later()
         self.catch_up(peer)
@@ -145,6 +151,11 @@ class Hub:
         peer.closed = True
         self._perform(peer.pod.leave(peer.session, self.clock()))
         self._flush_later()
+
+    def part(self, peer: Peer) -> None:
+        """Take a connection out that is about to close, after what this tick owes to it."""
+        self._write_now(peer)
+        self.leave(peer)
 
     def receive(self, peer: Peer, text: bytes, now: float) -> None:
         """Give one text of a connection to its pod."""
@@ -172,6 +183,8 @@ class Hub:
 
     def catch_up(self, peer: Peer) -> None:
         """Send a peer that is behind as much of the log as its line takes now."""
+        owed = CATCH_UP_BYTES + self.read_bytes - peer.caught_up_to
+        peer.caught_up_to = self.read_bytes
         while peer.audience is None and not peer.closed and not peer.line.full:
             texts, effect = peer.pod.catch_up(peer.session, CATCH_UP_BYTES)
             if texts:
@@ -180,9 +193,9 @@ class Hub:
             if effect is not None:
                 self.perform((effect,))
                 return
-            if peer.session.position < peer.pod.log.end:
-                if not peer.line.full:
-                    self._loop.call_soon(self.catch_up, peer)
+            owed -= CATCH_UP_BYTES
+            if owed <= 0 and peer.session.position < peer.pod.log.end and not peer.line.full:
+                self._loop.call_soon(self.catch_up, peer)
                 return
 
     def report_full(self, peer: Peer) -> None:
@@ -280,8 +293,7 @@ class Hub:
             self._special.pop(peer, None)
 
     def _close(self, peer: Peer, code: int, reason: str) -> None:
-        self._write_now(peer)
-        self.leave(peer)
+        self.part(peer)
         peer.line.close(code, reason)
 
     def _close_full(self) -> None:

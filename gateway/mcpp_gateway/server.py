@@ -36,7 +36,7 @@ _BACKLOG: Final = 4096
 _HOUSEKEEPING_SECONDS: Final = 1.0
 # What is taken in one tick, over all connections. The rest waits for the next, so that the writes
 # of one tick never fill the outbox of a reader that keeps up.
-_TICK_BYTES: Final = 1_048_576
+_TICK_BYTES: Final = 262_144
 
 
 def steady_clock() -> Callable[[], float]:

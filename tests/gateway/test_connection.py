@@ -285,13 +285,56 @@ def test_the_writes_of_one_tick_fit_into_an_outbox(gateway: Gateway) -> None:
 def test_whoever_takes_too_much_time_waits_for_the_next_second(gateway: Gateway) -> None:
     alice, bob = Caller(gateway).upgrade(), Caller(gateway).upgrade("bob")
     gateway.cpu_clock = map(float, count(step=0.1)).__next__
-    for number in range(3):
+    for number in range(4):
         alice.send(text(f"alice-{number}", "alice", payload="x" * 5000))
     bob.send(text("bob-0", "bob", payload="x" * 5000))
-    assert [id in bob.wire.sent for id in (b"alice-1", b"alice-2", b"bob-0")] == [True, False, True]
+    assert [id in bob.wire.sent for id in (b"alice-2", b"alice-3", b"bob-0")] == [True, False, True]
     getattr(gateway, "_keep_house")()  # noqa: B009
     gateway.loop.turn()  # type: ignore[attr-defined]
-    assert b"alice-2" in bob.wire.sent
+    assert b"alice-3" in bob.wire.sent
+
+
+@pytest.mark.rule("G-18", "G-22")
+@pytest.mark.parametrize("last", [Frame(Opcode.CLOSE, b"\x03\xe8"), Frame(Opcode.BINARY, b"x")])
+def test_what_was_said_before_a_close_is_answered_before_it(gateway: Gateway, last: Frame) -> None:
+    caller = Caller(gateway).upgrade()
+    caller.wire.sent = b""
+    said = text("x", "alice")
+    frames = [Frame(Opcode.TEXT, said), Frame(Opcode.TEXT, b"{}"), last]
+    caller.receive(b"".join(each.serialize(mask=True) for each in frames))
+    echo, _, rest = caller.wire.sent.partition(b"invalid_envelope")
+    assert said in echo
+    assert b"\x88" in rest
+    assert caller.wire.ended
+
+
+@pytest.mark.rule("G-26")
+@pytest.mark.parametrize("limits", [{"MCPP_LIMITS__MESSAGES_PER_SECOND": "0"}])
+def test_where_rates_are_not_limited_nothing_is_refused_for_them(gateway: Gateway) -> None:
+    caller = Caller(gateway).upgrade()
+    halves = text("halves", "alice", context={"id": "c"})
+    frames = [
+        Frame(Opcode.TEXT, halves[:9], fin=False),
+        Frame(Opcode.CONT, halves[9:]),
+        Frame(Opcode.TEXT, text("whole", "alice", context={"id": "c"})),
+    ]
+    caller.receive(b"".join(each.serialize(mask=True) for each in frames))
+    assert not gateway.pods["demo"].refused
+    assert gateway.hub.received == 2
+
+
+@pytest.mark.rule("G-41")
+def test_whoever_reads_what_it_is_sent_is_alive(gateway: Gateway) -> None:
+    caller = Caller(gateway).upgrade()
+    caller.connection.pause_writing()  # from here on, nothing is read from it
+    for _ in range(3):
+        caller.connection.ping()
+        caller.connection.resume_writing()
+        caller.connection.pause_writing()
+    assert not caller.wire.aborted
+    caller.connection.ping()
+    caller.connection.ping()
+    assert caller.wire.aborted
 
 
 @pytest.mark.rule("G-41")

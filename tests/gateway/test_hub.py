@@ -263,6 +263,28 @@ def test_a_reader_that_stops_at_the_end_of_its_replay_does_not_go_live_on_a_full
     assert own(b) == own(a)
 
 
+@pytest.mark.rule("G-15")
+def test_a_resumption_catches_up_however_busy_the_gateway_is(loop: Loop) -> None:
+    house = House(loop, "a", "b", history_messages=200)
+    a = house.join("a")
+    house.send(a, "first")
+
+    def tick(number: int) -> None:
+        for i in range(40):
+            house.send(a, f"{number}-{i}", payload="x" * 7000)
+        house.hub.read_bytes += 40 * 7200  # as the connections count
+        loop.turn()
+
+    for number in range(4):
+        tick(number)
+    b = house.join("b", after="first")
+    for number in range(4, 20):
+        tick(number)
+    assert b.closed is None
+    wanted = [f"{number}-{i}" for number in range(20) for i in range(40)]
+    assert [id for id in ids(b) if "-" in id and not id.startswith("sys")] == wanted
+
+
 @pytest.mark.rule("G-15", "G-33")
 def test_a_connection_that_fell_behind_the_log_is_closed_and_leaves(loop: Loop) -> None:
     house = House(loop, "a", "b", history_messages=20)
