@@ -118,7 +118,7 @@ def decode_unambiguous(raw: Raw | bytes, path: str) -> Any:
 
     try:
         return json.loads(
-            bytes(raw).decode(), object_pairs_hook=unique, parse_constant=_refuse_constant
+            bytes(raw).decode(), object_pairs_hook=unique, parse_constant=refuse_constant
         )
     except DecodeError:
         raise
@@ -205,7 +205,8 @@ def _refuse_twin(path: str, name: str) -> NoReturn:
     raise DecodeError(path, "has the same member twice")
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse what Python's parser takes and JSON does not have: NaN and Infinity."""
     raise ValueError(f"{name} is no JSON value")
 
 

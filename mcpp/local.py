@@ -59,7 +59,10 @@ def create(
 ) -> "LocalPod":
     """Make a local pod in a directory and return it; one that is there already stays as it is."""
     folder = (Path.cwd() if start is None else start).absolute() / DIRECTORY
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise LocalPodError(f"{folder} cannot be made: {error.strerror}") from None
     made = LocalPod(folder)
     with made._lock():
         if not made.path.exists():

@@ -30,13 +30,13 @@ def gateway(argv: list[str]) -> int:
     )
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="a TOML file")
     parser.add_argument("--host", help="listen on this address instead of the file's")
-    parser.add_argument("--port", help="listen on this port instead of the file's")
+    parser.add_argument("--port", type=int, help="listen on this port instead of the file's")
     arguments = parser.parse_args(argv)
     environment = dict(os.environ)
     if arguments.host is not None:
         environment["MCPP_GATEWAY__HOST"] = arguments.host
     if arguments.port is not None:
-        environment["MCPP_GATEWAY__PORT"] = arguments.port
+        environment["MCPP_GATEWAY__PORT"] = str(arguments.port)
     return _run("gateway", arguments.config, environment)
 
 

@@ -179,7 +179,13 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
             tokens[secret] = (pod, id)
             standings.append(Standing(id, _capabilities(participant, key), participant.multiple))
         pods[pod] = tuple(standings)
-    return Config(sections.gateway, sections.limits, pods, tokens, tuple(warnings))
+    gateway = sections.gateway
+    if gateway.metrics_token is not None and digest(gateway.metrics_token) in tokens:
+        raise _BadKeyError("gateway.metrics_token", "is a participant's token too")
+    if gateway.tls_cert is not None and gateway.tls_key is not None:
+        cert, key = str(folder / gateway.tls_cert), str(folder / gateway.tls_key)
+        gateway = msgspec.structs.replace(gateway, tls_cert=cert, tls_key=key)
+    return Config(gateway, sections.limits, pods, tokens, tuple(warnings))
 
 
 def _check_gateway(gateway: GatewaySection) -> None:
@@ -199,12 +205,20 @@ def _check_gateway(gateway: GatewaySection) -> None:
 
 
 def _is_origin(text: str) -> bool:
-    if not re.fullmatch(r"https?://[^/\s]+", text):
-        return False
+    """Tell whether browsers write an origin so; any other would never match."""
     try:
-        return urlsplit(text).hostname is not None
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
     except ValueError:
         return False
+    if parts.scheme not in _DEFAULT_PORTS or not host:
+        return False
+    name = f"[{host}]" if ":" in host else host
+    place = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
+    return text == f"{parts.scheme}://{name}{place}"
+
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def _check_limits(limits: Limits) -> None:

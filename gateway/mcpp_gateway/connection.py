@@ -8,7 +8,6 @@ are the same on both lanes: what the fast lane does not know as legal, it hands 
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from websockets import frames
@@ -34,6 +33,7 @@ apply_mask = frames.apply_mask  # type: ignore[attr-defined]
 _MAX_REQUEST_BYTES: Final = 16_384
 _MASKED_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _CLOSE_SECONDS: Final = 5.0
+_LOGGED: Final = (401, 403, 429)  # who tries a door, not who mistypes an address
 # Frames that cost no token: refused for the rate, control frames, fragments. A flood of them must
 # not cost the others the gateway's time, so above this a participant is not read until the next
 # second. Nothing is lost: it waits at the sender.
@@ -44,6 +44,8 @@ _UNPAID_PER_SECOND: Final = 500
 _FREE_SECONDS_A_TEXT: Final = 100e-6
 _FREE_SECONDS_A_BYTE: Final = 4e-9
 _UNPAID_A_SECOND: Final = 2000
+
+logger = logging.getLogger("mcpp.gateway")
 
 # websockets' own log would repeat ours and, at level DEBUG, hold every header: tokens too.
 _silent = logging.getLogger("mcpp.gateway.websockets")
@@ -256,13 +258,15 @@ class Connection(asyncio.Protocol):
             self._read_frames(rest, self.peer)
 
     def _refuse(self, denial: Denial) -> None:
+        if denial.status in _LOGGED:
+            facts = {"status": denial.status, "reason": denial.reason}
+            logger.info("refused at the door", extra={"address": self._address(), **facts})
         if denial.delay_seconds:
-            loop = self._gateway.loop
             self._end_in(denial.delay_seconds + _CLOSE_SECONDS)
-            at_once = replace(denial, delay_seconds=0.0)
-            loop.call_later(denial.delay_seconds, self._refuse, at_once)
-            return
-        self._respond(deny(denial))
+            loop = self._gateway.loop
+            loop.call_later(denial.delay_seconds, self._respond, deny(denial))
+        else:
+            self._respond(deny(denial))
 
     def _respond(self, response: Response) -> None:
         if not self._transport.is_closing():

@@ -9,7 +9,7 @@ import msgspec
 
 from mcpp.envelope import ID_PATTERN
 from mcpp.errors import DecodeError, FilterError
-from mcpp.jsontext import split_object
+from mcpp.jsontext import refuse_constant, split_object
 
 _is_id = re.compile(ID_PATTERN).fullmatch
 
@@ -96,7 +96,9 @@ def readable_id(text: bytes) -> str | None:
             ids: list[object] = [_read_text(split_object(text, "$").get("id", b""))]
         else:
             # Every object arrives as its pairs, so the outermost one shows what is there twice.
-            pairs = json.loads(text.decode(), object_pairs_hook=tuple)
+            pairs = json.loads(
+                text.decode(), object_pairs_hook=tuple, parse_constant=refuse_constant
+            )
             ids = [value for key, value in pairs if key == "id"] if isinstance(pairs, tuple) else []
     except (ValueError, RecursionError, msgspec.MsgspecError, DecodeError):
         return None

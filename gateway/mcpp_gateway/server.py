@@ -9,6 +9,7 @@ await gateway.drain()
 import asyncio
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -33,6 +34,9 @@ logger = logging.getLogger("mcpp.gateway")
 
 # A thousand participants that reconnect at once must not find the door shut.
 _BACKLOG: Final = 4096
+# asyncio takes this for how often it tries to accept at a time, and complains each time when the
+# process has no more files to open.
+_ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
 # What is taken in one tick, over all connections. The rest waits for the next, so that the writes
 # of one tick never fill the outbox of a reader that keeps up.
@@ -75,20 +79,25 @@ class Gateway:
     async def listen(self) -> None:
         """Open the port. Raises ConfigError where that cannot be done."""
         section = self.config.gateway
+        tls = _tls(self.config)
         try:
             self._server = await self.loop.create_server(
                 lambda: Connection(self),
                 section.host,
                 section.port,
-                ssl=(tls := _tls(self.config)),
-                ssl_handshake_timeout=section.handshake_seconds if tls else None,
-                backlog=_BACKLOG,
+                ssl=tls,
+                # Half for TLS and half for the upgrade: together they have as long as without.
+                ssl_handshake_timeout=section.handshake_seconds / 2 if tls else None,
+                backlog=_ACCEPTED_AT_ONCE,
                 reuse_address=True,
             )
         except OSError as error:
             raise ConfigError(_explain(error, section.host, section.port)) from None
-        except UnicodeError:
+        except ValueError:  # UnicodeError is one
             raise ConfigError("gateway.host: is not the name of a machine") from None
+        for each in self._server.sockets:
+            with socket.socket(fileno=os.dup(each.fileno())) as same:
+                same.listen(_BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
         self.door = Door(self.config, self.port, self._sessions)
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
@@ -104,12 +113,7 @@ class Gateway:
             wait = self.pods[verdict.pod].join_wait(verdict.participant, now)
             if wait:
                 reason = f"joined too often; try again in {wait:.1f} s"
-                verdict = Denial(429, reason, retry_after_seconds=wait)
-        if isinstance(verdict, Denial):
-            logger.info(
-                "refused at the door",
-                extra={"address": address, "status": verdict.status, "reason": verdict.reason},
-            )
+                return Denial(429, reason, retry_after_seconds=wait)
         return verdict
 
     def sign_in(self, headers: Headers, address: str) -> SignIn | Denial:
@@ -247,6 +251,8 @@ async def serve(
 ) -> None:
     """Run a gateway until SIGTERM, SIGINT or the end of its terminal; SIGHUP reloads."""
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_report)
+    _allow_many_connections()
     gateway = Gateway(config, loop, session_key)
     await gateway.listen()
     stop = asyncio.Event()
@@ -283,11 +289,30 @@ def _has_terminal() -> bool:
 
 def _reload(gateway: Gateway, reload: Callable[[], Config]) -> None:
     try:
-        gateway.reconfigure(reload())
+        config = reload()
     except ConfigError as error:
         logger.error("configuration not reloaded", extra={"reason": str(error)})  # noqa: TRY400
-    else:
-        logger.info("configuration reloaded")
+        return
+    for warning in config.warnings:
+        logger.warning(warning)
+    if _without_restart(gateway.config, config) != config:
+        logger.warning("limits, addresses and certificates that changed wait for a restart")
+    gateway.reconfigure(config)
+    logger.info("configuration reloaded")
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Log what asyncio complains of in our own format."""
+    error = context.get("exception")
+    details = error if isinstance(error, BaseException) else None
+    logger.error("%s", context.get("message"), exc_info=details)
+
+
+def _allow_many_connections() -> None:
+    """Raise the number of open files as far as this process may: by default it is often 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _without_restart(old: Config, new: Config) -> Config:
@@ -308,8 +333,9 @@ def _tls(config: Config) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"gateway.tls_cert: cannot be loaded: {error}") from None
+    except (OSError, ValueError) as error:
+        reason = f"{cert!r} cannot be loaded with {key!r}: {error}"
+        raise ConfigError(f"gateway.tls_cert: {reason}") from None
     return context
 
 

@@ -66,9 +66,16 @@ def test_nothing_at_all_is_a_configuration_with_the_documented_limits() -> None:
         ("[gateway]\ntls_cert = 'x'", "mcpp.toml:2: gateway.tls_cert"),
         ("[gateway]\nlog_format = 'xml'", "mcpp.toml:2: gateway.log_format"),
         ("[gateway]\nmetrics_token = 'ä'", "mcpp.toml:2: gateway.metrics_token"),
-        (
-            "[gateway]\nallowed_origins = ['https://x.example/path']",
-            "mcpp.toml:2: gateway.allowed_origins",
+        *(
+            (f"[gateway]\nallowed_origins = ['{origin}']", "mcpp.toml:2: gateway.allowed_origins")
+            for origin in (
+                "https://x.example/path",
+                "https://X.example",
+                "https://u@x.example",
+                "https://x.example:port",
+                "https://x.example:443",
+                "ftp://x.example",
+            )
         ),
         ("[unknown]", "mcpp.toml:1: unknown"),
         ("[pods.'a b']", "mcpp.toml:1: pods.a b"),
@@ -127,6 +134,20 @@ def test_a_token_used_twice_is_an_error_however_it_is_stated() -> None:
     )
     with pytest.raises(ConfigError, match=r"bob.*same token as pods\.demo\.participants\.alice"):
         parse(text)
+
+
+@pytest.mark.rule("G-45")
+def test_a_token_for_metrics_is_nobody_s() -> None:
+    text = f'[gateway]\nmetrics_token = "{SECRET}"\n' + participant(f'token = "{SECRET}"')
+    with pytest.raises(ConfigError, match=r"2: gateway.metrics_token: is a participant's") as error:
+        parse(text)
+    assert SECRET not in str(error.value)
+
+
+def test_files_are_found_beside_the_configuration(tmp_path: Path) -> None:
+    text = "[gateway]\ntls_cert = 'c.pem'\ntls_key = '/k.pem'\n" + participant('token = "x"')
+    found = config.parse(text, {}, folder=tmp_path).gateway
+    assert (found.tls_cert, found.tls_key) == (str(tmp_path / "c.pem"), "/k.pem")
 
 
 @pytest.mark.rule("G-04")

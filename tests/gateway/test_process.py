@@ -154,10 +154,18 @@ async def test_sighup_reloads_and_a_broken_file_changes_nothing(tmp_path: Path) 
         ("[limits]\nburts = 1\n", r"gateway\.toml:2: limits\.burts"),
         ("[gateway]\nport = 'x'\n", r"gateway\.toml:2: gateway\.port"),
         ("[[[", "is not TOML"),
-        ("[gateway]\ntls_cert = 'no.pem'\ntls_key = 'no.pem'\n", "tls_cert: cannot be loaded"),
+        (
+            "[gateway]\ntls_cert = 'no.pem'\ntls_key = 'no.pem'\n",
+            "tls_cert: 'no.pem' cannot be loaded",
+        ),
         ("[gateway]\nhost = '256.1.1.1'\n", "gateway.host"),
         ("[gateway]\nhost = 'a..b'\n", "gateway.host"),
         ("[gateway]\nallowed_origins = ['http://[::1']\n", "gateway.allowed_origins"),
+        ("[gateway]\nhost = 'a\\u0000b'\n".replace("'", '"'), "gateway.host"),
+        (
+            "[gateway]\ntls_cert = 'x\\u0000'\ntls_key = 'y'\n".replace("'", '"'),
+            "gateway.tls_cert",
+        ),
         ("[limits]\nmessages_per_second = 1e-320\n", "limits.messages_per_second"),
         ("[limits]\noutbox_bytes = 99999999999999999999\n", "limits.outbox_bytes"),
         ('[limits]\n"bu\\nrts" = 1\n', "limits"),
@@ -183,6 +191,13 @@ def test_a_port_in_use_is_one_readable_line_and_exit_code_2(tmp_path: Path) -> N
     assert ended.stderr == (
         f"mcpp gateway: gateway.port: {port} is in use; stop what uses it or choose another port\n"
     )
+
+
+def test_a_folder_that_cannot_be_made_is_one_readable_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / ".mcpp").touch()
+    ended = run("up", folder=tmp_path)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert ".mcpp cannot be made" in ended.stderr
 
 
 @pytest.mark.parametrize("port", ["0", "-1", "65536", "http"])

@@ -30,6 +30,7 @@ def test_an_id_is_read_if_it_is_there_once_and_well_formed(size: int) -> None:
     assert refusals.readable_id(b'{"id":"x y"' + payload) is None
     assert refusals.readable_id(b'{"id":7' + payload) is None
     assert refusals.readable_id(b'{"ID":"x"' + payload) is None
+    assert refusals.readable_id(b'{"id":"x","a":NaN' + payload) is None
     assert refusals.readable_id(b"[" * size) is None
     assert refusals.readable_id(b'{"id":"x","payload":' + b"[" * size) is None
 
