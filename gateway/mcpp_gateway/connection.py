@@ -38,12 +38,13 @@ _LOGGED: Final = (401, 403, 429)  # who tries a door, not who mistypes an addres
 # not cost the others the gateway's time, so above this a participant is not read until the next
 # second. Nothing is lost: it waits at the sender.
 _UNPAID_PER_SECOND: Final = 500
-# G-47: what texts take beyond this is counted as so many of them a second: a quarter of a second in
-# each is a participant's. (A small envelope takes 6 µs; a megabyte of records 8 ms, of the numbers
-# that are costliest to check 200.)
+# G-47: what texts take beyond this is counted as so many of them a second, so that a participant
+# has a quarter of each second for it; and a tenth of that once all together have had as much. (A
+# small envelope takes 6 µs; a megabyte of records 8 ms, of the costliest numbers to check 200.)
 _FREE_SECONDS_A_TEXT: Final = 100e-6
 _FREE_SECONDS_A_BYTE: Final = 4e-9
-_UNPAID_A_SECOND: Final = 2000
+_EXCESS_SECONDS: Final = 0.25
+_UNPAID_A_SECOND: Final = _UNPAID_PER_SECOND / _EXCESS_SECONDS
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -332,7 +333,9 @@ class Connection(asyncio.Protocol):
         free = (hub.received - received) * _FREE_SECONDS_A_TEXT + position * _FREE_SECONDS_A_BYTE
         excess = gateway.cpu_clock() - began - free
         if excess > 0:
-            member.unpaid += excess * _UNPAID_A_SECOND
+            hub.excess_seconds += excess
+            many = hub.excess_seconds > _EXCESS_SECONDS
+            member.unpaid += excess * _UNPAID_A_SECOND * (10 if many else 1)
         if position < end and not peer.closed:
             self._keep(data[position:], need)
 

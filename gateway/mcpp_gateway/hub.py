@@ -113,6 +113,7 @@ class Hub:
         self.received = 0
         self.read_bytes = 0  # from all connections, ever
         self.taken_bytes = 0  # of that in this tick
+        self.excess_seconds = 0.0  # of this second: what texts took beyond their share
         self.delivered = 0
         self.tick_seconds = 0.0
         self.ticks = 0

@@ -230,6 +230,7 @@ class Gateway:
     def _keep_house(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
         now = self.hub.clock()
+        self.hub.excess_seconds = 0.0
         for pod in self.pods.values():
             self.hub.perform(pod.tick(now))
         held, self._held = self._held, set()
