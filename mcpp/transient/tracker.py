@@ -24,10 +24,14 @@ State = Literal["pending", "consumed", "superseded"]
 MAX_FETCHERS: Final = 64
 """How many tools a consumer is paired with: every consumption looks at each of them."""
 
-# What a participant's runtime sends by itself is no sign that its model has read anything.
+# What a participant's runtime sends by itself is no sign that its model has read anything; among it
+# what it notes or proposes when one of several calls is late or refused and others are answered.
 _MECHANICAL: Final = (
     kinds.RESPONSE,
     kinds.NOTIFICATION,
+    kinds.REFLECTION,
+    kinds.PROPOSAL,
+    kinds.WITHDRAW,
     "pod/",
     "system/",
     *(

@@ -126,6 +126,20 @@ def test_what_a_runtime_asks_by_itself_does_not_show_that_the_model_has_read(met
 
 
 @pytest.mark.rule("T-06")
+@pytest.mark.parametrize("kind", ["reflection", "mcp/proposal:tools/call:store", "mcp/withdraw"])
+def test_what_a_runtime_does_about_the_other_calls_of_a_turn_does_not_show_it(kind: str) -> None:
+    log = paired_log()
+    fetch = log.call("search_records", {"page": 1})
+    log.call("slow")
+    log.answer(fetch, page(1))
+    index = len(log.envelopes) - 1
+    log.send(kind, {"thought": "slow has not answered."}, "analyst")
+    assert not track(log).is_shown(index, "analyst")
+    log.call("store_analysis")
+    assert track(log).is_shown(index, "analyst")
+
+
+@pytest.mark.rule("T-06")
 def test_an_old_request_delivered_again_does_not_show_that_the_model_has_read() -> None:
     log = paired_log()
     log.run("search_records", {"page": 1}, page(1))

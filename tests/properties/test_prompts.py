@@ -28,6 +28,7 @@ OPTIONS = st.fixed_dictionaries(
         "filter": st.sampled_from([filters.everything] * 5 + NARROW),
     },
 )
+MODEL_WROTE = ("chat", "conclusion", "mcp/request")
 COLLAPSED = {"consumed", "superseded", "unpaired"}
 OURS = re.compile(
     r"> .*|@[^\s]+( to @[^\s]+)?( \([^()]*\))?:|@\S+ (answers|fails) @\S+'s \S+:"
@@ -94,7 +95,7 @@ def check_changes(prompt: Prompt, log: list[Envelope], pins: set[str]) -> None:
         assert not result.get("isError")
         assert result["_meta"]["context"]["lifecycle"] == "transient"
         assert any(
-            later.sender == "analyst" and not later.kind.startswith(("mcp/resp", "mcp/not"))
+            later.sender == "analyst" and later.kind.startswith(MODEL_WROTE)
             for later in log[place + 1 :]
         ), "collapsed before it was shown"
         assert change.id not in pins

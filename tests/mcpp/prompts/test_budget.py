@@ -119,6 +119,19 @@ def test_an_unseen_result_is_cut_at_the_very_end_and_never_collapsed() -> None:
     assert page.count("row of data") > 50
 
 
+@pytest.mark.rule("T-06")
+def test_a_result_stays_whole_while_another_call_of_its_turn_is_late() -> None:
+    log = Log()
+    fetch = log.call("fetch")
+    log.call("slow")
+    log.answer(fetch, transient(text_result("row of data\n" * 600), "a summary"))
+    log.send("reflection", {"thought": "No answer from crm in 60 s."}, "analyst")
+    prompt = PromptBuilder("analyst", token_budget=800).build(log.envelopes)
+    check_all(prompt)
+    assert reasons(prompt) == {UNSEEN, "oldest"}
+    assert "a summary" not in prompt.markdown()
+
+
 def test_what_others_have_just_said_is_cut_but_never_dropped() -> None:
     log = Log()
     log.chat("boss", "hello")

@@ -8,6 +8,9 @@ import { cut, isTruthy, summarize } from "./summaries.js";
 const MECHANICAL = [
   "mcp/response",
   "mcp/notification",
+  "reflection",
+  "mcp/proposal",
+  "mcp/withdraw",
   "pod/",
   "system/",
   ...["initialize", "ping", "tools/list", "resources/list", "prompts/list"].map(
