@@ -31,6 +31,7 @@ DEFAULT_IMAGE_TOKENS: Final = 1600
 """What an image costs at most once the API has scaled it down; also for a size we cannot read."""
 
 _PIXELS_PER_TOKEN: Final = 750
+_MAX_SEGMENTS: Final = 256  # as no picture has that an API takes: a segment may have 64 KiB
 _SUMMED: Final = 256  # as many bytes as cannot reach the modulus: five times as fast as `sum`
 
 
@@ -99,16 +100,53 @@ def image_tokens(data: str) -> int:
 
 
 def image_size(data: str) -> tuple[int, int] | None:
-    """Return the width and height of a base64 PNG or GIF; None for another or a broken one."""
+    """Return the width and height of a base64 PNG, GIF, JPEG or WebP; None for a broken one."""
     try:
-        head = base64.b64decode(data[:64] + "=" * (-len(data[:64]) % 4))
+        head = _bytes_at(data, 0, 30)
+        if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
+            return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+        if head[:6] in (b"GIF87a", b"GIF89a") and len(head) >= 10:
+            return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+        if head[:4] == b"RIFF" and head[8:12] == b"WEBP" and len(head) == 30:
+            return _webp_size(head)
+        return _jpeg_size(data) if head[:2] == b"\xff\xd8" else None
     except (binascii.Error, ValueError):
         return None
-    if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
-        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    if head[:6] in (b"GIF87a", b"GIF89a") and len(head) >= 10:
-        return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+
+
+def _webp_size(head: bytes) -> tuple[int, int] | None:
+    form, rest = head[12:16], int.from_bytes(head[20:], "little")
+    if form == b"VP8 " and head[23:26] == b"\x9d\x01\x2a":
+        return rest >> 48 & 0x3FFF, rest >> 64 & 0x3FFF
+    if form == b"VP8L" and head[20] == 0x2F:
+        return (rest >> 8 & 0x3FFF) + 1, (rest >> 22 & 0x3FFF) + 1
+    if form == b"VP8X":
+        return (rest >> 32 & 0xFFFFFF) + 1, (rest >> 56) + 1
     return None
+
+
+def _jpeg_size(data: str) -> tuple[int, int] | None:
+    """Go from segment to segment until the one that begins the frame."""
+    at = 2
+    for _ in range(_MAX_SEGMENTS):
+        segment = _bytes_at(data, at, 9)
+        if len(segment) < 9 or segment[0] != 0xFF:
+            return None
+        sort = segment[1]
+        if sort == 0xFF:  # a byte to fill up
+            at += 1
+        elif 0xC0 <= sort <= 0xCF and sort not in (0xC4, 0xC8, 0xCC):  # those are tables
+            return int.from_bytes(segment[7:9], "big"), int.from_bytes(segment[5:7], "big")
+        else:
+            at += 2 + int.from_bytes(segment[2:4], "big")
+    return None
+
+
+def _bytes_at(data: str, start: int, count: int) -> bytes:
+    """Return some bytes of a base64 text without decoding the rest."""
+    first, skipped = start // 3 * 4, start % 3
+    piece = data[first : first + (skipped + count + 2) // 3 * 4]
+    return base64.b64decode(piece + "=" * (-len(piece) % 4))[skipped : skipped + count]
 
 
 _SIGNS: Final = "_жéaetA0 \n."

@@ -81,7 +81,7 @@ def fit(
             if entry.tracked is not None
             and entry.tracked.state == state
             and entry.at not in every
-            and draft.blocks[entry.at] is entry.whole()
+            and draft.is_intact(entry)
             and tracker.is_shown(entry.index, viewer)
             and (paired is None or tracker.is_paired(entry.tracked) is paired)
         ]
@@ -146,7 +146,7 @@ def _previews(draft: Draft, kept: frozenset[int]) -> list[_Move]:
         for entry in draft.entries
         if entry.sort in ("hear", "result")
         and entry.at not in kept
-        and draft.blocks[entry.at] is entry.whole()
+        and draft.is_intact(entry)
         and draft.costs[entry.at] > PREVIEW_CHARS // 3
     ]
 

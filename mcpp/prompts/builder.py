@@ -19,6 +19,7 @@ from mcpp.prompts.draft import Draft, LeftOut, omission
 from mcpp.prompts.economy import CachePolicy, Collapses
 from mcpp.prompts.entries import Entry, Episode, Sort
 from mcpp.prompts.folding import Episodes, concludes
+from mcpp.prompts.pictures import bound_images
 from mcpp.prompts.prompt import Prompt
 from mcpp.prompts.turns import BEGINNING, NOTHING_NEW
 from mcpp.tokens import Counter, estimate
@@ -138,6 +139,7 @@ class PromptBuilder:
             kept = frozenset(self._pinned) | unseen
             for episode in sorted(self._concluded, key=lambda one: -one.depth):
                 draft.fold(episode, kept, "folded")
+        bound_images(draft)
         if self._budget is not None:
             self._fit(draft, self._budget, unseen)
         return Prompt(self.system, draft, left_out=tuple(self._left_out), previous=previous)

@@ -14,6 +14,8 @@ from mcpp.prompts.entries import NO_RESULT, Entry, Episode
 from mcpp.prompts.folding import fold_handle, fold_note, members_of
 from mcpp.tokens import Counter
 
+_IMAGES: Final = "images"  # why an entry is changed whose pictures are named
+
 
 class Changed(msgspec.Struct, frozen=True):
     """An envelope that is shown in another form, and why; `handle` gives it back."""
@@ -68,6 +70,15 @@ class Draft:
     def saving(self, entry: Entry, block: Block) -> int:
         """Return what it would save to show an entry by this block."""
         return self.costs[entry.at] - self._cost(entry, block)
+
+    def is_intact(self, entry: Entry) -> bool:
+        """Tell whether an entry is shown as it came, but perhaps for pictures."""
+        change = self.changed.get(entry.envelope.id)
+        return self.blocks[entry.at] is not None and (change is None or change.reason == _IMAGES)
+
+    def name_images(self, entry: Entry, count: int) -> None:
+        """Show a result with its first so many pictures named."""
+        self.replace(entry, entry.without_images(count), _IMAGES)
 
     def replace(self, entry: Entry, block: Block, reason: str) -> None:
         """Show an entry in another form; its original stays under its handle."""

@@ -32,8 +32,6 @@ _IMAGES: Final = {
 }
 """The types that every API takes, each with how its bytes begin."""
 
-_SIZE_UNREAD: Final = ("image/jpeg", "image/webp")  # whose size stands in no fixed place
-
 MAX_IMAGE_SIDE: Final = 8000
 MAX_IMAGE_CHARS: Final = 5_000_000
 """Anthropic's limits, the narrowest: pixels a side, and the size of the base64."""
@@ -144,6 +142,24 @@ class Entry(msgspec.Struct, eq=False):
             f"{note}\n{shown if self.sort == 'result' else fences.quote(shown)}", cut=True
         )
 
+    def images(self) -> list[Image]:
+        """Return the pictures that the whole entry shows."""
+        block = self.whole() if self.sort == "result" else None
+        parts = block.content if isinstance(block, Result) else ()
+        return [part for part in parts if isinstance(part, Image)]
+
+    def without_images(self, count: int) -> Block:
+        """Return the whole result with its first so many pictures named instead of shown."""
+        whole = self.whole()
+        assert isinstance(whole, Result)
+        content: list[Text | Image] = []
+        for part in whole.content:
+            if count and isinstance(part, Image):
+                count -= 1
+                part = Text(f"[cut; {part.media_type}; handle {self.handle}]")
+            content.append(part)
+        return Result(whole.call_id, tuple(content))
+
     def _short(self, text: str, *, cut: bool = False) -> Block:
         if self.sort == "result":
             assert self.call is not None
@@ -242,9 +258,7 @@ def _is_image(data: str, media_type: str) -> bool:
     except (binascii.Error, ValueError):
         return False
     size = image_size(data)
-    if size is None:
-        return media_type in _SIZE_UNREAD
-    return all(0 < side <= MAX_IMAGE_SIDE for side in size)
+    return size is not None and all(0 < side <= MAX_IMAGE_SIDE for side in size)
 
 
 def _named(preposition: str, recipients: tuple[str, ...] | None) -> str:

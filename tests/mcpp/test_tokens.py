@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from mcpp import tokens
+from tests.mcpp.prompts.logs import jpeg, webp
 
 RANDOM = random.Random(5)
 SAMPLES = {
@@ -154,3 +155,13 @@ def test_an_image_is_priced_by_its_area() -> None:
     assert tokens.image_tokens(png(750, 100)) == 100
     assert tokens.image_tokens(png(9000, 9000)) == tokens.DEFAULT_IMAGE_TOKENS
     assert tokens.image_tokens("not base64!") == tokens.DEFAULT_IMAGE_TOKENS
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 60_000])
+def test_the_size_of_a_jpeg_is_found_behind_its_profile(before: int) -> None:
+    assert tokens.image_size(jpeg(1280, 720, before)) == (1280, 720)
+
+
+@pytest.mark.parametrize("form", ["VP8 ", "VP8L", "VP8X"])
+def test_the_size_of_a_webp_is_found_in_each_of_its_forms(form: str) -> None:
+    assert tokens.image_size(webp(form, 1280, 720)) == (1280, 720)

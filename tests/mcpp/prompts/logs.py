@@ -21,6 +21,30 @@ def png(width: int, height: int, padding: int = 60) -> str:
     return base64.b64encode(head + size + bytes(padding)).decode()
 
 
+def jpeg(width: int, height: int, before: int = 0) -> str:
+    """Return a base64 JPEG of that size, with so many bytes of a profile before its frame."""
+    profile = b"\xff\xe2" + (before + 2).to_bytes(2, "big") + bytes(before)
+    size = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    frame = b"\xff\xff\xc2\0\x11\x08" + size + b"\x03\x01\x22\0\x02\x11\x01\x03\x11\x01"
+    return base64.b64encode(b"\xff\xd8" + profile + frame + b"\xff\xd9").decode()
+
+
+def webp(form: str, width: int, height: int) -> str:
+    """Return a base64 WebP of that size in one of its three forms."""
+    side = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    body = {
+        "VP8 ": bytes(3)
+        + b"\x9d\x01\x2a"
+        + (width | height << 16).to_bytes(4, "little")
+        + bytes(8),
+        "VP8L": b"\x2f" + (width - 1 | (height - 1) << 14).to_bytes(4, "little") + bytes(8),
+        "VP8X": bytes(4) + side + bytes(8),
+    }[form]
+    chunk = form.encode() + len(body).to_bytes(4, "little") + body
+    head = b"RIFF" + (len(chunk) + 4).to_bytes(4, "little") + b"WEBP"
+    return base64.b64encode(head + chunk).decode()
+
+
 class Log:
     """Envelopes in order. `log.call(…)` gives the call's id, `log.answer(id, …)` the response's."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from mcpp.prompts import Call, Image, Prompt, PromptBuilder, Result, Text
 from tests.mcpp.prompts.formats import check_all, check_anthropic
-from tests.mcpp.prompts.logs import Log, png, text_result
+from tests.mcpp.prompts.logs import Log, jpeg, png, text_result, webp
 from tests.properties.random_logs import PIXEL
 
 
@@ -173,6 +173,14 @@ def test_a_failed_call_names_its_images() -> None:
         (png(5, 8001), "image/png"),
         (png(5, 5, padding=3_750_000), "image/png"),
         (base64.b64encode(b"GIF89a\x41\x1f\x01\x00").decode(), "image/gif"),
+        (jpeg(1280, 12_000), "image/jpeg"),
+        (jpeg(8001, 5, before=60_000), "image/jpeg"),
+        (base64.b64encode(b"\xff\xd8\xff\xe0" + bytes(60)).decode(), "image/jpeg"),
+        (base64.b64encode(b"\xff\xd8" + b"\xff" * 90_000).decode(), "image/jpeg"),
+        (webp("VP8 ", 5, 8001), "image/webp"),
+        (webp("VP8L", 8001, 5), "image/webp"),
+        (webp("VP8X", 5, 8001), "image/webp"),
+        (webp("VP8X", 5, 5)[:36], "image/webp"),
     ],
     ids=lambda value: value[:12],
 )
@@ -184,17 +192,19 @@ def test_an_image_that_an_api_would_refuse_is_named(data: str, media_type: str) 
 
 
 @pytest.mark.parametrize(
-    ("head", "media_type"),
+    ("data", "media_type"),
     [
-        (base64.b64decode(PIXEL), "image/png"),
-        (b"\xff\xd8\xff\xe0", "image/jpeg"),
-        (b"GIF89a\x40\x1f\x01\x00", "image/gif"),
-        (b"RIFF\x10\n\x00\x00WEBP", "image/webp"),
+        (PIXEL, "image/png"),
+        (base64.b64encode(b"GIF89a\x40\x1f\x01\x00").decode(), "image/gif"),
+        (jpeg(8000, 5), "image/jpeg"),
+        (jpeg(5, 8000, before=60_001), "image/jpeg"),
+        (webp("VP8 ", 8000, 1), "image/webp"),
+        (webp("VP8L", 1, 8000), "image/webp"),
+        (webp("VP8X", 8000, 8000), "image/webp"),
     ],
 )
-def test_the_four_types_are_known_by_their_bytes(head: bytes, media_type: str) -> None:
+def test_the_four_types_are_known_by_their_bytes(data: str, media_type: str) -> None:
     log = Log()
-    data = base64.b64encode(head + bytes(16)).decode()
     log.run("draw", {}, {"content": [{"type": "image", "data": data, "mimeType": media_type}]})
     (block,) = build(log).anthropic()["messages"][2]["content"]
     assert [part["type"] for part in block["content"]] == ["image"]

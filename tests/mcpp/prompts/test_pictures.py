@@ -1,0 +1,97 @@
+"""As many pictures as every API takes: the newest are shown, those before them named."""
+
+from itertools import pairwise
+from typing import Any
+
+from mcpp.prompts import CachePolicy, Image, Prompt, PromptBuilder, Result
+from mcpp.prompts.pictures import MAX_IMAGES, MAX_IMAGES_CHARS
+from mcpp.transient import transient
+from tests.mcpp.prompts.formats import check_all
+from tests.mcpp.prompts.logs import Log, png
+
+NEVER = CachePolicy(further_calls=0)
+
+
+def shots(*sides: int, padding: int = 60) -> dict[str, Any]:
+    return {
+        "content": [
+            {"type": "image", "data": png(side, 1, padding), "mimeType": "image/png"}
+            for side in sides
+        ]
+    }
+
+
+def shown(prompt: Prompt) -> list[Image]:
+    return [
+        part
+        for message in prompt.messages
+        for block in message.blocks
+        if isinstance(block, Result)
+        for part in block.content
+        if isinstance(part, Image)
+    ]
+
+
+def build(log: Log, **options: Any) -> Prompt:
+    prompt = PromptBuilder("analyst", **options).build(log.envelopes)
+    check_all(prompt)
+    return prompt
+
+
+def test_the_newest_pictures_stay_and_the_report_counts_the_rest() -> None:
+    log = Log()
+    responses = [log.run("shot", {"n": n}, shots(n)) for n in range(1, 131)]
+    prompt = build(log)
+    sizes = [image.data for image in shown(prompt)]
+    assert sizes == [png(n, 1) for n in range(111, 131)]
+    changed = [(change.id, change.reason) for change in prompt.report.changed]
+    assert changed == [(response, "images") for response in responses[:110]]
+
+
+def test_a_named_picture_is_given_back_under_its_handle() -> None:
+    log = Log()
+    first = log.run("shot", {}, shots(1, 2))
+    for n in range(3, MAX_IMAGES + 2):
+        log.run("shot", {"n": n}, shots(n))
+    prompt = build(log)
+    handle = prompt.report.changed[0].handle
+    assert f"[cut; image/png; handle {handle}]" in prompt.markdown()
+    assert [one.id for one in prompt.originals(handle)] == [first]
+    assert prompt.expand(handle)["content"] == shots(1, 2)["content"]
+
+
+def test_of_one_result_the_last_pictures_stay() -> None:
+    log = Log()
+    log.run("film", {}, shots(*range(1, 31)))
+    assert [image.data for image in shown(build(log))] == [png(n, 1) for n in range(11, 31)]
+
+
+def test_pictures_go_a_few_at_a_time_so_that_the_beginning_holds() -> None:
+    log = Log()
+    numbers = []
+    for n in range(1, 41):
+        log.run("shot", {"n": n}, shots(n))
+        numbers.append(len(shown(build(log))))
+    assert max(numbers) == MAX_IMAGES
+    assert min(numbers[MAX_IMAGES:]) == MAX_IMAGES - 4
+    assert sum(one > two for one, two in pairwise(numbers)) == 4
+
+
+def test_all_pictures_together_fit_a_request() -> None:
+    log = Log()
+    for n in range(1, 13):
+        log.run("shot", {"n": n}, shots(n, padding=3_600_000))
+    images = shown(build(log))
+    assert images[-1].data == png(12, 1, 3_600_000)
+    assert MAX_IMAGES_CHARS / 2 < sum(len(image.data) for image in images) <= MAX_IMAGES_CHARS
+
+
+def test_a_result_whose_pictures_are_named_still_collapses_under_a_budget() -> None:
+    log = Log()
+    content = [{"type": "text", "text": "many words " * 200}, *shots(*range(1, 31))["content"]]
+    log.run("film", {}, transient({"content": content}, "a film"))
+    log.chat("analyst", "I have seen it.")
+    assert {one.reason for one in build(log, cache=NEVER).report.changed} == {"images"}
+    prompt = build(log, cache=NEVER, token_budget=500)
+    assert [one.reason for one in prompt.report.changed] == ["unpaired"]
+    assert shown(prompt) == []
