@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mcpp import Envelope, new_envelope, tokens
+from mcpp import Envelope, new_context, new_envelope, tokens
 from mcpp.prompts import CachePolicy, Prompt, PromptBuilder
 from mcpp.prompts.blocks import Block, price
 from mcpp.transient import Workflow, consumed, mark_by_rule
@@ -229,6 +229,32 @@ def time_building(length: int) -> tuple[float, float, float]:
     return without, within, (time.process_time() - start) / len(more) * 1e6
 
 
+def time_folding(length: int) -> tuple[float, float]:
+    """Return milliseconds to build from concluded contexts: folded, and with a budget instead."""
+    log = contexts_log(length)
+    gc.collect()
+    gc.freeze()
+    folding = PromptBuilder("analyst", contexts="fold")
+    tight = PromptBuilder("analyst", token_budget=20_000)
+    return _best(lambda: folding.build(_again(log))), _best(lambda: tight.build(_again(log)))
+
+
+def contexts_log(length: int) -> list[Envelope]:
+    """Return small contexts, each of three thoughts and a conclusion."""
+    rng = random.Random(1)
+    log = _Log()
+    while len(log.envelopes) < length - 1:
+        place, kind = len(log.envelopes) // 4, len(log.envelopes) % 4
+        told = " ".join(rng.choices(WORDS, k=12))
+        context = new_context("reasoning", id=f"c{place}")
+        if kind < 3:
+            log.send("reflection", {"thought": told}, "peer", context=context)
+        else:
+            log.send("conclusion", {"text": told}, "peer", context=context)
+    log.send("chat", {"text": "Thank you."}, "analyst")
+    return log.envelopes
+
+
 def busy_log(length: int) -> list[Envelope]:
     """Return talk, tool calls and pages as a busy pod would have them."""
     rng = random.Random(1)
@@ -270,6 +296,10 @@ def main() -> None:
     for length in (100, 1000, 10_000):
         without_budget, within_budget, add = time_building(length)
         print(f"| {length:,} | {without_budget:.1f} ms | {within_budget:.1f} ms | {add:.1f} µs |")
+    folded, within_budget = time_folding(10_000)
+    print(
+        f"\n10,000 in small contexts: folded {folded:.1f} ms, with a budget {within_budget:.1f} ms"
+    )
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def _replacing(draft: Draft, entry: Entry, block: Block, reason: str) -> _Move:
 def _folds(draft: Draft, episodes: Iterable[Episode], kept: frozenset[int]) -> Iterator[_Move]:
     for episode in episodes:
         end = episode.conclusion
-        if end is None or draft.blocks[end.at] is not end.whole():
+        if end is None or not draft.is_intact(end):
             continue
         hidden = [one for one in members_of(episode) if one is not end and one.at not in kept]
         # The note costs about what the conclusion does and a line more.
@@ -153,7 +153,7 @@ def _previews(draft: Draft, kept: frozenset[int]) -> list[_Move]:
 
 def _drops(draft: Draft, kept: frozenset[int]) -> Iterator[_Move]:
     for entry in draft.entries:
-        if entry.sort == "result" or entry.at in kept or draft.blocks[entry.at] is None:
+        if entry.sort == "result" or entry.at in kept or draft.is_hidden(entry):
             continue
         saved = draft.costs[entry.at]
         if entry.partner is not None:
@@ -165,15 +165,16 @@ def _cuts(draft: Draft, places: frozenset[int], budget: int, *, at_least: int = 
     entries = [
         entry
         for at in sorted(places)
-        if (entry := draft.entries[at]).sort != "call" and draft.blocks[at] is not None
+        if (entry := draft.entries[at]).sort != "call" and not draft.is_hidden(entry)
     ]
     costs = [draft.costs[entry.at] for entry in entries]
     share = _share(costs, budget - (draft.total - sum(costs)))
     moves = []
     for entry, cost in zip(entries, costs, strict=True):
-        if cost <= share:
+        shown = draft.block(entry)
+        if cost <= share or (isinstance(shown, Text) and len(shown.text) <= at_least):
             continue
-        chars = max(at_least, _length(draft.blocks[entry.at]) * share // cost)
+        chars = max(at_least, _length(shown) * share // cost)
         block = entry.preview(chars)
         while chars > at_least and cost - draft.saving(entry, block) > share:
             chars = max(at_least, chars * 3 // 4)

@@ -17,7 +17,7 @@ from mcpp.tokens import Counter
 _IMAGES: Final = "images"  # why an entry is changed whose pictures are named
 
 
-class Changed(msgspec.Struct, frozen=True):
+class Changed(msgspec.Struct, frozen=True, gc=False):
     """An envelope that is shown in another form, and why; `handle` gives it back."""
 
     id: str
@@ -25,7 +25,7 @@ class Changed(msgspec.Struct, frozen=True):
     reason: str
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class LeftOut(msgspec.Struct, frozen=True, gc=False):
     """An envelope that is not shown, and why."""
 
     id: str
@@ -38,7 +38,8 @@ class Draft:
     def __init__(self, entries: Sequence[Entry], count: Counter) -> None:
         self.entries: Final = entries
         self.count: Final = count
-        self.blocks: list[Block | None] = [entry.whole() for entry in entries]
+        # By place; where none stands the whole entry is shown, read only when it is asked for.
+        self._blocks: dict[int, Block | None] = {}
         self.changed: dict[str, Changed] = {}
         self.left_out: dict[str, LeftOut] = {}
         self.originals: dict[str, tuple[Entry, ...]] = {}
@@ -55,26 +56,35 @@ class Draft:
     def costs(self) -> list[int]:
         """What each entry costs as it is shown now; a call without a result pays for its error."""
         if self._costs is None:
-            self._costs = [
-                0 if block is None else self._cost(entry, block)
-                for entry, block in zip(self.entries, self.blocks, strict=True)
-            ]
+            self._costs = list(map(self._cost, self.entries))
         return self._costs
 
     def shown(self) -> Iterator[tuple[Entry, Block]]:
         """Yield the entries that are shown, each with its block."""
-        for entry, block in zip(self.entries, self.blocks, strict=True):
+        blocks = self._blocks
+        for at, entry in enumerate(self.entries):
+            block = blocks[at] if at in blocks else entry.whole()
             if block is not None:
                 yield entry, block
 
+    def block(self, entry: Entry) -> Block | None:
+        """Return what an entry is shown by, None if it is not."""
+        return self._blocks[entry.at] if entry.at in self._blocks else entry.whole()
+
+    def is_hidden(self, entry: Entry) -> bool:
+        """Tell whether an entry is not shown."""
+        return entry.at in self._blocks and self._blocks[entry.at] is None
+
     def saving(self, entry: Entry, block: Block) -> int:
         """Return what it would save to show an entry by this block."""
-        return self.costs[entry.at] - self._cost(entry, block)
+        return self.costs[entry.at] - price(block, self.count)
 
     def is_intact(self, entry: Entry) -> bool:
         """Tell whether an entry is shown as it came, but perhaps for pictures."""
+        if entry.at not in self._blocks:
+            return True
         change = self.changed.get(entry.envelope.id)
-        return self.blocks[entry.at] is not None and (change is None or change.reason == _IMAGES)
+        return change is not None and change.reason == _IMAGES
 
     def name_images(self, entry: Entry, count: int) -> None:
         """Show a result with its first so many pictures named."""
@@ -89,7 +99,7 @@ class Draft:
     def remove(self, entry: Entry, reason: str) -> None:
         """Show an entry no more, nor the other half of its pair."""
         for one in (entry, entry.partner):
-            if one is not None and self.blocks[one.at] is not None:
+            if one is not None and not self.is_hidden(one):
                 self._put(one, None)
                 self._forget(one)
                 self.left_out[one.envelope.id] = LeftOut(one.envelope.id, reason)
@@ -100,15 +110,13 @@ class Draft:
         end = episode.conclusion
         assert end is not None
         members = members_of(episode)
-        hidden = [entry for entry in members if entry is end or entry.at not in kept]
-        for entry in hidden:
-            if self.blocks[entry.at] is not None:
+        for entry in members:
+            if entry is not end and entry.at not in kept and not self.is_hidden(entry):
                 self._put(entry, None)
-            self._forget(entry)
-            self.left_out[entry.envelope.id] = LeftOut(entry.envelope.id, reason)
-        self.left_out.pop(end.envelope.id, None)
+                self._forget(entry)
+                self.left_out[entry.envelope.id] = LeftOut(entry.envelope.id, reason)
         handle = fold_handle(episode)
-        self._put(end, fold_note(episode, members))
+        self._put(end, fold_note(episode, members, handle))
         self.changed[end.envelope.id] = Changed(end.envelope.id, handle, reason)
         self._remember(handle, members)
 
@@ -125,15 +133,16 @@ class Draft:
             self.originals[change.handle] = tuple(left)
 
     def _put(self, entry: Entry, block: Block | None) -> None:
-        self.blocks[entry.at] = block
+        self._blocks[entry.at] = block
         if self._costs is not None:
-            self._costs[entry.at] = 0 if block is None else self._cost(entry, block)
+            self._costs[entry.at] = self._cost(entry)
 
-    def _cost(self, entry: Entry, block: Block) -> int:
-        if block is entry.whole():
-            cost = entry.tokens(self.count)
-            return cost + self._missing if entry.sort == "call" and not entry.partner else cost
-        return price(block, self.count)
+    def _cost(self, entry: Entry) -> int:
+        if entry.at in self._blocks:
+            block = self._blocks[entry.at]
+            return 0 if block is None else price(block, self.count)
+        cost = entry.tokens(self.count)
+        return cost + self._missing if entry.sort == "call" and not entry.partner else cost
 
 
 def omission(dropped: int) -> Text | None:

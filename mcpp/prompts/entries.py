@@ -270,27 +270,29 @@ def _named(preposition: str, recipients: tuple[str, ...] | None) -> str:
 
 
 def _said(envelope: Envelope) -> str:
-    if envelope.kind == kinds.CHAT:
-        try:
+    try:
+        if envelope.kind == kinds.CHAT:
             return _read_chat(envelope.raw_payload).text
-        except msgspec.MsgspecError:
-            return compact(envelope.payload)
-    payload = envelope.payload
-    if isinstance(payload, dict):
-        thought = payload.get("thought")
-        if envelope.kind == kinds.REFLECTION and isinstance(thought, str):
-            return thought
-        if envelope.kind == kinds.CONCLUSION:
-            return conclusion_text(payload)
-    return compact(payload)
+        if envelope.kind == kinds.REFLECTION:
+            return _read_reflection(envelope.raw_payload).thought
+    except msgspec.MsgspecError:
+        return compact(envelope.payload)
+    if envelope.kind == kinds.CONCLUSION:
+        return conclusion_text(envelope.payload)
+    return compact(envelope.payload)
 
 
 class _Chat(msgspec.Struct):
     text: str
 
 
-# Most of a log is talk: this skips the payload's dictionary.
+class _Reflection(msgspec.Struct):
+    thought: str
+
+
+# Most of a log is talk: these skip the payload's dictionary.
 _read_chat = msgspec.json.Decoder(_Chat).decode
+_read_reflection = msgspec.json.Decoder(_Reflection).decode
 
 
 def conclusion_text(payload: Any) -> str:

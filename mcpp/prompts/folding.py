@@ -6,7 +6,7 @@ reasoning.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 
 from mcpp import kinds
 from mcpp.contexts import Lineage
@@ -62,8 +62,10 @@ def members_of(episode: Episode) -> list[Entry]:
     """
     end = episode.conclusion
     assert end is not None
-    inside = [entry for one in episode.within() for entry in one.members]
-    inside.sort(key=lambda entry: entry.at)
+    inside = episode.members
+    if episode.inner:
+        inside = [entry for one in episode.within() for entry in one.members]
+        inside.sort(key=lambda entry: entry.at)
     return [
         entry
         for entry in inside
@@ -77,29 +79,25 @@ def fold_handle(episode: Episode) -> str:
     return new_handle("context " + episode.conclusion.envelope.id)
 
 
-def fold_note(episode: Episode, members: Iterable[Entry]) -> Text:
+def fold_note(episode: Episode, members: Sequence[Entry], handle: str) -> Text:
     """Return what stands for a folded context: its outline in our words, its conclusion quoted."""
     end = episode.conclusion
     assert end is not None
-    entries = list(members)
-    senders = Counter(fences.name(entry.envelope.sender) for entry in entries)
-    tools = Counter(
-        fences.tool(entry.call.tool)
-        for entry in entries
-        if entry.call is not None and entry.call.request is entry.envelope
-    )
-    inner = {entry.episode for entry in entries} - {episode}
-    outline = [f"{len(entries)} messages from {_some(senders)}"]
-    outline += [f"calls of {_some(tools)}"] if tools else []
+    senders = Counter([entry.envelope.sender for entry in members])
+    calls = [entry.call for entry in members if entry.call is not None and not entry.is_result]
+    tools = Counter([call.tool for call in calls])
+    inner = {entry.episode for entry in members} - {episode}
+    outline = [f"{len(members)} messages from {_some(senders, fences.name)}"]
+    outline += [f"calls of {_some(tools, fences.tool)}"] if tools else []
     outline += [f"{len(inner)} inner contexts"] if inner else []
     sort = f"{fences.name(episode.type)} " if episode.type else ""
     said = conclusion_text(end.envelope.payload)
     return Text(
-        f"[folded; handle {fold_handle(episode)}] {sort}{fences.name(episode.id)}: "
+        f"[folded; handle {handle}] {sort}{fences.name(episode.id)}: "
         f"{'; '.join(outline)}. @{fences.name(episode.creator)} concludes:\n{fences.quote(said)}"
     )
 
 
-def _some(names: "Counter[str]", limit: int = 5) -> str:
-    shown = [name for name, _ in names.most_common(limit)]
+def _some(names: "Counter[str]", fence: Callable[[str], str], limit: int = 5) -> str:
+    shown = [fence(name) for name, _ in names.most_common(limit)]
     return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -194,3 +194,18 @@ def test_an_image_costs_what_an_image_costs() -> None:
     prompt = PromptBuilder("analyst").build(log.envelopes)
     assert prompt.anthropic()["messages"][-1]["content"][0]["content"][0]["type"] == "image"
     assert 1200 < prompt.tokens < 1500
+
+
+def test_what_is_short_is_not_tried_as_a_preview() -> None:
+    """Every text is counted once, however the budget is met."""
+    asked = []
+
+    def count(text: str) -> int:
+        asked.append(text)
+        return len(text)
+
+    log = Log()
+    for n in range(100):
+        log.chat("boss", f"talk {n} " * 12)
+    PromptBuilder("analyst", token_budget=2000, counter=count).build(log.envelopes)
+    assert len(asked) < 110

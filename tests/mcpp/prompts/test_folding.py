@@ -199,3 +199,14 @@ def test_a_type_that_is_named_later_rewrites_nothing() -> None:
     assert fresh.report.first_changed is None
     assert builder.build().anthropic() == fresh.anthropic()
     assert "@b (in k):\n> one\n\n@b (in reasoning):\n> two" in fresh.markdown()
+
+
+def test_what_is_folded_away_is_not_read() -> None:
+    """Most of a long log is: reading it all would be a third of what a prompt costs."""
+    log = Log()
+    for n in range(3):
+        log.send("demo/step", {"number": n}, "b", context="k")
+    log.conclude("b", "over", "k")
+    PromptBuilder("analyst", contexts="fold").build(log.envelopes)
+    read = ["payload" in vars(envelope) for envelope in log.envelopes]
+    assert read == [False, False, False, True]
