@@ -87,6 +87,20 @@ DATA = {
     "names": "maxRetries, parseHeaders, user_id, HttpClient, created_at, MAX_SIZE, toString " * 4,
     "emoji": "Deployed 🚀 all green ✅ thanks 🙏 " * 10,
 }
+RUNS = {
+    "rules": "\n".join(["=" * 80, "SECTION", "=" * 80, "some text about it", "-" * 80] * 10),
+    "pytest": f"{'=' * 29} test session starts {'=' * 30}\n"
+    f"tests/test_a.py {'.' * 60} [ 50%]\n{'=' * 30} 120 passed in 3.21s {'=' * 29}\n",
+    "progress": "\n".join(f"[{'#' * n}{' ' * (50 - n)}] {2 * n}%" for n in range(50)),
+    "zeros": base64.b64encode(bytes(3000)).decode(),
+    "letters": "a" * 4000,
+    "lines": "done" + "\n" * 200 + "next" + "\n" * 200,
+    "table": f"┌{'─' * 20}┬{'─' * 30}┐\n│ {'name':<18} │ {'customer':<28} │\n"
+    f"├{'─' * 20}┼{'─' * 30}┤\n│ {'Ada':<18} │ {'the first of them':<28} │\n",
+    "download": "\n".join(f"Downloading {'━' * 40} {n}.1/9.9 MB eta 0:00:0{n}" for n in range(9)),
+    "mixed": f"Ответ сервера:\n{'=' * 80}\nготово\n{'-' * 80}\n",
+    "boxes": "┌──────┬──────┐\n│ a    │ b    │\n└──────┴──────┘\n" * 9,
+}
 
 
 @pytest.mark.parametrize("text", [*PROSE.values(), *CHAT.values(), *DATA.values()])
@@ -103,6 +117,11 @@ def test_over_all_the_estimate_errs_by_a_third_of_what_characters_over_four_do()
         theirs.append(abs(len(text) / 4 / exact - 1))
     assert sum(ours) < sum(theirs) / 3
     assert sum(ours) / len(ours) < 0.1
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_one_character_costs_little_as_a_vocabulary_knows_it(name: str) -> None:
+    assert tokens.estimate(RUNS[name]) == pytest.approx(tokens.exact()(RUNS[name]), rel=0.3)
 
 
 @pytest.mark.parametrize("run", ["0", "a", "x", " ", "-", "é", "字", "😀"])
