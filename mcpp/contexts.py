@@ -39,7 +39,9 @@ class Lineages:
         """Learn from an envelope's context and return where it stands; None is the main one."""
         if context is None:
             return None
-        node = self._nodes.setdefault(context.id, _Node())
+        node = self._nodes.get(context.id)
+        if node is None:
+            node = self._nodes[context.id] = _Node()
         if node.type is None:
             node.type = context.type
         if node.parent is None and context.parent is not None:

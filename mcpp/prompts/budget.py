@@ -134,10 +134,11 @@ def _folds(draft: Draft, episodes: Iterable[Episode], kept: frozenset[int]) -> I
         end = episode.conclusion
         if end is None or not draft.is_intact(end):
             continue
-        hidden = [one for one in members_of(episode) if one is not end and one.at not in kept]
+        members = members_of(episode)
+        hidden = [one for one in members if one is not end and one.at not in kept]
         # The note costs about what the conclusion does and a line more.
         saved = sum(draft.costs[one.at] for one in hidden) - _OUTLINE_TOKENS
-        yield _Move(saved, partial(draft.fold, episode, kept, "folded"))
+        yield _Move(saved, partial(draft.fold, episode, members, kept))
 
 
 def _previews(draft: Draft, kept: frozenset[int]) -> list[_Move]:

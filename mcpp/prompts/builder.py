@@ -18,7 +18,7 @@ from mcpp.prompts.budget import Kept, fit
 from mcpp.prompts.draft import Draft, LeftOut, omission
 from mcpp.prompts.economy import CachePolicy, Collapses
 from mcpp.prompts.entries import Entry, Episode, Sort
-from mcpp.prompts.folding import Episodes, concludes
+from mcpp.prompts.folding import Episodes, concludes, members_of
 from mcpp.prompts.pictures import bound_images
 from mcpp.prompts.prompt import Prompt
 from mcpp.prompts.turns import BEGINNING, NOTHING_NEW
@@ -138,7 +138,7 @@ class PromptBuilder:
         if self._contexts == "fold":
             kept = frozenset(self._pinned) | unseen
             for episode in sorted(self._concluded, key=lambda one: -one.depth):
-                draft.fold(episode, kept, "folded")
+                draft.fold(episode, members_of(episode), kept)
         bound_images(draft)
         if self._budget is not None:
             self._fit(draft, self._budget, unseen)

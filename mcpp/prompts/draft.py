@@ -11,10 +11,11 @@ import msgspec
 
 from mcpp.prompts.blocks import CALL_OVERHEAD, Block, Text, price
 from mcpp.prompts.entries import NO_RESULT, Entry, Episode
-from mcpp.prompts.folding import fold_handle, fold_note, members_of
+from mcpp.prompts.folding import fold_handle, fold_note
 from mcpp.tokens import Counter
 
 _IMAGES: Final = "images"  # why an entry is changed whose pictures are named
+_FOLDED: Final = "folded"
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False):
@@ -105,19 +106,18 @@ class Draft:
                 self.left_out[one.envelope.id] = LeftOut(one.envelope.id, reason)
                 self.dropped += 1
 
-    def fold(self, episode: Episode, kept: frozenset[int], reason: str) -> None:
+    def fold(self, episode: Episode, members: Sequence[Entry], kept: frozenset[int]) -> None:
         """Show a concluded context by its conclusion and an outline, but for the places kept."""
         end = episode.conclusion
         assert end is not None
-        members = members_of(episode)
         for entry in members:
             if entry is not end and entry.at not in kept and not self.is_hidden(entry):
                 self._put(entry, None)
                 self._forget(entry)
-                self.left_out[entry.envelope.id] = LeftOut(entry.envelope.id, reason)
+                self.left_out[entry.envelope.id] = LeftOut(entry.envelope.id, _FOLDED)
         handle = fold_handle(episode)
         self._put(end, fold_note(episode, members, handle))
-        self.changed[end.envelope.id] = Changed(end.envelope.id, handle, reason)
+        self.changed[end.envelope.id] = Changed(end.envelope.id, handle, _FOLDED)
         self._remember(handle, members)
 
     def _remember(self, handle: str, entries: Sequence[Entry]) -> None:
