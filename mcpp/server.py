@@ -41,6 +41,11 @@ class Server:
         """Take note of a message in the log's order, and start to serve it if it asks us."""
         family = Kind.parse(message.kind).family
         if family == kinds.REQUEST and message.to == (message.pod.me,):
+            if message.id in self._running:
+                # Two answers to one id would contradict each other (P-16). The session drops what
+                # comes again, but not for as long as a tool may take.
+                log.warning("%s of %s has a running id again", message.kind, message.sender)
+                return
             problem = self._claims.claim(message.envelope)
             if not message.replayed:
                 self._start(message, problem)
