@@ -77,10 +77,11 @@ class MemoryTransport:
         self._link = attach(self._on_text, self._on_close)
 
     async def send(self, texts: Sequence[bytes]) -> None:
-        await anyio.lowlevel.checkpoint()
         for text in texts:
             if self._closed is None:
                 self._link.send(text)
+        # Not before: cancelled there, texts would count as sent on a line that is still up.
+        await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> Sequence[bytes]:
         while not self._texts:

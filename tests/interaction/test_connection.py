@@ -90,6 +90,19 @@ async def test_a_refusal_raises_with_its_code(venue: Venue) -> None:
         await mute.send("reflection", {"thought": "at least that"})
 
 
+@pytest.mark.parametrize("limits", [{"burst": 2}])
+async def test_whoever_gives_up_sending_jams_nobody(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        for _ in range(3):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(alice.send, "chat")
+                await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+        with anyio.fail_after(5):
+            for _ in range(3):
+                await alice.send("chat")
+
+
 @pytest.mark.parametrize("limits", [{"messages_per_second": 50, "burst": 2}])
 @pytest.mark.rule("P-06")
 async def test_a_rate_limit_is_waited_out(venue: Venue) -> None:
