@@ -276,17 +276,23 @@ class Participant:
 
     @asynccontextmanager
     async def beside(self, connecting: AbstractAsyncContextManager[Pod]) -> AsyncIterator[Pod]:
-        """Serve a pod beside the block. What handlers and tasks raise comes out at its end."""
+        """Serve a pod beside the block. What handlers and tasks raise ends it and comes out."""
         errors: list[Exception] = []
 
-        async def serve(pod: Pod) -> None:
-            try:
-                await self.serve(pod, errors.append)
-            except ConnectionLostError as error:
-                errors.append(error)
-
         async with connecting as pod, background() as tasks:
-            tasks.start_soon(serve, pod)
+
+            def fail(error: Exception) -> None:
+                errors.append(error)
+                # The block may be waiting for what will never come now.
+                tasks.cancel_scope.cancel()
+
+            async def serve() -> None:
+                try:
+                    await self.serve(pod, fail)
+                except ConnectionLostError as error:
+                    fail(error)
+
+            tasks.start_soon(serve)
             yield pod
         if errors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("an agent failed", errors)
@@ -328,9 +334,8 @@ class Participant:
         except ConnectionLostError:
             pass  # told to whoever serves
         except Exception as error:
-            if on_error is None:
-                log.exception("%s of %s failed", getattr(function, "__name__", "?"), self.name)
-            else:
+            log.exception("%s of %s failed", getattr(function, "__name__", "?"), self.name)
+            if on_error is not None:
                 on_error(error)
 
     async def _call(self, function: Callable[[Any], Awaitable[None] | None], argument: Any) -> None:

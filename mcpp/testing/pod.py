@@ -87,7 +87,7 @@ class MemoryPod:
 
     @asynccontextmanager
     async def run(self, agent: Participant) -> AsyncIterator[Pod]:
-        """Have an agent run beside the block. What its handlers raise comes out at the end."""
+        """Have an agent run beside the block. What its handlers raise ends it and comes out."""
         joining = agent.joining
         joining["options"] = replace(joining["options"], backoff=_at_once)
         async with agent.beside(self.connect(agent.name, **joining)) as pod:

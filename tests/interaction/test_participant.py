@@ -21,7 +21,7 @@ from mcpp.pod import Progress
 from mcpp.rpc import ToolResult
 from mcpp.server import MAX_REQUESTS
 from mcpp.session import Gap
-from mcpp.tasks import StrayEndError
+from mcpp.tasks import background
 from mcpp.tools import ToolCall
 from mcpp.transient import Mark, consumed, read_mark
 from tests.interaction.conftest import Venue
@@ -181,14 +181,34 @@ async def test_a_handler_that_fails_leaves_the_agent_working(venue: Venue) -> No
             raise ZeroDivisionError("by zero")
         await message.reply("fine")
 
+    async with (
+        venue.connect("shaky", own=True) as pod,
+        venue.connect("alice") as alice,
+        background() as tasks,
+    ):
+        tasks.start_soon(agent.serve, pod)
+        await alice.send("chat", {"text": "bad"})
+        await alice.send("chat", {"text": "good"})
+        assert (await next_of(alice, "chat")).text == "fine"
+
+
+async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
+    venue: Venue, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = mcpp.Participant("shaky")
+
+    @agent.on("chat")
+    async def answer(message: mcpp.Message) -> None:
+        raise ZeroDivisionError("by zero")
+
     async def talk() -> None:
         async with venue.run(agent), venue.connect("alice") as alice:
             await alice.send("chat", {"text": "bad"})
-            await alice.send("chat", {"text": "good"})
-            assert (await next_of(alice, "chat")).text == "fine"
+            await anext(alice)
 
-    with pytest.raises(ZeroDivisionError):
+    with anyio.fail_after(5), pytest.raises(ZeroDivisionError):
         await talk()
+    assert "answer of shaky failed" in caplog.text
 
 
 async def test_a_handler_may_call_while_others_call_it(venue: Venue) -> None:
@@ -487,14 +507,15 @@ async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
             await end_oddly(how)
         await message.reply("fine")
 
-    async def talk() -> None:
-        async with venue.run(agent), venue.connect("alice") as alice:
-            await alice.send("chat", {"text": "bad"})
-            await alice.send("chat", {"text": "good"})
-            assert (await next_of(alice, "chat")).text == "fine"
-
-    with pytest.raises((StrayEndError, RuntimeError)):
-        await talk()
+    async with (
+        venue.connect("shaky", own=True) as pod,
+        venue.connect("alice") as alice,
+        background() as tasks,
+    ):
+        tasks.start_soon(agent.serve, pod)
+        await alice.send("chat", {"text": "bad"})
+        await alice.send("chat", {"text": "good"})
+        assert (await next_of(alice, "chat")).text == "fine"
 
 
 async def test_an_unknown_tool_or_method_is_an_error(venue: Venue) -> None:
