@@ -34,7 +34,8 @@ log = logging.getLogger("mcpp")
 
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _LAST_BACKOFF_SECONDS: Final = 10.0
-# What was sent without waiting gets this long to be echoed when the connection is left.
+# What was sent without waiting gets this long to be echoed when the connection is left, and as much
+# longer as the gateway's limits make it take.
 _LEAVE_SECONDS: Final = 2.0
 # For what is said by somebody who is being cancelled. A line on which that takes longer is broken.
 _TELL_SECONDS: Final = 1.0
@@ -166,14 +167,20 @@ class Connection:
             raise copy.copy(self.failure)
 
     async def leave(self) -> None:
-        """Give what is still on its way a moment to arrive."""
-        with anyio.move_on_after(_LEAVE_SECONDS):
-            while len(self.session.outgoing) and self.failure is None:
+        """Give what is still on its way the time to arrive."""
+        outgoing = self.session.outgoing
+        needed = outgoing.seconds_needed(self._clock())
+        with anyio.move_on_after(2 * needed + _LEAVE_SECONDS):  # twice, for lines are slow too
+            while len(outgoing) and self.failure is None:
                 await self._settlement()
 
     def end(self, failure: ConnectionLostError) -> None:
         """End for good: whoever waits gets the error, and so does whoever comes later."""
-        self.failure = self.failure or failure
+        if self.failure is None:
+            self.failure = failure
+            unsent = [id for id in self.session.outgoing.unsettled() if id not in self._waiters]
+            if unsent:  # and whoever sent them did not wait to be told
+                log.warning("%d envelopes of %s may be lost", len(unsent), self.session.name)
         for waiter in self._waiters.values():
             waiter.settle(copy.copy(self.failure))
         for exchange in self._exchanges.values():

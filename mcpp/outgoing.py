@@ -130,6 +130,19 @@ class Outgoing:
             due = max(due, min((self._held.get(name, due) for name in free), default=now))
         return due if due > now else None
 
+    def seconds_needed(self, now: float) -> float:
+        """Return how long the known limits make what is here take, if the line is quick."""
+        longest = len(self._entries) / self._rate if self._rate else 0.0
+        if self._context_rate:
+            contexts = Counter(entry.context for entry in self._entries.values() if entry.context)
+            longest = max(longest, *(n / self._context_rate for n in contexts.values()), 0.0)
+        held = (due - now for due in (self._not_before, *self._held.values()))
+        return longest + max(0.0, *held)
+
+    def unsettled(self) -> list[str]:
+        """Return the ids of those that somebody still wants to be sent."""
+        return [id for id, entry in self._entries.items() if entry.give_up_at > -math.inf]
+
     def settle(self, id: str) -> tuple[Envelope, int] | None:
         """Take out what has been echoed; return it and how often it was sent."""
         entry = self._remove(id)

@@ -59,8 +59,10 @@ class Voice:
     ) -> Envelope:
         """Send an envelope and return its echo, which says that everybody gets it.
 
-        With `wait=False` it returns at once, and a refusal is only logged. A rate limit is waited
-        out for up to `rate_limit_seconds`.
+        With `wait=False` it returns at once, and a refusal is only logged. The end of the
+        connection's block waits for the rest, as long as the gateway's limits make it take, but an
+        exception does not: then it is logged how many may be lost. A rate limit is waited out for
+        up to `rate_limit_seconds`.
 
         Raises Refused, DecodeError for what breaks a rule of the protocol, or ConnectionLostError.
         """

@@ -103,6 +103,33 @@ async def test_whoever_gives_up_sending_jams_nobody(venue: Venue) -> None:
                 await alice.send("chat")
 
 
+@pytest.mark.parametrize("limits", [{"messages_per_second": 100, "burst": 1}])
+async def test_leaving_takes_as_long_as_the_limits_make_it(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mcpp.connection._LEAVE_SECONDS", 0.1)
+    async with venue.connect("bob") as bob:
+        async with venue.connect("alice") as alice:
+            for number in range(40):
+                await alice.send("chat", {"text": str(number)}, wait=False)
+        assert await texts(bob, 40) == [str(number) for number in range(40)]
+    assert not caplog.records
+
+
+async def test_what_was_not_waited_for_and_is_lost_by_an_exception_is_told(
+    venue: Venue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        async with venue.connect("alice") as alice:
+            for _ in range(1000):
+                await alice.send("chat", wait=False)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert "envelopes of alice may be lost" in caplog.text
+
+
 @pytest.mark.parametrize("limits", [{"messages_per_second": 50, "burst": 2}])
 @pytest.mark.rule("P-06")
 async def test_a_rate_limit_is_waited_out(venue: Venue) -> None:

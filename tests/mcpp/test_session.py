@@ -541,3 +541,26 @@ def test_a_rate_limit_beyond_ones_patience_is_a_refusal() -> None:
     session.transmit(0)
     (effect,) = session.receive(refusal(mine.id, "rate_limited", retry_after_seconds=2), 0)
     assert isinstance(effect, Refusal)
+
+
+@pytest.mark.rule("P-06")
+def test_it_is_known_how_long_the_limits_make_everything_take() -> None:
+    session = Session("me")
+    session.join()
+    assert session.outgoing.seconds_needed(0) == 0
+    limits = {
+        "messages_per_second": 10,
+        "burst": 3,
+        "context_messages_per_second": 2,
+        "context_burst": 8,
+    }
+    session.receive(welcome(limits=limits), 0)
+    for _ in range(20):
+        session.send(chat(sender="me"), give_up_at=100)
+    assert session.outgoing.seconds_needed(0) == 2
+    for _ in range(10):
+        session.send(chat(sender="me", context="c"), give_up_at=100)
+    assert session.outgoing.seconds_needed(0) == 5
+    first = decode(session.transmit(0)[0])
+    session.receive(refusal(first.id, "rate_limited", retry_after_seconds=4), 0)
+    assert session.outgoing.seconds_needed(1) == 8
