@@ -95,6 +95,12 @@ class Outgoing:
         self._entries[envelope.id] = entry
         self._queue.append(entry)
 
+    def add_first(self, envelope: Envelope, text: bytes) -> None:
+        """Take an envelope on before all others, for the next line, with all patience."""
+        entry = _Entry(envelope, text, math.inf, 0)
+        self._entries = {envelope.id: entry, **self._entries}
+        self._queue.appendleft(entry)
+
     def transmit(self, now: float) -> list[bytes]:
         """Return the texts to write now."""
         if not self._queue or now < self._not_before:

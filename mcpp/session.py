@@ -117,6 +117,7 @@ class Session:
         self._capacity = capacity
         self._inbox: deque[Delivery | Gap] = deque()
         self._overflowed = False
+        self._filter_again: Envelope | None = None  # set while there was no room for what came
         self._resuming = False
         self._replaying = 0
         self._history_left = 0  # of what `last` asked for, over as many lines as it takes
@@ -134,6 +135,9 @@ class Session:
         self._overflowed = False
         self._replaying = 0
         self._resuming = self.position is not None
+        if self._filter_again is not None:
+            self.outgoing.add_first(self._filter_again, encode(self._filter_again))
+            self._filter_again = None
         self.outgoing.requeue()
         first = self.pod is None or not self._resuming
         return Join(self.filter, self.position, self._last if first else MISSED_MESSAGES)
@@ -212,9 +216,8 @@ class Session:
             case kinds.ERROR:
                 return self._refused(envelope.payload_as(Error), envelope.correlation_id, now)
             case kinds.FILTER_SET:
-                self.filter = filters.parse(envelope.payload_as(SetFilter).filter)
-                settled = self.outgoing.settle(envelope.correlation_id or "")
-                return () if settled is None else (Echoed(settled[0]),)
+                filter = filters.parse(envelope.payload_as(SetFilter).filter)
+                return self._filter_set(filter, envelope.correlation_id or "")
             case kinds.PRESENCE if not self._replaying:
                 self._update_roster(envelope.payload_as(Presence))
             case kinds.CONTEXT if not self._replaying:
@@ -222,6 +225,17 @@ class Session:
                 self.contexts.pop(expired, None)
                 self.outgoing.forget(expired)
         return self._logged(envelope, now)
+
+    def _filter_set(self, filter: Filter, id: str) -> Sequence[Effect]:
+        settled = self.outgoing.settle(id)
+        if not self._overflowed:
+            self.filter = filter
+        else:
+            # P-11: the next line begins where another filter was in force. It brings what either
+            # lets through, and then the change is made again.
+            self.filter = _either(self.filter, filter)
+            self._filter_again = self._filter_again if settled is None else settled[0]
+        return () if settled is None else (Echoed(settled[0]),)
 
     def _welcome(self, welcome: Welcome) -> Sequence[Effect]:
         if self.name and welcome.you.id != self.name:
@@ -360,3 +374,11 @@ class Session:
             self.participants[presence.participant.id] = presence.participant
         else:
             self.participants.pop(presence.participant.id, None)
+
+
+def _either(one: Filter | None, other: Filter) -> Filter | None:
+    """Return what passes one of two filters, None for everything, also where both are too long."""
+    try:
+        return None if one is None else filters.parse((one | other).to_json())
+    except FilterError:
+        return None

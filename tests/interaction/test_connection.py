@@ -1,5 +1,6 @@
 """Sending, receiving and surviving, against the real gateway in memory and on a socket."""
 
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -128,6 +129,16 @@ async def test_what_was_not_waited_for_and_is_lost_by_an_exception_is_told(
     with pytest.raises(ZeroDivisionError):
         await fail()
     assert "envelopes of alice may be lost" in caplog.text
+
+
+@pytest.mark.rule("P-11")
+async def test_a_new_filter_takes_nothing_from_before_it(venue: Venue) -> None:
+    options = replace(QUICK, buffer_messages=4)
+    async with venue.connect("alice") as alice, venue.connect("bob", options=options) as bob:
+        for number in range(20):
+            await alice.send("chat", {"text": str(number)})
+        await bob.set_filter(filters.kind("reflection"))
+        assert await texts(bob, 20) == [str(number) for number in range(20)]
 
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 50, "burst": 2}])

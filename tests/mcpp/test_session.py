@@ -414,6 +414,49 @@ def test_a_filter_that_is_in_force_is_asked_for_again() -> None:
     assert session.join().filter == filters.main_only
 
 
+@pytest.mark.rule("P-11")
+@pytest.mark.parametrize(
+    ("before", "either"),
+    [(filters.kind("chat"), {"any": [{"kind": "chat"}, {"main": True}]}), (None, None)],
+)
+def test_a_filter_set_while_the_inbox_was_full_is_set_again_where_it_belongs(
+    before: filters.Filter | None, either: Any
+) -> None:
+    session = joined(capacity=1, filter=before)
+    first, second = chat("first"), chat("second")
+    for envelope in (first, second):
+        session.receive(encode(envelope), 0)
+    change = new_envelope("pod/filter", {"filter": {"main": True}}, sender="me")
+    later = new_envelope("pod/filter", {"filter": {"main": True}}, sender="me")
+    session.send(change, give_up_at=0)
+    session.transmit(0)
+    told = system("system/filter", {"filter": {"main": True}}, correlation_id=change.id)
+    assert session.receive(told, 0) == (Echoed(change),)
+    session.send(later, give_up_at=0)
+    taken(session)
+
+    join = session.join()
+    assert join.after == first.id
+    assert (None if join.filter is None else join.filter.to_json()) == either
+    session.receive(welcome(resumed=True, replayed=1), 0)
+    session.receive(encode(second), 0)
+    assert session.transmit(0) == [encode(change), encode(later)]
+    assert session.receive(told, 0) == (Echoed(change),)
+    assert session.join().filter == filters.main_only
+
+
+@pytest.mark.rule("P-11")
+def test_two_filters_that_are_too_long_together_let_everything_through() -> None:
+    long = filters.kind("a" * 60)
+    for _ in range(40):
+        long |= filters.kind("b" * 60)
+    session = joined(capacity=1, filter=long)
+    for text in "ab":
+        session.receive(encode(chat(text)), 0)
+    session.receive(system("system/filter", {"filter": (~long).to_json()}), 0)
+    assert session.join().filter is None
+
+
 @pytest.mark.rule("P-12")
 def test_only_the_upper_band_of_close_codes_is_final() -> None:
     assert [is_final(code) for code in (1000, 1006, 1011, 4000, 4499)] == [False] * 5
