@@ -124,6 +124,7 @@ class Session:
         self._end_of_replay: str | None = None
         self._seen: set[str] = set()
         self._seen_before: set[str] = set()
+        self._noted_early: set[str] = set()  # while there was no room; they will come again
         self._asked: dict[str, _Question] = {}
         self._proposed: dict[str, Envelope] = {}
 
@@ -244,6 +245,7 @@ class Session:
         if (self._resuming or self.pod is not None) and (lost_log or not welcome.resumed):
             self._inbox.append(Gap(lost_log))
             self._history_left = 0
+            self._noted_early.clear()
         if not self._resuming:
             self.history = self._history_left = welcome.replayed
         self.name = welcome.you.id
@@ -286,16 +288,20 @@ class Session:
             self._replaying -= 1
         elif envelope.context is not None:
             self._update_contexts(envelope.context)
+        id = envelope.id
+        new = id not in self._seen and id not in self._seen_before
         effects: Sequence[Effect] = ()
         times_sent = 0
         if envelope.correlation_id is not None or envelope.sender == self.name:
-            effects, times_sent = self._settle(envelope)
-        id = envelope.id
-        if id not in self._seen and id not in self._seen_before:
+            effects, times_sent = self._settle(envelope, new)
+        if new:
             if self._overflowed or len(self._inbox) >= self._capacity:
                 self._overflowed = True
+                if any(isinstance(effect, Noted) for effect in effects):
+                    self._note_early(id)
             else:
                 self._remember(id)
+                self._noted_early.discard(id)
                 # A second sending is answered with what the log has, out of the log's order.
                 if times_sent <= 1:
                     self.position = id
@@ -312,7 +318,7 @@ class Session:
         if self._end_of_replay is not None and not self._overflowed:
             self.position = self._end_of_replay
 
-    def _settle(self, envelope: Envelope) -> tuple[Sequence[Effect], int]:
+    def _settle(self, envelope: Envelope, new: bool) -> tuple[Sequence[Effect], int]:
         effects: list[Effect] = []
         times_sent = 0
         if envelope.sender == self.name:
@@ -320,7 +326,7 @@ class Session:
             if settled is not None:
                 times_sent = settled[1]
                 effects.append(Echoed(envelope))
-        if envelope.correlation_id is not None:
+        if envelope.correlation_id is not None and new and envelope.id not in self._noted_early:
             effects += self._answer(envelope, envelope.correlation_id)
         return effects, times_sent
 
@@ -354,6 +360,11 @@ class Session:
         self._seen.add(id)
         if len(self._seen) >= _SEEN_IDS:
             self._seen_before, self._seen = self._seen, set()
+
+    def _note_early(self, id: str) -> None:
+        if len(self._noted_early) >= _SEEN_IDS:
+            self._noted_early.clear()  # of one who never reads
+        self._noted_early.add(id)
 
     def _update_contexts(self, context: Context) -> None:
         known = self.contexts.get(context.id)

@@ -352,6 +352,22 @@ def test_a_proposals_answer_is_that_of_its_first_fulfilment() -> None:
     assert session.receive(encode(answer), 0) == [Answered(proposal.id, answer)]
 
 
+@pytest.mark.rule("P-11")
+def test_progress_for_which_there_was_no_room_is_told_once() -> None:
+    session = joined(capacity=1)
+    call = new_envelope("mcp/request:tools/call:t", sender="me", to=["files"])
+    session.expect(call, "files")
+    session.receive(encode(chat("first")), 0)
+    kind = "mcp/notification:notifications/progress"
+    progress = new_envelope(kind, {"text": ""}, sender="files", correlation_id=call.id)
+    assert session.receive(encode(progress), 0) == [Noted(call.id, progress)]
+    taken(session)
+    session.join()
+    session.receive(welcome(resumed=True, replayed=1), 0)
+    assert session.receive(encode(progress), 0) == []
+    assert taken(session) == [""]
+
+
 @pytest.mark.rule("P-14")
 def test_nobody_answers_for_another_by_using_the_id_of_a_request_again() -> None:
     session = joined()
