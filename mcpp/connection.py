@@ -34,9 +34,15 @@ log = logging.getLogger("mcpp")
 
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _LAST_BACKOFF_SECONDS: Final = 10.0
+# A busy gateway that asks for more patience is asked sooner.
+_LAST_RETRY_SECONDS: Final = 120.0
 # What was sent without waiting gets this long to be echoed when the connection is left, and as much
 # longer as the gateway's limits make it take.
 _LEAVE_SECONDS: Final = 2.0
+# A replay waits for whoever reads it. One that pauses for longer may itself be waiting for what
+# follows, and a line that nobody reads for much longer would be taken for a broken one.
+_PAUSE_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 5.0
 # For what is said by somebody who is being cancelled. A line on which that takes longer is broken.
 _TELL_SECONDS: Final = 1.0
 
@@ -90,6 +96,7 @@ class Connection:
         self._waiters: dict[str, Waiter] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._arrived = anyio.Event()
+        self._resumed = anyio.Event()
         self._settled: anyio.Event | None = None
 
     # --- what others do ---
@@ -133,8 +140,10 @@ class Connection:
     def take(self) -> Delivery | Gap | None:
         """Return what comes next, or None where that has to be waited for."""
         item = self.session.take()
-        if item is not None and self.session.should_rejoin and self._line is not None:
-            self._line.cancel()
+        if item is not None:
+            self._resumed.set()
+            if self.session.should_rejoin and self._line is not None:
+                self._line.cancel()
         return item
 
     async def arrival(self) -> None:
@@ -206,27 +215,39 @@ class Connection:
     async def _keep(self) -> None:
         attempt, waited = 0, 0.0
         while True:
-            transport = await self._open()
-            # Only now, for the gateway lets a newer line take an older one's place without a word;
-            # a participant that leaves and joins is told to all, and fills their buffers.
-            await self._close_replaced()
-            if transport is not None:
-                opened = self._clock()
-                closed = await self._use(transport)
+            line = await self._open()
+            # Not while the gateway is busy: it lets a newer line take an older one's place without
+            # a word, but one that leaves and joins is told to all, and fills their buffers.
+            if not isinstance(line, BusyError):
+                await self._close_replaced()
+            if isinstance(line, UnreachableError):
+                waited = self._wait_after(line, attempt)
+            else:
+                opened, position = self._clock(), self.session.position
+                closed = await self._use(line)
                 if is_final(closed.code):
                     raise ClosedError(closed.code, closed.reason)
-                # A line that breaks sooner than it was waited for is no reason to hurry.
-                if self.session.joined and self._clock() - opened >= waited:
+                # A line that breaks sooner than it was waited for is no reason to hurry, unless it
+                # brought something.
+                held = self._clock() - opened >= waited or self.session.position != position
+                if self.session.joined and held:
                     attempt = 0
                 if closed is _REJOIN:
                     continue
                 log.info("line lost (%d %s), reconnecting", closed.code, closed.reason)
-            waited = self._options.backoff(attempt)
+                waited = self._options.backoff(attempt)
             await anyio.sleep(waited)
             attempt += 1
 
-    async def _open(self) -> Transport | None:
-        """Open a line; None where that failed and may be tried again."""
+    def _wait_after(self, error: UnreachableError, attempt: int) -> float:
+        """Return how long to wait before the next attempt: what the gateway asks, if it does."""
+        if isinstance(error, BusyError) and error.retry_after_seconds is not None:
+            asked = min(error.retry_after_seconds, _LAST_RETRY_SECONDS)
+            return asked + self._options.backoff(0)  # never in step
+        return self._options.backoff(attempt)
+
+    async def _open(self) -> Transport | UnreachableError:
+        """Open a line, or return why that failed and may be tried again."""
         try:
             with anyio.fail_after(self._options.open_seconds):
                 return await self._connector.open(self.session.join())
@@ -239,7 +260,7 @@ class Connection:
         if first and not self._options.keep_trying and not isinstance(error, BusyError):
             raise error
         log.warning("%s; trying again", error)
-        return None
+        return error
 
     async def _use(self, transport: Transport) -> TransportClosed:
         """Read a line to its end and tell how it ended."""
@@ -271,26 +292,46 @@ class Connection:
             self._replaced = None
 
     async def _read(self, transport: Transport) -> None:
+        texts: Sequence[bytes] = ()
         with anyio.fail_after(self._options.open_seconds):
             while not self.session.joined:
-                self._process(await transport.receive())
-        await self._transmit()
-        at_once = max(1, self._options.buffer_messages // 2)
+                texts = texts or await transport.receive()
+                self._process(texts[:1])
+                texts = texts[1:]
         while True:
-            texts = await transport.receive()
-            for start in range(0, len(texts), at_once):
-                if start:
-                    # A reader that keeps up must get its turn before the buffer is full.
-                    await anyio.lowlevel.checkpoint()
-                self._process(texts[start : start + at_once])
+            await self._take_in(texts)
             if self.session.outgoing.waiting:
                 await self._transmit()
+            if self.session.should_rejoin:
+                return
+            texts = await transport.receive()
+
+    async def _take_in(self, texts: Sequence[bytes]) -> None:
+        at_once = max(1, self._options.buffer_messages // 2)
+        for start in range(0, len(texts), at_once):
+            if start:
+                # A reader that keeps up must get its turn before the buffer is full.
+                await anyio.lowlevel.checkpoint()
+            if self.session.may_pause:
+                await self._pause()
+            self._process(texts[start : start + at_once])
+
+    async def _pause(self) -> None:
+        """Let whoever reads a long replay keep up, while it reads and nobody waits for the rest."""
+        with anyio.move_on_after(_LONGEST_PAUSE_SECONDS):
+            while self.session.may_pause:
+                self._resumed = anyio.Event()
+                with anyio.move_on_after(_PAUSE_SECONDS) as pause:
+                    await self._resumed.wait()
+                if pause.cancelled_caught:
+                    return
 
     def _take_on(self, envelope: Envelope, rate_limit_seconds: float | None = None) -> None:
         patience = (
             self._options.rate_limit_seconds if rate_limit_seconds is None else rate_limit_seconds
         )
         self.session.send(envelope, give_up_at=self._clock() + patience)
+        self._resumed.set()
 
     async def _transmit(self) -> None:
         if self._transport is None:

@@ -95,7 +95,11 @@ class UnreachableError(ConnectionLostError):
 
 
 class BusyError(UnreachableError):
-    """A gateway answers, but cannot take us now (429, 503): it is asked again."""
+    """A gateway answers, but cannot take us now (429, 503): it is asked again, when it says so."""
+
+    def __init__(self, url: str, reason: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(url, reason)
+        self.retry_after_seconds = retry_after_seconds
 
     def __str__(self) -> str:
         return f"the gateway at {self.url} does not take us now: {self.reason}"

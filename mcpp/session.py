@@ -150,8 +150,24 @@ class Session:
 
     @property
     def should_rejoin(self) -> bool:
-        """Whether the inbox has overflowed on this line and has room again."""
-        return self._overflowed and len(self._inbox) <= self._capacity // 2
+        """Whether the inbox has overflowed on this line and has room again.
+
+        Not while somebody waits for what only the end of a replay lets us send or may hold: far
+        behind, with a small inbox, no line would ever come to it.
+        """
+        if not self._overflowed or len(self._inbox) > self._capacity // 8:
+            return False
+        return self.live or not self._is_awaited
+
+    @property
+    def may_pause(self) -> bool:
+        """Whether reading the rest of a replay may wait until the inbox has room for it."""
+        crowded = len(self._inbox) > self._capacity // 2
+        return crowded and not self.live and not self._overflowed and not self._is_awaited
+
+    @property
+    def _is_awaited(self) -> bool:
+        return len(self.outgoing) > 0 or len(self._asked) > 0
 
     # --- sending ---
 

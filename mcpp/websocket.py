@@ -35,6 +35,9 @@ _CLOSE_SECONDS: Final = 1.0
 # A line feed behind a token, as files have it, would begin another header.
 _is_token = re.compile(r"[A-Za-z0-9._~-]+").fullmatch
 
+# It may be a date too, which no gateway of ours says.
+_is_seconds = re.compile(r"[0-9]{1,6}").fullmatch
+
 # At level DEBUG websockets writes every header, and one of them is the token.
 _silent = logging.getLogger("mcpp.websocket")
 _silent.disabled = True
@@ -107,7 +110,9 @@ class WebSocketConnector:
         reason = reason or response.reason_phrase
         unknown = status == 401 and time.monotonic() < self.unknown_until
         if status == 429 or status >= 500 or unknown:
-            return BusyError(self.url, f"{status} {reason}")
+            wait = response.headers.get("Retry-After", "")
+            seconds = int(wait) if _is_seconds(wait) else None
+            return BusyError(self.url, f"{status} {reason}", seconds)
         return JoinError(status, reason)
 
 

@@ -15,8 +15,10 @@ from websockets.server import ServerProtocol
 import mcpp
 from mcpp import encode, new_envelope
 from mcpp.connection import Options
-from mcpp.errors import JoinError, TooLargeError, UnreachableError
+from mcpp.errors import BusyError, JoinError, TooLargeError, UnreachableError
+from mcpp.session import Join
 from mcpp.tasks import background
+from mcpp.websocket import WebSocketConnector
 from tests.interaction.conftest import QUICK, SocketVenue
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +37,24 @@ async def test_refusals_at_the_door_are_final_and_typed(sockets: SocketVenue) ->
                 pass
         assert caught.value.status == status
         assert token not in str(caught.value)
+
+
+@pytest.mark.rule("P-12")
+async def test_a_gateway_that_is_asked_too_often_says_when_to_come_back(
+    sockets: SocketVenue,
+) -> None:
+    sockets.add("alice")
+    connector = WebSocketConnector(sockets.url, sockets.token("alice"))
+
+    async def come_and_go() -> None:
+        while True:
+            line = await connector.open(Join())
+            await line.receive()
+            await line.aclose()
+
+    with anyio.fail_after(10), pytest.raises(BusyError) as caught:
+        await come_and_go()
+    assert caught.value.retry_after_seconds == 1
 
 
 @pytest.mark.parametrize("token", ["", "two words", "a-token-from-a-file\n", "x\r\nHost: y"])

@@ -7,13 +7,14 @@ from itertools import pairwise
 import anyio
 import pytest
 
+from mcpp import encode
 from mcpp.connection import Connection, Options, backoff
-from mcpp.errors import ClosedError
+from mcpp.errors import BusyError, ClosedError
 from mcpp.pod import Pod
 from mcpp.session import Gap, Join, Session
 from mcpp.tasks import background
 from mcpp.transport import ABNORMAL, TransportClosed
-from tests.mcpp.test_session import welcome
+from tests.mcpp.test_session import chat, welcome
 
 
 @dataclass
@@ -42,11 +43,15 @@ class Clock:
 
     holds: list[float]
     now: float = 0.0
+    brings: bool = False  # an envelope on each line
     address: str = "here"
 
     async def open(self, join: Join) -> ShortLine:
         seconds = self.holds.pop(0)
-        return ShortLine(self, seconds, ABNORMAL if self.holds else 4500)
+        line = ShortLine(self, seconds, ABNORMAL if self.holds else 4500)
+        if self.brings:
+            line.texts.insert(0, encode(chat()))
+        return line
 
 
 @pytest.mark.anyio
@@ -70,6 +75,76 @@ async def test_only_a_line_that_holds_makes_the_wait_short_again() -> None:
             with pytest.raises(ClosedError):
                 await pod.next()
     assert attempts == expected
+
+
+@dataclass
+class BusyGateway:
+    """A gateway that lets us in, and then not for two attempts. Owns what happened."""
+
+    events: list[str] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+    address: str = "here"
+
+    async def open(self, join: Join) -> "BusyGateway":
+        if self.events and self.events[-2:] != ["busy", "busy"]:
+            self.events.append("busy")
+            raise BusyError(self.address, "429 joined too often", 0)
+        self.events.append("open")
+        self.texts = [welcome(resumed=join.after is not None)]
+        if join.after is None:
+            self.texts += [encode(chat(text)) for text in ("1", "2")]
+        return self
+
+    async def receive(self) -> Sequence[bytes]:
+        if not self.texts:
+            await anyio.sleep_forever()
+        return [self.texts.pop(0)]
+
+    async def send(self, texts: Sequence[bytes]) -> None: ...
+    async def keep_alive(self) -> None: ...
+    async def aclose(self) -> None:
+        self.events.append("close")
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-11", "P-12")
+async def test_a_busy_gateway_is_asked_when_it_says_and_we_do_not_leave_meanwhile() -> None:
+    attempts: list[int] = []
+
+    def wait(attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.0
+
+    gateway = BusyGateway()
+    connection = Connection(Session("me", capacity=1), gateway, Options(backoff=wait))
+    pod = Pod(connection)
+    async with background() as tasks:
+        await tasks.start(connection.keep, tasks)
+        with anyio.fail_after(5):
+            await pod.next()
+            while gateway.events[-1] != "close":
+                await anyio.lowlevel.checkpoint()
+    assert gateway.events[:5] == ["open", "busy", "busy", "open", "close"]
+    assert attempts == [0, 0]
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-12")
+async def test_a_line_that_brought_something_has_held() -> None:
+    attempts: list[int] = []
+
+    def wait(attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.001
+
+    lines = Clock([0.0] * 4, brings=True)
+    connection = Connection(Session("me"), lines, Options(backoff=wait), lambda: lines.now)
+    async with background() as tasks:
+        await tasks.start(connection.keep, tasks)
+        with anyio.fail_after(5):
+            while connection.failure is None:
+                await anyio.lowlevel.checkpoint()
+    assert attempts == [0, 0, 0]
 
 
 @pytest.mark.rule("P-12")

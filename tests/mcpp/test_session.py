@@ -221,9 +221,28 @@ def test_a_full_inbox_keeps_its_position_and_settles_all_the_same() -> None:
     assert session.position == kept[-1].id
     assert not session.should_rejoin
     session.take()
+    assert not session.should_rejoin
+    session.take()
     assert session.should_rejoin
     session.join()
     assert not session.should_rejoin
+
+
+@pytest.mark.rule("P-11")
+def test_a_line_is_not_dropped_before_it_lets_us_say_what_waits() -> None:
+    session = Session("me", after="before", capacity=1)
+    session.join()
+    session.receive(welcome(resumed=True, replayed=3), 0)
+    for text in ("1", "2"):
+        session.receive(encode(chat(text)), 0)
+    assert taken(session) == ["1"]
+    assert session.should_rejoin
+    mine = chat(sender="me")
+    session.send(mine, give_up_at=0)
+    assert not session.should_rejoin
+    session.receive(encode(chat("3")), 0)
+    assert session.should_rejoin
+    assert session.transmit(0) == [encode(mine)]
 
 
 @given(
