@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mcpp.threads import call
 from mcpp.tools import Tool
 
 
@@ -29,9 +30,7 @@ class Resource:
 
     async def read(self) -> dict[str, Any]:
         """Return its contents: a text as it is, bytes in base64."""
-        value = self.function()
-        if inspect.isawaitable(value):
-            value = await value
+        value = await call(self.function)
         head = {"uri": self.uri, "mimeType": self.mime_type}
         if isinstance(value, bytes):
             return {**head, "blob": base64.b64encode(value).decode()}
@@ -65,9 +64,7 @@ class Prompt:
 
     async def get(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the messages. Raises Failure for arguments that do not fit."""
-        value = self.tool.function(**self.tool.read_arguments(arguments))
-        if inspect.isawaitable(value):
-            value = await value
+        value = await call(self.tool.function, **self.tool.read_arguments(arguments))
         if isinstance(value, str):
             value = [{"role": "user", "content": {"type": "text", "text": value}}]
         return {"description": self.tool.description, "messages": value}

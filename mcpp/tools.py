@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
-import anyio.to_thread
 import msgspec
 
 from mcpp import rpc
@@ -16,6 +15,7 @@ from mcpp.envelope import Envelope
 from mcpp.misfits import locate
 from mcpp.rpc import Failure, ToolResult
 from mcpp.tasks import contained
+from mcpp.threads import call as call_function
 from mcpp.transient.summaries import TransientRule, mark_by_rule
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Tool:
         if self.call_argument is not None:
             given[self.call_argument] = call
         try:
-            return self._marked(as_result(await contained(self._value(given))))
+            return self._marked(as_result(await contained(call_function(self.function, **given))))
         except Failure:
             raise
         except Exception as error:
@@ -127,11 +127,6 @@ class Tool:
             log.exception("tool %s failed", self.name)
             text = str(error) or type(error).__name__
             return ToolResult([{"type": "text", "text": text}], is_error=True)
-
-    async def _value(self, given: Mapping[str, Any]) -> Any:
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(**given)
-        return await anyio.to_thread.run_sync(partial(self.function, **given))
 
     def _marked(self, result: ToolResult) -> ToolResult:
         if self.transient is False:
