@@ -14,7 +14,9 @@ _KEPT: Final = 1024
 
 @dataclass(slots=True)
 class _Proposal:
-    envelope: Envelope
+    id: str
+    sender: str
+    gist: bytes | None  # a whole one may be as long as a text can be
     closed_by: str | None = None
 
 
@@ -29,13 +31,14 @@ class Claims:
     def propose(self, envelope: Envelope) -> None:
         """Take note of a proposal to us."""
         if envelope.id not in self._proposals:
-            self._proposals[envelope.id] = _Proposal(envelope)
-            self._keep(self._open, envelope)
+            proposal = _Proposal(envelope.id, envelope.sender, rpc.gist(envelope))
+            self._proposals[proposal.id] = proposal
+            self._keep(self._open, proposal)
 
     def withdraw(self, id: str, sender: str) -> None:
         """Close a proposal that its proposer takes back (P-21)."""
         proposal = self._proposals.get(id)
-        if proposal is not None and proposal.envelope.sender == sender:
+        if proposal is not None and proposal.sender == sender:
             self._close(proposal, "withdrawn")
 
     def claim(self, request: Envelope) -> Failure | None:
@@ -45,7 +48,7 @@ class Claims:
             return None
         if proposal.closed_by is not None:
             return Failure(rpc.CLOSED_PROPOSAL, proposal.closed_by)
-        if not rpc.fulfils(request, proposal.envelope):
+        if proposal.gist is None or rpc.gist(request) != proposal.gist:
             return Failure(rpc.INVALID_REQUEST, "this is not what was proposed")
         self._close(proposal, "already_fulfilled")
         return None
@@ -53,18 +56,17 @@ class Claims:
     def proposer(self, id: str | None) -> str | None:
         """Return who made a proposal."""
         proposal = self._proposals.get(id or "")
-        return None if proposal is None else proposal.envelope.sender
+        return None if proposal is None else proposal.sender
 
     def _close(self, proposal: _Proposal, how: str) -> None:
         if proposal.closed_by is None:
             proposal.closed_by = how
-            envelope = proposal.envelope
-            self._open[envelope.sender].pop(envelope.id)
-            self._keep(self._closed, envelope)
+            self._open[proposal.sender].pop(proposal.id)
+            self._keep(self._closed, proposal)
 
-    def _keep(self, kept: dict[str, dict[str, None]], envelope: Envelope) -> None:
-        ids = kept.setdefault(envelope.sender, {})
-        ids[envelope.id] = None
+    def _keep(self, kept: dict[str, dict[str, None]], proposal: _Proposal) -> None:
+        ids = kept.setdefault(proposal.sender, {})
+        ids[proposal.id] = None
         if len(ids) > _KEPT:
             oldest = next(iter(ids))
             del ids[oldest], self._proposals[oldest]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -126,16 +127,40 @@ def fulfils(envelope: Envelope, proposal: Envelope) -> bool:
     kind, proposed = Kind.parse(envelope.kind), Kind.parse(proposal.kind)
     if kind.family != kinds.REQUEST or kind[1:] != proposed[1:] or envelope.to != proposal.to:
         return False
+    asked = gist(envelope)
+    return asked is not None and asked == gist(proposal)
+
+
+def gist(envelope: Envelope) -> bytes | None:
+    """Return a digest of what a request or a proposal asks for, and of whom; None for nonsense.
+
+    A request fulfils a proposal if theirs are the same.
+    """
+    kind = Kind.parse(envelope.kind)
     try:
         # What its owner would refuse as a request must not use the proposal up.
-        asked, wanted = read_request(envelope), proposal.payload_as(Proposal)
+        asked: Request | Proposal = (
+            read_request(envelope)
+            if kind.family == kinds.REQUEST
+            else envelope.payload_as(Proposal)
+        )
     except (DecodeError, Failure):
-        return False
-    return asked.method == wanted.method and _bare(asked.params) == _bare(wanted.params)
+        return None
+    params = {name: value for name, value in asked.params.items() if name != "_meta"}
+    facts = (envelope.to, kind[1:], asked.method, _plain(params))
+    return sha256(msgspec.json.encode(facts, order="sorted")).digest()
 
 
-def _bare(params: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if name != "_meta"}
+def _plain(value: Any) -> Any:
+    """Return a value in which equal numbers are the same: not every language keeps 1.0 apart."""
+    match value:
+        case dict():
+            return {name: _plain(part) for name, part in value.items()}
+        case list():
+            return [_plain(part) for part in value]
+        case float() if value.is_integer():
+            return int(value)
+    return value
 
 
 @dataclass(frozen=True, slots=True)

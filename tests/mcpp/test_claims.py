@@ -1,5 +1,6 @@
 """Which request fulfils a proposal."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -61,3 +62,52 @@ def test_what_is_kept_is_bounded() -> None:
         claims.propose(made)
         claims.withdraw(made.id, "mallory")
     assert len(claims._proposals) <= 2048
+
+
+@pytest.mark.rule("P-20")
+def test_long_proposals_are_not_kept_whole() -> None:
+    claims = Claims()
+    tracemalloc.start()
+    for _ in range(50):
+        payload = {"method": "tools/call", "params": {"name": "pay", "note": "x" * 100_000}}
+        claims.propose(
+            new_envelope("mcp/proposal:tools/call:pay", payload, sender="mallory", to=["bank"])
+        )
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes < 500_000
+
+
+@pytest.mark.rule("P-20")
+@pytest.mark.parametrize(
+    ("proposed", "asked", "same"),
+    [
+        ({"a": 1.0, "b": [2]}, {"b": [2.0], "a": 1}, True),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": 1}, {"a": "1"}, False),
+        ({"a": 1}, {"a": 1, "b": None}, False),
+        ({"a": 0.1}, {"a": 0.1}, True),
+    ],
+)
+def test_what_is_asked_is_compared_by_value(proposed: Any, asked: Any, same: bool) -> None:
+    def params(arguments: Any) -> dict[str, Any]:
+        return {"name": "pay", "arguments": arguments}
+
+    wanted = new_envelope(
+        "mcp/proposal:tools/call:pay",
+        {"method": "tools/call", "params": params(proposed)},
+        sender="intern",
+        to=["bank"],
+    )
+    request = new_envelope(
+        "mcp/request:tools/call:pay",
+        rpc.request("r", "tools/call", params(asked) | {"_meta": {"progressToken": "r"}}),
+        sender="boss",
+        to=["bank"],
+        correlation_id=wanted.id,
+        id="r",
+    )
+    assert rpc.fulfils(request, wanted) is same
+    claims = Claims()
+    claims.propose(wanted)
+    assert (claims.claim(request) is None) is same
