@@ -153,12 +153,11 @@ class Connection:
             self._arrived = anyio.Event()  # one for all who wait
         await self._arrived.wait()
 
-    def expect(self, asking: Envelope, participant: str) -> Exchange:
+    def expect(self, asking: Envelope, participant: str, exchange: Exchange) -> None:
         """Expect what this participant says to a request, or to whoever fulfils a proposal."""
         self.check()
-        exchange = self._exchanges[asking.id] = Exchange()
+        self._exchanges[asking.id] = exchange
         self.session.expect(asking, participant)
-        return exchange
 
     def expects(self, id: str) -> bool:
         """Tell whether an answer to the request or proposal with this id may still come."""

@@ -55,14 +55,24 @@ class Exchange:
         self._answer = answer
         self._event.set()
 
+    @property
+    def answer(self) -> Envelope | None:
+        """The answer, once there is one. Raises the error that ended the exchange instead of it."""
+        if isinstance(self._answer, McppError):
+            raise copy.copy(self._answer)
+        return self._answer
+
     async def next(self) -> tuple[Envelope, bool]:
         """Return the next note, or the answer with True. Several may wait: all get the answer."""
         while not self._notes:
-            if isinstance(self._answer, McppError):
-                raise copy.copy(self._answer)
-            if self._answer is not None:
-                return self._answer, True
-            if self._event.is_set():
-                self._event = anyio.Event()
-            await self._event.wait()
+            answer = self.answer
+            if answer is not None:
+                return answer, True
+            await self.change()
         return self._notes.popleft(), False
+
+    async def change(self) -> None:
+        """Wait for a note or the answer."""
+        if self._event.is_set():
+            self._event = anyio.Event()
+        await self._event.wait()

@@ -21,20 +21,54 @@ if TYPE_CHECKING:
     from mcpp.voice import Voice
 
 
+@dataclass(slots=True)
+class Fate(Exchange):
+    """What becomes of a proposal. Owns what was said to it so far, whether anybody waits or not."""
+
+    rejections: list[tuple[str, Reject]] = field(default_factory=list)
+    fulfilled_by: str | None = None
+    withdrawn: bool = False
+
+    def note(self, envelope: Envelope) -> None:
+        """Take note of a fulfilment, an opinion, or the end; progress is not passed on."""
+        if envelope.kind == kinds.REJECT:
+            self._reject(envelope)
+        elif Kind.parse(envelope.kind).family == kinds.REQUEST:
+            self.fulfilled_by = envelope.sender
+        elif envelope.kind == kinds.WITHDRAW:
+            self.withdrawn = True
+        self._event.set()
+
+    def _reject(self, envelope: Envelope) -> None:
+        """Take note of an opinion: the last of each, for one may say it a thousand times."""
+        with suppress(DecodeError):  # what is no rejection is no opinion either
+            opinion = (envelope.sender, envelope.payload_as(Reject))
+            others = [other for other in self.rejections if other[0] != envelope.sender]
+            self.rejections[:] = [*others, opinion]
+
+
 @dataclass(slots=True, weakref_slot=True)
 class OpenProposal:
-    """A proposal of ours. Owns what was said to it so far."""
+    """A proposal of ours."""
 
     voice: "Voice"
     envelope: Envelope
-    _exchange: Exchange
-    rejections: list[tuple[str, Reject]] = field(default_factory=list)
-    fulfilled_by: str | None = None
+    _fate: Fate
 
     @property
     def id(self) -> str:
         """The proposal's id, which a fulfilling request carries."""
         return self.envelope.id
+
+    @property
+    def rejections(self) -> list[tuple[str, Reject]]:
+        """Who has spoken against it so far, and why: the last opinion of each."""
+        return self._fate.rejections
+
+    @property
+    def fulfilled_by(self) -> str | None:
+        """Who has fulfilled it, if anybody has."""
+        return self._fate.fulfilled_by
 
     async def result(self, timeout: float | None = None, *, until_rejected: bool = False) -> Any:
         """Wait until somebody fulfils the proposal, and return what its owner answers.
@@ -75,28 +109,16 @@ class OpenProposal:
 
     async def _result(self, until_rejected: bool) -> Any:
         while True:
+            answer = self._fate.answer
+            if answer is not None:
+                return _outcome(answer)
+            if self._fate.withdrawn:
+                raise CallError(self._owner, self._method, "the proposal was withdrawn")
             if until_rejected and self.rejections and self.fulfilled_by is None:
                 who, opinion = self.rejections[-1]
                 problem = f"rejected by @{who}: {opinion.text or opinion.reason}"
                 raise CallError(self._owner, self._method, problem)
-            envelope, answered = await self._exchange.next()
-            if answered:
-                return _outcome(envelope)
-            if envelope.kind == kinds.REJECT:
-                self._reject(envelope)
-            elif Kind.parse(envelope.kind).family == kinds.REQUEST:
-                self.fulfilled_by = envelope.sender
-            elif envelope.kind == kinds.WITHDRAW:
-                # An end like an answer is: for all who wait, and for whoever asks again.
-                withdrawn = CallError(self._owner, self._method, "the proposal was withdrawn")
-                self._exchange.settle(withdrawn)
-
-    def _reject(self, envelope: Envelope) -> None:
-        """Take note of an opinion: the last of each, for one may say it a thousand times."""
-        with suppress(DecodeError):  # what is no rejection is no opinion either
-            opinion = (envelope.sender, envelope.payload_as(Reject))
-            others = [other for other in self.rejections if other[0] != envelope.sender]
-            self.rejections[:] = [*others, opinion]
+            await self._fate.change()
 
 
 def _outcome(envelope: Envelope) -> Any:

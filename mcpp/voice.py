@@ -13,8 +13,9 @@ from mcpp import kinds, mint, rpc
 from mcpp.connection import Connection
 from mcpp.envelope import Context, Envelope
 from mcpp.errors import NoAnswerError, ToolError
+from mcpp.exchange import Exchange
 from mcpp.kinds import Kind
-from mcpp.proposals import OpenProposal
+from mcpp.proposals import Fate, OpenProposal
 from mcpp.rpc import TOOLS_CALL, ToolResult
 
 OnProgress = Callable[["Progress"], Awaitable[None] | None]
@@ -134,7 +135,8 @@ class Voice:
             id=id,
         )
         asked = str(name or method)
-        exchange = self._connection.expect(envelope, to)
+        exchange = Exchange()
+        self._connection.expect(envelope, to, exchange)
         try:
             with anyio.move_on_after(timeout):
                 await self._connection.send(envelope)
@@ -194,7 +196,8 @@ class Voice:
             None,
             place,
         )
-        exchange = self._connection.expect(envelope, to)
+        fate = Fate()
+        self._connection.expect(envelope, to, fate)
         try:
             await self._connection.send(envelope)
         except (Exception, anyio.get_cancelled_exc_class()):
@@ -202,7 +205,7 @@ class Voice:
             self._connection.forget(envelope.id)
             raise
         _note_told(place)
-        proposal = OpenProposal(self, envelope, exchange)
+        proposal = OpenProposal(self, envelope, fate)
         # It may stay open for ever, but once nobody has hold of it nobody can ask for its result.
         weakref.finalize(proposal, self._connection.forget, envelope.id).atexit = False
         return proposal

@@ -946,13 +946,28 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(venue: 
     ):
         proposal = await intern.propose("files", "read_file", path="x")
         await sceptic.reject(await next_of(sceptic, "mcp/proposal:tools/call:read_file"), "risky")
+        await next_of(intern, kinds.REJECT)  # which nobody needs to wait for with `result`
+        assert [(who, why.reason) for who, why in proposal.rejections] == [("sceptic", "risky")]
         with pytest.raises(NoAnswerError):
             await proposal.result(timeout=0.05)
-        assert [(who, why.reason) for who, why in proposal.rejections] == [("sceptic", "risky")]
         with pytest.raises(CallError, match="rejected by @sceptic: risky"):
             await proposal.result(timeout=5, until_rejected=True)
         await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:read_file"))
         assert (await proposal.result(timeout=5)).text == "10 lines of x"
+
+
+async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(venue: Venue) -> None:
+    async with (
+        venue.run(toolbox()),
+        venue.connect("boss") as boss,
+        venue.connect("intern") as intern,
+    ):
+        proposal = await intern.propose("files", "count", upto=100)
+        await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:count"))
+        await next_of(intern, "mcp/response:tools/call:count")
+        assert proposal.fulfilled_by == "boss"
+        assert (await proposal.result(timeout=5)).text == "counted for boss"
+        assert proposal.fulfilled_by == "boss"
 
 
 @pytest.mark.parametrize("withdrawn", [False, True])
