@@ -10,6 +10,7 @@ McppError
 │   ├── UnreachableError        nobody answers at the address
 │   │   └── BusyError           a gateway answers that it cannot take us now
 │   ├── JoinError               the gateway answered the upgrade with a refusal
+│   │   └── AddressError        it would: the URL or the token cannot be meant, and was not used
 │   ├── WrongParticipantError   the token is another participant's
 │   └── ClosedError             closed with a final code, or by us
 ├── TooLargeError       an envelope over the gateway's limit, which was not sent
@@ -117,6 +118,13 @@ class JoinError(ConnectionLostError):
         return f"the gateway refused the connection with {self.status}: {self.reason}"
 
 
+class AddressError(JoinError):
+    """A URL or a token that cannot be meant. No gateway was asked."""
+
+    def __str__(self) -> str:
+        return f"nothing to connect to: {self.reason}"
+
+
 class WrongParticipantError(ConnectionLostError):
     """The token is another participant's: the gateway knows us under another name."""
 
@@ -189,6 +197,7 @@ class NoAnswerError(CallError, TimeoutError):
     def __init__(self, participant: str, method: str, timeout_seconds: float) -> None:
         super().__init__(participant, method, f"no answer within {timeout_seconds:g} s")
         self.timeout_seconds = timeout_seconds
+        self.args = (participant, method, timeout_seconds)  # OSError's own way would keep two
 
 
 class RemoteError(CallError):

@@ -21,7 +21,7 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from mcpp.errors import BusyError, JoinError, UnreachableError
+from mcpp.errors import AddressError, BusyError, JoinError, UnreachableError
 from mcpp.session import Join
 from mcpp.tcp import Stream, open_stream
 from mcpp.transport import ABNORMAL, TransportClosed
@@ -90,14 +90,15 @@ class WebSocketConnector:
 
     def _protocol(self, join: Join) -> ClientProtocol:
         if not _is_token(self.token):
-            raise JoinError(401, "a token is made of A-Z a-z 0-9 . _ ~ - and nothing else")
+            raise AddressError(401, "a token is made of A-Z a-z 0-9 . _ ~ - and nothing else")
         try:
             parts = urlsplit(self.url)
             asked = [*parse_qsl(parts.query, keep_blank_values=True), *join.query().items()]
             query = urlencode(asked)
             uri = parse_uri(urlunsplit(parts._replace(query=query, fragment="")))
         except (InvalidURI, ValueError) as error:
-            raise JoinError(400, str(error)) from None
+            reason = error.msg if isinstance(error, InvalidURI) else str(error)
+            raise AddressError(400, f"{self.url!r} is no address: {reason}") from None
         protocol = ClientProtocol(uri, max_size=MAX_TEXT_BYTES, logger=_silent)
         request = protocol.connect()
         request.headers["Authorization"] = f"Bearer {self.token}"

@@ -15,7 +15,7 @@ from websockets.server import ServerProtocol
 import mcpp
 from mcpp import encode, new_envelope
 from mcpp.connection import Options
-from mcpp.errors import BusyError, JoinError, TooLargeError, UnreachableError
+from mcpp.errors import AddressError, BusyError, JoinError, TooLargeError, UnreachableError
 from mcpp.session import Join
 from mcpp.tasks import background
 from mcpp.websocket import WebSocketConnector
@@ -64,9 +64,11 @@ async def test_what_cannot_be_a_token_is_never_sent(token: str, free_tcp_port: i
             pass
 
 
-@pytest.mark.parametrize("url", ["http://x/", "ws://[::1/", "ws://x:port/", "nothing"])
+@pytest.mark.parametrize(
+    "url", ["http://x/", "ws://[::1/", "ws://x:port/", "ws://x:99999/", "nothing"]
+)
 async def test_what_is_no_address_is_told(url: str) -> None:
-    with pytest.raises(JoinError):
+    with pytest.raises(AddressError, match="no address"):
         async with mcpp.connect(url, token="x" * 20):
             pass
 

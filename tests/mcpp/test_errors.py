@@ -7,6 +7,8 @@ import pytest
 
 from mcpp import McppError, new_envelope
 from mcpp.errors import (
+    AddressError,
+    BusyError,
     CallError,
     ClosedError,
     DecodeError,
@@ -23,6 +25,8 @@ from mcpp.payloads import Error
 from mcpp.rpc import ToolResult
 
 ERRORS = [
+    AddressError(400, "'x' is no address"),
+    BusyError("ws://here", "429 joined too often", 2),
     CallError("files", "read", "it is gone"),
     ClosedError(4500, "replaced"),
     DecodeError("$.id", "is missing"),
@@ -43,3 +47,7 @@ def test_an_error_is_the_same_when_it_is_copied_or_pickled(error: McppError) -> 
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert again.__dict__ == error.__dict__
+
+
+def test_an_unanswered_call_tells_all_its_facts() -> None:
+    assert repr(NoAnswerError("files", "read", 1.5)) == "NoAnswerError('files', 'read', 1.5)"
