@@ -3,15 +3,17 @@
 import copy
 import inspect
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 
 import msgspec
 
-from mcpp import rpc
-from mcpp.envelope import Envelope
+from mcpp import kinds, rpc
+from mcpp.envelope import KIND_PATTERN, Envelope
+from mcpp.kinds import Kind
 from mcpp.misfits import locate
 from mcpp.rpc import Failure, ToolResult
 from mcpp.tasks import contained
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mcpp")
 
+_is_kind = re.compile(KIND_PATTERN).fullmatch
 _REFERENCE: Final = "#/$defs/{name}"
 
 
@@ -77,15 +80,20 @@ class Tool:
     ) -> "Tool":
         """Make a tool of a function, sync or async.
 
-        Raises TypeError for a function whose arguments JSON cannot name or carry.
+        Raises TypeError for a name that no kind can hold, or arguments that JSON cannot name or
+        carry.
         """
-        name = name or function.__name__
+        name = name or getattr(function, "__name__", None)
+        if name is None:
+            raise TypeError(f"{function!r} has no name: give it one with name=…")
+        if not _is_kind(str(Kind(kinds.RESPONSE, rpc.TOOLS_CALL, name))):
+            raise TypeError(f"tool {name!r}: nobody could call it, a name is short printable ASCII")
         hints = get_type_hints(function, include_extras=True)
         call_argument = None
         fields: list[tuple[str, Any, Any]] = []
         for parameter in inspect.signature(function).parameters.values():
             hint = hints.get(parameter.name, Any)
-            if hint is ToolCall:
+            if hint is ToolCall or ToolCall in get_args(hint):
                 call_argument = parameter.name
                 continue
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

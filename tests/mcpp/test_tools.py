@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import jsonschema
@@ -114,3 +115,23 @@ def test_what_a_tool_returns_reads_back(value: Any, text: str, read: Any) -> Non
 @pytest.mark.parametrize("value", [None, 3, "text", {"content": "no list"}, {"isError": "yes"}])
 def test_a_foreign_result_of_another_shape_is_still_read(value: Any) -> None:
     assert isinstance(ToolResult.from_json(value), ToolResult)
+
+
+@pytest.mark.parametrize("name", ["my tool", "ü", "x" * 200])
+def test_a_name_that_nobody_could_call_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match="nobody could call it"):
+        Tool.from_function(lambda: None, name)
+
+
+def test_a_function_without_a_name_is_asked_for_one() -> None:
+    with pytest.raises(TypeError, match="name="):
+        Tool.from_function(partial(print, "x"))
+
+
+def test_the_call_may_be_annotated_as_optional() -> None:
+    def search(query: str, call: ToolCall | None = None) -> str:
+        return query
+
+    tool = Tool.from_function(search)
+    assert tool.call_argument == "call"
+    assert list(tool.input_schema["properties"]) == ["query"]
