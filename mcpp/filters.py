@@ -8,7 +8,7 @@ As JSON a filter is an object with one key (F-01): `{"any": [{"main": true}, {"k
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -94,6 +94,15 @@ def parse(value: object) -> Filter:
     if len(msgspec.json.encode(value)) > MAX_BYTES:
         raise FilterError("$", f"is longer than {MAX_BYTES} bytes")
     return parsed
+
+
+def as_filter(value: "Filter | Mapping[str, Any] | None") -> Filter | None:
+    """Return a filter as it is, or what its JSON describes. Raises FilterError or TypeError."""
+    if value is None or isinstance(value, Filter):
+        return value
+    if isinstance(value, Mapping):
+        return parse(value)
+    raise TypeError(f"{value!r} is no filter: see mcpp.filters")
 
 
 # --- the parts ---------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Connecting to a pod, and staying connected."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from mcpp import local
 from mcpp.connection import Connection, Options
@@ -25,7 +25,7 @@ async def connect(
     *,
     token: str | None = None,
     name: str | None = None,
-    filter: Filter | None = None,
+    filter: Filter | Mapping[str, Any] | None = None,
     last: int | None = None,
     after: str | None = None,
     own: bool = False,
@@ -38,7 +38,7 @@ async def connect(
         url: the address, with `token` beside it, or both in one as `mcpp.local.locate` gives them.
             Of the two, the one that is not given is taken from MCPP_URL or MCPP_TOKEN.
         name: who we expect to be; without a url, also whose token the local pod gives.
-        filter: what the gateway should send of what others say.
+        filter: what the gateway should send of what others say; its JSON will do too.
         last: so many envelopes of history first, marked as replayed.
         after: go on after this envelope, as `pod.position` gave it in an earlier life.
         own: iterate over our own envelopes too.

@@ -15,7 +15,7 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, overload
@@ -34,7 +34,7 @@ from mcpp.errors import (
     PodNotFoundError,
     Refused,
 )
-from mcpp.filters import Filter
+from mcpp.filters import Filter, as_filter
 from mcpp.globs import compile_glob
 from mcpp.joining import connect
 from mcpp.local import Address
@@ -81,14 +81,14 @@ class Participant:
         self,
         name: str,
         *,
-        filter: Filter | None = None,
+        filter: Filter | Mapping[str, Any] | None = None,
         last: int | None = None,
         options: Options = Options(keep_trying=True),  # noqa: B008  (frozen)
     ) -> None:
         if not _is_participant(name):
             raise DecodeError("$.from", f"{name!r} is not 1 to 64 of A-Z a-z 0-9 . _ : @ -")
         self.name = name
-        self._filter = filter
+        self._filter = as_filter(filter)
         self._last = last
         self._options = options
         self._on_gap: OnGap | None = None

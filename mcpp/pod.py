@@ -15,7 +15,7 @@ from typing import Any
 from mcpp import kinds, payloads, rpc
 from mcpp.connection import Connection
 from mcpp.envelope import Context, Envelope
-from mcpp.filters import Filter
+from mcpp.filters import Filter, parse
 from mcpp.message import Message
 from mcpp.payloads import ContextInfo, ParticipantInfo
 from mcpp.scope import ContextScope
@@ -129,12 +129,13 @@ class Pod(Voice):
         parent_id = parent if isinstance(parent, str | None) else parent.id
         return ContextScope(self, type, id=id, parent=parent_id, metadata=metadata)
 
-    async def set_filter(self, filter: Filter) -> None:
+    async def set_filter(self, filter: Filter | Mapping[str, Any]) -> None:
         """Have the gateway send only what passes; it is in force when this returns.
 
-        Raises Refused with `invalid_filter`.
+        Raises FilterError for JSON that describes none, and Refused with `invalid_filter`.
         """
-        await self.send(kinds.SET_FILTER, {"filter": filter.to_json()})
+        wanted = filter if isinstance(filter, Filter) else parse(filter)
+        await self.send(kinds.SET_FILTER, {"filter": wanted.to_json()})
 
     async def fulfil(self, proposal: Message | Envelope, *, timeout: float | None = None) -> Any:
         """Make the request that somebody proposed, and return its result.

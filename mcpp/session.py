@@ -12,9 +12,9 @@ envelopes it announces as replayed, then live ones. Three promises hold across l
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -98,13 +98,13 @@ class Session:
         self,
         name: str | None = None,
         *,
-        filter: Filter | None = None,
+        filter: Filter | Mapping[str, Any] | None = None,
         last: int | None = None,
         after: str | None = None,
         capacity: int = 1024,
     ) -> None:
         self.name = name or ""
-        self.filter = filter
+        self.filter = filters.as_filter(filter)
         self.position = after
         self.pod: PodInfo | None = None
         self.limits: dict[str, object] = {}

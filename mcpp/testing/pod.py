@@ -70,7 +70,7 @@ class MemoryPod:
         self,
         name: str,
         *,
-        filter: Filter | None = None,
+        filter: Filter | Mapping[str, Any] | None = None,
         last: int | None = None,
         after: str | None = None,
         own: bool = False,

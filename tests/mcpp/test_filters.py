@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+import mcpp
 from mcpp import FilterError, filters
 from mcpp.contexts import Lineage, Lineages
 from mcpp.envelope import Context, Envelope
 from mcpp.filters import Filter, parse
 from mcpp.mint import new_context, new_envelope
+from mcpp.session import Session
 
 
 def envelope(kind: str = "chat", **members: Any) -> Envelope:
@@ -282,3 +284,12 @@ def test_errors_name_the_place() -> None:
 def test_a_log_with_nonsense_about_contexts_can_be_selected_from(payload: Any) -> None:
     odd = new_envelope("system/context", payload, sender="system:gateway")
     assert list(filters.everything.select([odd])) == [odd]
+
+
+def test_a_filter_may_be_given_as_its_json() -> None:
+    assert Session(filter={"main": True}).filter == filters.main_only
+    assert mcpp.Participant("x", filter={"main": True}).joining["filter"] == filters.main_only
+    with pytest.raises(FilterError):
+        mcpp.Participant("x", filter={"mian": True})
+    with pytest.raises(TypeError, match="no filter"):
+        mcpp.Participant("x", filter="chat")  # type: ignore[arg-type]
