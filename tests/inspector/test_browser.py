@@ -398,6 +398,42 @@ def test_what_is_approved_is_what_was_proposed_to_the_last_digit_and_once(
     assert files.receive_kind("")["kind"] == "chat"
 
 
+@pytest.mark.rule("P-07")
+def test_what_is_too_large_is_told_in_its_place_and_costs_no_connection(
+    new_page: NewPage, tmp_path: Path
+) -> None:
+    with staged(tmp_path, max_message_bytes=3000) as stage:
+        page = new_page()
+        lines: list[str] = []
+        page.on("websocket", lambda socket: lines.append(socket.url))
+        sign_in(page, stage)
+        analyst = stage.peer("analyst")
+        analyst.propose("write_file", {"text": "n" * 2670}, "files")
+        too_large = re.compile("too large to be sent: .* the gateway takes 3,000")
+        page.fill("#composer-text", "q" * 3000)
+        page.press("#composer-text", "Enter")
+        expect(page.locator("#composer-problem")).to_have_text(too_large)
+        expect(page.locator("#composer-text")).to_have_value("q" * 3000)
+        row, dialog = page.locator("#log .tone-proposal"), page.locator("dialog")
+        row.get_by_text("Approve").click()
+        expect(dialog).to_contain_text(too_large)
+        dialog.get_by_text("Close").click()
+        for button, field in (("Edit…", "textarea"), ("Reject…", "input")):
+            row.get_by_text(button).click()
+            text = json.dumps({"text": "n" * 3000})
+            dialog.locator(field).fill(text)
+            dialog.locator(".primary").click()
+            expect(dialog.locator(".problem")).to_have_text(too_large)
+            expect(dialog.locator(field)).to_have_value(text)
+            dialog.get_by_text("Cancel").click()
+        page.fill("#composer-text", "a later word")
+        page.press("#composer-text", "Enter")
+        assert analyst.receive_kind("")["payload"] == {"text": "a later word"}
+        expect(page.locator("#composer-problem")).to_have_text("")
+        expect(page.locator("#status")).to_have_text("you are ada")
+        assert len(lines) == 1
+
+
 @pytest.mark.rule("P-15")
 def test_a_proposal_that_is_not_what_its_kind_says_is_not_offered(page: Page, stage: Stage) -> None:
     params = {"name": "delete_all", "arguments": {"path": "a.csv"}}

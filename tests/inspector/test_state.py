@@ -311,8 +311,26 @@ def test_nobody_resumes_from_what_was_said_to_them_alone(node: Node) -> None:
 
 
 def test_what_was_said_before_the_first_welcome_is_said_in_the_right_name(node: Node) -> None:
-    (said,) = node.ask("unconfirmed", draft={"kind": "chat"}, frames=[welcome()])
+    (said,) = node.ask("unconfirmed", draft={"kind": "chat"}, frames=[welcome()])["texts"]
     assert (said["from"], said["kind"]) == ("ada", "chat")
+
+
+@pytest.mark.rule("P-07")
+def test_what_is_too_large_is_never_sent_whenever_it_was_said(node: Node) -> None:
+    long = {"id": "long", "kind": "chat", "payload": {"text": "\u00e4" * 200}}
+    short = {"id": "short", "kind": "chat", "payload": {"text": "\u00e4"}}
+    limited = welcome(limits={"max_message_bytes": 500})
+    found = node.ask("compose", drafts=[short, long], frames=[limited])
+    assert "bytes, and the gateway takes 500" in found["problem"]
+    assert found["unconfirmed"] == 0
+    assert node.ask("compose", drafts=[short], frames=[limited])["unconfirmed"] == 1
+    found = node.ask("unconfirmed", draft=long, frames=[limited])
+    assert found == {"texts": [], "refusals": [["long", "too_large"]]}
+
+
+def test_only_a_line_that_has_held_is_taken_up_at_once(node: Node) -> None:
+    assert node.ask("delays", held=[0, 900, 900, 60_000, 0]) == [250, 500, 1000, 250, 500]
+    assert node.ask("delays", held=[900] * 9)[-1] == 8000
 
 
 def test_what_comes_twice_is_shown_once(node: Node) -> None:

@@ -5,11 +5,11 @@ import { print } from "./state/expression.js";
 import { everything, isSame } from "./state/filter.js";
 import { newId } from "./state/ids.js";
 import { readCode, readView, writeView } from "./state/link.js";
-import { Model } from "./state/model.js";
+import { Model, TooLargeError } from "./state/model.js";
 import { amendment, approval, rejection, withdrawal } from "./state/proposals.js";
 import { Rows } from "./state/rows.js";
 import { Composer } from "./view/composer.js";
-import { askArguments, askReason, showLink, showSettings } from "./view/dialogs.js";
+import { askArguments, askReason, showLink, showProblem, showSettings } from "./view/dialogs.js";
 import { byId, h, isTyping, many, setText } from "./view/dom.js";
 import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
@@ -136,31 +136,29 @@ class App {
 
   // --- what a person does -----------------------------------------------------------------------
 
-  send(draft, id = newId()) {
-    const { text } = this.model.compose(draft, Date.now(), id);
-    this.line.send(text);
-    return id;
+  /** Send what was drafted: all of it, or nothing and a TooLargeError. */
+  send(...drafts) {
+    for (const text of this.model.compose(drafts, Date.now())) this.line.send(text);
   }
 
   approve(proposal) {
     // Until it has come back the button is still there, and a second request would be a second call.
     if (this.model.isAnswering(proposal.envelope.id)) return;
-    const id = newId();
-    this.send(approval(proposal, id), id);
+    try {
+      this.send(approval(proposal, newId()));
+    } catch (error) {
+      if (!(error instanceof TooLargeError)) throw error;
+      showProblem("This cannot be approved", error.message);
+    }
   }
 
-  async edit(proposal) {
-    const params = await askArguments(proposal.envelope.payload.params ?? {});
-    if (params === null) return;
-    const id = newId();
-    const [request, told] = amendment(proposal, id, params);
-    this.send(request, id);
-    this.send(told);
+  edit(proposal) {
+    const params = proposal.envelope.payload.params ?? {};
+    askArguments(params, (changed) => this.send(...amendment(proposal, newId(), changed)));
   }
 
-  async reject(proposal) {
-    const reason = await askReason();
-    if (reason !== null) this.send(rejection(proposal, reason));
+  reject(proposal) {
+    askReason((reason) => this.send(rejection(proposal, reason)));
   }
 
   /** Have the gateway send what a filter passes, and hide the rest at once. */

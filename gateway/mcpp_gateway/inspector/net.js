@@ -12,6 +12,7 @@ export class Line {
     this._socket = null;
     this._timer = null;
     this._isWelcomed = false;
+    this._welcomedAt = 0;
     this._resend = false;
   }
 
@@ -42,6 +43,7 @@ export class Line {
       this._events.received(data);
       if (!this._isWelcomed) {
         this._isWelcomed = true;
+        this._welcomedAt = performance.now();
         this._events.state("open");
         // The pod still knows us by the newer line: the older one may go, and nobody hears of it.
         before?.close();
@@ -78,7 +80,8 @@ export class Line {
     const wasWelcomed = this._isWelcomed;
     this._socket = null;
     this._isWelcomed = false;
-    const { retry, delay } = this._model.session.closed(code);
+    const heldMs = wasWelcomed ? performance.now() - this._welcomedAt : 0;
+    const { retry, delay } = this._model.session.closed(code, heldMs);
     if (code in NO_LONGER_ADMITTED) {
       // Whoever may see nothing any more is shown nothing any more.
       this._events.signedOut(NO_LONGER_ADMITTED[code]);

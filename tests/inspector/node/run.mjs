@@ -5,9 +5,9 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading, { Session }] =
   await Promise.all(
-    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe"].map(load),
+    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe", "session"].map(load),
   );
 
 const questions = {
@@ -97,9 +97,27 @@ const questions = {
   // Something said, and only then these frames: what is still to be sent.
   unconfirmed({ draft, frames }) {
     const model = new Model({ newId: () => "new" });
-    model.compose(draft, 1_000);
+    model.compose([draft], 1_000);
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
-    return model.unconfirmed().map((text) => JSON.parse(text));
+    const refusals = model.refusals.map(({ envelope }) => [envelope.correlation_id, envelope.payload.error]);
+    return { texts: model.unconfirmed().map((text) => JSON.parse(text)), refusals };
+  },
+  // Something to be said after these frames: why it cannot be, and what is then to be sent.
+  compose({ drafts, frames }) {
+    const model = new Model({ newId: () => "new" });
+    for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
+    let problem = null;
+    try {
+      model.compose(drafts, 1_000);
+    } catch (error) {
+      problem = error.message;
+    }
+    return { problem, unconfirmed: model.unconfirmed().length };
+  },
+  // How long to wait after lines that have held for so long each.
+  delays({ held }) {
+    const session = new Session();
+    return held.map((heldMs) => session.closed(1006, heldMs).delay);
   },
   unescaped: ({ text }) => json.unescaped(text),
   indent: ({ text }) => json.indent(text),

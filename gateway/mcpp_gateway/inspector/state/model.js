@@ -11,6 +11,14 @@ import { ContextTree } from "./tree.js";
 
 const MAX_REFUSALS = 200;
 
+/** An envelope over the gateway's limit: sent all the same it would cost the connection (P-07). */
+export class TooLargeError extends Error {
+  constructor(bytes, limit) {
+    const [size, most] = [bytes, limit].map((number) => number.toLocaleString("en"));
+    super(`This is too large to be sent: ${size} bytes, and the gateway takes ${most}.`);
+  }
+}
+
 export class Model {
   constructor({ newId, limits } = {}) {
     this.session = new Session();
@@ -41,6 +49,7 @@ export class Model {
     if (!envelope) return "unreadable";
     if (isWelcome(envelope)) {
       this._welcome(envelope.payload);
+      this._dropTooLarge(envelope);
       return "welcome";
     }
     const place = this.session.classify(envelope);
@@ -59,16 +68,19 @@ export class Model {
     return place;
   }
 
-  /** Return an envelope to send. It counts as sent once it comes back. */
-  compose({ kind, payload, to, context, correlation_id }, now, id = this._newId()) {
-    const envelope = { protocol: "mcpp/v0.1", id, ts: new Date(now).toISOString(), from: this.me };
-    if (to?.length) envelope.to = to;
-    envelope.kind = kind;
-    if (correlation_id) envelope.correlation_id = correlation_id;
-    if (context) envelope.context = context;
-    envelope.payload = payload ?? {};
-    this.pending.set(id, { envelope });
-    return { id, text: JSON.stringify(envelope) };
+  /**
+   * Return the texts of envelopes to send, which count as sent once they come back; throw a
+   * TooLargeError if one of them cannot be sent, and then none is.
+   */
+  compose(drafts, now) {
+    const envelopes = drafts.map((draft) => this._write(draft, now));
+    const texts = envelopes.map((envelope) => {
+      const problem = this._tooLarge(envelope);
+      if (problem) throw problem;
+      return JSON.stringify(envelope);
+    });
+    for (const envelope of envelopes) this.pending.set(envelope.id, { envelope });
+    return texts;
   }
 
   /** Tell whether an answer of ours to an envelope is on its way. */
@@ -78,9 +90,7 @@ export class Model {
 
   /** Return what has to be sent again on a new connection: the pod knows a repetition by its id. */
   unconfirmed() {
-    // What was said before the first welcome did not know yet whose it is.
-    const { me } = this;
-    return [...this.pending.values()].map(({ envelope }) => JSON.stringify({ ...envelope, from: me }));
+    return [...this.pending.values()].map(({ envelope }) => JSON.stringify(this._mine(envelope)));
   }
 
   /** Tell whether a filter needs the history anew: something of it was never sent to us. */
@@ -172,6 +182,36 @@ export class Model {
     this.pending.delete(envelope.correlation_id);
     this.refusals.push({ envelope, about });
     if (this.refusals.length > MAX_REFUSALS) this.refusals.shift();
+  }
+
+  _write({ id = this._newId(), kind, payload = {}, to, context, correlation_id }, now) {
+    const envelope = { protocol: "mcpp/v0.1", id, ts: new Date(now).toISOString(), from: this.me };
+    if (to?.length) envelope.to = to;
+    envelope.kind = kind;
+    if (correlation_id) envelope.correlation_id = correlation_id;
+    if (context) envelope.context = context;
+    return { ...envelope, payload };
+  }
+
+  // What was said before the first welcome did not know yet whose it is.
+  _mine(envelope) {
+    return { ...envelope, from: this.me };
+  }
+
+  _tooLarge(envelope) {
+    const limit = this.session.limits.max_message_bytes ?? Infinity;
+    const bytes = new TextEncoder().encode(JSON.stringify(envelope)).length;
+    return bytes > limit ? new TooLargeError(bytes, limit) : null;
+  }
+
+  // What was said before a welcome did not know its limit, which may also be another one now.
+  _dropTooLarge({ id, ts }) {
+    for (const { envelope } of [...this.pending.values()]) {
+      const problem = this._tooLarge(this._mine(envelope));
+      if (!problem) continue;
+      const payload = { error: "too_large", message: problem.message };
+      this._refused({ id, ts, correlation_id: envelope.id, payload });
+    }
   }
 
   _markRestart() {

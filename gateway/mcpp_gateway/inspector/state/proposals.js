@@ -104,6 +104,7 @@ export function withdrawal({ envelope }) {
 function request(proposal, id, params) {
   const { method, name } = parseKind(proposal.kind);
   return {
+    id,
     kind: ["mcp/request", method, name].filter((part) => part !== undefined).join(":"),
     payload: { jsonrpc: "2.0", id, method, params },
     to: proposal.to,

@@ -6,6 +6,7 @@ export const HISTORY = 10_000; // what is asked for at first, and after a gap
 
 const FIRST_DELAY_MS = 250;
 const LONGEST_DELAY_MS = 8_000;
+const HELD_MS = 10_000;
 
 export class Session {
   constructor() {
@@ -32,7 +33,6 @@ export class Session {
     this.you = payload.you;
     this.pod = payload.pod;
     this.limits = payload.limits ?? {};
-    this._failures = 0;
     this._replayLeft = payload.replayed ?? 0;
     this._position = typeof payload.position === "string" ? payload.position : null;
     const isFirst = before === null;
@@ -57,8 +57,10 @@ export class Session {
   }
 
   /** Say what follows the end of a connection: another attempt after a while, or none. */
-  closed(code) {
+  closed(code, heldMs) {
     if (code >= 4500 && code <= 4999) return { retry: false };
+    // A welcome alone is no success: a line that ends again and again is not to be hurried.
+    if (heldMs >= HELD_MS) this._failures = 0;
     const delay = Math.min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** this._failures);
     this._failures += 1;
     return { retry: true, delay };

@@ -1,5 +1,7 @@
 // Saying something: in the main context or another, to everybody or to one.
 
+import { newId } from "../state/ids.js";
+import { TooLargeError } from "../state/model.js";
 import { byId, h } from "./dom.js";
 import { shortId } from "./log.js";
 
@@ -70,7 +72,14 @@ export class Composer {
     if (!text) return;
     const node = this._context.value && this._model.tree.get(this._context.value);
     const context = node && { id: node.id, ...(node.type && { type: node.type }), ...(node.parent && { parent: node.parent.id }) };
-    const id = this._send({ kind: "chat", payload: { text }, to: this._to.value ? [this._to.value] : undefined, context: context || undefined });
+    const id = newId();
+    try {
+      this._send({ id, kind: "chat", payload: { text }, to: this._to.value ? [this._to.value] : undefined, context: context || undefined });
+    } catch (error) {
+      if (!(error instanceof TooLargeError)) throw error;
+      this._problem.textContent = error.message;
+      return;
+    }
     this._sent = { id, text };
     this._problem.textContent = this._isOnline() ? "" : "It will be sent when the line is back.";
     this._text.value = "";

@@ -3,73 +3,69 @@
 import { parseExactly } from "../state/json.js";
 import { byId, h } from "./dom.js";
 
-/** Show a form; resolve to what `read` returns on submit, or to null if it is dismissed. */
-function ask(title, content, { action, read = () => true } = {}) {
+/** Show a form that does what `run` does; while that throws, it stays and says why. */
+function ask(title, content, { action, run = () => {} } = {}) {
   const dialog = byId("dialog");
   const problem = h("p", { class: "problem", role: "alert" });
-  return new Promise((resolve) => {
-    const finish = (value) => {
-      dialog.onclose = null;
+  const submit = (event) => {
+    event.preventDefault();
+    try {
+      run();
       dialog.close();
-      resolve(value);
-    };
-    const submit = (event) => {
-      event.preventDefault();
-      try {
-        finish(read());
-      } catch (error) {
-        problem.textContent = error.message;
-      }
-    };
-    dialog.replaceChildren(
-      h("form", { on: { submit } },
-        h("h2", { id: "dialog-title" }, title), content, problem,
-        h("div", { class: "dialog-buttons" },
-          h("button", { type: "button", on: { click: () => finish(null) } }, action ? "Cancel" : "Close"),
-          action && h("button", { class: "primary" }, action))),
-    );
-    dialog.onclose = () => resolve(null);
-    dialog.showModal();
-  });
+    } catch (error) {
+      problem.textContent = error.message;
+    }
+  };
+  dialog.replaceChildren(
+    h("form", { on: { submit } },
+      h("h2", { id: "dialog-title" }, title), content, problem,
+      h("div", { class: "dialog-buttons" },
+        h("button", { type: "button", on: { click: () => dialog.close() } }, action ? "Cancel" : "Close"),
+        action && h("button", { class: "primary" }, action))),
+  );
+  dialog.showModal();
 }
 
-export function askArguments(params) {
+export function showProblem(title, message) {
+  ask(title, h("p", {}, message));
+}
+
+export function askArguments(params, send) {
   const area = h("textarea", { rows: 12, class: "code", spellcheck: "false", "aria-label": "Arguments as JSON" });
   area.value = JSON.stringify(params.arguments ?? params, null, 2);
-  return ask("Change the arguments", [
+  ask("Change the arguments", [
     h("p", {}, "The changed request is made in your own name, and the proposer is told."), area,
   ], {
     action: "Send request",
-    read: () => {
+    run: () => {
       let value;
       try {
         value = parseExactly(area.value);
       } catch (error) {
         throw new Error(`This is not JSON: ${error.message}`);
       }
-      return "arguments" in params ? { ...params, arguments: value } : value;
+      send("arguments" in params ? { ...params, arguments: value } : value);
     },
   });
 }
 
-export function askReason() {
+export function askReason(send) {
   const field = h("input", { type: "text", "aria-label": "Reason", autocomplete: "off" });
-  return ask("Reject the proposal", [
+  ask("Reject the proposal", [
     h("p", {}, "An objection is an opinion: others may still approve."), h("label", {}, "Reason ", field),
   ], {
     action: "Reject",
-    read: () => {
+    run: () => {
       if (!field.value.trim()) throw new Error("A rejection needs a reason.");
-      return field.value.trim();
+      send(field.value.trim());
     },
   });
 }
 
 export function showLink(url) {
   const field = h("input", { type: "text", readonly: true, value: url, "aria-label": "Link" });
-  const shown = ask("A link to this view", [h("p", {}, "It carries the filter, the selection and the search. Whoever opens it signs in as themselves."), field]);
+  ask("A link to this view", [h("p", {}, "It carries the filter, the selection and the search. Whoever opens it signs in as themselves."), field]);
   field.select();
-  return shown;
 }
 
 const KEYS = [
@@ -84,7 +80,7 @@ export function showSettings(settings, change) {
       h("span", {}, label, note && h("small", {}, note)));
   const theme = h("select", { on: { change: (event) => change("theme", event.target.value) } },
     ["auto", "light", "dark"].map((name) => h("option", { value: name, selected: settings.theme === name }, name)));
-  return ask("Settings", [
+  ask("Settings", [
     box("hints", "Show context hints", "badges on tool results: transient, consumed, collapsed"),
     box("foldConcluded", "Fold concluded contexts", "to one line with their conclusion"),
     box("shortcuts", "Single-key shortcuts"),
