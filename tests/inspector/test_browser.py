@@ -398,6 +398,98 @@ def test_what_is_approved_is_what_was_proposed_to_the_last_digit_and_once(
     assert files.receive_kind("")["kind"] == "chat"
 
 
+def test_nothing_moves_under_a_pointer_that_is_about_to_decide(page: Page, stage: Stage) -> None:
+    analyst = stage.peer("analyst")
+    first, *_ = [analyst.propose(name, {}, "files") for name in ("first", "second")]
+    cards = page.locator("#proposals .card")
+    expect(cards.locator(".name")).to_have_text(["first", "second"])
+    approve = cards.nth(1).get_by_text("Approve")
+    approve.hover()
+    before = approve.bounding_box()
+    analyst.propose("third", {}, "files")
+    analyst.send("mcp/withdraw", {}, to="files", about=first)
+    expect(cards.nth(0)).to_contain_text("Withdrawn")
+    expect(cards.nth(0).locator("button")).to_have_count(0)
+    expect(cards.locator(".name")).to_have_text(["first", "second", "third"])
+    assert approve.bounding_box() == before
+    approve.click()
+    expect(cards.nth(1)).to_contain_text("Approved by ada")
+    page.hover("#pod-name")
+    expect(cards.locator(".name")).to_have_text(["third"])
+
+
+def test_the_log_does_not_move_under_a_pointer_that_is_about_to_decide(
+    page: Page, stage: Stage
+) -> None:
+    analyst = stage.peer("analyst")
+    for number in range(30):
+        analyst.chat(f"before {number}")
+    for number in range(3):
+        analyst.think(f"hm {number}", Context(id="k", type="task"))
+    analyst.propose("write_file", {}, "files")
+    approve = page.locator("#log").get_by_text("Approve")
+    approve.hover()
+    before = approve.bounding_box()
+    for number in range(3):
+        analyst.chat(f"after {number}")
+    analyst.conclude("done", "k")
+    expect(page.locator("#log .row.fold")).to_be_visible()
+    expect(page.locator("#tree .tree-item >> nth=0")).to_contain_text("39")
+    assert approve.bounding_box() == before
+
+
+def test_the_side_keeps_focus_and_what_is_open_when_something_comes(
+    page: Page, stage: Stage
+) -> None:
+    analyst = stage.peer("analyst")
+    analyst.propose("first", {}, "files")
+    person = page.locator("#participants li", has_text="analyst")
+    person.locator("summary").click()
+    page.locator("#proposals .card").get_by_text("Edit").focus()
+    page.keyboard.press("Tab")
+    analyst.propose("second", {}, "files")
+    stage.peer("crm")
+    expect(page.locator("#proposals .card")).to_have_count(2)
+    expect(page.locator("#participants .person")).to_have_count(3)
+    expect(page.locator("#proposals .card").nth(0).get_by_text("Reject")).to_be_focused()
+    expect(person.locator("details")).to_have_attribute("open", "")
+    page.keyboard.press("Enter")
+    page.fill("dialog input", "not now")
+    page.keyboard.press("Enter")
+    expect(page.locator("#proposals .card").nth(0)).to_contain_text("Rejected by you")
+    expect(page.locator("#proposals .card").nth(0)).to_be_focused()
+
+
+def test_a_card_offers_to_approve_only_what_it_shows(page: Page, stage: Stage) -> None:
+    analyst = stage.peer("analyst")
+    arguments = {f"part {number}": "tidy up" for number in range(10)} | {"then": "rm -rf /"}
+    analyst.propose("short", dict(list(arguments.items())[-9:]), "files")
+    analyst.propose("long", arguments, "files")
+    cards = page.locator("#proposals .card")
+    short, long = cards.nth(0), cards.nth(1)
+    expect(short.locator("pre")).to_contain_text("rm -rf")
+    assert short.locator("pre").evaluate("one => one.scrollHeight <= one.clientHeight")
+    expect(long.get_by_text("Approve")).to_be_hidden()
+    long.locator("summary").press("Enter")
+    expect(long.locator("pre")).to_contain_text("rm -rf")
+    assert long.locator("pre").evaluate("one => one.scrollHeight <= one.clientHeight")
+    page.keyboard.press("Tab")
+    expect(long.get_by_text("Approve")).to_be_focused()
+
+
+def test_however_much_waits_one_sees_who_is_here_and_what_was_refused(
+    page: Page, stage: Stage
+) -> None:
+    analyst = stage.peer("analyst")
+    for number in range(20):
+        analyst.propose(f"write_{number}", {"path": "a.csv"}, "files")
+    expect(page.locator("#proposals .card")).to_have_count(20)
+    expect(page.locator("#participants li", has_text="analyst")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#refusals-title")).to_be_in_viewport(ratio=1)
+    page.locator("#proposals .card").last.scroll_into_view_if_needed()
+    expect(page.locator("#proposals-title")).to_be_in_viewport(ratio=1)
+
+
 @pytest.mark.rule("P-07")
 def test_what_is_too_large_is_told_in_its_place_and_costs_no_connection(
     new_page: NewPage, tmp_path: Path

@@ -63,7 +63,9 @@ function call(tone, label, name, envelope) {
   }
   const { params } = payload;
   const { name: _, _meta, ...rest } = params ?? {};
-  const onlyArguments = name !== undefined && Object.keys(rest).join() === "arguments";
+  // What is approved is sent with all that it holds.
+  const isBare = tone !== "proposal" || _meta === undefined;
+  const onlyArguments = isBare && name !== undefined && Object.keys(rest).join() === "arguments";
   return { tone, label, name, json: onlyArguments ? rest.arguments : params };
 }
 

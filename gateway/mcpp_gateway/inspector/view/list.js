@@ -12,11 +12,14 @@ const AT_END_PX = 32;
 export class VirtualList {
   /**
    * `source` has count(), key(i), find(key), render(i) and guess(i); and place(i), if rows stand
-   * among siblings and not in one list.
+   * among siblings and not in one list. What `holds` selects does not move under a pointer.
    */
-  constructor(scroller, source, { follows = false } = {}) {
+  constructor(scroller, source, { follows = false, holds = null } = {}) {
     this.scroller = scroller;
     this.follows = follows;
+    this._holds = holds;
+    this._isHeld = false;
+    this._pointer = null;
     this.isAtEnd = true;
     this.active = 0; // the row that the keyboard is on
     this._source = source;
@@ -29,6 +32,7 @@ export class VirtualList {
     this._spacer = h("div", { class: "spacer", role: "presentation" });
     scroller.append(this._spacer);
     scroller.addEventListener("scroll", () => this._scrolled(), { passive: true });
+    if (holds) this._watchPointer();
     this._observer = new ResizeObserver(() => this.schedule());
     this._observer.observe(scroller);
   }
@@ -74,11 +78,12 @@ export class VirtualList {
       this._measured.clear();
     }
     const held = this._heldFocus();
+    this._isHeld = Boolean(this._held());
     this._restorePlace();
     // A measured height may bring other rows into view: look again, but not for ever.
     for (let round = 0; round < 4; round += 1) {
       this._spacer.style.height = `${this._heights.total}px`;
-      if (this.follows && this.isAtEnd) scroller.scrollTop = this._heights.total;
+      if (this._isFollowing) scroller.scrollTop = this._heights.total;
       if (!this._drawRange()) break;
     }
     this._stale.clear();
@@ -200,6 +205,24 @@ export class VirtualList {
     }
   }
 
+  get _isFollowing() {
+    return this.follows && this.isAtEnd && !this._isHeld;
+  }
+
+  // Where the pointer is, not what the browser hovers: a row that was drawn anew is not hovered yet.
+  _held() {
+    const part = this._pointer && document.elementFromPoint(...this._pointer)?.closest(this._holds);
+    return part?.closest("[data-index]");
+  }
+
+  _watchPointer() {
+    this.scroller.addEventListener("pointermove", ({ clientX, clientY }) => {
+      this._pointer = [clientX, clientY];
+      this._keepPlace();
+    }, { passive: true });
+    this.scroller.addEventListener("pointerleave", () => (this._pointer = null));
+  }
+
   _setActive(index) {
     const before = this.element(Math.min(this.active, this._source.count() - 1));
     if (before) before.tabIndex = -1;
@@ -221,13 +244,14 @@ export class VirtualList {
 
   _keepPlace() {
     if (!this._source.count()) return;
-    const index = this._heights.find(this.scroller.scrollTop);
+    const held = Number(this._held()?.dataset.index ?? Infinity);
+    const index = held < this._source.count() ? held : this._heights.find(this.scroller.scrollTop);
     const offset = this.scroller.scrollTop - this._heights.top(index);
     this._anchor = { key: this._source.key(index), offset };
   }
 
   _restorePlace() {
-    if (!this._anchor || (this.follows && this.isAtEnd)) return;
+    if (!this._anchor || this._isFollowing) return;
     const index = this._source.find(this._anchor.key);
     if (index < 0 || index >= this._heights.length) return;
     const top = this._heights.top(index) + this._anchor.offset;

@@ -23,7 +23,8 @@ export class LogView {
     this._originals = new Set(); // whose collapsed result is
     this._empty = h("p", { class: "quiet empty" });
     scroller.append(this._empty);
-    this.list = new VirtualList(scroller, this, { follows: true });
+    // What comes must not put another button under a pointer that is about to decide.
+    this.list = new VirtualList(scroller, this, { follows: true, holds: ".proposal button" });
     scroller.addEventListener("keydown", (event) => this._key(event));
   }
 

@@ -3,58 +3,93 @@
 import { describe } from "../state/describe.js";
 import { reveal, show } from "../state/json.js";
 import { byId, clockTime, h, hueOf, setText } from "./dom.js";
-import { proposalActions } from "./proposals.js";
+import { Keyed } from "./keyed.js";
+import { fate, proposalActions } from "./proposals.js";
+
+const MAX_CARDS = 50;
+const SHORT_LINES = 12;
+const SHORT_CHARS = 400;
 
 export class PeopleView {
   constructor(model, actions) {
     this._model = model;
     this._actions = actions;
-    this._shown = "";
+    this._cards = new Keyed(byId("proposals"));
+    this._people = new Keyed(byId("participants"));
+    this._refused = null;
     this.waiting = 0; // proposals that wait for a decision
+    for (const event of ["pointerleave", "focusout"]) {
+      byId("proposals").addEventListener(event, () => requestAnimationFrame(() => this.update()));
+    }
   }
 
   update() {
-    const { roster, refusals, proposals, me } = this._model;
+    const { proposals, refusals, me } = this._model;
     const waiting = proposals.open.filter(
       ({ rejections }) => !rejections.some(({ from }) => from === me),
     );
-    // Drawn anew only when something is different, or open details would close under one's eyes.
-    const now = JSON.stringify([
-      [...roster.values()],
-      refusals.length,
-      refusals.at(-1)?.envelope.id,
-      waiting.map(({ envelope, rejections }) => [envelope.id, rejections.length]),
-    ]);
-    if (now === this._shown) return;
-    this._shown = now;
-    this._proposals(waiting);
-    this._participants();
-    this._refusals();
     this.waiting = waiting.length;
-    setText(byId("people-count"), this.waiting ? String(this.waiting) : "");
+    setText(byId("proposals-count"), waiting.length ? String(waiting.length) : "");
+    setText(byId("people-count"), waiting.length ? String(waiting.length) : "");
+    if (byId("proposals").matches(":hover, :has(:focus-visible)")) this._hold(waiting);
+    else this._proposals(waiting);
+    this._participants();
+    if (this._refused !== refusals.at(-1)) this._refusals();
+    this._refused = refusals.at(-1);
   }
 
+  // The oldest first: what comes has its place below what is there.
   _proposals(waiting) {
-    setText(byId("proposals-count"), waiting.length ? String(waiting.length) : "");
-    byId("proposals").replaceChildren(
-      ...(waiting.length
-        ? waiting.slice(-50).reverse().map((proposal) => this._proposal(proposal))
-        : [h("p", { class: "quiet" }, "Nothing waits for a decision.")]),
-    );
+    const notes = [];
+    if (!waiting.length) notes.push("Nothing waits for a decision.");
+    if (waiting.length > MAX_CARDS) notes.push(`${waiting.length - MAX_CARDS} older ones are in the log.`);
+    this._cards.update([
+      ...notes.map((text) => ({ key: text, mark: "", make: () => h("p", { class: "quiet" }, text) })),
+      ...waiting.slice(-MAX_CARDS).map((proposal) => this._card(proposal)),
+    ]);
+  }
+
+  // Under a pointer or the keyboard nothing moves, or one would approve what one has not read:
+  // what is decided says so in its place, what comes is put below, and the rest waits.
+  _hold(waiting) {
+    const { proposals, me } = this._model;
+    const ids = new Set(waiting.map(({ envelope }) => envelope.id));
+    for (const [id, element] of this._cards.elements) {
+      const proposal = proposals.get(id) ?? { state: "hidden", rejections: [] };
+      if (element.matches(".card:not(.settled)") && !ids.has(id)) settle(element, proposal, me);
+    }
+    for (const proposal of waiting) {
+      if (this._cards.elements.size >= MAX_CARDS) break;
+      if (!this._cards.elements.has(proposal.envelope.id)) this._cards.append(this._card(proposal));
+    }
+  }
+
+  _card(proposal) {
+    const { envelope, rejections } = proposal;
+    const mark = String(rejections.length);
+    return { key: envelope.id, mark, make: () => this._proposal(proposal) };
   }
 
   _proposal(proposal) {
     const { envelope } = proposal;
     const { name, json, label } = describe(envelope);
+    const text = json === undefined ? "" : show(json);
+    const isLong = text.length > SHORT_CHARS || text.split("\n").length > SHORT_LINES;
+    const decision = [
+      text && h("pre", { class: "json" }, text),
+      proposalActions(proposal, this._model, this._actions),
+    ];
     return h(
       "article",
-      { class: "card" },
+      { class: "card", tabindex: -1 },
       h("p", {},
         h("strong", { dir: "auto" }, envelope.from), " ", label, " ",
         name && h("code", { class: "name", dir: "auto" }, reveal(name)),
         envelope.to && h("span", { class: "to", dir: "auto" }, ` → ${envelope.to.join(", ")}`)),
-      json !== undefined && h("pre", { class: "json" }, show(json)),
-      proposalActions(proposal, this._model, this._actions),
+      // Nobody approves what is out of sight.
+      isLong
+        ? h("details", {}, h("summary", {}, `Read ${text.length.toLocaleString("en")} characters, and decide`), decision)
+        : decision,
     );
   }
 
@@ -64,21 +99,27 @@ export class PeopleView {
       (one, other) => Number(other.present) - Number(one.present) || (one.id < other.id ? -1 : 1),
     );
     setText(byId("participants-count"), String(all.filter(({ present }) => present).length));
-    byId("participants").replaceChildren(
-      ...all.map(({ id, capabilities, present }) =>
-        h("li", { class: present ? "person" : "person away" },
-          h("details", {},
-            h("summary", {},
-              h("span", { class: `dot ${present ? "dot-concluded" : "dot-expired"}`, "aria-hidden": "true" }),
-              h("span", { class: `who hue-${hueOf(id)}`, dir: "auto" }, id),
-              id === me && h("span", { class: "quiet" }, "you"),
-              h("span", { class: "quiet end" }, present ? "here" : "away")),
-            h("ul", { class: "plain capabilities" },
-              capabilities.length
-                ? capabilities.map((one) => h("li", {}, h("code", {}, show(one))))
-                : h("li", { class: "quiet" }, "may send nothing")))),
-      ),
+    this._people.update(
+      all.map((one) => ({
+        key: one.id,
+        mark: JSON.stringify([one, one.id === me]),
+        make: () => this._participant(one),
+      })),
     );
+  }
+
+  _participant({ id, capabilities, present }) {
+    return h("li", { class: present ? "person" : "person away" },
+      h("details", {},
+        h("summary", {},
+          h("span", { class: `dot ${present ? "dot-concluded" : "dot-expired"}`, "aria-hidden": "true" }),
+          h("span", { class: `who hue-${hueOf(id)}`, dir: "auto" }, id),
+          id === this._model.me && h("span", { class: "quiet" }, "you"),
+          h("span", { class: "quiet end" }, present ? "here" : "away")),
+        h("ul", { class: "plain capabilities" },
+          capabilities.length
+            ? capabilities.map((one) => h("li", {}, h("code", {}, show(one))))
+            : h("li", { class: "quiet" }, "may send nothing"))));
   }
 
   _refusals() {
@@ -95,4 +136,14 @@ export class PeopleView {
         : [h("li", { class: "quiet" }, "Nothing of yours was refused.")]),
     );
   }
+}
+
+function settle(element, proposal, me) {
+  const hadFocus = element.contains(document.activeElement);
+  const box = element.querySelector(".proposal");
+  box.style.minHeight = `${box.getBoundingClientRect().height}px`;
+  for (const button of box.querySelectorAll("button")) button.remove();
+  box.prepend(fate(proposal, me));
+  element.classList.add("settled");
+  if (hadFocus) element.focus({ preventScroll: true });
 }

@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 
 /** `actions` has approve(proposal), edit(proposal), reject(proposal) and withdraw(proposal). */
 export function proposalActions(proposal, model, actions) {
-  const { envelope, state, by, rejections } = proposal;
+  const { envelope, state, rejections } = proposal;
   const box = h("div", { class: "proposal" });
   if (state === "open") {
     const button = (label, run, name) =>
@@ -19,11 +19,18 @@ export function proposalActions(proposal, model, actions) {
       );
     }
   } else {
-    const fate = state === "fulfilled" ? `Approved by ${by}` : "Withdrawn";
-    box.append(h("p", { class: `fate fate-${state}`, dir: "auto" }, fate));
+    box.append(fate(proposal, model.me));
   }
   for (const { from, reason } of rejections) {
     box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `${from} objects: ${reason}`));
   }
   return box;
+}
+
+/** Return what became of a proposal: for us it is over, too, once we have spoken against it. */
+export function fate({ state, by, rejections }, me) {
+  const ours = state === "open" && rejections.some(({ from }) => from === me);
+  const texts = { fulfilled: `Approved by ${by}`, withdrawn: "Withdrawn", hidden: "Not in what is loaded" };
+  const [name, text] = ours ? ["rejected", "Rejected by you"] : [state, texts[state]];
+  return h("p", { class: `fate fate-${name}`, dir: "auto", title: text }, text);
 }
