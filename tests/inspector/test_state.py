@@ -333,6 +333,19 @@ def test_only_a_line_that_has_held_is_taken_up_at_once(node: Node) -> None:
     assert node.ask("delays", held=[900] * 9)[-1] == 8000
 
 
+def test_contexts_stand_in_the_order_in_which_they_were_heard_of(node: Node) -> None:
+    def inside(id: str, context: str, **members: str) -> dict[str, Any]:
+        return frame(id, context={"id": context, **members})
+
+    alive = [{"id": "n", "parent": "m"}, {"id": "m"}, {"id": "unheard"}]
+    history = [inside("1", "old"), inside("2", "older", parent="old"), inside("3", "n", parent="m")]
+    frames = [welcome(contexts=alive, replayed=3), *history]
+    expected = ["unheard", "old", "older", "m", "n"]
+    assert node.ask("model", frames=frames)["tree"] == expected
+    frames = [MAIN, welcome(), EVERYTHING, *frames]
+    assert node.ask("model", frames=frames)["tree"] == expected
+
+
 def test_what_comes_twice_is_shown_once(node: Node) -> None:
     assert node.ask("model", frames=[welcome(), frame("1"), frame("1")])["rows"] == ["1"]
 

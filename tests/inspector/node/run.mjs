@@ -92,6 +92,7 @@ const questions = {
       refusals: model.refusals.map(({ envelope }) => envelope.payload.error),
       kept: JSON.stringify([[...model.tracker._calls.values()], [...model.tracker._copies.keys()]]),
       open: model.proposals.open.map(({ envelope }) => envelope.id),
+      tree: [...model.tree].map(({ id }) => id),
     };
   },
   // Something said, and only then these frames: what is still to be sent.

@@ -155,8 +155,12 @@ export class Model {
     } else if (gap) {
       this.log.mark("gap", "The line was cut for too long: some envelopes are missing here.");
     }
-    // The gateway names the latest first.
-    for (const info of [...(payload.contexts ?? [])].reverse()) this.tree.seed(info);
+    this._seed(payload.contexts);
+  }
+
+  // The gateway names the latest first.
+  _seed(contexts = []) {
+    for (const info of [...contexts].reverse()) this.tree.seed(info);
   }
 
   _setRoster(payload) {
@@ -288,8 +292,8 @@ export class Model {
       if (again.envelope) this._learn(again);
     }
     if (restarted) this._markRestart();
+    this._seed(contexts);
     for (const { envelope, text, ...facts } of arrived) this._add(envelope, text, facts, 0);
-    for (const info of [...(contexts ?? [])].reverse()) this.tree.seed(info);
     this.changed.clear();
   }
 }

@@ -15,6 +15,7 @@ export class ContextNode {
     this.total = 0; // with those below it
     this.conclusion = null;
     this.expired = false;
+    this.isPlaced = true; // false as long as nothing has come that would tell since when it is
     this.firstSeq = -1;
     this.start = Infinity; // milliseconds, with what lies below it
     this.end = -Infinity;
@@ -69,10 +70,13 @@ export class ContextTree {
     }
   }
 
-  /** Learn of a context that the gateway says is alive. */
+  /** Learn of a context that the gateway says is alive. It takes its place with its first envelope. */
   seed(info) {
     if (!isObject(info) || typeof info.id !== "string") return;
-    this._fix(this._node(info.id), info);
+    const made = this._made;
+    const node = this._node(info.id);
+    this._fix(node, info);
+    for (const one of [node, node.parent]) if (one?.number >= made) one.isPlaced = false;
   }
 
   /** Put an envelope in its place; return its context's node and lineage, null in the main one. */
@@ -85,6 +89,7 @@ export class ContextTree {
     }
     const node = this._node(context.id);
     this._fix(node, context);
+    this._putLast(node);
     const at = Date.parse(envelope.ts);
     if (node.creator === undefined) {
       node.creator = envelope.from;
@@ -139,6 +144,17 @@ export class ContextTree {
       this.version += 1;
     }
     if (!node.parent && typeof parent === "string") this._place(node, this._node(parent));
+  }
+
+  // What is heard of for the first time is newer than all that was heard of before.
+  _putLast(node) {
+    for (let one = node; one; one = one.parent) {
+      if (one.isPlaced) continue;
+      one.isPlaced = true;
+      const siblings = one.parent?.children ?? this.roots;
+      siblings.splice(siblings.indexOf(one), 1);
+      siblings.push(one);
+    }
   }
 
   _place(node, parent) {
