@@ -185,6 +185,20 @@ def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) 
         expect(page.locator("#tree .tree-item", has_text="brief")).to_contain_text("expired")
 
 
+def test_what_a_filter_hides_is_said_to_be_unknown(page: Page, stage: Stage) -> None:
+    files = stage.peer("files")
+    files.think("hm", Context(id="k", type="task"))
+    item = page.locator("#tree .tree-item", has_text="task")
+    expect(item).to_contain_text("open")
+    page.click("[data-strategy=main]")
+    expect(item.locator(".tree-state")).to_have_text("unknown")
+    files.conclude("done", "k")
+    page.reload()
+    expect(item.locator(".tree-second")).to_have_text("unknownnothing of it is loaded")
+    page.click("#strategies >> text=Everything")
+    expect(item.locator(".tree-state")).to_have_text("concluded")
+
+
 # --- filters -------------------------------------------------------------------------------------
 
 

@@ -346,6 +346,28 @@ def test_contexts_stand_in_the_order_in_which_they_were_heard_of(node: Node) -> 
     assert node.ask("model", frames=frames)["tree"] == expected
 
 
+def test_a_context_is_open_only_if_its_conclusion_would_have_been_sent(node: Node) -> None:
+    inside: dict[str, Any] = {"context": {"id": "k", "type": "task"}}
+    alive = [{"id": "other", "type": "reasoning"}, {"id": "k", "type": "task"}]
+    said, concluded = frame("1", sender="bob", **inside), frame("2", "conclusion", "bob", **inside)
+
+    def states(filter: dict[str, Any], *frames: dict[str, Any]) -> Any:
+        frames = ({"use": filter}, welcome(contexts=alive), *frames)
+        return node.ask("model", frames=frames)["states"]
+
+    unknown = {"k": "unknown", "other": "unknown"}
+    assert states({"all": []}, said) == unknown | {"k": "open"}
+    assert states({"all": []}) == unknown
+    assert states({"type": "task"}, said) == unknown | {"k": "open"}
+    assert states({"main": True}, said) == unknown
+    assert states({"kind": "chat"}, said) == unknown
+    assert states({"kind": "conclusion"}, concluded) == unknown | {"k": "concluded"}
+    # A filter that comes later hides a conclusion as well, unless it is our own.
+    narrowed = frame("f", "system/filter", "system:gateway", payload={"filter": {"main": True}})
+    assert states({"all": []}, said, narrowed) == unknown
+    assert states({"all": []}, frame("1", **inside), narrowed) == unknown | {"k": "open"}
+
+
 def test_what_comes_twice_is_shown_once(node: Node) -> None:
     assert node.ask("model", frames=[welcome(), frame("1"), frame("1")])["rows"] == ["1"]
 

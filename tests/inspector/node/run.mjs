@@ -93,6 +93,7 @@ const questions = {
       kept: JSON.stringify([[...model.tracker._calls.values()], [...model.tracker._copies.keys()]]),
       open: model.proposals.open.map(({ envelope }) => envelope.id),
       tree: [...model.tree].map(({ id }) => id),
+      states: Object.fromEntries([...model.tree].map((node) => [node.id, model.stateOf(node)])),
     };
   },
   // Something said, and only then these frames: what is still to be sent.

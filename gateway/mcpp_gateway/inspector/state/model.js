@@ -26,6 +26,7 @@ export class Model {
     this.roster = new Map(); // id → {id, capabilities, present}
     this.refusals = [];
     this.filter = everything;
+    this._test = compile(everything);
     this.pending = new Map(); // what we sent and nobody has confirmed, by id
     this.changed = new Set(); // seqs of entries that look different now; whoever draws clears it
     this.concluded = []; // contexts that have come to their conclusion since; likewise
@@ -111,8 +112,16 @@ export class Model {
     return this._reload !== null;
   }
 
+  /** Return how a context stands: open only if its conclusion would have been sent to us. */
+  stateOf(node) {
+    if (node.state !== "open") return node.state;
+    const conclusion = { kind: "conclusion", from: node.creator };
+    const isKnown = node.count && (node.creator === this.me || this._test(conclusion, this.tree.lineage(node)));
+    return isKnown ? "open" : "unknown";
+  }
+
   /** Tell whether an entry passes the filter: what came under it was judged by the gateway. */
-  passes(entry, test = compile(this.filter)) {
+  passes(entry, test = this._test) {
     if (entry.mark || entry.generation === this._generation) return true;
     const { envelope } = entry;
     return (
@@ -176,6 +185,7 @@ export class Model {
 
   _setGeneration(filter) {
     this.filter = filter;
+    this._test = compile(filter);
     this._generation += 1;
     if (!this._loadedUnder.some((past) => isSame(past, filter))) this._loadedUnder.push(filter);
     this.rebuilt += 1;

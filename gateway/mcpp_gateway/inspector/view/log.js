@@ -125,10 +125,11 @@ export class LogView {
 
   _fold(entry, node) {
     const { conclusion } = node;
-    const outcome = conclusion ? cut(conclusionText(conclusion.payload), 400) : `${node.state}…`;
+    const state = this._model.stateOf(node);
+    const outcome = conclusion ? cut(conclusionText(conclusion.payload), 400) : `${state}…`;
     return h(
       "article",
-      { class: `row fold depth-${Math.min(8, node.depth)} state-${node.state}` },
+      { class: `row fold depth-${Math.min(8, node.depth)} state-${state}` },
       h(
         "header",
         {},
@@ -161,12 +162,13 @@ export class LogView {
   }
 
   _chip(node, text = `${node.type ?? "context"} ${shortId(node.id)}`) {
+    const state = this._model.stateOf(node);
     return [
       h(
         "button",
         {
-          class: `chip state-${node.state}`,
-          title: `Context ${node.id}, ${node.state}: show it alone`,
+          class: `chip state-${state}`,
+          title: `Context ${node.id}, ${state}: show it alone`,
           "data-keep": "chip",
           on: { click: () => this._actions.select(node) },
         },

@@ -61,6 +61,7 @@ export class TimelineView {
     const whole = node.parent ? node.parent.end - node.parent.start : this._span;
     const share = whole > 0 ? Math.round((took / whole) * 100) : null;
     const name = `${node.type ?? "context"} ${shortId(node.id)}`;
+    const state = this._model.stateOf(node);
     return h(
       "div",
       { class: "bar-row", role: "listitem" },
@@ -78,7 +79,7 @@ export class TimelineView {
         "span",
         { class: "bar-track" },
         h("span", {
-          class: `bar-fill dot-${node.state}`,
+          class: `bar-fill dot-${state}`,
           style: { left: `min(${left}%, 100% - 3px)`, width: `max(3px, ${(took / this._span) * 100}%)` },
         }),
       ),
@@ -87,7 +88,7 @@ export class TimelineView {
         { class: "bar-time" },
         duration(took),
         share !== null && h("span", { class: "bar-share", title: node.parent ? "of its parent" : "of all" }, `${share} %`),
-        h("span", { class: "unseen" }, node.state),
+        h("span", { class: "unseen" }, state),
       ),
     );
   }

@@ -33,7 +33,7 @@ export class TreeView {
   }
 
   _add(siblings, depth) {
-    const shown = siblings.filter((item) => !this.onlyOpen || !(item instanceof Object) || hasOpen(item));
+    const shown = siblings.filter((item) => !this.onlyOpen || !(item instanceof Object) || this._mayBeOpen(item));
     shown.forEach((item, i) => {
       this._items.push({ item, depth, place: [i + 1, shown.length] });
       if (item?.children?.length && !this._closed.has(item)) this._add(item.children, depth + 1);
@@ -68,7 +68,7 @@ export class TreeView {
     return h(
       "div",
       {
-        class: `tree-item ${node ? `state-${node.state}` : "general"}`,
+        class: `tree-item ${node ? `state-${this._model.stateOf(node)}` : "general"}`,
         role: "treeitem",
         "aria-level": depth + 1,
         "aria-selected": String(item === this.selected),
@@ -79,6 +79,10 @@ export class TreeView {
       h("span", { class: "twist", "aria-hidden": "true" }, hasChildren ? (closed ? "▸" : "▾") : ""),
       node ? this._context(node) : this._general(item),
     );
+  }
+
+  _mayBeOpen(node) {
+    return node.state === "open" || node.children.some((child) => this._mayBeOpen(child));
   }
 
   _general(item) {
@@ -94,7 +98,9 @@ export class TreeView {
   }
 
   _context(node) {
-    const who = [...node.participants].join(", ") || "nobody yet";
+    const state = this._model.stateOf(node);
+    // What was not sent to this page may be more than nothing.
+    const who = [...node.participants].join(", ") || "nothing of it is loaded";
     const conclusion = node.conclusion && conclusionText(node.conclusion.payload);
     return h(
       "span",
@@ -104,13 +110,13 @@ export class TreeView {
         { class: "tree-first" },
         h("span", { class: "tree-type", dir: "auto" }, node.type ?? "context"),
         h("span", { class: "tree-id", dir: "auto" }, shortId(node.id)),
-        h("span", { class: "count" }, node.count.toLocaleString("en")),
+        h("span", { class: "count" }, node.count ? node.count.toLocaleString("en") : ""),
       ),
       h(
         "span",
         { class: "tree-second" },
-        h("span", { class: `dot dot-${node.state}` }),
-        h("span", { class: "tree-state" }, node.state),
+        h("span", { class: `dot dot-${state}` }),
+        h("span", { class: "tree-state" }, state),
         h("span", { class: "tree-who", dir: "auto" }, who),
       ),
     );
@@ -154,5 +160,3 @@ export class TreeView {
 }
 
 const keyOf = (item) => (item === null ? "all" : item === "main" ? "main" : `n${item.number}`);
-
-const hasOpen = (node) => node.state === "open" || node.children.some(hasOpen);
