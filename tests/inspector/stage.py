@@ -219,13 +219,14 @@ class Peer:
 
 
 class Cable:
-    """A port in front of the gateway's whose connections can all be cut at once."""
+    """A port in front of the gateway's whose connections can all be cut, or die, at once."""
 
     def __init__(self, target: int, port: int) -> None:
         self._target = target
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._plugged = True
+        self._dead = False
         self._server = socket.create_server(("127.0.0.1", port))
         self._run(self._accept)
 
@@ -236,8 +237,13 @@ class Cable:
             with suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
 
+    def die(self) -> None:
+        """Let nothing through any more without anybody being told."""
+        self._dead = True
+
     def plug(self) -> None:
         self._plugged = True
+        self._dead = False
 
     def close(self) -> None:
         self.cut()
@@ -265,11 +271,11 @@ class Cable:
                 self._run(self._pump, near, far)
                 self._run(self._pump, far, near)
 
-    @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
-                sink.sendall(data)
+                if not self._dead:
+                    sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocket, expect
 
 from mcpp.envelope import Context
 from tests.inspector.conftest import sign_in
@@ -642,6 +642,43 @@ def test_a_cut_line_loses_nothing(new_page: NewPage, tmp_path: Path) -> None:
         page.set_viewport_size({"width": 1280, "height": 3000})
         expect(chats).to_have_text(wanted)
         expect(page.locator("#log .mark")).to_have_count(0)
+
+
+def test_a_line_that_dies_is_noticed_and_what_was_said_into_it_arrives(
+    new_page: NewPage, tmp_path: Path
+) -> None:
+    port = free_port()
+    origin = f"http://127.0.0.1:{port}"
+    with staged(tmp_path, origins=(origin,)) as stage, plugged(stage.port, port) as cable:
+        page = new_page()
+        lines: list[WebSocket] = []
+        page.on("websocket", lambda line: lines.append(line))
+        page.clock.install()
+        sign_in(page, stage, url=origin)
+        # A line that is merely quiet is asked, and stays.
+        for _ in range(3):
+            with lines[0].expect_event("framereceived", lambda text: "system/filter" in str(text)):
+                page.clock.fast_forward(16_000)
+        expect(page.locator("#status")).to_have_text("you are ada")
+        expect(page.locator("#refusals")).to_have_text("Nothing of yours was refused.")
+        assert len(lines) == 1
+        cable.die()
+        page.fill("#composer-text", "into the void")
+        page.keyboard.press("Enter")
+        note = page.locator("#composer-problem")
+        page.clock.fast_forward(4_000)
+        expect(note).to_have_text("The gateway has not confirmed it yet.")
+        page.clock.fast_forward(8_000)
+        expect(page.locator("#status")).to_contain_text("reconnecting")
+        page.clock.fast_forward(1_000)
+        expect(note).to_have_text("It will be sent when the line is back.")
+        analyst = stage.peer("analyst")
+        cable.plug()
+        page.clock.fast_forward(20_000)
+        assert analyst.receive_kind("chat")["payload"]["text"] == "into the void"
+        expect(page.locator("#status")).to_have_text("you are ada")
+        page.clock.fast_forward(1_000)
+        expect(note).to_have_text("")
 
 
 def test_a_filter_that_widens_while_the_line_is_cut_misses_nothing(

@@ -325,7 +325,7 @@ def test_what_is_too_large_is_never_sent_whenever_it_was_said(node: Node) -> Non
     assert found["unconfirmed"] == 0
     assert node.ask("compose", drafts=[short], frames=[limited])["unconfirmed"] == 1
     found = node.ask("unconfirmed", draft=long, frames=[limited])
-    assert found == {"texts": [], "refusals": [["long", "too_large"]]}
+    assert found == {"since": None, "texts": [], "refusals": [["long", "too_large"]]}
 
 
 def test_only_a_line_that_has_held_is_taken_up_at_once(node: Node) -> None:
@@ -366,6 +366,35 @@ def test_a_context_is_open_only_if_its_conclusion_would_have_been_sent(node: Nod
     narrowed = frame("f", "system/filter", "system:gateway", payload={"filter": {"main": True}})
     assert states({"all": []}, said, narrowed) == unknown
     assert states({"all": []}, frame("1", **inside), narrowed) == unknown | {"k": "open"}
+
+
+def test_a_line_is_lost_when_a_question_is_not_answered_and_never_by_silence_alone(
+    node: Node,
+) -> None:
+    opening = [["asked", 0], ["check", 9], ["check", 10]]
+    assert node.ask("pulse", steps=opening) == [None, None, "lost"]
+    silence = [["asked", 0], ["heard", 1], ["check", 15], ["check", 900], ["asked", 900]]
+    silence += [["check", 909], ["check", 910]]
+    answers = [None, None, None, "ask", None, None, "lost"]
+    assert node.ask("pulse", steps=silence) == answers
+    answered = [["asked", 0], ["heard", 9], ["check", 20], ["check", 24]]
+    assert node.ask("pulse", steps=answered) == [None, None, None, "ask"]
+
+
+def test_a_question_that_changes_nothing_changes_nothing(node: Node) -> None:
+    answer = frame("f", "system/filter", "system:gateway", payload={"filter": {"all": []}})
+    before, after = ([welcome(), frame("1")], [welcome(), frame("1"), answer])
+    rebuilt = [node.ask("model", frames=frames)["rebuilt"] for frames in (before, after)]
+    assert rebuilt[0] == rebuilt[1]
+
+
+def test_what_was_said_is_unconfirmed_until_it_comes_back(node: Node) -> None:
+    draft = {"id": "1", "kind": "chat"}
+    assert node.ask("unconfirmed", draft=draft, frames=[welcome()])["since"] == 1000
+    frames = [welcome(), frame("1")]
+    assert node.ask("unconfirmed", draft=draft, frames=frames)["since"] is None
+    draft = {"id": "1", "kind": "pod/filter"}
+    assert node.ask("unconfirmed", draft=draft, frames=[welcome()])["since"] is None
 
 
 def test_what_comes_twice_is_shown_once(node: Node) -> None:

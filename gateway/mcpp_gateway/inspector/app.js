@@ -48,6 +48,7 @@ class App {
     this.line = new Line(model, token, {
       received: (text) => this.received(text),
       state: (name, facts) => this.showState(name, facts),
+      ask: () => this.send(...model.question()),
       signedOut: (reason) => signOut(reason),
     });
     this.composer = new Composer(model, (draft) => this.send(draft), () => this.line.isOpen);
@@ -292,6 +293,8 @@ class App {
   }
 
   _everySecond() {
+    this.line.check();
+    this.composer.update();
     const { messagesPerSecond, contextsPerMinute } = this.model.rates.read(Date.now());
     const digits = messagesPerSecond < 10 ? 1 : 0;
     setText(byId("rates-text"), `${messagesPerSecond.toFixed(digits)} msg/s · ${many(contextsPerMinute, "context")}/min`);

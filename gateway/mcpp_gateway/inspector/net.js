@@ -1,10 +1,14 @@
 // The line to the gateway: opens it, opens it again, and never loses what came over it.
 
+import { Pulse } from "./state/pulse.js";
+
 const SUBPROTOCOL = "mcpp.v0.1";
+const LOST = 1006; // as if it had been cut
+const CHECK_MS = 5_000;
 const NO_LONGER_ADMITTED = { 4501: "This token was revoked.", 4502: "This session is over: sign in again." };
 
 export class Line {
-  /** `events` has received(text), state(name, facts) and signedOut(reason). */
+  /** `events` has received(text), state(name, facts), ask() and signedOut(reason). */
   constructor(model, token, events) {
     this._model = model;
     this._token = token;
@@ -34,12 +38,15 @@ export class Line {
     const url = `${scheme}://${location.host}/ws?${query}`;
     const socket = new WebSocket(url, [SUBPROTOCOL, `mcpp.bearer.${this._token}`]);
     const before = this._socket;
+    const pulse = (this._pulse = new Pulse());
+    pulse.asked(performance.now());
     // One that was not welcomed yet might be after this one, and then it would be the newer.
     if (!this._isWelcomed) before?.close();
     this._socket = socket;
     this._isWelcomed = false;
     socket.addEventListener("message", ({ data }) => {
       if (this._socket !== socket) return;
+      pulse.heard(performance.now());
       this._events.received(data);
       if (!this._isWelcomed) {
         this._isWelcomed = true;
@@ -59,7 +66,19 @@ export class Line {
   }
 
   send(text) {
-    if (this.isOpen) this._socket.send(text);
+    if (!this.isOpen) return;
+    this._socket.send(text);
+    this._pulse.asked(performance.now());
+  }
+
+  /** Look whether the line still lives: to be called now and then. */
+  check() {
+    if (!this._socket) return;
+    const verdict = this._pulse.check(performance.now());
+    if (verdict === "ask") this._events.ask();
+    if (verdict !== "lost") return;
+    this._socket.close();
+    this._closed(LOST, "");
   }
 
   close() {
@@ -113,6 +132,7 @@ export async function checkToken(token) {
     const response = await fetch("/session", {
       headers: { Authorization: `Bearer ${token}` },
       cache: "no-store",
+      signal: AbortSignal.timeout(CHECK_MS),
     });
     if (response.ok) return "good";
     return response.status === 401 || response.status === 429 ? "refused" : "away";

@@ -5,9 +5,9 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading, { Session }] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading, { Session }, { Pulse }] =
   await Promise.all(
-    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe", "session"].map(load),
+    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe", "session", "pulse"].map(load),
   );
 
 const questions = {
@@ -86,6 +86,7 @@ const questions = {
     rows.search = search;
     if (search) rows.layOut(0);
     return {
+      rebuilt: model.rebuilt,
       rows: rows.rows.map(({ entry, fold }) => (fold ? `fold ${fold.id}` : entry.mark ?? entry.envelope.id)),
       query: model.session.query(model.filter),
       present: [...model.roster.values()].filter(({ present }) => present).map(({ id }) => id),
@@ -102,7 +103,8 @@ const questions = {
     model.compose([draft], 1_000);
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
     const refusals = model.refusals.map(({ envelope }) => [envelope.correlation_id, envelope.payload.error]);
-    return { texts: model.unconfirmed().map((text) => JSON.parse(text)), refusals };
+    const since = model.unconfirmedSince;
+    return { since, texts: model.unconfirmed().map((text) => JSON.parse(text)), refusals };
   },
   // Something to be said after these frames: why it cannot be, and what is then to be sent.
   compose({ drafts, frames }) {
@@ -115,6 +117,11 @@ const questions = {
       problem = error.message;
     }
     return { problem, unconfirmed: model.unconfirmed().length };
+  },
+  // What a line is taken for at these times, in seconds, at which things happen or it is looked at.
+  pulse({ steps }) {
+    const pulse = new Pulse();
+    return steps.map(([what, seconds]) => pulse[what](seconds * 1_000) ?? null);
   },
   // How long to wait after lines that have held for so long each.
   delays({ held }) {

@@ -56,7 +56,7 @@ export class Model {
     const place = this.session.classify(envelope);
     if (envelope.kind === "system/filter" && envelope.from === GATEWAY) {
       this.pending.delete(envelope.correlation_id);
-      this._setGeneration(envelope.payload.filter);
+      if (!isSame(envelope.payload.filter, this.filter)) this._setGeneration(envelope.payload.filter);
       return "filter";
     }
     if (envelope.kind === "system/error" && place === "direct") this._refused(envelope);
@@ -80,13 +80,25 @@ export class Model {
       if (problem) throw problem;
       return JSON.stringify(envelope);
     });
-    for (const envelope of envelopes) this.pending.set(envelope.id, { envelope });
+    for (const envelope of envelopes) this.pending.set(envelope.id, { envelope, since: now });
     return texts;
   }
 
   /** Tell whether an answer of ours to an envelope is on its way. */
   isAnswering(id) {
     return [...this.pending.values()].some(({ envelope }) => envelope.correlation_id === id);
+  }
+
+  /** Return since when something is not confirmed that a person wants others to hear, or null. */
+  get unconfirmedSince() {
+    const wanted = [...this.pending.values()].filter(({ envelope }) => envelope.kind !== "pod/filter");
+    return wanted.length ? Math.min(...wanted.map(({ since }) => since)) : null;
+  }
+
+  /** Return a question that changes nothing, so that the answer is a sign of life. */
+  question() {
+    const asked = [...this.pending.values()].some(({ envelope }) => envelope.kind === "pod/filter");
+    return asked ? [] : [{ kind: "pod/filter", payload: { filter: this.filter } }];
   }
 
   /** Return what has to be sent again on a new connection: the pod knows a repetition by its id. */

@@ -2,10 +2,11 @@
 
 import { newId } from "../state/ids.js";
 import { TooLargeError } from "../state/model.js";
-import { byId, h } from "./dom.js";
+import { byId, h, setText } from "./dom.js";
 import { shortId } from "./log.js";
 
 const SHOWN_CONTEXTS = 200;
+const PROMPT_MS = 3_000; // what takes longer to be confirmed is worth a word
 
 export class Composer {
   constructor(model, send, isOnline) {
@@ -17,6 +18,7 @@ export class Composer {
     this._to = byId("composer-to");
     this._problem = byId("composer-problem");
     this._sent = null;
+    this._complaint = "";
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this._submit();
@@ -37,6 +39,7 @@ export class Composer {
     const people = [...roster.values()].filter(({ present, id }) => present && id !== me);
     const names = people.map(({ id }) => [id, id]);
     offer(this._to, [["", "everybody"], ...names], this._to.value, (name) => `${name}, who is away`);
+    setText(this._problem, this._complaint || this._note());
   }
 
   /** Choose the context that is looked at as the one to speak in. */
@@ -53,9 +56,21 @@ export class Composer {
   /** Give back what the gateway has refused. */
   refused(id, message) {
     if (this._sent?.id !== id) return;
-    this._problem.textContent = message;
+    this._complain(message);
     if (!this._text.value) this._text.value = this._sent.text;
     this._sent = null;
+  }
+
+  _complain(message) {
+    this._complaint = message;
+    this.update();
+  }
+
+  _note() {
+    const since = this._model.unconfirmedSince;
+    if (since === null) return "";
+    if (!this._isOnline()) return "It will be sent when the line is back.";
+    return Date.now() - since >= PROMPT_MS ? "The gateway has not confirmed it yet." : "";
   }
 
   _offerContexts(chosen) {
@@ -77,11 +92,11 @@ export class Composer {
       this._send({ id, kind: "chat", payload: { text }, to: this._to.value ? [this._to.value] : undefined, context: context || undefined });
     } catch (error) {
       if (!(error instanceof TooLargeError)) throw error;
-      this._problem.textContent = error.message;
+      this._complain(error.message);
       return;
     }
     this._sent = { id, text };
-    this._problem.textContent = this._isOnline() ? "" : "It will be sent when the line is back.";
+    this._complain("");
     this._text.value = "";
     this._text.rows = 1;
   }
