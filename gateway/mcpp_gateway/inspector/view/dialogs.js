@@ -1,6 +1,7 @@
 // Questions that need an answer before one goes on: arguments to edit, a reason, settings, a link.
 
 import { parseExactly } from "../state/json.js";
+import { isObject } from "../state/kinds.js";
 import { byId, h } from "./dom.js";
 
 /** Show a form that does what `run` does; while that throws, it stays and says why. */
@@ -44,6 +45,7 @@ export function askArguments(params, send) {
       } catch (error) {
         throw new Error(`This is not JSON: ${error.message}`);
       }
+      if (!isObject(value)) throw new Error("Arguments are an object: { … }.");
       send("arguments" in params ? { ...params, arguments: value } : value);
     },
   });
