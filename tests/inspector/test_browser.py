@@ -758,6 +758,21 @@ def test_an_empty_log_says_why(page: Page, stage: Stage) -> None:
     expect(empty).to_be_hidden()
 
 
+def test_what_comes_is_announced_whatever_it_holds(new_page: NewPage, stage: Stage) -> None:
+    page = new_page()
+    page.clock.install()
+    sign_in(page, stage)
+    analyst, announcer = stage.peer("analyst"), page.locator("#announcer")
+    analyst.send("chat", {"text": {"toString": 1, "valueOf": 2}})
+    expect(page.locator("#log .tone-chat")).to_have_count(1)
+    page.clock.fast_forward(5_000)
+    expect(announcer).to_have_text(re.compile(r"^\d+ new envelopes?\.$"))
+    analyst.chat("good morning")
+    expect(page.locator("#log .tone-chat")).to_have_count(2)
+    page.clock.fast_forward(5_000)
+    expect(announcer).to_have_text("1 new envelope. analyst: good morning")
+
+
 def test_log_and_tree_have_their_roles(page: Page, stage: Stage) -> None:
     play(stage)
     expect(page.get_by_role("main")).to_have_count(1)

@@ -304,7 +304,8 @@ class App {
   _announce() {
     if (!this._unseen) return;
     const { envelope } = this._latest;
-    const said = envelope?.kind === "chat" ? ` ${envelope.from}: ${String(envelope.payload?.text).slice(0, 120)}` : "";
+    const text = envelope?.kind === "chat" ? envelope.payload?.text : undefined;
+    const said = typeof text === "string" ? ` ${envelope.from}: ${text.slice(0, 120)}` : "";
     setText(byId("announcer"), `${many(this._unseen, "new envelope")}.${said}`);
     this._unseen = 0;
   }
