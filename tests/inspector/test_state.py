@@ -538,6 +538,23 @@ def test_characters_that_reorder_text_are_written_out(node: Node) -> None:
     assert "\\u202e" in node.ask("indent", text='"a\u202eb"')
 
 
+# Controls, fillers, joiners, selectors, tags, blanks that are no space, half of a pair.
+HIDDEN = [0x1B, 0x9F, 0xAD, 0x34F, 0x61C, 0x115F, 0x180E, 0x200B, 0x2028, 0x202E, 0x2066, 0x2800]
+HIDDEN += [0x3164, 0xD800, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF9, 0xE0041, 0xE0100]
+
+
+@pytest.mark.parametrize("code", HIDDEN, ids=hex)
+def test_characters_that_nobody_sees_are_written_out(node: Node, code: int) -> None:
+    shown = node.ask("reveal", text=f"a{chr(code)}b")
+    assert shown.isascii()
+    assert json.loads(f'"{shown}"') == f"a{chr(code)}b"
+
+
+def test_what_can_be_seen_stays_as_it_is(node: Node) -> None:
+    seen = "na\u00efve \u05d0\u0628 \u4e2d\U0001f600\n\tx"
+    assert node.ask("reveal", text=seen) == seen
+
+
 def test_a_link_carries_the_view_and_a_code_is_no_view(node: Node) -> None:
     view = {"filter": "main or kind:a&b", "main": False, "context": "k1", "search": "ä #"}
     view["descendants"] = False

@@ -128,6 +128,7 @@ const questions = {
     const session = new Session();
     return held.map((heldMs) => session.closed(1006, heldMs).delay);
   },
+  reveal: ({ text }) => json.reveal(text),
   unescaped: ({ text }) => json.unescaped(text),
   indent: ({ text }) => json.indent(text),
   code: ({ fragment }) => link.readCode(fragment),

@@ -1,10 +1,11 @@
 // JSON as it came, only laid out: numbers and keys keep the sender's own characters.
 
 // Characters that would reorder or hide what stands beside them are written as escapes.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const HIDDEN = /[\p{Default_Ignorable_Code_Point}\p{Zl}\p{Zp}\p{Cs}\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2800\ufff9-\ufffb]/gu;
 
 export function reveal(text) {
-  return text.replace(HIDDEN, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  const escape = (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return text.replace(HIDDEN, (one) => one.split("").map(escape).join(""));
 }
 
 const ESCAPES = { n: "\n", r: "\r", t: "\t", b: "\b", f: "\f" };
