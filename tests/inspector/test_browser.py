@@ -182,7 +182,13 @@ def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) 
     with staged(tmp_path, context_idle_seconds=0.2) as stage:
         page = sign_in(new_page(), stage)
         stage.peer("files").think("hm", Context(id="brief", type="task"))
-        expect(page.locator("#tree .tree-item", has_text="brief")).to_contain_text("expired")
+        item = page.locator("#tree .tree-item", has_text="brief")
+        expect(item).to_contain_text("expired")
+        item.click()
+        note = page.locator("#composer-problem")
+        expect(note).to_have_text("That context has expired: this goes to the main one.")
+        page.click("#selection >> text=Show everything")
+        expect(note).to_have_text("")
 
 
 def test_what_a_filter_hides_is_said_to_be_unknown(page: Page, stage: Stage) -> None:

@@ -19,6 +19,7 @@ export class Composer {
     this._problem = byId("composer-problem");
     this._sent = null;
     this._complaint = "";
+    this._isElsewhere = false; // whether one looks at a context in which one cannot speak
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this._submit();
@@ -28,6 +29,7 @@ export class Composer {
       event.preventDefault();
       this._submit();
     });
+    this._context.addEventListener("change", () => this.update());
     this._text.addEventListener("input", () => {
       this._text.rows = Math.min(6, this._text.value.split("\n").length);
     });
@@ -47,6 +49,8 @@ export class Composer {
     // What was written for a context is not for everybody because one looks at everything again.
     if (!node && this._text.value.trim()) return;
     this._offerContexts(node && !node.expired ? node.id : "");
+    this._isElsewhere = Boolean(node?.expired);
+    this.update();
   }
 
   focus() {
@@ -68,7 +72,10 @@ export class Composer {
 
   _note() {
     const since = this._model.unconfirmedSince;
-    if (since === null) return "";
+    if (since === null) {
+      const isMain = this._context.value === "";
+      return this._isElsewhere && isMain ? "That context has expired: this goes to the main one." : "";
+    }
     if (!this._isOnline()) return "It will be sent when the line is back.";
     return Date.now() - since >= PROMPT_MS ? "The gateway has not confirmed it yet." : "";
   }
