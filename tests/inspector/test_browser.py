@@ -714,12 +714,16 @@ def test_a_restart_is_marked(new_page: NewPage, own_stage: Stage) -> None:
     stage = own_stage
     page = sign_in(new_page(), stage)
     stage.peer("analyst").chat("before")
+    stage.peer("crm").propose("write_file", {}, "files")
     expect(page.locator("#log")).to_contain_text("before")
+    expect(page.locator("text=Approve")).to_have_count(2)
     stage.stop()
     expect(page.locator("#status")).to_contain_text("reconnecting")
     stage.start()
     expect(page.locator("#status")).to_have_text("you are ada")
     expect(page.locator("#log .mark-restart")).to_contain_text("The gateway was restarted")
+    expect(page.locator("#log .tone-proposal")).to_contain_text("Lost when the gateway")
+    expect(page.locator("text=Approve")).to_have_count(0)
     stage.peer("analyst").chat("after")
     expect(page.locator("#log")).to_contain_text("after")
 

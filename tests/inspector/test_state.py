@@ -512,6 +512,14 @@ def test_a_proposal_is_closed_by_the_same_request_or_its_proposer_alone(node: No
     assert node.ask("model", frames=frames)["open"] == ["q", "r"]
 
 
+def test_what_nobody_has_decided_is_lost_with_the_log(node: Node) -> None:
+    payload = {"method": "tools/call", "params": {"name": "t", "arguments": {}}}
+    asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
+    assert node.ask("model", frames=[welcome(), asked, welcome("e2")])["open"] == []
+    again = asked | {"id": "q"}
+    assert node.ask("model", frames=[welcome(), asked, welcome("e2"), again])["open"] == ["q"]
+
+
 # --- what is shown and linked --------------------------------------------------------------------
 
 

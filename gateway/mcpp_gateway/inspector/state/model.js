@@ -242,6 +242,7 @@ export class Model {
 
   _markRestart() {
     this.tree.expireAll();
+    this._redraw(this.proposals.lose());
     this.log.mark("restart", "The gateway was restarted: its log begins anew here.");
   }
 
@@ -282,8 +283,11 @@ export class Model {
     if (entry.node?.conclusion === envelope) this.concluded.push(entry.node);
     this.kinds.add(envelope.kind);
     if (entry.node?.type) this.types.add(entry.node.type);
-    const changed = [...this.tracker.add(envelope), this.proposals.add(envelope)];
-    for (const id of changed) {
+    this._redraw([...this.tracker.add(envelope), this.proposals.add(envelope)]);
+  }
+
+  _redraw(ids) {
+    for (const id of ids) {
       const other = id && this.log.find(id);
       if (other) this.changed.add(other.seq);
     }

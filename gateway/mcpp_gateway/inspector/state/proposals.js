@@ -16,6 +16,13 @@ export class Proposals {
     return [...this._all.values()].filter((proposal) => proposal.state === "open");
   }
 
+  /** The gateway has lost its log, and with it what nobody has decided; return whose ids. */
+  lose() {
+    const lost = this.open;
+    for (const proposal of lost) proposal.state = "lost";
+    return lost.map(({ envelope }) => envelope.id);
+  }
+
   /** Let go of a proposal that is no longer loaded, unless it still waits for a decision. */
   forget(id) {
     if (this._all.get(id)?.state !== "open") this._all.delete(id);

@@ -30,7 +30,7 @@ export function proposalActions(proposal, model, actions) {
 /** Return what became of a proposal: for us it is over, too, once we have spoken against it. */
 export function fate({ state, by, rejections }, me) {
   const ours = state === "open" && rejections.some(({ from }) => from === me);
-  const texts = { fulfilled: `Approved by ${by}`, withdrawn: "Withdrawn", hidden: "Not in what is loaded" };
+  const texts = { fulfilled: `Approved by ${by}`, withdrawn: "Withdrawn", lost: "Lost when the gateway was restarted", hidden: "Not in what is loaded" };
   const [name, text] = ours ? ["rejected", "Rejected by you"] : [state, texts[state]];
   return h("p", { class: `fate fate-${name}`, dir: "auto", title: text }, text);
 }
