@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from typing import Any
 
 import jsonschema
@@ -23,6 +24,7 @@ class Say:
     status: int = 200
     is_cut: bool = False  # ended by the limit of a reply
     is_counted: bool = True  # some local servers tell no usage
+    ends_after: int | None = None  # events: the stream ends early
     nonsense: str | None = None  # sent instead of a stream
 
 
@@ -47,7 +49,9 @@ class ModelServer:
         say = self.script.pop(0)
         if say.status != 200:
             return say.status, json.dumps({"type": "error", "error": {"message": "scripted"}})
-        return 200, "".join(events(say)) if say.nonsense is None else say.nonsense
+        if say.nonsense is not None:
+            return 200, say.nonsense
+        return 200, "".join(islice(events(say), say.ends_after))
 
     def _openai(self, say: Say) -> Iterator[str]:
         def chunk(delta: dict[str, Any], **more: Any) -> str:

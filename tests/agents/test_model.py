@@ -236,6 +236,36 @@ async def test_a_reply_that_was_cut_says_so_and_its_last_call_is_not_made(
         assert "the arguments are no JSON object" in json.dumps(server.requests[1])
 
 
+@APIS
+async def test_a_stream_that_ends_early_is_no_reply_and_none_of_its_calls_is_made(
+    pod: MemoryPod, api: str
+) -> None:
+    whole = [("library__burn", {"book": 1}), ("library__lose", {})]
+    # Up to the last event that says that this is all: a call may look whole long before.
+    said = [Say("", list(whole), ends_after=count) for count in (2, 3, 4, 6)]
+    said.append(Say("Half of it", ends_after=3))
+    async with joined(pod, api, [*said, Say("All of it.")]) as (alice, _):
+        for _ in said:
+            answer, log = await ask(alice, "Burn the first")
+            assert answer.text == "I cannot think about this now: the reply was cut off"
+            assert not [one for one in log if "tools/call" in one.kind]
+        assert (await ask(alice, "Again"))[0].text == "All of it."
+
+
+@APIS
+async def test_a_call_that_is_no_json_costs_none_of_the_others(pod: MemoryPod, api: str) -> None:
+    calls: list[tuple[str, dict[str, Any] | str]] = [
+        ("library__burn", "{book: 1]"),
+        ("library__burn", {"book": 2}),
+    ]
+    async with joined(pod, api, [Say("", calls), Say("One.")]) as (alice, server):
+        answer, _ = await ask(alice, "Burn two")
+        assert answer.text == "One."
+        shown = json.dumps(server.requests[1])
+        assert "burnt 2" in shown
+        assert "I cannot call library__burn: the arguments are no JSON object" in shown
+
+
 async def test_a_server_that_does_not_count_is_counted_for(pod: MemoryPod) -> None:
     endless = [Say("", [("library__lose", {})], is_counted=False) for _ in range(9)]
     async with joined(pod, "openai", endless, Limits(tokens=20)) as (alice, server):
@@ -294,7 +324,7 @@ async def test_old_results_are_collapsed_and_can_be_expanded_again(
 async def test_calls_that_make_no_sense_are_told_to_the_model(pod: MemoryPod, api: str) -> None:
     script = [
         Say("", [("library__fly", {}), ("library__search", {"wrong": 1})]),
-        Say("", [("library__search", "[1, 2" if api == "openai" else '{"query": 3}')]),
+        Say("", [("library__search", "[1, 2")]),
         Say("I give up."),
     ]
     async with joined(pod, api, script) as (alice, server):

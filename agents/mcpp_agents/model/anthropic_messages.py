@@ -1,23 +1,31 @@
 """Models behind Anthropic's Messages API."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import anthropic
-from anthropic.types import Message, Usage
 
 from mcpp.prompts import Prompt, expand_tool
 from mcpp_agents.model.providers import (
+    CUT_OFF,
     RETRIES,
     OnText,
+    ProviderError,
     Reply,
-    ToolUse,
     boundary,
     describe,
+    read_calls,
     schema_of,
     unheard,
 )
 from mcpp_agents.toolbox import Offer
+
+_COUNTS: Final = (
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+)
 
 
 class Anthropic:
@@ -43,36 +51,40 @@ class Anthropic:
             "tools": [*map(_anthropic_tool, tools), expand_tool("anthropic")],
             "max_tokens": max_tokens,
         }
+        text: list[str] = []
+        calls: dict[int, tuple[str, str]] = {}
+        usage: dict[str, int] = {}
+        reason, is_whole = None, False
         with boundary(anthropic.AnthropicError):
-            async with self._client.messages.stream(**asked) as stream:
-                async for text in stream.text_stream:
-                    await on_text(text)
-                return _read(await stream.get_final_message())
+            # Its own reader of streams gives up all calls for one that is no JSON, and takes a
+            # stream that ends early for a whole reply.
+            stream: Any = await self._client.messages.create(**asked, stream=True)
+            async for event in stream:
+                match event.type:
+                    case "message_start":
+                        usage |= _counted(event.message.usage)
+                    case "content_block_start" if event.content_block.type == "tool_use":
+                        calls[event.index] = (event.content_block.name, "")
+                    case "content_block_delta" if event.delta.type == "text_delta":
+                        text.append(event.delta.text)
+                        await on_text(event.delta.text)
+                    case "content_block_delta" if event.delta.type == "input_json_delta":
+                        name, written = calls[event.index]
+                        calls[event.index] = (name, written + event.delta.partial_json)
+                    case "message_delta":
+                        reason = event.delta.stop_reason
+                        usage |= _counted(event.usage)
+                    case "message_stop":
+                        is_whole = True
+        if not is_whole:
+            raise ProviderError(CUT_OFF)
+        is_cut = reason == "max_tokens"
+        return Reply("".join(text), read_calls(calls.values(), is_cut), sum(usage.values()), is_cut)
 
 
-def _read(message: Message) -> Reply:
-    is_cut = message.stop_reason == "max_tokens"
-    last = len(message.content) - 1
-    return Reply(
-        "".join(block.text for block in message.content if block.type == "text"),
-        tuple(
-            # Where the reply was cut, the client fills in what it has: that was never meant.
-            ToolUse(block.name, None if is_cut and place == last else _object(block.input))
-            for place, block in enumerate(message.content)
-            if block.type == "tool_use"
-        ),
-        _tokens(message.usage),
-        is_cut,
-    )
-
-
-def _tokens(usage: Usage) -> int:
-    cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
-    return usage.input_tokens + cached + usage.output_tokens
-
-
-def _object(value: Any) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None
+def _counted(usage: Any) -> dict[str, int]:
+    """Return what is counted here: each a total so far, and not everything is told each time."""
+    return {name: count for name in _COUNTS if (count := getattr(usage, name, None)) is not None}
 
 
 def _anthropic_tool(offer: Offer) -> dict[str, Any]:

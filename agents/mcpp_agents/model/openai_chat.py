@@ -4,19 +4,19 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
 import openai
 
 from mcpp.prompts import Prompt, expand_tool
 from mcpp.tokens import estimate
 from mcpp_agents.model.providers import (
+    CUT_OFF,
     RETRIES,
     OnText,
     ProviderError,
     Reply,
-    ToolUse,
     boundary,
     describe,
+    read_calls,
     schema_of,
     unheard,
 )
@@ -52,14 +52,14 @@ class OpenAI:
         }
         text: list[str] = []
         calls: dict[int, tuple[str, str]] = {}
-        tokens, ended = 0, None
+        tokens, ended = 0, ""
         with boundary(openai.OpenAIError):
             stream: Any = await self._client.chat.completions.create(**asked, stream=True)
             async for chunk in stream:
                 if chunk.usage is not None:
                     tokens = chunk.usage.total_tokens
                 for choice in chunk.choices[:1]:
-                    ended = choice.finish_reason or ended or ""
+                    ended = choice.finish_reason or ended
                     if choice.delta.content:
                         text.append(choice.delta.content)
                         await on_text(choice.delta.content)
@@ -69,14 +69,12 @@ class OpenAI:
                             name + (part.function.name or ""),
                             written + (part.function.arguments or ""),
                         )
-        if ended is None:
-            raise ProviderError("the model's API sent no reply")
-        uses = [ToolUse(name, _object(written)) for name, written in calls.values()]
-        if ended == "length" and uses:
-            uses[-1] = ToolUse(uses[-1].name, None)  # what was cut was never meant
+        if not ended:
+            raise ProviderError(CUT_OFF)
+        is_cut = ended == "length"
         # Not every server counts; a limit that never comes would be none.
         tokens = tokens or prompt.tokens + estimate("".join([*text, *map("".join, calls.values())]))
-        return Reply("".join(text), tuple(uses), tokens, ended == "length")
+        return Reply("".join(text), read_calls(calls.values(), is_cut), tokens, is_cut)
 
 
 def _openai_tool(offer: Offer) -> dict[str, Any]:
@@ -86,10 +84,3 @@ def _openai_tool(offer: Offer) -> dict[str, Any]:
         "parameters": schema_of(offer),
     }
     return {"type": "function", "function": function}
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, Any])
-    except msgspec.DecodeError:
-        return None

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+import httpx2
 import msgspec
 from jsonschema import Draft202012Validator, SchemaError
 
@@ -20,6 +21,7 @@ from mcpp_agents.toolbox import Offer
 OnText = Callable[[str], Awaitable[None]]
 
 RETRIES: Final = 3
+CUT_OFF: Final = "the reply was cut off"
 
 
 async def unheard(text: str) -> None:
@@ -76,10 +78,20 @@ def boundary(foreign: type[Exception]) -> Iterator[None]:
         raise  # what hears the text may fail, too
     except foreign as error:
         raise ProviderError(sentence(error)) from error
+    except httpx2.HTTPError as error:
+        raise ProviderError(f"{CUT_OFF}: {sentence(error)}") from error
     except Exception as error:
         # The clients trust what an address sends: whatever makes no sense, they stumble over.
         log.warning("the model's API sent nonsense", exc_info=True)
         raise ProviderError("the model's API sent what is no reply") from error
+
+
+def read_calls(written: Iterable[tuple[str, str]], is_cut: bool) -> tuple[ToolUse, ...]:
+    """Return the calls that a model wrote: names, and arguments as JSON."""
+    uses = [ToolUse(name, _object(arguments)) for name, arguments in written]
+    if is_cut and uses:
+        uses[-1] = ToolUse(uses[-1].name, None)  # what was cut was never meant
+    return tuple(uses)
 
 
 def describe(offer: Offer, limit: int | None = None) -> str:
@@ -110,3 +122,10 @@ def schema_of(offer: Offer) -> dict[str, Any]:
 def sentence(error: Exception) -> str:
     """Return what went wrong at an API, in one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        return None
