@@ -176,19 +176,33 @@ async def test_a_cancelled_call_is_cancelled_at_its_owner(
         await cancelled.wait()
 
 
-async def test_nonsense_from_one_participant_leaves_the_others_tools(pod: MemoryPod) -> None:
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_nonsense_from_one_participant_leaves_the_others_tools(
+    pod: MemoryPod, mode: Mode
+) -> None:
+    schemas: list[Any] = [
+        "none",
+        {},
+        {"type": "string"},
+        {"type": "object", "properties": 7},
+        {"type": "object", "properties": {"a": 1}},
+        {"type": "object", "required": "a"},
+        {"type": "object", "$schema": 5},
+        {"type": "object", "properties": {"a": {"type": "banana"}}},
+    ]
     fool = Participant("fool")
 
     @fool.method("tools/list")
     async def lie(params: dict[str, Any], call: ToolCall) -> Any:
-        return {"tools": [7, {"name": 3}, {"name": "x", "inputSchema": "none"}], "nextCursor": 5}
+        strange = [{"name": "x", "inputSchema": schema} for schema in schemas]
+        return {"tools": [7, {"name": 3}, *strange], "nextCursor": 5}
 
     async with (
         pod.run(fool),
         pod.run(calculator()),
         pod.connect("ide") as ide,
         background() as tasks,
-        Client(PodServer(ide, tasks).server) as client,
+        Client(PodServer(ide, tasks).server, mode=mode) as client,
     ):
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert [name for name in names if "__" in name] == ["calc__add", "calc__broken"]
