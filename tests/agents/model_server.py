@@ -22,6 +22,7 @@ class Say:
     text: str = ""
     calls: list[tuple[str, dict[str, Any] | str]] = field(default_factory=list)
     status: int = 200
+    retry_after: str | None = None  # of a failure
     is_cut: bool = False  # ended by the limit of a reply
     is_counted: bool = True  # some local servers tell no usage
     ends_after: int | None = None  # events: the stream ends early
@@ -140,11 +141,15 @@ def model_server(script: list[Say]) -> Iterator[ModelServer]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            say = model.script[0] if model.script else Say()
             status, text = model.answer(self.path, body)
             self.send_response(status)
             kind = "text/event-stream" if status == 200 else "application/json"
             self.send_header("Content-Type", kind)
-            self.send_header("retry-after-ms", "1")
+            if say.retry_after is None:
+                self.send_header("retry-after-ms", "1")
+            else:
+                self.send_header("retry-after", say.retry_after)
             data = text.encode()
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

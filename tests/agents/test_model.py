@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import msgspec
@@ -16,7 +16,7 @@ from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp.tools import ToolCall
 from mcpp.transient import transient
-from mcpp_agents.model import Limits, ModelAgent
+from mcpp_agents.model import Limits, ModelAgent, ProviderError, Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
 from mcpp_agents.model.progress import Progress
@@ -122,6 +122,47 @@ async def test_the_api_s_passing_failures_are_retried_and_its_lasting_one_is_sai
     async with joined(pod, api, [Say(status=401), Say("Again.")]) as (alice, _):
         assert "I cannot think about this now" in (await ask(alice, "There?"))[0].text
         assert (await ask(alice, "And now?"))[0].text == "Again."
+
+
+@APIS
+@pytest.mark.parametrize("asked", ["3600", "Fri, 01 Jan 2100 00:00:00 GMT"])
+async def test_an_api_that_asks_to_be_left_alone_for_long_is_not_waited_for(
+    pod: MemoryPod, api: str, asked: str
+) -> None:
+    async with joined(pod, api, [Say(status=429, retry_after=asked), Say("Hello.")]) as (alice, _):
+        said = (await ask(alice, "There?"))[0].text
+        assert "I cannot think about this now: its API asks to be left alone for" in said
+        assert (await ask(alice, "And now?"))[0].text == "Hello."
+
+
+async def test_a_wait_that_the_api_asks_for_is_told(
+    pod: MemoryPod, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Busy:
+        replies: ClassVar[list[Reply | ProviderError]] = [
+            ProviderError("overloaded", 0.01),
+            Reply("Hello."),
+        ]
+
+        async def reply(self, *asked: object) -> Reply:
+            reply = self.replies.pop(0)
+            if isinstance(reply, ProviderError):
+                raise reply
+            return reply
+
+    async with (
+        pod.connect("alice", own=True) as alice,
+        pod.connect("mind", own=True) as mind,
+        background() as tasks,
+    ):
+        limits = Limits(patience_seconds=0.01)
+        tasks.start_soon(ModelAgent(mind, Busy(), tasks, limits=limits).run)
+        with anyio.fail_after(BOUND):
+            answer, log = await ask(alice, "There?")
+    assert answer.text == "Hello."
+    told = [one.payload["params"]["message"] for one in log if one.kind.endswith("progress")]
+    assert told == ["thinking", "the model's API asks to wait 0 s"]
+    assert "asking the model again in 0 s: overloaded" in caplog.text
 
 
 @APIS

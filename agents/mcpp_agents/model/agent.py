@@ -7,6 +7,7 @@ stands in the log, its own calls and their results too.
 
 import logging
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -23,7 +24,14 @@ from mcpp.server import Server
 from mcpp.tools import ToolCall
 from mcpp.transient.marks import cut
 from mcpp_agents.model.progress import Progress
-from mcpp_agents.model.providers import Provider, Reply, ToolUse
+from mcpp_agents.model.providers import (
+    PATIENT_SECONDS,
+    RETRIES,
+    Provider,
+    ProviderError,
+    Reply,
+    ToolUse,
+)
 from mcpp_agents.toolbox import PATIENCE_SECONDS, Offer, Toolbox
 
 _QUEUED_QUESTIONS: Final = 64
@@ -131,9 +139,7 @@ class ModelAgent:
         offers = await self._toolbox.offers()
         await self._catch_up()
         self._prompt = self._builder.build(previous=self._prompt)
-        reply = await self._provider.reply(
-            self._prompt, offers.values(), self._limits.reply_tokens, progress.hear
-        )
+        reply = await self._reply(self._prompt, offers.values(), progress)
         if reply.calls:
             if reply.text:
                 await thinking.send(kinds.REFLECTION, {"thought": reply.text})
@@ -144,6 +150,25 @@ class ModelAgent:
             if problems:
                 raise problems[0]
         return reply
+
+    async def _reply(self, prompt: Prompt, offers: Iterable[Offer], progress: Progress) -> Reply:
+        """Ask the model, and again when its API says so: then those who wait know."""
+        tools = list(offers)
+        for _ in range(RETRIES):
+            try:
+                return await self._provider.reply(
+                    prompt, tools, self._limits.reply_tokens, progress.hear
+                )
+            except ProviderError as error:
+                seconds = error.retry_seconds
+                if seconds is None:
+                    raise
+                if seconds > PATIENT_SECONDS:
+                    reason = f"its API asks to be left alone for {seconds:.0f} s ({error})"
+                    raise ProviderError(reason) from None
+                log.warning("asking the model again in %.0f s: %s", seconds, error)
+                await progress.wait(seconds)
+        raise ProviderError("its API asks to be left alone again and again")
 
     async def _try(
         self, thinking: ContextScope, use: ToolUse, offer: Offer | None, problems: list[McppError]

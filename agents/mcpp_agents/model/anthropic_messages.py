@@ -8,6 +8,7 @@ import anthropic
 from mcpp.prompts import Prompt, expand_tool
 from mcpp_agents.model.providers import (
     CUT_OFF,
+    HOOKS,
     RETRIES,
     OnText,
     ProviderError,
@@ -34,7 +35,10 @@ class Anthropic:
     def __init__(self, model: str, *, api_key: str, base_url: str | None = None) -> None:
         self._model = model
         self._client = anthropic.AsyncAnthropic(
-            api_key=api_key, base_url=base_url, max_retries=RETRIES
+            api_key=api_key,
+            base_url=base_url,
+            max_retries=RETRIES,
+            http_client=anthropic.DefaultAsyncHttpxClient(event_hooks=HOOKS),
         )
 
     async def reply(

@@ -10,6 +10,7 @@ from mcpp.prompts import Prompt, expand_tool
 from mcpp.tokens import estimate
 from mcpp_agents.model.providers import (
     CUT_OFF,
+    HOOKS,
     RETRIES,
     OnText,
     ProviderError,
@@ -32,7 +33,12 @@ class OpenAI:
 
     def __init__(self, model: str, *, api_key: str, base_url: str | None = None) -> None:
         self._model = model
-        self._client = openai.AsyncOpenAI(api_key=api_key, base_url=base_url, max_retries=RETRIES)
+        self._client = openai.AsyncOpenAI(
+            api_key=api_key,
+            base_url=base_url,
+            max_retries=RETRIES,
+            http_client=openai.DefaultAsyncHttpxClient(event_hooks=HOOKS),
+        )
 
     async def reply(
         self,

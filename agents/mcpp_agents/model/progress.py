@@ -8,6 +8,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+import anyio
+
 from mcpp import Message, Refused, kinds, rpc
 from mcpp.kinds import Kind
 from mcpp.scope import ContextScope
@@ -45,6 +47,12 @@ class Progress:
         self._end = (self._end + text)[-_SHOWN_CHARACTERS:]
         if self._allowed and self._clock() >= self._due:
             await self._tell("… " + " ".join(self._end.split()), wait=False)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until the model can be asked again, and say so."""
+        if self._allowed:
+            await self._tell(f"the model's API asks to wait {seconds:.0f} s", wait=False)
+        await anyio.sleep(seconds)
 
     async def _tell(self, message: str, *, wait: bool) -> None:
         self._due = self._clock() + _EVERY_SECONDS

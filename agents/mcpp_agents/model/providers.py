@@ -1,13 +1,16 @@
 """What a model's API has to give: a prompt and tools go in, a reply comes out.
 
 Replies are streamed, so that others can watch a long one grow and a cancelled one ends at once. The
-official clients retry by themselves what may succeed later.
+official clients retry by themselves what may succeed later, unless that takes so long that somebody
+has to be told.
 """
 
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol
 
 import httpx2
@@ -21,6 +24,10 @@ from mcpp_agents.toolbox import Offer
 OnText = Callable[[str], Awaitable[None]]
 
 RETRIES: Final = 3
+# An API may ask to be left alone. Longer than this is told to those who wait, and longer than that
+# nobody waits.
+_QUIET_SECONDS: Final = 5.0
+PATIENT_SECONDS: Final = 60.0
 CUT_OFF: Final = "the reply was cut off"
 
 
@@ -36,7 +43,11 @@ log = logging.getLogger("mcpp")
 
 
 class ProviderError(McppError):
-    """The model's API did not give a reply."""
+    """The model's API did not give a reply; `retry_seconds` is when it wants to be asked again."""
+
+    def __init__(self, reason: str, retry_seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_seconds = retry_seconds
 
 
 class ToolUse(msgspec.Struct, frozen=True):
@@ -69,6 +80,15 @@ class Provider(Protocol):
         ...
 
 
+async def tell_long_waits(response: httpx2.Response) -> None:
+    """Have a client not wait in silence for as long as an API asks: a hook for its responses."""
+    if _asked_seconds(response.headers) > _QUIET_SECONDS:
+        response.headers["x-should-retry"] = "false"  # which both clients obey
+
+
+HOOKS: Final = {"response": [tell_long_waits]}
+
+
 @contextmanager
 def boundary(foreign: type[Exception]) -> Iterator[None]:
     """Turn what goes wrong at an API into a ProviderError; `foreign` is its client's own error."""
@@ -77,7 +97,7 @@ def boundary(foreign: type[Exception]) -> Iterator[None]:
     except McppError:
         raise  # what hears the text may fail, too
     except foreign as error:
-        raise ProviderError(sentence(error)) from error
+        raise ProviderError(sentence(error), _retry_seconds(error)) from error
     except httpx2.HTTPError as error:
         raise ProviderError(f"{CUT_OFF}: {sentence(error)}") from error
     except Exception as error:
@@ -129,3 +149,22 @@ def _object(text: str) -> dict[str, Any] | None:
         return msgspec.json.decode(text or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
         return None
+
+
+def _retry_seconds(error: Exception) -> float | None:
+    response = getattr(error, "response", None)
+    seconds = 0.0 if response is None else _asked_seconds(response.headers)
+    return seconds if seconds > _QUIET_SECONDS else None
+
+
+def _asked_seconds(headers: httpx2.Headers) -> float:
+    """Return how long an API asks to be left alone: in seconds, or until a date."""
+    asked = headers.get("retry-after", "")
+    try:
+        return float(asked)
+    except ValueError:
+        pass
+    try:
+        return (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):
+        return 0.0
