@@ -21,6 +21,7 @@ from mcpp.prompts import EXPAND, Prompt, PromptBuilder
 from mcpp.rpc import Failure, ToolResult
 from mcpp.scope import ContextScope
 from mcpp.server import Server
+from mcpp.tasks import background
 from mcpp.tools import ToolCall
 from mcpp.transient.marks import cut
 from mcpp_agents.model.progress import Progress
@@ -85,14 +86,15 @@ class ModelAgent:
         """Take part until the connection ends for good. The pod must be opened with `own=True`."""
         sending, receiving = anyio.create_memory_object_stream[Message](_QUEUED_QUESTIONS)
         methods = {"ping": _pong, "tools/list": _no_tools, rpc.TOOLS_CALL: self._expand}
-        async with sending, receiving:
+        # Whoever thinks ends first, or it would find its questions closed.
+        async with sending, receiving, background() as thinking:
             server = Server(methods, self._tasks)
 
             async def think() -> None:
                 async for question in receiving:
                     await self.answer(question)
 
-            self._tasks.start_soon(think)
+            thinking.start_soon(think)
             async for message in self._pod:
                 self._hear(message)
                 server.receive(message)

@@ -13,6 +13,7 @@ from mcp.server.stdio import stdio_server
 
 import mcpp
 from mcpp import local
+from mcpp.errors import ConnectionLostError
 from mcpp.tasks import background, until_signal
 from mcpp_agents import joining
 from mcpp_agents.pod_server.desk import KEPT_ENVELOPES
@@ -40,14 +41,30 @@ def main(argv: list[str]) -> int:
 
 
 async def serve(address: local.Address, name: str | None = None) -> None:
-    """Join the pod, and serve it until standard input ends."""
+    """Join the pod, and serve it until standard input ends.
+
+    Raises ConnectionLostError when the gateway ends it for good.
+    """
+    lost: ConnectionLostError | None = None
     async with mcpp.connect(address, name=name, last=KEPT_ENVELOPES, own=True) as pod:
         # By itself the SDK reads in a thread, which nothing can stop while it waits for a line.
         lines = cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
-        async with background() as tasks, stdio_server(stdin=lines) as (reading, writing):
-            pod_server = PodServer(pod, tasks)
-            tasks.start_soon(pod_server.listen)
-            await pod_server.server.run(reading, writing, pod_server.options)
+        with anyio.CancelScope() as serving:
+            async with background() as tasks, stdio_server(stdin=lines) as (reading, writing):
+                pod_server = PodServer(pod, tasks)
+
+                async def listen() -> None:
+                    nonlocal lost
+                    try:
+                        await pod_server.listen()
+                    except ConnectionLostError as error:
+                        lost = error
+                        serving.cancel()
+
+                tasks.start_soon(listen)
+                await pod_server.server.run(reading, writing, pod_server.options)
+    if lost is not None:
+        raise lost
 
 
 async def _lines(descriptor: int) -> AsyncIterator[str]:

@@ -1,0 +1,32 @@
+"""Agents that the gateway ends for good: they say why in a line."""
+
+import pytest
+
+from tests.agents.model_server import model_server
+from tests.agents.processes import Commands
+from tests.interaction.conftest import SocketVenue
+
+REPLACED = "replaced by a newer connection"
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("command", ["agent", "mcp"])
+async def test_an_agent_that_is_replaced_says_so_in_one_line(
+    sockets: SocketVenue, commands: Commands, command: str
+) -> None:
+    with model_server([]) as server:
+        options = {
+            "agent": ("--model", "openai:m", "--base-url", f"{server.url}/v1", "--as", "ide"),
+            "mcp": (),
+        }
+        async with (
+            sockets.connect("alice", own=True) as alice,
+            commands.start("ide", command, *options[command]) as running,
+        ):
+            while "ide" not in alice.participants:
+                await anext(alice)
+            async with sockets.connect("ide"):
+                while (line := await running.line()).endswith("is in the pod"):
+                    pass
+                assert line == f"mcpp: {command}: the connection is closed (4500): {REPLACED}"
+                assert await running.ended() == 1
