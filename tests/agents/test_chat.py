@@ -121,6 +121,23 @@ def test_a_proposal_shows_what_has_become_of_it() -> None:
     assert "◆ [1] approved by c" in shown(transcript)[0]
 
 
+def test_what_waits_for_a_decision_is_not_folded_away_with_its_context() -> None:
+    transcript = Transcript()
+    outer = mcpp.new_context("reasoning", id="outer")
+    inner = mcpp.new_context("check", id="inner", parent="outer")
+    payload = {"method": "tools/call", "params": {"name": "x", "arguments": {}}}
+    proposal = said("mcp/proposal:tools/call:x", payload, to=["files"], context=inner)
+    for envelope in (said("reflection", {"thought": "hm"}, context=outer), proposal):
+        transcript.add(envelope)
+    assert shown(transcript)[1:] == ["  a|→ files: ◆ [1] open — proposes x()"]
+    transcript.toggle("outer")
+    transcript.toggle("inner")
+    assert len([row for row in transcript.rows() if row.proposal]) == 1
+    transcript.toggle("outer")
+    transcript.add(said("mcp/withdraw", {}, correlation_id=proposal.id, context=inner))
+    assert shown(transcript)[1:] == []
+
+
 def test_a_long_message_is_cut_until_it_is_opened() -> None:
     transcript = Transcript()
     long = said("chat", {"text": "\n".join(["x" * 700] * 30)})
@@ -245,12 +262,14 @@ async def test_typing_speaks_and_addresses_who_is_named(pod: MemoryPod) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("is_inside", [False, True])
 @pytest.mark.parametrize("approval", ["/approve 1\r", "\ta"])
 async def test_a_proposal_is_approved_by_a_command_or_by_a_key(
-    pod: MemoryPod, approval: str
+    pod: MemoryPod, approval: str, is_inside: bool
 ) -> None:
     async with pod.run(safe()), pod.connect("bob") as bob:
-        proposal = await bob.propose("safe", "unlock", code=7)
+        place = bob.context("reasoning") if is_inside else bob
+        proposal = await place.propose("safe", "unlock", code=7)
         async with at_the_keys(pod) as (keys, left):
             while "alice" not in bob.participants:
                 await anext(bob)

@@ -1,5 +1,7 @@
 """What a person sees of a pod: lines, with every context folded to one until it is opened.
 
+Beside that one line stands only what waits for a decision.
+
 No terminal in here: it takes envelopes and gives rows.
 """
 
@@ -161,6 +163,11 @@ class Transcript:
             inside: list[_Entry] = [*node.envelopes, *node.children]
             for entry in sorted(inside, key=self._place):
                 yield from self._of(entry, depth + 1)
+            return
+        # What waits for a person is never folded away.
+        for one in below:
+            if one.id in self.proposals and self.proposals[one.id].state == "open":
+                yield from self._of(one, depth + 1)
 
     def _of_envelope(self, envelope: Envelope, depth: int) -> Iterator[Row]:
         kind = Kind.parse(envelope.kind)
