@@ -1,8 +1,8 @@
 """What the others in a pod can do, under the names by which a model or an MCP client calls it."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -10,6 +10,8 @@ from anyio.abc import TaskGroup
 from mcpp import Kind, Message, Pod, kinds
 from mcpp.errors import CallError, ConnectionLostError, Refused
 from mcpp.prompts.names import tool_name
+
+T = TypeVar("T")
 
 # Somebody who offers tools answers at once; people and other listeners never do. Nobody waits
 # longer than this for a newcomer's answer, but one that comes later still counts.
@@ -29,8 +31,12 @@ class Offer:
     definition: Mapping[str, Any]
 
 
+class GoneError(CallError):
+    """Whoever was asked is not in the pod, or has left before it answered."""
+
+
 class Toolbox:
-    """Everybody's tools. Owns what was answered; asks each newcomer once."""
+    """Everybody's tools. Owns what was answered, and who is waited for; asks each newcomer once."""
 
     def __init__(
         self, pod: Pod, tasks: TaskGroup, *, patience_seconds: float = PATIENCE_SECONDS
@@ -40,6 +46,7 @@ class Toolbox:
         self._tasks = tasks
         self._offers: dict[str, list[Offer]] = {}
         self._asked: dict[str, _Asking] = {}
+        self._waiting: dict[anyio.CancelScope, str] = {}
 
     def hear(self, message: Message) -> bool:
         """Learn from a message who came, left or changed; tell whether the tools may differ."""
@@ -50,6 +57,10 @@ class Toolbox:
             return False
         who = message.payload["participant"]["id"]
         self._forget(who)
+        if message.payload["event"] == "leave":
+            for scope, asked in self._waiting.items():
+                if asked == who:
+                    scope.cancel()
         return bool(who != self._pod.me)
 
     async def offers(self) -> dict[str, Offer]:
@@ -63,6 +74,25 @@ class Toolbox:
                 await asking.answered.wait()
         present = sorted(set(self._offers).intersection(self._pod.participants))
         return {offer.name: offer for who in present for offer in self._offers[who]}
+
+    def expect(self, who: str, tool: str) -> None:
+        """Make sure that somebody who is to be asked is here. Raises GoneError."""
+        if who not in self._pod.participants:
+            raise GoneError(who, tool, "not in the pod")
+
+    async def call(self, who: str, tool: str, asking: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that ends when whoever is asked leaves: nobody else would answer it.
+
+        Raises GoneError, and what `asking` raises.
+        """
+        self.expect(who, tool)
+        with anyio.CancelScope() as scope:
+            self._waiting[scope] = who
+            try:
+                return await asking()
+            finally:
+                del self._waiting[scope]
+        raise GoneError(who, tool, "left the pod before it answered")
 
     def _forget(self, who: str) -> None:
         self._offers.pop(who, None)

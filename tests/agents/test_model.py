@@ -361,6 +361,30 @@ async def test_old_results_are_collapsed_and_can_be_expanded_again(
         assert (await ask(alice, "What was it?"))[0].text == "Now I see."
 
 
+async def test_a_call_ends_when_whoever_was_asked_leaves(pod: MemoryPod) -> None:
+    guest = Participant("guest")
+    asked = anyio.Event()
+
+    @guest.tool
+    async def ponder() -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    async def stay_until_asked() -> None:
+        async with pod.run(guest):
+            await asked.wait()
+
+    script = [Say("", [("guest__ponder", {})]), Say("It has left.")]
+    async with joined(pod, "openai", script) as (alice, server), background() as tasks:
+        tasks.start_soon(stay_until_asked)
+        while "guest" not in alice.participants:
+            await anext(alice)
+        assert (await ask(alice, "Ask it"))[0].text == "It has left."
+        assert "ponder of 'guest': left the pod before it answered" in json.dumps(
+            server.requests[1]
+        )
+
+
 @APIS
 async def test_calls_that_make_no_sense_are_told_to_the_model(pod: MemoryPod, api: str) -> None:
     script = [

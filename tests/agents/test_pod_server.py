@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 from mcp import Client, MCPError, StdioServerParameters
 
 import mcpp
@@ -174,6 +175,35 @@ async def test_a_cancelled_call_is_cancelled_at_its_owner(
 
             await client.call_tool("slow__work", progress_callback=stop)
         await cancelled.wait()
+
+
+async def test_a_call_ends_when_its_owner_leaves(pod: MemoryPod) -> None:
+    slow = Participant("slow")
+    asked = anyio.Event()
+
+    @slow.tool
+    async def work() -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    async def stay_until_asked(*, task_status: TaskStatus[None]) -> None:
+        async with pod.run(slow):
+            task_status.started()
+            await asked.wait()
+
+    with anyio.fail_after(BOUND):
+        async with pod.connect("ide", own=True) as ide, background() as tasks:
+            server = PodServer(ide, tasks)
+            tasks.start_soon(server.listen)
+            await tasks.start(stay_until_asked)
+            async with Client(server.server) as client:
+                ended = await client.call_tool("slow__work")
+                absent = {"participant": "slow", "tool": "work"}
+                proposed = await client.call_tool("pod_propose", absent)
+    assert proposed.is_error
+    assert _text(proposed) == "work of 'slow': not in the pod"
+    assert ended.is_error
+    assert _text(ended) == "work of 'slow': left the pod before it answered"
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])

@@ -33,7 +33,7 @@ from mcpp_agents.model.providers import (
     Reply,
     ToolUse,
 )
-from mcpp_agents.toolbox import PATIENCE_SECONDS, Offer, Toolbox
+from mcpp_agents.toolbox import PATIENCE_SECONDS, GoneError, Offer, Toolbox
 
 _QUEUED_QUESTIONS: Final = 64
 _REMEMBERED_IDS: Final = 4096
@@ -188,11 +188,14 @@ class ModelAgent:
             await thinking.send(kinds.REFLECTION, {"thought": thought})
             return
         owner, tool = (self._pod.me, EXPAND) if offer is None else (offer.participant, offer.tool)
+        arguments, seconds = use.arguments, self._limits.call_seconds
         try:
-            await self._pod.call(
-                owner, tool, use.arguments, timeout=self._limits.call_seconds, context=thinking
+            await self._toolbox.call(
+                owner,
+                tool,
+                lambda: self._pod.call(owner, tool, arguments, timeout=seconds, context=thinking),
             )
-        except NoAnswerError as error:
+        except (NoAnswerError, GoneError) as error:
             await thinking.send(kinds.REFLECTION, {"thought": f"{error}."})
         except CallError:
             pass  # the error is the call's result in the log

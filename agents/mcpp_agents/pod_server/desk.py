@@ -117,6 +117,7 @@ class Desk:
 
         `tool` is the participant's own name for it, as in PARTICIPANT__TOOL.
         """
+        self._toolbox.expect(participant, tool)
         proposal = await self._pod.propose(participant, tool, arguments or {})
         try:
             result: ToolResult = await proposal.result(wait_seconds, until_rejected=True)

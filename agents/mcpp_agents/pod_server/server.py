@@ -1,7 +1,7 @@
 """The MCP server in front of a pod: lists everybody's tools, passes calls on, tells of changes."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 import mcp_types as types
@@ -125,13 +125,17 @@ class PodServer:
         meta = (context.params or {}).get("_meta", {})
         kept = {name: value for name, value in meta.items() if name != "progressToken"}
         asked = {"name": offer.tool, "arguments": arguments} | ({"_meta": kept} if kept else {})
-        result = await self._pod.request(
-            offer.participant,
-            rpc.TOOLS_CALL,
-            asked,
-            timeout=CALL_SECONDS,
-            on_progress=report if "progressToken" in meta else None,
-        )
+
+        def ask() -> Awaitable[Any]:
+            return self._pod.request(
+                offer.participant,
+                rpc.TOOLS_CALL,
+                asked,
+                timeout=CALL_SECONDS,
+                on_progress=report if "progressToken" in meta else None,
+            )
+
+        result = await self._toolbox.call(offer.participant, offer.tool, ask)
         try:
             return types.CallToolResult.model_validate(result, by_name=False)
         except ValidationError:
