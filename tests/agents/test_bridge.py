@@ -2,9 +2,13 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -14,7 +18,7 @@ from mcpp.errors import RemoteError
 from mcpp.pod import Progress
 from mcpp.tasks import background
 from mcpp.testing import MemoryPod
-from mcpp_agents.bridge import Upstream, bridge, over_stdio
+from mcpp_agents.bridge import Open, Upstream, bridge, over_http, over_stdio
 from mcpp_agents.bridge.upstream import StartError
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketVenue
@@ -24,9 +28,9 @@ ODD_SERVER = [sys.executable, str(Path(__file__).with_name("odd_server.py"))]
 
 
 @asynccontextmanager
-async def bridged(pod: MemoryPod) -> AsyncIterator[mcpp.Pod]:
-    """Bring the odd server into a pod as `odd`, and join as `alice`."""
-    upstream = Upstream(over_stdio(ODD_SERVER), backoff=lambda attempt: 0.0, name="odd")
+async def bridged(pod: MemoryPod, open: Open | None = None) -> AsyncIterator[mcpp.Pod]:
+    """Bring a server, usually the odd one, into a pod as `odd`, and join as `alice`."""
+    upstream = Upstream(open or over_stdio(ODD_SERVER), backoff=lambda attempt: 0.0, name="odd")
     async with background() as tasks:
         await tasks.start(upstream.keep)
         async with pod.run(bridge("odd", upstream)), pod.connect("alice") as alice:
@@ -97,6 +101,75 @@ async def test_a_server_that_died_is_started_again_and_its_lists_count_as_change
                 await alice.call("odd", "die")
             assert [m async for m in _until(alice, "prompts/list_changed")]
             assert (await alice.call("odd", "was_cancelled")).value == "false"
+
+
+@contextmanager
+def forgetful_server() -> Iterator[tuple[str, set[str]]]:
+    """Serve sessions over HTTP; yield the address and the sessions that it knows."""
+    sessions: set[str] = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            opened = ""
+            answer: dict[str, Any] = {"error": {"code": -32603, "message": "who are you?"}}
+            if asked["method"] == "initialize":
+                opened = uuid4().hex
+                sessions.add(opened)
+                version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+                answer = {"result": version | {"serverInfo": {"name": "f", "version": "1"}}}
+            elif self.headers.get("mcp-session-id") in sessions:
+                answer = {"error": {"code": -32602, "message": "no such tool"}}
+                if asked["method"] != "tools/call":
+                    answer = {"result": {}}
+            self.send_response(400 if "error" in answer else 200 if "id" in asked else 202)
+            self.send_header("Content-Type", "application/json")
+            if opened:
+                self.send_header("mcp-session-id", opened)
+            self._end({"jsonrpc": "2.0", "id": asked.get("id")} | answer)
+
+        def do_GET(self) -> None:
+            self.send_response(405)
+            self._end({})
+
+        do_DELETE = do_GET  # noqa: N815
+
+        def _end(self, body: object) -> None:
+            data = json.dumps(body).encode()
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/mcp", sessions
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+async def test_a_server_that_has_forgotten_the_session_is_connected_to_again(
+    pod: MemoryPod,
+) -> None:
+    with forgetful_server() as (url, sessions), anyio.fail_after(BOUND):
+        async with bridged(pod, over_http(url)) as alice:
+            with pytest.raises(RemoteError, match="no such tool"):
+                await alice.call("odd", "x")
+            (first,) = sessions  # an error in a session is no reason to leave it
+            sessions.clear()
+            with pytest.raises(RemoteError, match="it is being started again"):
+                await alice.call("odd", "x")
+            with pytest.raises(RemoteError, match="no such tool"):
+                await alice.call("odd", "x")
+            assert sessions
+            assert first not in sessions
 
 
 async def test_the_servers_errors_and_noise_stay_what_they_are(pod: MemoryPod) -> None:

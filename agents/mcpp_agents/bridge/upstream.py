@@ -28,6 +28,7 @@ from mcpp import McppError
 from mcpp.connection import backoff
 from mcpp.rpc import Failure
 from mcpp.tasks import background
+from mcpp_agents.display import one_line
 
 Open = Callable[[], AbstractAsyncContextManager[Any]]
 OnNotification = Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -36,6 +37,8 @@ OnNotification = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 START_SECONDS: Final = 15.0
 # How long a server may take to begin: to be downloaded, perhaps. Then another one is started.
 OPEN_SECONDS: Final = 180.0
+# How long a server is waited for when an error makes doubtful whether it knows us.
+PING_SECONDS: Final = 5.0
 # JSON-RPC's range for servers' own errors; the SDK uses it for a closed connection too.
 UNAVAILABLE: Final = CONNECTION_CLOSED
 # A server that lived this long was healthy: it is opened again at once when it ends.
@@ -154,7 +157,8 @@ class Upstream:
                 request, _ANY_RESULT, progress_callback=on_progress
             )
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED or error.message == "Session terminated":
+            if error.code == CONNECTION_CLOSED or not await self._is_alive(client):
+                log.warning("%s did not answer %s: %s", self.name, method, one_line(str(error)))
                 self._ended.set()
                 reason = f"{self.name} ended before it answered; it is being started again"
                 raise Failure(UNAVAILABLE, reason) from None
@@ -162,6 +166,24 @@ class Upstream:
         except ValidationError as error:
             log.warning("%s answered %s with nonsense: %s", self.name, method, error)
             raise Failure(UNAVAILABLE, f"{self.name} answered with what is no result") from None
+
+    async def _is_alive(self, client: Client) -> bool:
+        """Tell, after an error, whether the session still stands.
+
+        A server that was started again does not know it, and says so in whatever way it likes; but
+        one that does know it takes a ping. The newest revision has no sessions.
+        """
+        if client.session.discover_result is not None:
+            return True
+        ping = types.Request[dict[str, Any], str](method="ping", params={})
+        with anyio.move_on_after(PING_SECONDS):
+            try:
+                await client.session.send_request(ping, _ANY_RESULT)  # type: ignore[type-var]
+            except MCPError as error:
+                return error.code == types.METHOD_NOT_FOUND
+            except ValidationError:
+                pass  # nonsense, but an answer
+        return True  # it may only be busy
 
     @asynccontextmanager
     async def _telling_patience(self) -> AsyncIterator[None]:
