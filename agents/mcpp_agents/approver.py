@@ -27,6 +27,7 @@ from mcpp import Envelope, McppError, Message, Participant, kinds
 from mcpp.capabilities import Capabilities, compile_pattern
 from mcpp.contexts import Lineage
 from mcpp_agents import joining
+from mcpp_agents.logs import log_to_terminal
 
 log = logging.getLogger("mcpp")
 
@@ -117,7 +118,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--as", dest="name", default="approver", metavar="NAME", help="its name")
     joining.add_arguments(parser)
     arguments = parser.parse_args(argv)
-    logging.basicConfig(format="mcpp approver: %(message)s", level=logging.WARNING)
+    log_to_terminal("approver")
     log.setLevel(logging.INFO)  # what was decided
     try:
         rules = read_rules(tomllib.loads(arguments.rules.read_text()))

@@ -36,6 +36,12 @@ def one_line(text: str, limit: int | None = None) -> str:
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
+def safe_json(text: str) -> str:
+    """Return a JSON text that says the same, with everything escaped that a terminal acts on."""
+    # What is below a space is escaped in any JSON text already, or stands between its parts.
+    return _UNSAFE.sub(lambda match: match[0] if match[0] < " " else _escaped(match[0]), text)
+
+
 def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> str:
     """Return what an envelope says, for people; only a chat may have several lines."""
     kind = Kind.parse(envelope.kind)
@@ -172,6 +178,11 @@ def _notice(kind: Kind, params: Mapping[str, Any]) -> str:
     if kind.method == "notifications/cancelled":
         return f"gives up: {params.get('reason', 'no reason given')}"
     return f"{kind.method} {_plain(params) if params else ''}"
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mcpp.filters import Filter, everything
 from mcpp.session import MISSED_MESSAGES, Gap
 from mcpp.tasks import background
 from mcpp_agents import joining
-from mcpp_agents.display import Palette, one_line
+from mcpp_agents.display import Palette, one_line, safe_json
 from mcpp_agents.shorthand import read_filters
 
 _USUAL_HISTORY: Final = 10
@@ -150,8 +150,8 @@ def known_lineages(pod: Pod) -> Lineages:
 
 
 def print_json(envelope: Envelope) -> None:
-    """Print an envelope as it travels."""
-    sys.stdout.write(codec.encode(envelope).decode() + "\n")
+    """Print an envelope as it travels, but for what a terminal would act on: that is escaped."""
+    sys.stdout.write(safe_json(codec.encode(envelope).decode()) + "\n")
     sys.stdout.flush()
 
 

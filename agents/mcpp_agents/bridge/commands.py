@@ -1,7 +1,6 @@
 """`mcpp bridge`: bring an MCP server into a pod."""
 
 import argparse
-import logging
 import sys
 
 import anyio
@@ -12,6 +11,7 @@ from mcpp.tasks import background, until_signal
 from mcpp_agents import joining
 from mcpp_agents.bridge.agent import bridge
 from mcpp_agents.bridge.upstream import Open, Upstream, over_http, over_stdio
+from mcpp_agents.logs import log_to_terminal
 
 
 def main(argv: list[str]) -> int:
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(options)
     if bool(command) == bool(arguments.http):
         parser.error("give either `-- COMMAND ...` or `--http URL`")
-    logging.basicConfig(format="mcpp bridge: %(message)s", level=logging.WARNING)
+    log_to_terminal("bridge")
     opening = over_http(arguments.http, _headers(arguments.header)) if arguments.http else None
     address = joining.address_of(arguments, arguments.name)
     anyio.run(run, arguments.name, opening or over_stdio(command), address)

@@ -1,7 +1,6 @@
 """`mcpp agent`: a model joins a pod."""
 
 import argparse
-import logging
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import mcpp
 from mcpp import McppError, local
 from mcpp.tasks import background, until_signal
 from mcpp_agents import joining
+from mcpp_agents.logs import log_to_terminal
 from mcpp_agents.model.agent import Limits, ModelAgent
 from mcpp_agents.model.providers import Provider
 
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         )
     joining.add_arguments(parser)
     arguments = parser.parse_args(argv)
-    logging.basicConfig(format="mcpp agent: %(message)s", level=logging.WARNING)
+    log_to_terminal("agent")
     provider = make_provider(arguments.model, arguments.base_url)
     limits = Limits(
         turns=arguments.max_turns,

@@ -102,7 +102,7 @@ def boundary(foreign: type[Exception]) -> Iterator[None]:
         raise ProviderError(f"{CUT_OFF}: {sentence(error)}") from error
     except Exception as error:
         # The clients trust what an address sends: whatever makes no sense, they stumble over.
-        log.warning("the model's API sent nonsense", exc_info=True)
+        log.warning("the model's API sent nonsense: %s: %s", type(error).__name__, sentence(error))
         raise ProviderError("the model's API sent what is no reply") from error
 
 

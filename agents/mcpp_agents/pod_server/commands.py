@@ -1,7 +1,6 @@
 """`mcpp mcp`: serve a pod to an MCP client over standard input and output."""
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ from mcpp import local
 from mcpp.errors import ConnectionLostError
 from mcpp.tasks import background, until_signal
 from mcpp_agents import joining
+from mcpp_agents.logs import log_to_terminal
 from mcpp_agents.pod_server.desk import KEPT_ENVELOPES
 from mcpp_agents.pod_server.server import PodServer
 
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--as", dest="name", metavar="NAME", help="join as this participant")
     joining.add_arguments(parser)
     arguments = parser.parse_args(argv)
-    logging.basicConfig(format="mcpp mcp: %(message)s", level=logging.WARNING)
+    log_to_terminal("mcp")
     # A client may start several of us: none of them should push out another.
     address = joining.address_of_person(arguments, arguments.name or _USUAL_NAME)
 
