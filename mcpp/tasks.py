@@ -30,14 +30,21 @@ async def background() -> AsyncIterator[TaskGroup]:
         raise failure
 
 
-async def until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Do some work until it is done, or until Ctrl-C or SIGTERM cancels it."""
+async def until_signal(
+    work: Callable[[], Awaitable[None]], *, ends_by_itself: bool = False
+) -> None:
+    """Do some work until it is done, or until Ctrl-C or SIGTERM cancels it.
+
+    A second signal ends us at once; not where the work `ends_by_itself`, in a time that is known,
+    and would leave something behind.
+    """
 
     async def listen(scope: anyio.CancelScope) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for _ in signals:
                 scope.cancel()
-                return
+                if not ends_by_itself:
+                    return
 
     async with background() as tasks:
         with anyio.CancelScope() as scope:

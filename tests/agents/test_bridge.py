@@ -1,6 +1,8 @@
 """The bridge in front of a server that misbehaves on purpose."""
 
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -227,6 +229,44 @@ async def test_the_command_brings_a_server_in_and_ctrl_c_ends_both(
                     await anext(alice)
             assert (await alice.call("odd", "was_cancelled")).value == "false"
         assert await command.interrupted() == 0
+
+
+async def test_a_second_ctrl_c_leaves_no_server_behind(
+    sockets: SocketVenue, commands: Commands, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    slow = (
+        "import runpy, sys\n"
+        f"runpy.run_path({ODD_SERVER[1]!r}, run_name='__main__')\n"
+        "sys.stderr.write('ending\\n')\n"
+        "sys.stderr.flush()\n"
+        f"open({str(gate)!r}).read()\n"
+        "sys.stderr.write('ended\\n')\n"
+    )
+    async with commands.start("odd", "bridge", "odd", "--", sys.executable, "-c", slow) as command:
+        await command.says("odd is in the pod")
+        command.process.send_signal(signal.SIGINT)
+        await command.says("ending")
+        command.process.send_signal(signal.SIGINT)
+        with anyio.fail_after(BOUND):
+            async with await anyio.open_file(gate, "w"):
+                pass
+        await command.says("ended")
+        assert await command.ended() == 0
+
+
+async def test_noise_of_a_server_is_told_in_one_line(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
+        await command.says("odd is in the pod")
+        async with sockets.connect("alice") as alice:
+            await alice.call("odd", "babble")
+        assert (await command.line()).startswith("mcpp bridge: Failed to parse JSONRPC message")
+        assert await command.interrupted() == 0
+        with pytest.raises(anyio.IncompleteRead):
+            await command.line()
 
 
 async def test_the_server_is_not_told_the_pods_token(

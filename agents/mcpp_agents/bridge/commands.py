@@ -57,7 +57,9 @@ async def run(name: str, open: Open, address: mcpp.local.Address) -> None:
             await tasks.start(upstream.keep)
             await agent.run(address)
 
-    await until_signal(work)
+    # A server that does not end is killed with its children after a few seconds. A second Ctrl-C
+    # would leave them running.
+    await until_signal(work, ends_by_itself=True)
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
