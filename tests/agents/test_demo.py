@@ -81,6 +81,16 @@ async def test_the_analyst_answers_a_person(pod: MemoryPod) -> None:
         assert answer.text == "I read the time sheet, a month at a time. I have only just begun."
 
 
+def test_a_slip_is_explained_as_what_it_was() -> None:
+    for wrote in range(60, 181):
+        for factor in reviewer.SLIPS:
+            for usual in range(15, 181, 5):
+                found = (
+                    one for one in reviewer.SLIPS if reviewer.explains(one, wrote * factor, usual)
+                )
+                assert next(found, 1) == factor, (wrote, usual)
+
+
 async def test_the_reviewer_finds_the_slip_of_every_month(pod: MemoryPod) -> None:
     async with (
         pod.run(records.agent()),

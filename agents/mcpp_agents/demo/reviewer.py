@@ -6,7 +6,7 @@ each doubt is a context of its own below that. Others watch, fold it, or filter 
 
 from collections.abc import Awaitable, Callable
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
@@ -14,6 +14,10 @@ import mcpp
 from mcpp import Participant
 from mcpp.scope import ContextScope
 from mcpp.tools import ToolCall
+
+# The smaller one first: most of what has a zero too many is whole hours, too.
+SLIPS: Final = {10: "a zero too many", 60: "minutes were typed as hours"}
+_LONGEST_MINUTES: Final = 240  # that somebody works on one thing
 
 Beat = Callable[[], Awaitable[None]]
 
@@ -60,16 +64,21 @@ def agent(beat: Beat = a_moment) -> Participant:
 
     async def find_slip(thinking: ContextScope, minutes: int, usual: float) -> int:
         async with thinking.child("hypothesis") as testing:
-            for factor, reason in ((60, "minutes were typed as hours"), (10, "a zero too many")):
+            for factor, reason in SLIPS.items():
                 await testing.send("reflection", {"thought": f"Perhaps {reason}?"})
                 await beat()
-                if minutes % factor == 0 and minutes / factor < 4 * usual and minutes > 6 * usual:
+                if explains(factor, minutes, usual):
                     await testing.conclude(f"Yes: {reason}.")
                     return factor
             await testing.conclude("No slip of the pen explains it.")
             return 1
 
     return reviewer
+
+
+def explains(factor: int, minutes: int, usual: float) -> bool:
+    """Tell whether minutes that are so many times too many make sense without that."""
+    return minutes % factor == 0 and minutes > 3 * usual and minutes / factor <= _LONGEST_MINUTES
 
 
 def main() -> None:
