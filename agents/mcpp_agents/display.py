@@ -85,6 +85,17 @@ def whole(envelope: Envelope) -> str:
     return f"{describe(envelope)}\n{clean(text)}"
 
 
+def answer_of(envelope: Envelope) -> str:
+    """Return an answer for whoever asked: a tool's result is whole, however long."""
+    kind = Kind.parse(envelope.kind)
+    if kind.family == kinds.RESPONSE and kind.method == "tools/call":
+        result = read_result(envelope.payload)
+        text = ToolResult.from_json(result).text
+        if text and not result.get("isError"):
+            return clean(f"{kind.name}: {text}")
+    return describe(envelope)
+
+
 def progress_of(envelope: Envelope) -> str | None:
     """Return the message of a progress notification, None for anything else."""
     kind = Kind.parse(envelope.kind)

@@ -11,7 +11,7 @@ import mcpp
 from mcpp import Context, McppError, Pod, kinds
 from mcpp.errors import NoAnswerError
 from mcpp_agents import joining
-from mcpp_agents.display import describe, progress_of
+from mcpp_agents.display import answer_of, progress_of
 
 
 def main(argv: list[str]) -> int:
@@ -68,7 +68,7 @@ async def say(pod: Pod, payload: Any, arguments: argparse.Namespace) -> str:
             if message.correlation_id != sent.id:
                 continue
             if (progress := progress_of(message.envelope)) is None:
-                return describe(message.envelope)
+                return answer_of(message.envelope)
             if sys.stderr.isatty():
                 sys.stderr.write(f"{message.sender}: {progress}\n")
     raise NoAnswerError(", ".join(arguments.to or ["the pod"]), arguments.kind, arguments.wait)

@@ -1,6 +1,7 @@
 """`mcpp tail` and `mcpp send`: what they show, what they take, how they end."""
 
 import json
+from typing import Any
 
 import anyio
 import pytest
@@ -11,7 +12,7 @@ import mcpp
 from mcpp import FilterError, filters
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
-from mcpp_agents.display import Palette, clean, describe
+from mcpp_agents.display import Palette, answer_of, clean, describe
 from mcpp_agents.shorthand import read_filter, read_filters
 from mcpp_agents.tail import Lines, watch
 from tests.agents.processes import Commands
@@ -189,6 +190,15 @@ async def test_send_waits_for_an_answer(sockets: SocketVenue, commands: Commands
         for kind in ("chat", "reflection"):
             said = await commands.run("bob", "send", "--kind", kind, "hi", "--wait", "10")
             assert said == (0, f"you said hi as {kind}\n", "")
+
+
+@pytest.mark.parametrize("meta", [{}, {"_meta": {"context": {"lifecycle": "transient"}}}])
+def test_the_answer_to_a_call_is_printed_whole(meta: dict[str, Any]) -> None:
+    text = "a line\n" * 100
+    result = {"content": [{"type": "text", "text": text}]} | meta
+    payload = {"jsonrpc": "2.0", "id": "1", "result": result}
+    answer = mcpp.new_envelope("mcp/response:tools/call:read", payload, sender="files")
+    assert answer_of(answer) == f"read: {text}"
 
 
 @pytest.mark.anyio
