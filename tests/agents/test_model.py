@@ -397,6 +397,27 @@ async def test_calls_that_make_no_sense_are_told_to_the_model(pod: MemoryPod, ap
         assert "there is no such tool" in json.dumps(server.requests[1])
 
 
+async def test_whoever_asks_too_much_at_once_is_told_so(pod: MemoryPod) -> None:
+    class Slow:
+        async def reply(self, *asked: object) -> Reply:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    async with (
+        pod.connect("alice", own=True) as alice,
+        pod.connect("mind", own=True) as mind,
+        background() as tasks,
+    ):
+        tasks.start_soon(ModelAgent(mind, Slow(), tasks).run)
+        with anyio.fail_after(BOUND):
+            for number in range(70):
+                asked = await alice.send("chat", {"text": f"{number}?"}, to=["mind"])
+            async for message in alice:
+                if message.sender == "mind" and message.correlation_id == asked.id:
+                    break
+            assert message.text == "I have too many questions before me: please ask again later."
+
+
 async def test_it_answers_only_when_it_is_spoken_to(pod: MemoryPod) -> None:
     async with joined(pod, "openai", [Say("Yes?")]) as (alice, server):
         await alice.send("chat", {"text": "minders, mind@home and remind are not you"})

@@ -102,7 +102,7 @@ class ModelAgent:
                     try:
                         sending.send_nowait(message)
                     except anyio.WouldBlock:
-                        log.warning("too many questions at once: %s is not answered", message.id)
+                        thinking.start_soon(self._decline, message)
 
     async def answer(self, question: Message) -> None:
         """Think about a question in a context of its own, and reply with the conclusion."""
@@ -123,6 +123,13 @@ class ModelAgent:
             await question.reply(text)
         except McppError as error:
             log.warning("the answer for %s was lost: %s", question.sender, error)
+
+    async def _decline(self, question: Message) -> None:
+        log.warning("too many questions at once: %s is not answered", question.id)
+        try:
+            await question.reply("I have too many questions before me: please ask again later.")
+        except McppError as error:
+            log.warning("%s could not be told so: %s", question.sender, error)
 
     async def _think(self, thinking: ContextScope, progress: Progress) -> str:
         await progress.begin()
