@@ -300,6 +300,33 @@ async def test_what_is_shown_in_part_is_opened_before_it_is_approved(pod: Memory
 
 
 @pytest.mark.anyio
+async def test_a_chat_that_is_ended_for_good_says_so_and_does_not_try_again(pod: MemoryPod) -> None:
+    drawn = ""
+    ended = anyio.Event()
+
+    class Terminal(DummyOutput):
+        def write(self, data: str) -> None:
+            nonlocal drawn
+            drawn += data
+            if "no longer connected" in drawn:
+                ended.set()
+
+    async def chat() -> None:
+        async with pod.connect("alice", own=True) as alice:
+            with create_pipe_input() as keys:
+                await talk(alice, input=keys, output=Terminal())
+
+    async with pod.connect("bob") as bob, background() as tasks:
+        tasks.start_soon(chat)
+        with anyio.fail_after(BOUND):
+            while "alice" not in bob.participants:
+                await anext(bob)
+            async with pod.connect("alice"):
+                await ended.wait()
+    assert "the connection is closed (4500): replaced" in drawn
+
+
+@pytest.mark.anyio
 async def test_a_proposal_is_rejected_with_a_reason(pod: MemoryPod) -> None:
     async with pod.run(safe()), pod.connect("bob") as bob:
         proposal = await bob.propose("safe", "unlock", code=7)

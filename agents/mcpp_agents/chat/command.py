@@ -48,6 +48,7 @@ def main(argv: list[str]) -> int:
 async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = None) -> None:
     """Show a pod, opened with `own=True`, until the person leaves."""
     transcript = Transcript()
+    ended = anyio.Event()
 
     def status() -> str:
         if screen.is_choosing:
@@ -56,6 +57,8 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
         open_ones = sum(one.state == "open" for one in transcript.proposals.values())
         waiting = f" · {open_ones} to decide" if open_ones else ""
         here = f"{len(pod.participants)} here" if pod.connected else "not connected, trying again"
+        if ended.is_set():
+            here = "no longer connected, Ctrl-C leaves"
         return f"{pod.me} in {pod.name}{where} · {here}{waiting} · /help"
 
     screen = Screen(transcript, status, input=input, output=output)
@@ -74,12 +77,15 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
                     actions.toolbox.hear(message)
                     screen.redraw()
             except ConnectionLostError as error:
-                screen.tell(f"{error}. Ctrl-C leaves.")
+                ended.set()
+                screen.tell(f"{error}.")
 
         async def watch_the_line() -> None:
             was_connected = True
             while True:
                 await anyio.sleep(_LOOK_SECONDS)
+                if ended.is_set():
+                    return  # and what was told of it stays
                 if pod.connected != was_connected:
                     was_connected = pod.connected
                     screen.tell("Connected again." if was_connected else "")
