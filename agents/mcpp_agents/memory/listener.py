@@ -40,7 +40,12 @@ _MAX_TURN_CHARS: Final = 4_000
 _MAX_READ_CHARS: Final = 32_768
 _MAX_ENVELOPES: Final = 50
 _MAX_GOTCHAS: Final = 3
+_MAX_CALLS: Final = 50  # of one asker in one context, that wait for an answer
 _MAX_CONTENT_CHARS: Final = 8_000
+
+# A word that a cut may have gone through; those of scripts without spaces are no secrets.
+_OF_SECRETS: Final = "".join(map(chr, range(ord("!"), ord("~") + 1)))
+_MAX_SECRET_CHARS: Final = 8_192
 
 _LIKE_A_TURN: Final = re.compile(r"\s*[^\s:]+:\s")
 
@@ -79,7 +84,15 @@ class _Episode:
     turns: list[Turn] = field(default_factory=list)
     envelopes: list[str] = field(default_factory=list)
     participants: set[str] = field(default_factory=set)
-    errors: dict[str, Envelope] = field(default_factory=dict)
+    calls: dict[str, dict[str, set[str]]] = field(default_factory=dict)  # asker → id → asked
+    errors: dict[str, Envelope] = field(default_factory=dict)  # of calls that the creator made
+    other_errors: dict[str, Envelope] = field(default_factory=dict)
+
+    def forget_talk(self) -> None:
+        """What was said is remembered, or is not to be."""
+        self.turns.clear()
+        self.errors.clear()
+        self.other_errors.clear()
 
 
 class Ending(NamedTuple):
@@ -135,8 +148,7 @@ class Listener:
         if envelope.context.metadata.get("memory") == "off":  # M-33
             if envelope.sender == episode.creator:
                 episode.off = True
-                episode.turns.clear()
-                episode.errors.clear()
+                episode.forget_talk()
             return []
         if self._is_off(envelope.context.id):
             return []
@@ -166,17 +178,35 @@ class Listener:
         episode.participants.add(envelope.sender)
         if len(episode.envelopes) < _MAX_ENVELOPES:
             episode.envelopes.append(envelope.id)
-        if problem := _problem(envelope):
-            if len(episode.errors) < _MAX_GOTCHAS:
-                episode.errors.setdefault(problem, envelope)
-        elif text := _said(envelope):
+        match Kind.parse(envelope.kind).family:
+            case kinds.REQUEST:
+                calls = episode.calls.setdefault(envelope.sender, {})
+                calls[envelope.id] = set(envelope.to or ()) - {envelope.sender}
+                if len(calls) > _MAX_CALLS:
+                    del calls[next(iter(calls))]
+            case kinds.RESPONSE:
+                self._hear_answer(episode, envelope)
+        if text := _said(envelope):
             episode.turns.append(Turn(envelope.sender, text[:_MAX_TURN_CHARS]))
             del episode.turns[:-_MAX_TURNS]
+
+    def _hear_answer(self, episode: _Episode, envelope: Envelope) -> None:
+        """M-32: what nobody asked for is no failed call, and nobody crowds out the creator's."""
+        id = envelope.correlation_id or ""
+        asker = next((each for each, calls in episode.calls.items() if id in calls), None)
+        if asker is None or envelope.sender not in episode.calls[asker][id]:
+            return
+        episode.calls[asker][id].remove(envelope.sender)
+        errors = episode.errors if asker == episode.creator else episode.other_errors
+        if len(errors) < _MAX_GOTCHAS and (problem := _problem(envelope)):
+            errors.setdefault(problem, envelope)
 
     def _concluded(self, id: str, episode: _Episode, envelope: Envelope) -> list[Finding]:
         text = _said(envelope) or ""
         found = self._gotchas(id, episode)
-        if text:
+        if not text:
+            found = self._talk(id, episode, envelope) + found
+        else:
             # The conclusion in full; beside it, what led there.
             turns = tuple(turn for turn in episode.turns if turn.text != text)
             own = _in_ones_own_name(envelope.sender, text)
@@ -184,8 +214,7 @@ class Listener:
             concluded = self._finding(id, episode, envelope, kind, headline(text), own, turns)
             found.insert(0, concluded)
         episode.concluded = True
-        episode.turns.clear()
-        episode.errors.clear()
+        episode.forget_talk()
         return found
 
     def _ended(self, id: str, envelope: Envelope) -> list[Finding]:
@@ -194,17 +223,23 @@ class Listener:
         if episode is None or off or episode.creator is None:
             return []
         found = self._gotchas(id, episode)
-        if episode.turns and not episode.concluded:
-            kind = "plan" if KINDS_BY_TYPE.get(episode.type or "") == "plan" else "session"
-            title = headline(f"{episode.type or 'context'}: {episode.turns[0].text}")
-            turns = tuple(episode.turns)
-            found.insert(0, self._finding(id, episode, envelope, kind, title, turns=turns))
-        return found
+        return found if episode.concluded else self._talk(id, episode, envelope) + found
+
+    def _talk(self, id: str, episode: _Episode, envelope: Envelope) -> list[Finding]:
+        """What was said, where nothing was concluded from it."""
+        if not episode.turns:
+            return []
+        kind = "plan" if KINDS_BY_TYPE.get(episode.type or "") == "plan" else "session"
+        title = headline(f"{episode.type or 'context'}: {episode.turns[0].text}")
+        turns = tuple(episode.turns)
+        return [self._finding(id, episode, envelope, kind, title, turns=turns)]
 
     def _gotchas(self, id: str, episode: _Episode) -> list[Finding]:
+        errors = {**episode.other_errors, **episode.errors}
+        first = list(dict.fromkeys([*episode.errors, *episode.other_errors]))[:_MAX_GOTCHAS]
         return [
-            self._finding(id, episode, envelope, "gotcha", headline(problem), problem)
-            for problem, envelope in episode.errors.items()
+            self._finding(id, episode, errors[problem], "gotcha", headline(problem), problem)
+            for problem in first
         ]
 
     def _finding(
@@ -266,15 +301,16 @@ class Listener:
 def _said(envelope: Envelope) -> str | None:
     """The text that an envelope of a known kind carries."""
     payload = envelope.payload
-    if not isinstance(payload, dict):
-        return None
     names = {
         kinds.CHAT: ("text",),
         kinds.REFLECTION: ("thought",),
         kinds.CONCLUSION: ("decision", "text", "plan", "summary"),
     }.get(envelope.kind, ())
-    parts = dict.fromkeys(_text(payload[name]) for name in names if payload.get(name))
-    return _without_secrets("\n".join(part for part in parts if part)) or None
+    known = payload if isinstance(payload, dict) else {}
+    parts = [_text(known[name]) for name in names if known.get(name)]
+    if not any(parts) and envelope.kind == kinds.CONCLUSION:
+        parts = [_text(payload)]  # whatever it is called, it was concluded
+    return _without_secrets("\n".join(dict.fromkeys(filter(None, parts)))) or None
 
 
 def _content(concluded: str, summary: str) -> str:
@@ -290,19 +326,25 @@ def _in_ones_own_name(author: str, text: str) -> str:
 def _without_secrets(text: str) -> str:
     """The text as it may be cut and summarized: half a secret would no longer look like one."""
     if len(text) > _MAX_READ_CHARS:
-        text = text[:_MAX_READ_CHARS]
-        text = text[: -len(text.split()[-1])]  # the last word may be cut
+        end = _MAX_READ_CHARS - _MAX_SECRET_CHARS
+        text = text[:end] + text[end:_MAX_READ_CHARS].rstrip(_OF_SECRETS)
     return redact(text)
 
 
 def _text(value: Any) -> str:
-    """A value as text: a list is one of lines, an object one of named lines."""
-    if isinstance(value, str):
-        return clean(value).strip()
-    if isinstance(value, list):
-        return "\n".join(f"- {_text(each)}" for each in value)
-    if isinstance(value, dict):
-        return "\n".join(f"{_text(name)}: {_text(each)}" for name, each in value.items())
+    """A value as text: a list is one of lines, an object one of named lines. Nothing is empty."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return clean(value).strip()
+        case bool():
+            return str(value).lower()
+        case list():
+            return "\n".join(f"- {text}" for each in value if (text := _text(each)))
+        case dict():
+            lines = [(_text(name), _text(each)) for name, each in value.items()]
+            return "\n".join(f"{name}: {text}" for name, text in lines if text)
     return str(value)
 
 
@@ -318,12 +360,13 @@ def _moment(ts: str) -> str | None:
 def _problem(envelope: Envelope) -> str | None:
     """What went wrong, where an envelope is the answer to a call that failed."""
     kind = Kind.parse(envelope.kind)
-    if kind.family != kinds.RESPONSE or not isinstance(envelope.payload, dict):
-        return None
-    call = _text(kind.name or kind.method or "call")
     match envelope.payload:
         case {"error": {"message": str(message)}}:
-            return _without_secrets(f"{call} failed: {_text(message)}")
-        case {"result": {"isError": True, "content": [{"text": str(text)}, *_]}}:
-            return _without_secrets(f"{call} failed: {_text(text)}")
-    return None
+            pass
+        case {"result": {"isError": True, "content": list(content)}}:
+            texts = [part.get("text") for part in content if isinstance(part, dict)]
+            message = next((text for text in texts if isinstance(text, str)), "")
+        case _:
+            return None
+    call = _text(kind.name or kind.method or "call")
+    return _without_secrets(f"{call} failed: {_text(message)}")

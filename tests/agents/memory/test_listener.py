@@ -35,8 +35,9 @@ class Bus:
         **details: Any,
     ) -> list[Finding]:
         type_ = details.pop("type", "reasoning")
+        route = {name: details.pop(name) for name in ("to", "correlation_id") if name in details}
         about = mcpp.new_context(type_, id=context, **details) if context else None
-        envelope = mcpp.new_envelope(kind, payload, sender=sender, context=about)
+        envelope = mcpp.new_envelope(kind, payload, sender=sender, context=about, **route)
         self.sent.append(envelope)
         return self.listener.receive(envelope)
 
@@ -48,9 +49,20 @@ class Bus:
     def conclude(self, sender: str, text: str, context: str = "c1", **more: Any) -> list[Finding]:
         return self.say(sender, "conclusion", {"decision": text}, context, **more)
 
-    def fail(self, sender: str, message: str, context: str = "c1") -> list[Finding]:
-        error = {"jsonrpc": "2.0", "id": "1", "error": {"code": -1, "message": message}}
-        return self.say(sender, "mcp/response:tools/call:read_file", error, context)
+    def ask(self, sender: str, to: str, name: str = "read_file", context: str = "c1") -> str:
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name}}
+        self.say(sender, f"mcp/request:tools/call:{name}", call, context, to=[to])
+        return self.sent[-1].id
+
+    def fail(
+        self, sender: str, message: str, context: str = "c1", *, to: str = "ann",
+        call: str | None = None,
+    ) -> list[Finding]:  # fmt: skip
+        """Answer a call with an error: a given one, or one that is made for it."""
+        id = call or self.ask(to, sender, context=context)
+        error = {"jsonrpc": "2.0", "id": id, "error": {"code": -1, "message": message}}
+        kind = "mcp/response:tools/call:read_file"
+        return self.say(sender, kind, error, context, to=[to], correlation_id=id)
 
     def expire(self, context: str = "c1", sender: str = "system:gateway") -> list[Finding]:
         payload = {"event": "expired", "context": {"id": context}, "messages": 1}
@@ -139,9 +151,61 @@ def test_a_tools_own_error_is_a_gotcha_too() -> None:
     bus = Bus()
     bus.think("ann", "Reading.")
     result = {"isError": True, "content": [{"type": "text", "text": "denied"}]}
-    bus.say("files", "mcp/response:tools/call:rm", {"jsonrpc": "2.0", "id": 1, "result": result})
+    id = bus.ask("ann", "files", "rm")
+    answer = {"jsonrpc": "2.0", "id": id, "result": result}
+    bus.say("files", "mcp/response:tools/call:rm", answer, to=["ann"], correlation_id=id)
     _, gotcha = bus.expire()
     assert gotcha.draft.content == "rm failed: denied"
+
+
+@pytest.mark.rule("M-32")
+def test_nobody_forges_a_failed_call_or_crowds_out_the_creators() -> None:
+    bus = Bus()
+    bus.think("ann", "Deploying.")
+    call = bus.ask("ann", "bob")
+    bus.fail("eve", "forged: nobody asked", call="nothing")
+    bus.fail("eve", "forged: it asked bob", call=call)
+    own = bus.ask("eve", "eve")
+    bus.fail("eve", "forged: it asked itself", to="eve", call=own)
+    elsewhere = bus.ask("ann", "eve", context="c2")
+    bus.fail("eve", "forged: it was asked elsewhere", call=elsewhere)
+    for number in range(100):
+        bus.fail("mal", f"of others {number}", to="eve")
+    bus.fail("bob", "disk full", call=call)
+    bus.fail("bob", "forged: a second answer", call=call)
+    _, *gotchas = bus.conclude("ann", "Give up.")
+    said = [gotcha.draft.content.removeprefix("read_file failed: ") for gotcha in gotchas]
+    assert said == ["disk full", "of others 0", "of others 1"]
+
+
+@pytest.mark.rule("M-31")
+@pytest.mark.parametrize(
+    ("payload", "kind", "title"),
+    [
+        ({"outcome": "Use walrus."}, "decision", "outcome: Use walrus."),
+        ("Use walrus.", "decision", "Use walrus."),
+        (["Use walrus."], "decision", "- Use walrus."),
+        ({"decision": False}, "decision", "decision: false"),
+        ({"decision": "", "why": ["a", None]}, "decision", "why: - a"),
+        (0, "decision", "0"),
+        ({}, "session", "reasoning: Shard by tusk?"),
+        ("", "session", "reasoning: Shard by tusk?"),
+        ({"decision": ""}, "session", "reasoning: Shard by tusk?"),
+    ],
+)
+def test_a_conclusion_of_any_shape_keeps_the_talk(payload: Any, kind: str, title: str) -> None:
+    bus = Bus()
+    bus.think("ann", "Shard by tusk?")
+    [finding] = bus.say("ann", "conclusion", payload)
+    assert (finding.draft.kind, finding.draft.title) == (kind, title)
+    assert "ann: Shard by tusk?" in finding.draft.content
+    assert bus.expire() == []
+
+
+@pytest.mark.parametrize("word", ["資料庫", "x"])
+def test_a_conclusion_without_a_space_is_cut_not_dropped(word: str) -> None:
+    [finding] = Bus().conclude("ann", "Go: " + word * 50_000)
+    assert len(finding.draft.content) == 8_000
 
 
 @pytest.mark.rule("M-33")
