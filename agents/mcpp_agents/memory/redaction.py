@@ -5,10 +5,26 @@ from typing import Any, Final
 
 WITHHELD: Final = "[secret withheld]"
 
-# Each pattern is linear: no nested repetition, bounded gaps. Where there is a group, only the
-# group is secret and what introduces it may stay.
-_IS: Final = r"[\"']?\s{0,4}[:=]\s{0,4}[\"']?"
-_PASSWORD: Final = r"(?:password|passwd|passphrase|_pass|_pwd)"
+# Each pattern is linear: no nested repetition, bounded gaps. Where there are groups, only the one
+# that took part is secret, and what introduces it may stay.
+
+# Names and values as they stand in prose, code, Markdown and JSON inside JSON.
+_MARKS: Final = r"[\\\"'`*_]{0,4}"
+_BECOMES: Final = rf"{_MARKS}\s{{0,4}}(?:=>|[:=：])[*_]{{0,3}}\s{{0,4}}"
+_IS: Final = rf"{_BECOMES}{_MARKS}"
+_PASSWORD: Final = (
+    r"(?:password|passwd|passphrase|_pass|_pwd"
+    r"|passwort|contraseña|mot de passe|密码|密碼|パスワード)"
+)
+_KEY: Final = r"(?:secret|token|api[ _-]?key)"
+_BARE: Final = r"[^\s\"'`,;]"
+_ODD: Final = rf"(?={_BARE}{{0,99}}[\d!@#$%^&])"  # a phrase has no such characters
+_DIGIT: Final = rf"(?={_BARE}{{0,99}}\d)"
+# What follows "--password" where people write about the option.
+_PROSE: Final = (
+    r"(?:and|argument|as|but|can|flag|for|from|has|if|in|instead|is|may|must|on|option|or|"
+    r"parameter|should|switch|the|to|was|when|which|will|with)\b"
+)
 _PATTERNS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -24,7 +40,14 @@ _PATTERNS: Final = tuple(
         r"\bglpat-[A-Za-z0-9_-]{16,64}",
         r"\bsk-[A-Za-z0-9_-]{16,255}",
         r"\b(?:[sr]k_(?:live|test)|whsec)_[A-Za-z0-9]{10,255}",
-        r"\bxox[abeoprs]-[A-Za-z0-9-]{10,255}",
+        r"\b(?:xox[abeoprs]|xapp)-[A-Za-z0-9-]{10,255}",
+        r"\bhv[sbr]\.[A-Za-z0-9_-]{20,255}",
+        r"\bA(?:TAT|TCT|TBB)T3[A-Za-z0-9_=-]{20,255}",
+        r"\bdapi[0-9a-f]{32}\b",
+        r"\bsq0[a-z]{3}-[A-Za-z0-9_-]{20,64}",
+        r"\bGOCSPX-[A-Za-z0-9_-]{20,64}",
+        r"\b(?:lin_api|ntn)_[A-Za-z0-9]{20,64}",
+        r"\b(?:key-|SK)[0-9a-f]{32}\b",
         r"\bhooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9/_-]{8,256})",
         r"\bAIza[0-9A-Za-z_-]{30,64}",
         r"\bya29\.[A-Za-z0-9_-]{16,2048}",
@@ -38,22 +61,45 @@ _PATTERNS: Final = tuple(
         r"(?i)\b(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,2048}=*)",
         rf"(?i)\bauthorization{_IS}(?:[a-z]{{1,20}}\s{{1,4}})?([^\s\"',;]{{8,2048}})",
         r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,128}:([^\s/@]{1,256})@",
-        # In quotes it may hold anything else.
-        rf'(?i){_PASSWORD}[\"\']?\s{{0,4}}[:=]\s{{0,4}}"([^"\n]{{4,256}})"',
-        rf"(?i){_PASSWORD}[\"\']?\s{{0,4}}[:=]\s{{0,4}}'([^'\n]{{4,256}})'",
-        rf"(?i){_PASSWORD}{_IS}([^\s\"',;]{{4,256}})",
-        # As people say it, but not "the password is required".
+        # In quotes it may hold anything else, and in quoted JSON the quotes are quoted too.
         (
-            r"(?i)\bpass(?:word|phrase)\s{1,4}(?:is|was)\s{1,4}[\"']?"
-            r"((?=[^\s,;]{0,99}[\d!@#$%^&*])[^\s\"',;]{4,256})"
+            rf"(?i){_PASSWORD}{_BECOMES}(?:"
+            r"\\{1,3}[\"']([^\"'\\\n]{4,256})\\{1,3}[\"']"
+            r"|\"((?:[^\"\\\n]|\\.){4,256})\""
+            r"|'((?:[^'\\\n]|\\.){4,256})'"
+            r"|`([^`\n]{4,256})`)"
         ),
-        r"(?i)\b(?:pass|pwd)=[\"']?([^\s\"',;]{4,256})",
+        rf"(?i){_PASSWORD}{_IS}((?:(?!</|\\[\"']){_BARE}){{4,256}})",
+        # As people say it, but not "the password is required".
+        rf"(?i)\bpass(?:word|phrase)\s{{1,4}}(?:is|was|to)\s{{1,4}}{_MARKS}({_ODD}{_BARE}{{4,256}})",
+        rf"(?i){_KEY}\s{{1,4}}(?:is|was)\s{{1,4}}{_MARKS}({_DIGIT}{_BARE}{{12,256}})",
+        rf"(?i)(?:pass(?:word|phrase)|{_KEY})\s{{1,4}}`({_DIGIT}[^`\s]{{12,256}})`",
+        # In a table's cell and in an element.
+        (
+            rf"(?i)(?:{_PASSWORD}|\bpwd|{_KEY}){_MARKS}\s{{0,20}}\|\s{{0,4}}{_MARKS}"
+            r"(?![\\\"'`*_])((?=[^\s|]{0,99}[\d!@#$%^&])[^\s|`]{4,256})"
+        ),
+        rf"(?i)<[\w:.-]{{0,30}}(?:{_PASSWORD}|pwd|{_KEY})\b[^<>\n]{{0,80}}>\s{{0,4}}([^<>]{{4,256}})<",
+        # On a command line.
+        (
+            rf"(?i)(?<!\S)--?(?:[a-z]{{1,20}}-){{0,2}}(?:pass|{_PASSWORD}|{_KEY})\s{{1,4}}[\"']?"
+            rf"(?!{_PROSE}|[-<$\[{{(])([^\s\"'`]{{4,256}})"
+        ),
+        r"(?<!\S)(?:-u|--user)[ =]?[\"']?[^\s:/\"']{1,64}:(?!\d{1,9}(?:\s|\Z))([^\s\"'`]{4,256})",
+        r"(?i)\bpass=[\"']?([^\s\"',;]{4,256})",
+        rf"(?i)\bpwd{_IS}(?![/~.])({_BARE}{{4,256}})",  # a path is where one works
         (
             r"(?i)(?:secret[ _-]?(?:access[ _-]?)?|account[ _-]?|access[ _-]?)key"
-            rf"{_IS}([^\s\"',;]{{8,256}})"
+            rf"{_IS}({_BARE}{{8,256}})"
         ),
-        # A bare "token: rotation" is a phrase; with a digit in it, it is a token.
-        rf"(?i)(?:secret|token|api[ _-]?key){_IS}((?=[^\s,;]{{0,99}}\d)[^\s\"',;]{{8,256}})",
+        # Assigned, but not from a variable's member or a call.
+        (
+            r"(?i)(?:api_?key|(?:client|app)[_-]?secret|(?:access|auth|refresh)[_-]?token)"
+            rf"{_MARKS}[=:]\s?{_MARKS}([\w+/=-]{{12,256}})(?![\w+/=.(\[-])"
+        ),
+        # A bare "token: rotation" is a phrase; with a digit in it, it is a token, and so is a
+        # longer word than there are.
+        rf"(?i){_KEY}{_IS}((?:{_DIGIT}|(?=[a-z]{{20}})){_BARE}{{8,256}})",
     )
 )
 
@@ -79,7 +125,7 @@ def redact_all(value: Any) -> Any:
 def _withhold(match: re.Match[str]) -> str:
     if not match.re.groups:
         return WITHHELD
-    start, end = match.span(1)
+    start, end = match.span(match.lastindex or 0)
     if match.string.startswith(WITHHELD, start):
         return match[0]
     whole, offset = match[0], match.start()

@@ -156,6 +156,12 @@ FAKE = "A1b2C3d4E5f6G7h8I9j0"  # has the form of a secret, and is none
         f"dckr_pat_{FAKE}{FAKE}",
         f"AGE-SECRET-KEY-1{FAKE.upper()}{FAKE.upper()}",
         f"123456789:AA{FAKE}{FAKE[:14]}",
+        f"hvs.{FAKE}",
+        f"xapp-1-{FAKE}",
+        f"ATATT3{FAKE}",
+        "dapi" + "0123456789abcdef" * 2,
+        f"sq0atp-{FAKE}",
+        f"GOCSPX-{FAKE}",
     ],
 )
 def test_a_secret_by_its_form_is_withheld(secret: str) -> None:
@@ -187,6 +193,25 @@ def test_a_secret_by_its_form_is_withheld(secret: str) -> None:
             "https://hooks.slack.com/services/T0123/B0123/x",
             "https://hooks.slack.com/services/[secret withheld]",
         ),
+        ("**Password:** hunter2", "**Password:** [secret withheld]"),
+        ("- **Password**: `hunter2`", "- **Password**: `[secret withheld]`"),
+        ("| password | hunter2 |", "| password | [secret withheld] |"),
+        ("|API key|`abcd1234efgh`|", "|API key|`[secret withheld]`|"),
+        ("<db_password>hunter2</db_password>", "<db_password>[secret withheld]</db_password>"),
+        (r"{\"password\": \"hunter2\"}", r"{\"password\": \"[secret withheld]\"}"),
+        (r'password = "a\"bcdef"', 'password = "[secret withheld]"'),
+        ("--password hunter", "--password [secret withheld]"),
+        ("tool --db-token abcdefgh", "tool --db-token [secret withheld]"),
+        ("curl -u bob:hunter2 https://x", "curl -u bob:[secret withheld] https://x"),
+        ("pwd: hunter2", "pwd: [secret withheld]"),
+        ("set the password to hunter2", "set the password to [secret withheld]"),
+        ("the API key is abcd1234efgh", "the API key is [secret withheld]"),
+        ("the token `abcd1234efgh`", "the token `[secret withheld]`"),
+        ("api_key=abcdefghijklmnop", "api_key=[secret withheld]"),
+        ("client_secret: abcDEFghiJKL", "client_secret: [secret withheld]"),
+        ("token: abcdefghijklmnopqrstuvwx", "token: [secret withheld]"),
+        ("Passwort: geheim", "Passwort: [secret withheld]"),
+        ("密码：abcd1234", "密码：[secret withheld]"),
     ],
 )
 def test_only_the_secret_part_is_withheld(text: str, kept: str) -> None:
@@ -205,13 +230,29 @@ def test_only_the_secret_part_is_withheld(text: str, kept: str) -> None:
         "all tests pass: 12 of 12",
         "The password is required, and 8 long",
         'password = ""',
+        'password = ""\nhost = "db"',
+        "| Password | Length |",
+        "the --password flag and --token must be given",
+        "tool --password $PASSWORD",
+        "docker run -u 1000:1000 image",
+        "pwd: /home/bob",
+        "change the password to 12 characters",
+        "the API key is rotated monthly",
+        "api_key=settings.api_key",
+        "call(api_key=read_the_key())",
+        "the `token` and `secret` columns",
     ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert redact(text) == text
 
 
-@given(st.text())
+_PIECES = ["password", "token", "api_key", "--", "-u bob:", "**", "`", '"', "'", "\\", ":", "=",
+           "|", "<", ">", "</", " ", "\n", "is", "hunter22", FAKE, "x://a:b@", "Bearer ", WITHHELD,
+           WITHHELD[:7]]  # fmt: skip
+
+
+@given(st.text() | st.lists(st.sampled_from(_PIECES), max_size=12).map("".join))
 def test_redaction_is_stable(text: str) -> None:
     assert redact(redact(text)) == redact(text)
 
