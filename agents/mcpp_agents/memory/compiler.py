@@ -69,7 +69,9 @@ class Compiler:
         items = self._engine.fetch([c.seq for c in chosen], view)
         chosen = [c for c in chosen if c.seq in items]  # another process may forget meanwhile
         evidence = self._engine.evidence(matches, list(items))
-        neighbours = self._neighbours(list(items), view)
+        # An objection counts wherever the caller may read it, not only where the pack looks.
+        readable = view_of(principal, agent=request.agent_id)
+        neighbours = self._neighbours(list(items), readable)
         scale = strength(chosen, evidence, query, matches.rarity)
         packed = [
             _pack_item(

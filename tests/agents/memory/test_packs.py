@@ -243,6 +243,23 @@ def test_no_words_from_the_bus_stand_outside_a_quotation(store: MemoryStore) -> 
 
 
 @pytest.mark.rule("M-06")
+@pytest.mark.parametrize("scope", [{}, {"domain": "auth"}, {"project": "p"}])
+def test_a_contradiction_counts_wherever_the_reader_may_see_it(
+    store: MemoryStore, scope: dict[str, str]
+) -> None:
+    first = store.remember("First", "zebra", "note", project="p", domain="auth")
+    against = [f"contradicts:{first.id}"]
+    here = store.remember("Here", "no", "note", project="p", related_to=against)
+    there = store.remember("There", "no", "note", project="q", related_to=against)
+    store.remember("Diary", "no", "note", agent_id="bob", related_to=against)
+    [item] = store.context("zebra", **scope).items  # type: ignore[arg-type]
+    assert item.metadata["contradicted_by"] == [there.id, here.id]
+    reader = store.acting_as(Principal("ann", frozenset({"p"})))
+    [item] = reader.context("zebra", **scope).items  # type: ignore[arg-type]
+    assert item.metadata["contradicted_by"] == [here.id]
+
+
+@pytest.mark.rule("M-06")
 def test_three_contradictions_are_named_and_the_others_counted(store: MemoryStore) -> None:
     first = store.remember("First", "zebra", "note")
     for number in range(9):
