@@ -12,9 +12,9 @@ of a facet that the intent stresses, and new.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from .engine import Evidence, Matches, Outline
@@ -126,25 +126,25 @@ def newest_relevance() -> Relevance:
 def choose(candidates: Iterable[Candidate], *, intent: Intent, limit: int) -> list[Candidate]:
     """The items of a pack, best first.
 
-    Each facet may first fill its share with good items; what room is left goes to the best of the
+    Each facet first fills its share with good items; what room is left goes to the best of the
     rest, so that a store of one facet fills the pack as a plain ranking would.
     """
     ranked = sorted(candidates, key=lambda c: (-c.score, -c.seq))
     if len(ranked) <= limit:
         return ranked
-    floor = _SHARE_FLOOR * ranked[0].score
-    taken: list[Candidate] = []
-    left: list[Candidate] = []
-    filled: Counter[str] = Counter()
-    for candidate in ranked:
-        room = math.ceil(limit * emphasis(intent, candidate.facet).share)
-        if candidate.score >= floor and filled[candidate.facet] < room and len(taken) < limit:
-            filled[candidate.facet] += 1
-            taken.append(candidate)
-        else:
-            left.append(candidate)
-    taken += left[: limit - len(taken)]
-    return sorted(taken, key=lambda c: (-c.score, -c.seq))
+    good = [c for c in ranked if c.score >= _SHARE_FLOOR * ranked[0].score]
+    shares = {facet: emphasis(intent, facet).share for facet in {c.facet for c in good}}
+    # More than there is cannot be held, so that each gives way alike.
+    whole = max(1.0, math.fsum(shares.values()))
+    held = {facet: int(limit * share / whole) for facet, share in shares.items()}
+    taken: set[int] = set()
+    for candidate in good:
+        if held[candidate.facet]:
+            held[candidate.facet] -= 1
+            taken.add(candidate.seq)
+    left = (c.seq for c in ranked if c.seq not in taken)
+    taken.update(islice(left, limit - len(taken)))
+    return [c for c in ranked if c.seq in taken]
 
 
 def strength(

@@ -8,7 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpp_agents.memory import Draft, InvalidMemory, MemoryStore, Principal
-from mcpp_agents.memory.vocabulary import FACETS, INTENTS, KINDS, LAYERS, Intent, section_order
+from mcpp_agents.memory.vocabulary import (
+    FACETS,
+    INTENTS,
+    KINDS,
+    LAYERS,
+    Intent,
+    emphasis,
+    section_order,
+)
 
 from .conftest import DAY, Clock
 
@@ -95,6 +103,20 @@ def test_an_intent_gives_its_facets_a_larger_share(store: MemoryStore) -> None:
 
     assert share("debug", "gotchas") > share("ideate", "gotchas")
     assert share("ideate", "ideation") > share("debug", "ideation")
+
+
+@pytest.mark.rule("M-22")
+@pytest.mark.parametrize("limit", [1, 10, 24, 50])
+@pytest.mark.parametrize("intent", INTENTS)
+def test_the_share_of_every_facet_is_held(store: MemoryStore, intent: Intent, limit: int) -> None:
+    kinds = {facet: kind for kind, facet in KINDS.items()}
+    fill(store, list(kinds.values()), 10)
+    pack = store.context(GOAL, intent=intent, limit=limit)
+    assert pack.total_items == limit
+    counts = {facet: sum(item.facet == facet for item in pack.items) for facet in FACETS}
+    whole = sum(emphasis(intent, facet).share for facet in FACETS)
+    for facet in FACETS:
+        assert counts[facet] >= int(limit * emphasis(intent, facet).share / whole)
 
 
 def test_one_facet_alone_may_fill_the_pack(store: MemoryStore) -> None:
