@@ -149,7 +149,8 @@ class WordIndex:
         sql = f"SELECT rowid FROM memory_index WHERE memory_index MATCH ?{_shown(mask)}"
         found = []
         for pair in pairs:
-            expression = _quoted(f"{pair.first} {pair.second}")
+            # What a neighbour says in one breath is not said here.
+            expression = f"{_OWN} : {_quoted(f'{pair.first} {pair.second}')}"
             rows = {row[0] for row in self._all(sql, expression, *_values(mask))}
             found.append(PairMatch(pair, _rarity(total, len(rows)), rows.intersection(seqs)))
         return found

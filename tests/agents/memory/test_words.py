@@ -86,6 +86,20 @@ def test_a_turn_is_found_by_its_neighbours_but_after_them(store: MemoryStore) ->
     assert "said beside something that matches 'fence'" in found[1].reason
 
 
+@pytest.mark.rule("M-25")
+def test_a_pair_counts_only_where_it_stands(store: MemoryStore) -> None:
+    for number in range(9):
+        store.remember("Filler", f"other {number}", "note")
+    apart = "Bob: a token of love; later a refresh of paint"
+    store.remember("Alone", apart, "message", source="D2:1")
+    store.remember("One", "Ann: the refresh token expired", "message", source="D1:1")
+    store.remember("Two", apart, "message", source="D1:2")
+    found = {item.name: item for item in store.context("refresh token").items}
+    assert "'refresh token'" in found["One"].reason
+    assert "matches 'refresh', 'token'" in found["Two"].reason
+    assert found["Two"].score < found["One"].score * 0.95
+
+
 @pytest.mark.rule("M-28")
 def test_a_text_that_begins_with_a_speaker_is_a_turn_whatever_its_kind(store: MemoryStore) -> None:
     store.remember("One", "Ann: Shall we paint the fence?", "note", source="D1:1")
