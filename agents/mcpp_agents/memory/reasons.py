@@ -73,8 +73,15 @@ def _shown(item: Item, evidence: Evidence, query: Query, matches: Matches) -> li
 
 
 def _same_context(one: Item, other: Item) -> bool:
-    context = other.metadata.get("context")
-    return context is not None and context == one.metadata.get("context")
+    """Whether both come from one life of a context: ids are used anew, and in every pod."""
+    life = _life(one)
+    return life is not None and life == _life(other)
+
+
+def _life(item: Item) -> tuple[object, object, object] | None:
+    facts = item.metadata
+    envelopes = facts.get("envelopes")
+    return (facts.get("pod"), facts["context"], envelopes[0]) if envelopes else None
 
 
 def _name(item: Item) -> str:

@@ -293,6 +293,19 @@ def test_findings_are_stored_for_the_pod_and_related_along_their_lineage(
     assert found[child.id].source == f"mcpp://demo/b#{bus.sent[1].id}"
 
 
+@pytest.mark.rule("M-25")
+def test_a_context_is_the_same_only_in_one_pod_and_one_life(store: MemoryStore) -> None:
+    bus, recorder = Bus(), Recorder(store, POD)
+    bus.fail("files", "zebra full")
+    recorder.record(bus.conclude("ann", "Zebra: keep."))
+    bus.expire()
+    recorder.record(bus.conclude("eve", "Zebra: drop."))
+    other = Listener("other")
+    recorder.record(other.receive(bus.sent[-1]))
+    told = [item.name for item in store.context("zebra").items if "same context" in item.reason]
+    assert told in (["Zebra: keep."], ["read_file failed: zebra full"])
+
+
 @pytest.mark.rule("M-34")
 def test_the_same_log_heard_twice_is_remembered_once(store: MemoryStore) -> None:
     bus, recorder = Bus(), Recorder(store, POD)

@@ -186,7 +186,7 @@ def test_a_reason_names_the_context_that_items_share(store: MemoryStore) -> None
         Draft(title="Use rotation", content="refresh-token rotation it is", kind="decision"),
         Draft(title="Clock skew", content="refresh-token fails", kind="gotcha"),
     ]
-    first, _ = pod.remember_many(drafts, metadata={"context": "reason-789"})
+    first, _ = pod.remember_many(drafts, metadata={"context": "c1", "envelopes": ["e1"]})
     second = pod.context(GOAL).items[1]
     assert f"from the same context as a decision of ann ({first.id})" in second.reason
 
