@@ -10,6 +10,8 @@ from .errors import MemoryFault
 
 VERSION: Final = 2
 BUSY_SECONDS: Final = 30.0
+# By which every version of a memory file is known; a version's number may be anybody's.
+_OURS: Final = frozenset({"memory", "memory_index", "audit"})
 
 # The index is external-content: it keeps no second copy of the text. Its columns and their weights
 # (fts.py) go together. `near` holds the neighbours' text, `grams` the unspaced scripts' pairs.
@@ -99,6 +101,7 @@ def connect(path: str) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         raise MemoryFault(f"Cannot open {path}: {error}") from error
     try:
+        _check(connection)  # before anything is written
         # WAL lets readers and a writer of several processes work at once; FULL makes an answered
         # write survive the machine's fall too, not only the process's.
         _use_wal(connection)
@@ -134,8 +137,20 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
+def _check(connection: sqlite3.Connection) -> int:
+    """The file's version, 0 where it is empty; raises MemoryFault where it is not ours."""
+    # In this order, because another process may be making the file in between.
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if names and not (version and names >= _OURS):
+        raise MemoryFault("The file holds another program's database")
+    if version > VERSION:
+        raise MemoryFault(f"The file is of version {version}; this program knows {VERSION}")
+    return version
+
+
 def _prepare(connection: sqlite3.Connection) -> None:
-    if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+    if _check(connection) == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")  # two processes may be the first at once
     try:
@@ -147,15 +162,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _make(connection: sqlite3.Connection) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    version = _check(connection)
     if version == VERSION:
         return
     if version == 1:
         _upgrade_from_1(connection)
-    elif version != 0:
-        raise MemoryFault(f"The file is of version {version}; this program knows {VERSION}")
-    elif connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-        raise MemoryFault("The file holds another program's database")
     else:
         for statement in _TABLES.split(";"):
             connection.execute(statement)

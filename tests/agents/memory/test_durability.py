@@ -130,19 +130,26 @@ def test_one_process_sees_what_another_stores(path: Path) -> None:
 
 
 @pytest.mark.rule("M-42")
-def test_a_file_of_another_program_is_left_alone(path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 1, 2, 99])
+def test_a_file_of_another_program_is_left_alone(path: Path, version: int) -> None:
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("CREATE TABLE theirs (x)")
+        raw.execute(f"PRAGMA user_version = {version}")
+    before = path.read_bytes()
     with pytest.raises(MemoryFault, match="another program"):
         MemoryStore.open(path, embedder=None)
-    assert rows(path, "SELECT name FROM sqlite_schema") == [("theirs",)]
+    assert path.read_bytes() == before
 
 
+@pytest.mark.rule("M-42")
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     MemoryStore.open(path, embedder=None).close()
+    rows(path, "PRAGMA journal_mode = DELETE")
     rows(path, "PRAGMA user_version = 99")
+    before = path.read_bytes()
     with pytest.raises(MemoryFault, match="version 99"):
         MemoryStore.open(path, embedder=None)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.rule("M-42")
