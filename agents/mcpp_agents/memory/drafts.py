@@ -23,6 +23,9 @@ MAX_LIST: Final = 64
 MAX_WORD_CHARS: Final = 256
 MAX_ADDRESS_CHARS: Final = 2_048
 
+# Only what memory itself has heard comes from there.
+BUS_SCHEME: Final = "mcpp://"
+
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
@@ -80,7 +83,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise InvalidMemory("kind must be 1 to 32 of a-z, 0-9, _ and -, a letter first")
         if redact(self.kind) != self.kind:
             raise InvalidMemory("kind must not be a secret")
-        for name in ("domain", "project", "agent_id", "idempotency_key"):
+        # Python lets any character stand between a day and an hour.
+        for name in ("domain", "project", "agent_id", "idempotency_key", "valid_at"):
             _check_word(name, getattr(self, name))
         for name in ("source", "url"):
             _check_word(name, getattr(self, name), MAX_ADDRESS_CHARS)
@@ -92,6 +96,16 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 _check_word(name, word)
         if self.valid_at is not None:
             seconds_of(self.valid_at)
+
+    def check_source(self) -> None:
+        """M-34: where an item was heard is not for its author to say.
+
+        Raises InvalidMemory.
+        """
+        if (self.source or "").strip().casefold().startswith(BUS_SCHEME):
+            raise InvalidMemory(
+                f"source must not begin with {BUS_SCHEME}, as what was overheard does"
+            )
 
 
 class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ import msgspec
 
 from mcpp import Envelope, Kind, kinds
 
-from .drafts import Draft, clean, seconds_of
+from .drafts import BUS_SCHEME, Draft, clean, seconds_of
 from .errors import InvalidMemory
 from .redaction import redact
 from .summary import Turn, headline, summarize
@@ -258,7 +258,7 @@ class Listener:
             title=title,
             content=_content(concluded, summarize(turns)),
             kind=kind,
-            source=f"mcpp://{self._pod}/{id}#{envelope.id}",
+            source=f"{BUS_SCHEME}{self._pod}/{id}#{envelope.id}",
             valid_at=_moment(envelope.ts),
             # The same log heard twice, after a restart say, is remembered once.
             idempotency_key=f"bus:{envelope.id}",

@@ -145,13 +145,16 @@ class MemoryStore:
         """Store many: all or none of each `BATCH`. They can be found by their words at once.
 
         Args:
-            metadata: facts that the program itself adds to each, such as a lineage.
+            metadata: facts that the program itself adds to each, such as a lineage; only with
+                them a source may be an address on the bus.
         """
         wanted = list(drafts)
         batches = (wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH))
         with self.auditing("remember"):
             for draft in wanted:
                 draft.check()
+                if metadata is None:
+                    draft.check_source()
             return [answer for batch in batches for answer in self._remember(batch, metadata or {})]
 
     def context(self, goal: str, **fields: Unpack[PackFields]) -> ContextPack:

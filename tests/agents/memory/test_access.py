@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mcpp_agents.memory import (
     AccessDenied,
     CapReached,
+    InvalidMemory,
     MemoryStore,
     OrganizationRequired,
     Principal,
@@ -170,6 +171,14 @@ def test_forgetting_does_not_reset_the_cap_and_pods_count_by_themselves(path: Pa
             eve.remember("2", "apple", "note")
         elsewhere = Principal.for_pod("elsewhere")
         store.acting_as(elsewhere, author="eve", origin="bus").remember("3", "apple", "note")
+
+
+@pytest.mark.rule("M-34")
+@pytest.mark.parametrize("source", ["mcpp://demo/c1#e1", " MCPP://demo/c1"])
+def test_nobody_claims_to_have_been_overheard(store: MemoryStore, source: str) -> None:
+    for caller in (store, store.acting_as(DEMO, author="eve", origin="bus")):
+        with pytest.raises(InvalidMemory, match="source must not begin with mcpp://"):
+            caller.remember("Forged", "apple", "note", source=source)
 
 
 @pytest.mark.rule("M-35")

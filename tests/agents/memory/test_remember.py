@@ -187,6 +187,9 @@ def test_an_item_supersedes_only_inside_its_scope(store: MemoryStore) -> None:
         ({"tags": ["x"] * 65}, "tags"),
         ({"tags": "text"}, "tags"),
         ({"valid_at": "yesterday"}, "valid_at"),
+        ({"valid_at": "2026-01-01\ud80012:00"}, "valid_at"),
+        ({"valid_at": "2026-01-01\x0012:00"}, "valid_at"),
+        ({"valid_at": "2026-01-01\n12:00"}, "valid_at"),
         ({"surprise": 1}, "surprise"),
     ],
 )

@@ -111,7 +111,8 @@ def test_a_text_that_begins_with_a_speaker_is_a_turn_whatever_its_kind(store: Me
 @pytest.mark.rule("M-28")
 def test_contexts_whose_names_differ_by_a_number_are_no_thread(store: MemoryStore) -> None:
     for number, said in enumerate(["ann: Paint the fence.", "bob: Boil the egg."]):
-        store.remember("Talk", said, "session", source=f"mcpp://demo/review-{number}#e{number}")
+        source = f"https://demo/review-{number}#e{number}"
+        store.remember("Talk", said, "session", source=source)
     assert [item.content for item in store.context("fence").items] == ["ann: Paint the fence."]
 
 
