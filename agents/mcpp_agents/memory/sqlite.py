@@ -116,24 +116,14 @@ class SqliteEngine:
     def remove(self, seq: int) -> None:
         scope, thread = self._one("SELECT scope, thread FROM memory WHERE seq = ?", seq)
         self._words.forget(seq)
-        self._connection.execute(
-            "UPDATE memory SET superseded = superseded - 1 WHERE seq IN (SELECT target"
-            " FROM relation WHERE source = ? AND relationship = 'supersedes')",
-            [seq],
-        )
+        superseded = self._bequeath(seq)
         self._connection.execute("DELETE FROM relation WHERE ? IN (source, target)", [seq])
         self._connection.execute("DELETE FROM vector WHERE seq = ?", [seq])
         self._connection.execute("DELETE FROM memory WHERE seq = ?", [seq])
         self._connection.execute("UPDATE tally SET items = items - 1, forgotten = forgotten + 1")
-        # What it lent to its neighbours must go too, or it would still be found there.
-        for order, side in (("DESC", "<"), ("ASC", ">")):
-            found = self._connection.execute(
-                f"SELECT seq FROM memory WHERE scope = ? AND thread = ? AND seq {side} ?"
-                f" ORDER BY seq {order} LIMIT 1",
-                [scope, thread, seq],
-            ).fetchone()
-            if found:
-                self._reindex(found[0], self._beside(scope, thread, found[0]), replace=True)
+        self._relend(scope, thread, seq)
+        for target in superseded:
+            self._count_superseding(target)
         # The one behind it had it before itself, if they adjoined; now it has nothing.
         self._connection.execute(
             "UPDATE memory SET before = NULL WHERE scope = ? AND thread = ? AND before = ?",
@@ -367,11 +357,32 @@ class SqliteEngine:
     def _latest(self, scope: int, thread: str) -> tuple[int, Item] | None:
         rows = self._all(
             f"SELECT {_COLUMNS} {_FROM} WHERE m.scope = ? AND m.thread = ?"
-            " ORDER BY m.seq DESC LIMIT 1",
+            " AND m.superseded = 0 ORDER BY m.seq DESC LIMIT 1",
             scope,
             thread,
         )
         return (rows[0][0], _item(rows[0])) if rows else None
+
+    def _relend(self, scope: int, thread: str, seq: int) -> None:
+        """Where an item came or went, it and those beside it hold each other's words anew.
+
+        What it lent must go with it, or it would still be found there.
+        """
+        if not thread:
+            return
+        found = set()
+        for order, side in (("DESC", "<"), ("ASC", ">="), ("ASC", ">")):
+            found |= set(
+                self._all(
+                    f"SELECT seq FROM memory WHERE scope = ? AND thread = ? AND seq {side} ?"
+                    f" AND superseded = 0 ORDER BY seq {order} LIMIT 1",
+                    scope,
+                    thread,
+                    seq,
+                )
+            )
+        for (each,) in sorted(found):
+            self._reindex(each, self._beside(scope, thread, each), replace=True)
 
     def _beside(self, scope: int, thread: str, seq: int) -> list[str]:
         """The texts of the items before and after one, as far as they adjoin it."""
@@ -379,7 +390,7 @@ class SqliteEngine:
         for order, side, count in (("DESC", "<=", 2), ("ASC", ">", 1)):
             rows += self._all(
                 f"SELECT {_COLUMNS} {_FROM} WHERE m.scope = ? AND m.thread = ? AND m.seq {side} ?"
-                f" ORDER BY m.seq {order} LIMIT {count}",
+                f" AND m.superseded = 0 ORDER BY m.seq {order} LIMIT {count}",
                 scope,
                 thread,
                 seq,
@@ -406,9 +417,34 @@ class SqliteEngine:
             [link.relationship, link.source, link.target],
         )
         if done.rowcount and link.relationship == "supersedes":
-            self._connection.execute(
-                "UPDATE memory SET superseded = superseded + 1 WHERE id = ?", [link.target]
+            self._count_superseding(
+                self._one("SELECT seq FROM memory WHERE id = ?", link.target)[0]
             )
+
+    def _bequeath(self, seq: int) -> list[int]:
+        """What an item superseded, by now superseded by whatever has superseded the item."""
+        self._connection.execute(
+            "INSERT OR IGNORE INTO relation (source, relationship, target)"
+            " SELECT later.source, 'supersedes', earlier.target"
+            " FROM relation later, relation earlier"
+            " WHERE later.target = ?1 AND later.relationship = 'supersedes'"
+            " AND earlier.source = ?1 AND earlier.relationship = 'supersedes'",
+            [seq],
+        )
+        rows = self._all(
+            "SELECT target FROM relation WHERE source = ? AND relationship = 'supersedes'", seq
+        )
+        return [row[0] for row in rows]
+
+    def _count_superseding(self, seq: int) -> None:
+        """By how many an item is superseded; it lends its words only as long as by none."""
+        self._connection.execute(
+            "UPDATE memory SET superseded = (SELECT count(*) FROM relation"
+            " WHERE target = memory.seq AND relationship = 'supersedes') WHERE seq = ?",
+            [seq],
+        )
+        scope, thread = self._one("SELECT scope, thread FROM memory WHERE seq = ?", seq)
+        self._relend(scope, thread, seq)
 
 
 _STORED: Final = (

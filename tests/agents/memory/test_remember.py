@@ -164,6 +164,31 @@ def test_only_its_author_or_the_owner_forgets_a_shared_item(store: MemoryStore) 
 
 
 @pytest.mark.rule("M-05")
+def test_forgetting_the_middle_of_a_chain_brings_nothing_back(store: MemoryStore) -> None:
+    first = store.remember("First", "the port", "fact")
+    middle = store.remember("Middle", "the port", "fact", related_to=[f"supersedes:{first.id}"])
+    last = store.remember("Last", "the port", "fact", related_to=[f"supersedes:{middle.id}"])
+    store.forget(middle.id)
+    assert [item.name for item in store.context("port").items] == ["Last"]
+    store.forget(last.id)
+    assert [item.name for item in store.context("port").items] == ["First"]
+
+
+@pytest.mark.rule("M-05")
+def test_a_superseded_turn_lends_no_words_until_it_is_back(store: MemoryStore) -> None:
+    first = store.remember("First", "the code is walrus", "message", source="D1:1")
+    store.remember("Answer", "noted", "message", source="D1:2")
+    later = store.remember("Later", "it is heron", "message", source="D1:3",
+                           related_to=[f"supersedes:{first.id}"])  # fmt: skip
+    store.remember("Last", "good", "message", source="D1:4")
+    assert [item.name for item in store.context("walrus").items] == []
+    assert [item.name for item in store.context("heron").items] == ["Later", "Last", "Answer"]
+    store.forget(later.id)
+    assert [item.name for item in store.context("walrus").items] == ["First", "Answer"]
+    assert [item.name for item in store.context("noted").items] == ["Answer", "Last", "First"]
+
+
+@pytest.mark.rule("M-05")
 def test_an_item_supersedes_only_inside_its_scope(store: MemoryStore) -> None:
     shared = store.remember("Shared", "apple", "note", project="p")
     with pytest.raises(InvalidMemory, match="another scope"):
