@@ -35,7 +35,7 @@ def _item(item: PackItem) -> str:
         lines = [f"### From {author}", note, quoted, "", f"> **{_inert(item.name)}**", ">"]
         content = _LINK.sub(r"\\\g<0>", item.content).replace("<", "&lt;")
     else:
-        lines = [f"### {_line(item.name)}", note, ""]
+        lines = [f"### {_inert(item.name)}", note, ""]
         content = item.content
     lines += [f"> {line}".rstrip() for line in content.splitlines()]
     if item.source:

@@ -247,6 +247,13 @@ def test_nothing_from_the_bus_is_live_markdown(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-26")
+def test_no_title_is_live_markdown_whoever_gave_it(store: MemoryStore) -> None:
+    store.remember("![x](https://eve.example) <img src=x> `token`", "token", "note", project="p")
+    markdown = store.acting_as(Principal("bob", frozenset({"p"}))).context("token").markdown
+    assert r"### !\[x\](https://eve.example) \<img src=x\> \`token\`" in markdown
+
+
+@pytest.mark.rule("M-26")
 def test_no_words_from_the_bus_stand_outside_a_quotation(store: MemoryStore) -> None:
     demo = Principal.for_pod("demo", granted=frozenset({"auth"}))
     trusted = store.remember("Tokens", "rotate the token", "decision", project="auth")
