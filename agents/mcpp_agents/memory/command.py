@@ -2,8 +2,11 @@
 
 import argparse
 import os
+import signal
+import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 # A command is over before the background has begun: it embeds what it can in a moment.
 _EMBEDDED_AT_ONCE = 64
+_MAX_PORT = 65_535
 _DEFAULT_FILE = Path(".mcpp") / "memory.db"
 
 
@@ -33,8 +37,12 @@ def main(argv: Sequence[str]) -> int:
         code: int = options.run(options)
     except MemoryFault as fault:
         sys.stderr.write(f"mcpp memory: {fault}\n")
-        return 1
+        return 2 if isinstance(fault, _WrongUsage) else 1
     return code
+
+
+class _WrongUsage(MemoryFault):
+    """An option that cannot be followed."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
         default=Path(os.environ.get("MCPP_MEMORY", _DEFAULT_FILE)),
         help="the memory file (default: $MCPP_MEMORY or .mcpp/memory.db)",
     )
-    shared.add_argument("--embedder", choices=NAMES, default="auto")
+    shared.add_argument("--embedder", choices=NAMES, default="auto",
+                        help="what finds by meaning (default: the best installed)")  # fmt: skip
 
     serve = commands.add_parser("serve", parents=[shared], help="be an MCP server")
     serve.add_argument("--http", metavar="HOST:PORT", help="over HTTP instead of stdio")
@@ -56,8 +65,10 @@ def _parser() -> argparse.ArgumentParser:
 
     join = commands.add_parser("join", parents=[shared], help="be a pod's memory")
     join.add_argument("--name", default="memory", help="who to be in the pod (default: memory)")
-    join.add_argument("--url", default=os.environ.get("MCPP_URL"))
-    join.add_argument("--token", default=os.environ.get("MCPP_TOKEN"))
+    join.add_argument("--url", default=os.environ.get("MCPP_URL"),
+                      help="the pod's address (default: $MCPP_URL, or one here)")  # fmt: skip
+    join.add_argument("--token", default=os.environ.get("MCPP_TOKEN"),
+                      help="the token to join with (default: $MCPP_TOKEN)")  # fmt: skip
     join.add_argument("--grant", action="append", default=[], metavar="PROJECT",
                       help="a project that the pod may use beside its own")  # fmt: skip
     join.add_argument("--no-listen", action="store_true", help="serve the tools, overhear nothing")
@@ -67,23 +78,39 @@ def _parser() -> argparse.ArgumentParser:
     join.set_defaults(run=_join)
 
     remember = commands.add_parser("remember", parents=[shared], help="store a memory")
-    remember.add_argument("title")
+    remember.add_argument("title", help="one line by which to recognise it")
     remember.add_argument("content", help="its text, or - to read it from standard input")
-    remember.add_argument("--kind", default="note")
-    for name in ("domain", "project", "agent-id", "source", "url", "valid-at", "idempotency-key"):
-        remember.add_argument(f"--{name}")
-    remember.add_argument("--tag", dest="tags", action="append", default=[])
-    remember.add_argument("--related-to", action="append", default=[])
-    remember.add_argument("--key", dest="retrieval_keys", action="append", default=[])
+    remember.add_argument("--kind", default="note",
+                          help="decision, gotcha, plan, task, … (default: note)")  # fmt: skip
+    for name, says in (
+        ("domain", "its category"),
+        ("project", "who shares it; else it is private"),
+        ("agent-id", "in whose diary it belongs"),
+        ("source", "where it comes from"),
+        ("url", "the address of the source"),
+        ("valid-at", "when it became true, ISO 8601"),
+        ("idempotency-key", "the same key stores only once"),
+    ):
+        remember.add_argument(f"--{name}", help=says)
+    remember.add_argument("--tag", dest="tags", action="append", default=[],
+                          help="a label; may be repeated, like those below")  # fmt: skip
+    remember.add_argument("--related-to", action="append", default=[], metavar="[TYPE:]ID",
+                          help="another memory, as in supersedes:mem_…")  # fmt: skip
+    remember.add_argument("--key", dest="retrieval_keys", action="append", default=[],
+                          help="another word to find it by")  # fmt: skip
     remember.set_defaults(run=_remember)
 
     context = commands.add_parser("context", parents=[shared], help="compile a pack for a goal")
-    context.add_argument("goal")
-    context.add_argument("--intent", choices=INTENTS, default="build")
-    context.add_argument("--layer", choices=tuple(LAYERS), default="recall")
-    for name in ("domain", "project", "agent-id"):
-        context.add_argument(f"--{name}")
-    context.add_argument("--limit", type=int, default=24)
+    context.add_argument("goal", help="what you are about to do")
+    context.add_argument("--intent", choices=INTENTS, default="build",
+                         help="what to stress (default: build)")  # fmt: skip
+    context.add_argument("--layer", choices=tuple(LAYERS), default="recall",
+                         help="how deep to look (default: recall)")  # fmt: skip
+    context.add_argument("--domain", help="only this category")
+    context.add_argument("--project", help="only this project, beside private items")
+    context.add_argument("--agent-id", help="with this agent's diary")
+    context.add_argument("--limit", type=int, default=24,
+                         help="most items in all, 1 to 50 (default: 24)")  # fmt: skip
     context.add_argument("--no-related", dest="include_related", action="store_false",
                          help="without items one relation away")  # fmt: skip
     context.add_argument("--related-limit", type=int, default=3, help="of these, for each item")
@@ -91,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     context.set_defaults(run=_context)
 
     forget = commands.add_parser("forget", parents=[shared], help="erase a memory")
-    forget.add_argument("id")
+    forget.add_argument("id", help="as `remember` printed it")
     forget.set_defaults(run=_forget)
     return parser
 
@@ -148,7 +175,6 @@ def _forget(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace) -> int:
-    import signal
     from functools import partial
 
     import anyio
@@ -209,19 +235,32 @@ def _serve(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise MemoryFault(f"serving needs {error.name}: pip install 'mcpp[memory]'") from error
     if options.http is None:
+        # Nothing else ends a thread that reads standard input, and a kill loses nothing (M-40).
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         with _open(options) as store:
             anyio.run(server.serve_stdio, store)
         return 0
     if options.principals is None:
-        raise MemoryFault("--http needs --principals FILE: who may use it, by which token")
+        raise _WrongUsage("--http needs --principals FILE: who may use it, by which token")
     import uvicorn
 
-    host, _, port = options.http.rpartition(":")
-    if not host or not port.isdecimal():
-        raise MemoryFault(f"--http is HOST:PORT, not {options.http!r}")
-    host = host.removeprefix("[").removesuffix("]")
     credentials = Credentials.read(options.principals)
-    with _open(options) as store:
+    with _listen(options.http) as listening, _open(options) as store:
+        host, port = listening.getsockname()[:2]
         app = server.http_app(store, credentials, host=host)
-        uvicorn.run(app, host=host, port=int(port), log_level="warning")
+        sys.stderr.write(f"memory: http://{f'[{host}]' if ':' in host else host}:{port}/mcp\n")
+        with suppress(KeyboardInterrupt):  # which comes after it has closed everything
+            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
     return 0
+
+
+def _listen(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise _WrongUsage(f"--http is HOST:PORT, not {address!r}")
+    host = host.removeprefix("[").removesuffix("]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, int(port)), family=family)
+    except (OSError, UnicodeError) as error:
+        raise _WrongUsage(f"Cannot listen on {address}: {error}") from error

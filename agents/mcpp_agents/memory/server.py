@@ -100,7 +100,7 @@ def http_app(store: MemoryStore, credentials: Credentials, *, host: str) -> Star
         json_response=True,
         host=host,
         # The tokens are ours: there is no issuer to send clients to, but the field is required.
-        auth=AuthSettings(issuer_url=AnyHttpUrl(f"http://{host}"), resource_server_url=None),
+        auth=AuthSettings(issuer_url=AnyHttpUrl("http://localhost"), resource_server_url=None),
         token_verifier=_Verifier(credentials),
     )
 

@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +164,12 @@ def test_no_token_or_a_wrong_one_is_unauthorized(url: str, headers: dict[str, st
     assert answer.status_code == 401
 
 
+def test_an_address_of_version_6_is_served_too(store: MemoryStore, tmp_path: Path) -> None:
+    principals = tmp_path / "principals.toml"
+    principals.write_text(PRINCIPALS)
+    assert http_app(store, Credentials.read(principals), host="::1").routes
+
+
 def test_a_foreign_host_is_refused(url: str) -> None:
     headers = {"Authorization": f"Bearer {ALICE}", "Host": "evil.example"}
     answer = httpx2.post(url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
@@ -240,5 +249,54 @@ def test_the_command_line_shows_as_many_related_items_as_asked_for(
 
 
 def test_http_without_principals_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--file", str(path), "--http", "127.0.0.1:0"]) == 1
+    assert main(["serve", "--file", str(path), "--http", "127.0.0.1:0"]) == 2
     assert "--principals" in capsys.readouterr().err
+
+
+def test_an_address_that_cannot_be_had_is_told_in_one_line(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    principals = tmp_path / "principals.toml"
+    principals.write_text(PRINCIPALS)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        used = f"127.0.0.1:{taken.getsockname()[1]}"
+        for address in (used, "127.0.0.1:99999", "127.0.0.1:http", "8788"):
+            options = ["--file", str(path), "--principals", str(principals)]
+            assert main(["serve", "--http", address, *options]) == 2
+            [line] = capsys.readouterr().err.splitlines()
+            assert address in line
+
+
+def test_http_says_where_it_is_and_ends_by_an_interrupt(path: Path, tmp_path: Path) -> None:
+    principals = tmp_path / "principals.toml"
+    principals.write_text(PRINCIPALS)
+    http = ["--http", "127.0.0.1:0", "--principals", str(principals)]
+    with started([*http, "--file", str(path)]) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().removeprefix("memory: ").strip()
+        assert httpx2.post(url).status_code == 401
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stderr.read() == ""
+
+
+def test_an_interrupt_ends_it_over_stdio(path: Path) -> None:
+    with started(["--file", str(path)]) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write('{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == -signal.SIGINT
+
+
+@contextmanager
+def started(options: list[str]) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-c", COMMAND, "serve", "--embedder", "none", *options]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
