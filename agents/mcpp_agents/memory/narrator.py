@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 # Nobody in a pod can be called so: nothing that was said is taken for the model's own words.
 _VIEWER: Final = "system:memory"
+_MAX_TOKEN_CHARS: Final = 32
 _SYSTEM: Final = (
     "You keep the memory of this room. Summarise the talk below for those who will work on the"
     " same matter later: what was found, tried, decided and left open, with its reasons, names"
@@ -92,7 +93,16 @@ class Narrator:
         # Charged before it is asked, because an answer that never comes may cost as much.
         charged = prompt.tokens + self._limits.reply_tokens
         self._spent += charged
-        reply = await self._provider.reply(prompt, (), self._limits.reply_tokens)
+        room = self._limits.reply_tokens * _MAX_TOKEN_CHARS
+
+        async def measure(text: str) -> None:
+            # Whatever stands behind the address may not care how much was asked for.
+            nonlocal room
+            room -= len(text)
+            if room < 0:
+                raise ProviderError("it says far more than it was asked for")
+
+        reply = await self._provider.reply(prompt, (), self._limits.reply_tokens, measure)
         if reply.tokens:
             self._spent += reply.tokens - charged
         return redact(clean(reply.text)).strip()[:MAX_SUMMARY_CHARS] or None

@@ -131,6 +131,13 @@ async def test_a_model_that_fails_costs_nobody_a_memory(
     assert "summarized_by" not in item.metadata
 
 
+@APIS
+@pytest.mark.rule("M-37")
+async def test_a_model_that_does_not_stop_is_not_heard_out(api: str) -> None:
+    with model_server([Say("Zebras leak. " * 10_000)]) as server:
+        assert await Narrator(provider(api, server), name="m").summarize(TALK) is None
+
+
 @pytest.mark.rule("M-37")
 async def test_a_model_that_never_answers_is_not_waited_for() -> None:
     fake = Fake(None)
