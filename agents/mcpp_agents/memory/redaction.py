@@ -25,7 +25,9 @@ _PROSE: Final = (
     r"(?:and|argument|as|but|can|flag|for|from|has|if|in|instead|is|may|must|on|option|or|"
     r"parameter|should|switch|the|to|was|when|which|will|with)\b"
 )
-_PATTERNS: Final = tuple(
+
+# Secrets that show by themselves.
+_FORMS: Final = tuple(
     re.compile(pattern)
     for pattern in (
         (
@@ -61,6 +63,24 @@ _PATTERNS: Final = tuple(
         r"(?i)\b(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,2048}=*)",
         rf"(?i)\bauthorization{_IS}(?:[a-z]{{1,20}}\s{{1,4}})?([^\s\"',;]{{8,2048}})",
         r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,128}:([^\s/@]{1,256})@",
+        r"(?<!\S)(?:-u|--user)[ =]?[\"']?[^\s:/\"']{1,64}:(?!\d{1,9}(?:\s|\Z))([^\s\"'`]{4,256})",
+    )
+)
+# Secrets that show by what they are called: where nothing is called so, there is nothing to seek.
+_NAMES: Final = (
+    "pass",
+    "pwd",
+    "contraseña",
+    "密码",
+    "密碼",
+    "パスワード",
+    "key",
+    "secret",
+    "token",
+)
+_NAMED: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
         # In quotes it may hold anything else, and in quoted JSON the quotes are quoted too.
         (
             rf"(?i){_PASSWORD}{_BECOMES}(?:"
@@ -85,7 +105,6 @@ _PATTERNS: Final = tuple(
             rf"(?i)(?<!\S)--?(?:[a-z]{{1,20}}-){{0,2}}(?:pass|{_PASSWORD}|{_KEY})\s{{1,4}}[\"']?"
             rf"(?!{_PROSE}|[-<$\[{{(])([^\s\"'`]{{4,256}})"
         ),
-        r"(?<!\S)(?:-u|--user)[ =]?[\"']?[^\s:/\"']{1,64}:(?!\d{1,9}(?:\s|\Z))([^\s\"'`]{4,256})",
         r"(?i)\bpass=[\"']?([^\s\"',;]{4,256})",
         rf"(?i)\bpwd{_IS}(?![/~.])({_BARE}{{4,256}})",  # a path is where one works
         (
@@ -106,8 +125,12 @@ _PATTERNS: Final = tuple(
 
 def redact(text: str) -> str:
     """The text without its secrets; equal to what came in where there are none."""
-    for pattern in _PATTERNS:
+    for pattern in _FORMS:
         text = pattern.sub(_withhold, text)
+    folded = text.casefold()
+    if any(name in folded for name in _NAMES):
+        for pattern in _NAMED:
+            text = pattern.sub(_withhold, text)
     return text
 
 
