@@ -24,7 +24,8 @@ class Recorder:
     def __init__(self, store: MemoryStore, pod: Principal) -> None:
         self._store = store
         self._pod = pod
-        self._latest: OrderedDict[str, str] = OrderedDict()  # context → its memory
+        # Context → its memory, and the first envelope of the life that this is of.
+        self._latest: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._children: dict[str, list[str]] = {}  # context → memories of those below it
 
     def record(self, findings: Iterable[Finding]) -> list[Remembered]:
@@ -54,22 +55,25 @@ class Recorder:
 
     def _store_one(self, finding: Finding) -> Remembered:
         lineage: list[str] = list(finding.metadata["lineage"])
-        related = self._related(lineage)
+        life = next(iter(finding.metadata["envelopes"]), "")
+        related = self._related(lineage, life)
         draft = msgspec.structs.replace(finding.draft, related_to=tuple(related))
         [answer] = self._acting_for(finding).remember_many([draft], metadata=finding.metadata)
-        self._keep(lineage, answer.id)
+        self._keep(lineage, answer.id, life)
         return answer
 
-    def _related(self, lineage: list[str]) -> list[str]:
+    def _related(self, lineage: list[str], life: str) -> list[str]:
         here, above = lineage[-1], lineage[-2:-1]
-        known = [self._latest[each] for each in (here, *above) if each in self._latest]
+        # An id that is used anew is another context: what it was before is not related.
+        known = [id for id, of in [self._latest.get(here, ("", ""))] if id and of == life]
+        known += [self._latest[each][0] for each in above if each in self._latest]
         wanted = dict.fromkeys([*known, *self._children.get(here, ())])
         # They may have been forgotten meanwhile.
         pod = self._store.acting_as(self._pod)
         return [each for each in wanted if pod.knows(each)][:16]
 
-    def _keep(self, lineage: list[str], id: str) -> None:
-        self._latest[lineage[-1]] = id
+    def _keep(self, lineage: list[str], id: str, life: str) -> None:
+        self._latest[lineage[-1]] = id, life
         self._latest.move_to_end(lineage[-1])
         if len(lineage) > 1:
             self._children.setdefault(lineage[-2], []).append(id)

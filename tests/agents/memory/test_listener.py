@@ -300,6 +300,7 @@ def test_a_context_is_the_same_only_in_one_pod_and_one_life(store: MemoryStore) 
     recorder.record(bus.conclude("ann", "Zebra: keep."))
     bus.expire()
     recorder.record(bus.conclude("eve", "Zebra: drop."))
+    assert store.context("drop").items[0].related == []
     other = Listener("other")
     recorder.record(other.receive(bus.sent[-1]))
     told = [item.name for item in store.context("zebra").items if "same context" in item.reason]
