@@ -88,7 +88,7 @@ def save(rows: Sequence[Row], absent: Sequence[str]) -> None:
 
 def _chart(rows: Sequence[Row]) -> str:
     """Return bars of how many times a peer's deliveries ours are, on a logarithmic scale."""
-    step, left, tenfold = 24, 260, 110  # pixels a row, before "1×", and for a factor of ten
+    step, left, tenfold = 24, 320, 110  # pixels a row, before "1×", and for a factor of ten
     size = f"0 0 {left + 2 * tenfold + 70} {len(rows) * step + 40}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-size="13">',

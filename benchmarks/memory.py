@@ -125,5 +125,9 @@ def _report(name: str, times: tuple[list[float], list[float]]) -> float:
     return p95
 
 
+def run() -> None:
+    main([])
+
+
 if __name__ == "__main__":
     sys.exit(main())

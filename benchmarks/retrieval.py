@@ -222,5 +222,9 @@ def _title(document: Document) -> str:
     return document.title[:300] or f"document {document.number}"
 
 
+def run() -> None:
+    main([])
+
+
 if __name__ == "__main__":
     sys.exit(main())

@@ -288,7 +288,7 @@ def _best(run: Callable[[], object], times: int = 5) -> float:
     return min(once() for _ in range(times))
 
 
-def main() -> None:
+def run() -> None:
     print("| scenario | final | | input | | cost with cache |\n|---|---|---|---|---|---|")
     for scenario in SCENARIOS:
         print(row(scenario.name, *compare(scenario)))
@@ -303,4 +303,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -40,3 +40,12 @@ def test_a_package_never_imports_its_siblings(package: str) -> None:
 def test_the_folders_that_hold_packages_are_not_packages_themselves() -> None:
     assert not (ROOT / "gateway" / "__init__.py").exists()
     assert not (ROOT / "agents" / "__init__.py").exists()
+
+
+def test_every_benchmark_can_be_run_by_its_name() -> None:
+    folder = ROOT / "benchmarks"
+    for file in folder.glob("[!_]*.py"):
+        tree = ast.parse(file.read_text())
+        names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert "run" in names, file.name
+        assert ast.get_docstring(tree), file.name
