@@ -111,6 +111,7 @@ class WebSocketWire:
     """Clients of a WebSocket server that relays whatever it is sent."""
 
     mark: bytes | None = None
+    pulse = b""
     senders_apart = False
 
     def __init__(self, port: int, gateway: Wire) -> None:
@@ -133,6 +134,7 @@ class NatsWire:
     """Clients of nats-server: each subscribes, and publishes on the same connection."""
 
     mark: bytes | None = None
+    pulse = b""
     senders_apart = False
 
     def __init__(self, size: int) -> None:
@@ -154,6 +156,7 @@ class RedisWire:
     """Clients of Redis: who subscribes does nothing else, so senders have a connection more."""
 
     mark: bytes | None = None
+    pulse = b""
     senders_apart = True
 
     def __init__(self, size: int) -> None:

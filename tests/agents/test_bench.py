@@ -63,6 +63,7 @@ async def test_it_measures_throughput_where_nothing_limits_it() -> None:
     [
         ("", (), "several connections"),
         ("multiple = true", ("--size", "20"), "takes at least"),
+        ("multiple = true", ("--size", "2000000"), "1048576 bytes"),
         ("multiple = true\ncapabilities = [{ kind = 'chat' }]", (), "none of your capabilities"),
     ],
 )
@@ -81,6 +82,7 @@ class Bytes:
     """The plainest of wires: single bytes, and no greeting."""
 
     message_bytes = 1
+    pulse = b""
     mark: bytes | None = None
     senders_apart = False
 

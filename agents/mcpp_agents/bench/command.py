@@ -28,7 +28,9 @@ def main(argv: list[str]) -> int:
     if arguments.senders > arguments.receivers:
         parser.error("--senders are among the receivers, so there cannot be more of them")
     address = joining.address_of_person(arguments, arguments.name)
-    pod, me, allowed = anyio.run(_ask, address, arguments.name)
+    pod, me, allowed, longest = anyio.run(_ask, address, arguments.name)
+    if arguments.size > longest:
+        raise LoadError(f"an envelope may have {longest:.0f} bytes here (max_message_bytes)")
     parts = urlsplit(address.url)
     if parts.scheme != "ws" or parts.hostname is None:
         raise LoadError("speaks plain ws:// alone; measure from the gateway's own machine")
@@ -89,13 +91,18 @@ def _measure(load: Load, arguments: argparse.Namespace, allowed: float) -> None:
         _say("the clients were busy all the time: the gateway may well be faster than that")
 
 
-async def _ask(address: local.Address, name: str) -> tuple[str, str, float]:
-    """Join once as anyone would; return the pod's name, our own, and what we may send a second."""
+async def _ask(address: local.Address, name: str) -> tuple[str, str, float, float]:
+    """Join once as anyone would; return the pod's name, our own, and what we may send.
+
+    That is how many envelopes a second, and of how many bytes.
+    """
     async with mcpp.connect(address, name=name if address.fresh else None) as pod:
         await pod.send(NAME, {"text": "mcpp bench begins"})
         allowed = pod.limits.get("messages_per_second", 0)
+        longest = pod.limits.get("max_message_bytes", 1 << 20)
         assert isinstance(allowed, int | float)
-        return pod.name, pod.me, float(allowed)
+        assert isinstance(longest, int | float)
+        return pod.name, pod.me, float(allowed), float(longest)
 
 
 def _say(text: str) -> None:

@@ -25,6 +25,7 @@ from mcpp.errors import McppError
 _CHUNK_BYTES: Final = 1 << 20
 _SILENCE_SECONDS: Final = 0.25
 _PATIENCE_SECONDS: Final = 60.0
+_PULSE_SECONDS: Final = 5.0
 
 
 class LoadError(McppError):
@@ -37,6 +38,7 @@ class Wire(Protocol):
     message_bytes: int  # of each message as receivers get it
     mark: bytes | None  # there once in each message; None: count by bytes
     senders_apart: bool  # whoever receives cannot send on the same connection
+    pulse: bytes  # what a client says now and then, since it answers no pings; may be nothing
 
     def greeting(self, index: int) -> bytes:
         """Return what client number `index` says first."""
@@ -146,6 +148,7 @@ class Load:
             speakers = [self._connect(address, None) for _ in range(senders)]
         self._speaker_of = dict(zip(self._senders, speakers, strict=True))
         self._numbers = dict.fromkeys(self._senders, 0)
+        self._pulse_at = perf_counter() + _PULSE_SECONDS
         self._by_fd = {each.sock.fileno(): each for each in (*self._hearing, *speakers)}
         for client in self._by_fd.values():
             client.sock.setblocking(False)
@@ -189,7 +192,7 @@ class Load:
     def pace(self, *, rate: float, seconds: float) -> list[float]:
         """Send at a steady rate; return each message's seconds to the last receiver, sorted."""
         self._begin()
-        total = int(rate * seconds)
+        total = max(1, int(rate * seconds))
         sent_at: list[float] = []
         missing = [len(self._hearing)] * total
         known = dict.fromkeys(self._hearing, 0)
@@ -242,6 +245,10 @@ class Load:
 
     def _poll(self, timeout: float) -> Iterator[_Client]:
         """Yield those that have something to read; write what waits to be written."""
+        if self._wire.pulse and perf_counter() > self._pulse_at:
+            self._pulse_at = perf_counter() + _PULSE_SECONDS
+            for each in self._hearing:
+                each.write(self._wire.pulse)
         for fd, event in self._epoll.poll(timeout):
             client = self._by_fd[fd]
             if event & select.EPOLLOUT:

@@ -20,6 +20,7 @@ class GatewayWire:
     """The clients of a gateway. Their envelopes are `size` bytes long and go round the contexts."""
 
     senders_apart = False
+    pulse = b"\x8a\x80\0\0\0\0"  # a pong that nobody asked for
 
     def __init__(
         self,
@@ -70,7 +71,9 @@ class GatewayWire:
         """Tell whether the welcome is there: only then is everything that follows received."""
         head, end, rest = answer.partition(b"\r\n\r\n")
         if end and not head.startswith(b"HTTP/1.1 101 "):
-            raise LoadError(f"the gateway says: {rest.decode(errors='replace').strip()}")
+            said = rest.decode(errors="replace").strip()
+            hint = "; try fewer receivers" if b" 429 " in head else ""
+            raise LoadError(f"the gateway says: {said}{hint}")
         return b"system/welcome" in rest
 
     def messages(self, sender: int, first: int, count: int) -> bytes:
