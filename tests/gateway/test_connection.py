@@ -274,7 +274,7 @@ def test_the_writes_of_one_tick_fit_into_an_outbox(gateway: Gateway) -> None:
     while texts[-1] not in bob.wire.sent:
         before = len(bob.wire.sent)
         gateway.loop.turn()  # type: ignore[attr-defined]
-        assert len(bob.wire.sent) - before < 4000
+        assert len(bob.wire.sent) - before < gateway.config.limits.outbox_bytes
         ticks += 1
         assert ticks < 100
     assert unframed(bob.wire.sent) == texts
