@@ -148,6 +148,8 @@ class Connection:
 
     async def arrival(self) -> None:
         """Wait until more has come. Raises ConnectionLostError where nothing will."""
+        # Whoever is cancelled together with the connection is cancelled, not told of its end.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         self.check()
         if self._arrived.is_set():
             self._arrived = anyio.Event()  # one for all who wait

@@ -388,3 +388,16 @@ async def test_a_cancelled_send_that_was_never_written_is_not_sent(venue: Venue)
 
 def options(**changes: Any) -> Options:
     return Options(**{"backoff": QUICK.backoff} | changes)
+
+
+async def test_a_reader_that_is_cancelled_with_its_connection_ends_quietly(venue: Venue) -> None:
+    async def read(pod: mcpp.Pod) -> None:
+        async for _ in pod:
+            pass
+
+    async with anyio.create_task_group() as tasks:
+        async with venue.connect("alice") as alice:
+            tasks.start_soon(read, alice)
+            for _ in range(3):
+                await alice.send("chat")
+            tasks.cancel_scope.cancel()
