@@ -395,9 +395,8 @@ async def test_a_reader_that_is_cancelled_with_its_connection_ends_quietly(venue
         async for _ in pod:
             pass
 
-    async with anyio.create_task_group() as tasks:
-        async with venue.connect("alice") as alice:
-            tasks.start_soon(read, alice)
-            for _ in range(3):
-                await alice.send("chat")
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks, venue.connect("alice") as alice:
+        tasks.start_soon(read, alice)
+        for _ in range(3):
+            await alice.send("chat")
+        tasks.cancel_scope.cancel()
