@@ -263,7 +263,7 @@ def _compare(case: str, against: str, goal: float | None, ours: Side, theirs: Si
         for side, rates in ((ours, mine), (theirs, others))[:: 1 if turn % 2 else -1]:
             rate, busy = _flood(side)
             rates.append(rate)
-            bound = bound or (side is ours and busy > CLIENT_BOUND)
+            bound = bound or busy > CLIENT_BOUND
     return Row(case, against, goal, mine, others, note="clients busy" if bound else "")
 
 
