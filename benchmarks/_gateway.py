@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -109,9 +108,3 @@ async def join(running: Running, indices: range) -> list[Client]:
         return client
 
     return list(await asyncio.gather(*map(one, indices)))
-
-
-def allow_many_connections() -> None:
-    """Raise the number of open files as far as this process may."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 from time import perf_counter
 
-from benchmarks._gateway import allow_many_connections, gateway, join
+from benchmarks._gateway import gateway, join
+from mcpp_gateway.server import allow_many_connections
 
 CONNECTIONS = 5_000
 AT_ONCE = 1_000

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 from benchmarks import _peers as peers
 from benchmarks import idle
-from benchmarks._gateway import allow_many_connections, gateway, token
+from benchmarks._gateway import gateway, token
 from benchmarks._report import Row, print_row, save
 from mcpp import Context
 from mcpp_agents.bench.load import Load, Wire
 from mcpp_agents.bench.wire import GatewayWire
+from mcpp_gateway.server import allow_many_connections
 
 ROUNDS = 5
 SECONDS = 1.0

@@ -253,7 +253,7 @@ async def serve(
     """Run a gateway until SIGTERM, SIGINT or the end of its terminal; SIGHUP reloads."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_report)
-    _allow_many_connections()
+    allow_many_connections()
     gateway = Gateway(config, loop, session_key)
     await gateway.listen()
     stop = asyncio.Event()
@@ -309,7 +309,7 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None
     logger.error("%s", context.get("message"), exc_info=details)
 
 
-def _allow_many_connections() -> None:
+def allow_many_connections() -> None:
     """Raise the number of open files as far as this process may: by default it is often 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
