@@ -4,6 +4,7 @@ The hot path is short on purpose (see `benchmarks/speed.py`). Whoever makes it l
 """
 
 import asyncio
+import gc
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -98,11 +99,13 @@ def _bytecodes(action: Callable[[], None]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # finalizers of other tests' garbage would be counted
     sys.settrace(trace)
     try:
         action()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
