@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from benchmarks._gateway import gateway, join
-from mcpp_gateway.server import allow_many_connections
+from mcpp_gateway.process import allow_many_connections
 
 CONNECTIONS = 5_000
 AT_ONCE = 1_000

@@ -21,7 +21,7 @@ from benchmarks._report import Row, print_row, save
 from mcpp import Context
 from mcpp_agents.bench.load import Load, Wire
 from mcpp_agents.bench.wire import GatewayWire
-from mcpp_gateway.server import allow_many_connections
+from mcpp_gateway.process import allow_many_connections
 
 ROUNDS = 5
 SECONDS = 1.0

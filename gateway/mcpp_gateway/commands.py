@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import os
-import resource
 import secrets
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +15,8 @@ from mcpp.errors import McppError
 from mcpp_gateway import config as configuration
 from mcpp_gateway import demo, links, logs
 from mcpp_gateway.config import Config, ConfigError
-from mcpp_gateway.server import Gateway, serve
+from mcpp_gateway.process import serve
+from mcpp_gateway.server import Gateway
 
 _EXIT_USAGE: Final = 2
 
@@ -129,7 +129,6 @@ def _run(
     try:
         config = load()
         logs.configure(config.gateway.log_format)
-        _allow_many_connections()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(config, load, announce, session_key))
     except McppError as error:
@@ -148,12 +147,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def _allow_many_connections() -> None:
-    """Raise the number of open files as far as this process may."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _session_key(folder: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""The gateway as a process: listens, keeps time, reloads, drains.
+"""The gateway on its port: listens, keeps time, takes a new configuration, drains.
 
 gateway = Gateway(config, loop)
 await gateway.listen()
@@ -7,11 +7,10 @@ await gateway.drain()
 """
 
 import asyncio
+import errno
 import logging
 import os
-import resource
 import secrets
-import signal
 import socket
 import ssl
 import time
@@ -148,7 +147,7 @@ class Gateway:
     def reconfigure(self, config: Config) -> None:
         """Take a new configuration: participants and tokens now, limits and ports at a restart."""
         now = self.hub.clock()
-        config = _without_restart(self.config, config)
+        config = without_restart(self.config, config)
         kept = {standing: secret for secret, standing in config.tokens.items()}
         for secret, (pod, participant) in self.config.tokens.items():
             if kept.get((pod, participant)) != secret:
@@ -244,79 +243,7 @@ class Gateway:
                 connection.ping()
 
 
-async def serve(
-    config: Config,
-    reload: Callable[[], Config],
-    started: Callable[[Gateway], None],
-    session_key: bytes | None = None,
-) -> None:
-    """Run a gateway until SIGTERM, SIGINT or the end of its terminal; SIGHUP reloads."""
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_report)
-    allow_many_connections()
-    gateway = Gateway(config, loop, session_key)
-    await gateway.listen()
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    # With nohup it is meant to outlive its terminal.
-    had_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
-
-    def hang_up() -> None:
-        if had_terminal and not _has_terminal():
-            stop.set()  # somebody closed the window: nobody would know that we still run
-        else:
-            _reload(gateway, reload)
-
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
-    # Whoever was added since the configuration was read could not be told of yet.
-    gateway.reconfigure(reload())
-    for warning in config.warnings:
-        logger.warning(warning)
-    logger.info("listening", extra={"host": config.gateway.host, "port": gateway.port})
-    started(gateway)
-    await stop.wait()
-    logger.info("draining", extra={"connections": len(gateway.connections)})
-    await gateway.drain()
-
-
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
-
-
-def _reload(gateway: Gateway, reload: Callable[[], Config]) -> None:
-    try:
-        config = reload()
-    except ConfigError as error:
-        logger.error("configuration not reloaded", extra={"reason": str(error)})  # noqa: TRY400
-        return
-    for warning in config.warnings:
-        logger.warning(warning)
-    if _without_restart(gateway.config, config) != config:
-        logger.warning("limits, addresses and certificates that changed wait for a restart")
-    gateway.reconfigure(config)
-    logger.info("configuration reloaded")
-
-
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Log what asyncio complains of in our own format."""
-    error = context.get("exception")
-    details = error if isinstance(error, BaseException) else None
-    logger.error("%s", context.get("message"), exc_info=details)
-
-
-def allow_many_connections() -> None:
-    """Raise the number of open files as far as this process may: by default it is often 1,024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _without_restart(old: Config, new: Config) -> Config:
+def without_restart(old: Config, new: Config) -> Config:
     """Return the new configuration as far as it can take effect while the gateway runs."""
     kept = {
         name: getattr(old.gateway, name)
@@ -343,7 +270,6 @@ def _tls(config: Config) -> ssl.SSLContext | None:
 def _explain(error: OSError, host: str, port: int) -> str:
     if isinstance(error, socket.gaierror):
         return f"gateway.host: {host!r} is not a name or address of this machine"
-    with suppress(AttributeError, TypeError):
-        if error.errno == 98 or "address already in use" in str(error):
-            return f"gateway.port: {port} is in use; stop what uses it or choose another port"
+    if error.errno == errno.EADDRINUSE:
+        return f"gateway.port: {port} is in use; stop what uses it or choose another port"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
