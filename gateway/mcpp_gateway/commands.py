@@ -73,10 +73,9 @@ def up(argv: list[str]) -> int:
 
 def _port(text: str) -> int:
     """Return a port that agents can be told of: unlike a gateway's own, it cannot be any."""
-    port = int(text)
-    if not 0 < port < 65_536:
-        raise argparse.ArgumentTypeError("must be 1 to 65535")
-    return port
+    if not text.isdecimal() or not 0 < int(text) < 65_536:
+        raise argparse.ArgumentTypeError(f"must be 1 to 65535, not {text!r}")
+    return int(text)
 
 
 def token(argv: list[str]) -> int:

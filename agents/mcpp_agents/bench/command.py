@@ -18,7 +18,7 @@ NAME: Final = "bench"
 _WINDOW: Final = 64
 # Of the rate that the gateway allows, so that no envelope of a steady stream is refused.
 _SHARE: Final = 0.9
-_FASTEST_PACE: Final = 1_000.0
+_FASTEST_PACE: Final = 1_000
 
 
 def main(argv: list[str]) -> int:
@@ -27,6 +27,8 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.senders > arguments.receivers:
         parser.error("--senders are among the receivers, so there cannot be more of them")
+    if not arguments.seconds:
+        parser.error("--seconds must be more than 0")
     address = joining.address_of_person(arguments, arguments.name)
     pod, me, allowed, longest = anyio.run(_ask, address, arguments.name)
     if arguments.size > longest:
@@ -121,27 +123,22 @@ def _parser() -> argparse.ArgumentParser:
         "receivers and, where rates are not limited, how many it delivers. The envelopes (of kind "
         f"{NAME!r}) stay in the pod's history, so use a pod of its own for it.",
     )
-    parser.add_argument("--receivers", type=_count, default=20, metavar="N", help="default: 20")
-    parser.add_argument("--senders", type=_count, default=4, metavar="N", help="default: 4")
-    parser.add_argument("--size", type=_count, default=400, metavar="BYTES", help="default: 400")
-    parser.add_argument("--seconds", type=_positive, default=5.0, help="each, default: 5")
     parser.add_argument(
-        "--rate", type=_positive, default=_FASTEST_PACE, help="for the latency, default: 1000"
+        "--receivers", type=joining.positive, default=20, metavar="N", help="default: 20"
+    )
+    parser.add_argument(
+        "--senders", type=joining.positive, default=4, metavar="N", help="default: 4"
+    )
+    parser.add_argument(
+        "--size", type=joining.positive, default=400, metavar="BYTES", help="default: 400"
+    )
+    parser.add_argument("--seconds", type=joining.seconds, default=5.0, help="each, default: 5")
+    parser.add_argument(
+        "--rate",
+        type=joining.positive,
+        default=_FASTEST_PACE,
+        help="for the latency, default: 1000",
     )
     parser.add_argument("--as", dest="name", default=NAME, metavar="NAME", help="default: bench")
     joining.add_arguments(parser)
     return parser
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return value
