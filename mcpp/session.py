@@ -103,6 +103,8 @@ class Session:
         after: str | None = None,
         capacity: int = 1024,
     ) -> None:
+        if last is not None and last < 0:
+            raise ValueError(f"last must be at least 0, not {last}")
         self.name = name or ""
         self.filter = filters.as_filter(filter)
         self.position = after

@@ -93,6 +93,8 @@ class Voice:
 
         Raises NoAnswerError, RemoteError, ToolError (all CallError) or Refused.
         """
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise TypeError(f"arguments go by name, as in call({to!r}, {tool!r}, text=...)")
         params = {"name": tool, "arguments": {**(arguments or {}), **named}}
         value = await self.request(
             to, TOOLS_CALL, params, timeout=timeout, context=context, on_progress=on_progress

@@ -352,6 +352,15 @@ async def test_a_tool_is_called_and_its_result_read(venue: Venue) -> None:
         assert total.structured == {"result": 6}
 
 
+async def test_slips_of_the_programmer_are_named_before_anything_is_sent(venue: Venue) -> None:
+    async with venue.connect("alice") as alice:
+        with pytest.raises(TypeError, match=r"by name, as in call\('files', 'sum', text=...\)"):
+            await alice.call("files", "sum", 6)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least 0, not -1"):
+        async with venue.connect("alice", last=-1):
+            pass
+
+
 @pytest.mark.rule("T-03")
 async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(venue: Venue) -> None:
     agent = mcpp.Participant("records")
