@@ -8,6 +8,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +30,8 @@ async def call(function: Callable[..., Any], /, **arguments: Any) -> Any:
     """
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    value = await _in_thread(partial(function, **arguments))
+    # With our context variables: what traces or logs by them does so in a thread, too.
+    value = await _in_thread(partial(copy_context().run, function, **arguments))
     return await value if inspect.isawaitable(value) else value
 
 

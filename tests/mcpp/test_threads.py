@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -69,6 +70,12 @@ async def test_an_async_function_behind_a_sync_wrapper_is_awaited() -> None:
         return wrapper
 
     assert await threads.call(wrapped(double), number=2) == 4
+
+
+async def test_a_thread_has_the_context_variables_of_its_caller() -> None:
+    trace = ContextVar[str]("trace")
+    trace.set("t-1")
+    assert await threads.call(trace.get) == "t-1"
 
 
 async def test_what_a_thread_raises_is_raised() -> None:
