@@ -3,7 +3,9 @@
 A peer that cannot be had on this machine is reported as absent, never guessed.
 """
 
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -12,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -52,7 +55,7 @@ server.on("connection", (socket) => {
 class Server:
     """A server that runs, and how to speak to it."""
 
-    name: str
+    version: str
     port: int
     pid: int
 
@@ -69,7 +72,8 @@ class AbsentError(Exception):
 @contextmanager
 def websockets_broadcast() -> Iterator[Server]:
     """Run a server of the `websockets` library, as its documentation shows it."""
-    with _run("websockets", [sys.executable, "-c", _WEBSOCKETS, "{port}"]) as server:
+    command = [sys.executable, "-c", _WEBSOCKETS, "{port}"]
+    with _run(metadata.version("websockets"), command) as server:
         yield server
 
 
@@ -77,10 +81,13 @@ def websockets_broadcast() -> Iterator[Server]:
 def node_ws() -> Iterator[Server]:
     """Run a server of Node's `ws`."""
     node = _find("node", "Node.js")
-    if not (FOLDER / "node_modules" / "ws").is_dir():
+    modules = FOLDER / "node_modules"
+    if not (modules / "ws").is_dir():
         raise AbsentError("Node's ws is not installed: make setup-bench")
-    environ = os.environ | {"NODE_PATH": str(FOLDER / "node_modules")}
-    with _run("Node ws", [node, "-e", _NODE_WS, "{port}"], environ) as server:
+    version = json.loads((modules / "ws" / "package.json").read_text())["version"]
+    environ = os.environ | {"NODE_PATH": str(modules)}
+    command = [node, "-e", _NODE_WS, "{port}"]
+    with _run(f"{version} on Node {_version(node)}", command, environ) as server:
         yield server
 
 
@@ -94,7 +101,7 @@ def nats() -> Iterator[Server]:
         file.write('ping_interval: "1h"\nmax_payload: 2MB\n')
         file.flush()
         command = [program, "-a", "127.0.0.1", "-p", "{port}", "-c", file.name]
-        with _run("nats-server", command) as server:
+        with _run(_version(program), command) as server:
             yield server
 
 
@@ -103,7 +110,7 @@ def redis() -> Iterator[Server]:
     """Run Redis."""
     program = _find("redis-server", "make setup-bench")
     options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    with _run("Redis", [program, "--port", "{port}", *options]) as server:
+    with _run(_version(program), [program, "--port", "{port}", *options]) as server:
         yield server
 
 
@@ -181,7 +188,9 @@ def pin(pid: int, core: int) -> None:
 
 
 @contextmanager
-def _run(name: str, command: list[str], environ: dict[str, str] | None = None) -> Iterator[Server]:
+def _run(
+    version: str, command: list[str], environ: dict[str, str] | None = None
+) -> Iterator[Server]:
     port = _free_port()
     process = subprocess.Popen(
         [part.replace("{port}", str(port)) for part in command],
@@ -193,7 +202,7 @@ def _run(name: str, command: list[str], environ: dict[str, str] | None = None) -
     )
     try:
         _wait_for(port, process)
-        yield Server(name, port, process.pid)
+        yield Server(version, port, process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -204,6 +213,12 @@ def _find(program: str, how: str) -> str:
     if found is None:
         raise AbsentError(f"{program} is not installed: {how}")
     return found
+
+
+def _version(program: str) -> str:
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+(\.\d+)+", said)
+    return found[0] if found else said.strip()
 
 
 def _free_port() -> int:

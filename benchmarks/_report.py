@@ -4,7 +4,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -56,13 +56,14 @@ def print_row(row: Row) -> None:
     )
 
 
-def save(rows: Sequence[Row], absent: Sequence[str]) -> None:
+def save(rows: Sequence[Row], peers: Mapping[str, str], absent: Sequence[str]) -> None:
     """Write the results and the chart."""
     found = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {_processor()}",
         "python": platform.python_version(),
         "versions": {name: version(name) for name in ("mcpp", "msgspec", "uvloop", "websockets")},
+        "peers": dict(peers),
         "absent": list(absent),
         "rows": [
             {

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from importlib import metadata
 from typing import Any, NamedTuple
 
 from benchmarks import _peers as peers
@@ -88,7 +89,7 @@ def run() -> None:
     add(history())
     add(stopped_reader())
     add(connections())
-    save(rows, absent)
+    save(rows, {name: found.version for name, found in present.items()}, absent)
 
 
 def fan_out(
@@ -252,7 +253,7 @@ def _ours(
     address = ("127.0.0.1", running.port)
     load = Load(address, wire, clients=receivers, senders=SENDERS, deaf=deaf)
     stack.enter_context(load)
-    return Side(load, peers.Server("mcpp", running.port, running.pid)), wire
+    return Side(load, peers.Server(metadata.version("mcpp"), running.port, running.pid)), wire
 
 
 def _compare(case: str, against: str, goal: float | None, ours: Side, theirs: Side) -> Row:
