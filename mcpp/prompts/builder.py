@@ -182,6 +182,7 @@ class PromptBuilder:
         sort: Sort = "hear"
         partner = None
         reason = ""
+        topic = self._episodes.find(envelope.correlation_id)
         if call is not None:
             if call.tool in self._excluded:
                 reason = "excluded tool"
@@ -195,7 +196,7 @@ class PromptBuilder:
             else:
                 sort = "call" if own else "hear"
                 reason = self._hidden(envelope, lineage, episode)
-        elif not (reason := _why_not(envelope.kind)):
+        elif not (reason := _why_not(envelope.kind, answers_context=topic is not None)):
             if own and envelope.kind in _SAID:
                 sort = "say"
             reason = self._hidden(envelope, lineage, episode)
@@ -204,6 +205,7 @@ class PromptBuilder:
             return None
         entry = Entry(sort, envelope, index, self.viewer)
         entry.call = call
+        entry.topic = (topic.type or topic.id) if topic else ""
         if partner is not None:
             entry.partner, partner.partner = partner, entry
         if sort == "call":
@@ -345,10 +347,13 @@ _SAID: Final = frozenset({kinds.CHAT, kinds.REFLECTION, kinds.CONCLUSION})
 
 
 @lru_cache(maxsize=1024)
-def _why_not(kind: str) -> str:
-    """Return why a kind that makes or settles no call is not for a model to read, if it is not."""
+def _why_not(kind: str, *, answers_context: bool) -> str:
+    """Return why a kind that makes or settles no call is not for a model to read, if it is not.
+
+    What answers a context as a whole answers no call, whatever its kind: that is to be read.
+    """
     if kind.startswith("mcp/response:tools/call"):
-        return "orphan"
+        return "" if answers_context else "orphan"
     return "housekeeping" if kind.startswith(_HOUSEKEEPING) else ""
 
 

@@ -89,6 +89,7 @@ class Entry(msgspec.Struct, eq=False):
     at: int = -1  # among the entries
     episode: Episode | None = None  # its context
     place: str = ""  # the context's type, or its id while no type was known
+    topic: str = ""  # the same of a context that it refers to
     tracked: Tracked | None = None
     _whole: Block | None = None
     _collapsed: Block | None = None
@@ -201,6 +202,8 @@ class Entry(msgspec.Struct, eq=False):
         about = [] if envelope.kind == kinds.CHAT else [fences.name(envelope.kind)]
         if self.place:
             about.append(f"in {fences.name(self.place)}")
+        if self.topic:
+            about.append(f"on {fences.name(self.topic)}")
         said = f" ({' '.join(about)})" if about else ""
         return f"{who}{_named(' to ', envelope.to)}{said}:"
 
@@ -296,10 +299,11 @@ _read_reflection = msgspec.json.Decoder(_Reflection).decode
 
 
 def conclusion_text(payload: Any) -> str:
-    """Return what a conclusion says: its decision, its text, or all of it."""
-    if isinstance(payload, dict):
-        parts = [payload.get("decision"), payload.get("text")]
-        said = [part if isinstance(part, str) else compact(part) for part in parts if part]
-        if said:
-            return "\n".join(said)
-    return compact(payload)
+    """Return what a conclusion says: its decision, its text, and whatever else it holds."""
+    if not isinstance(payload, dict):
+        return compact(payload)
+    rest = dict(payload)
+    parts = [part for name in ("decision", "text") if (part := rest.pop(name, None))]
+    if rest or not parts:
+        parts.append(rest)
+    return "\n".join(part if isinstance(part, str) else compact(part) for part in parts)

@@ -36,6 +36,10 @@ class Episodes:
                 parent.inner.append(own)
         return own
 
+    def find(self, id: str | None) -> Episode | None:
+        """Return the live context with this id."""
+        return None if id is None else self._live.get(id)
+
     def forget(self, id: str) -> None:
         """Forget an expired context; its id may be used anew, for something else."""
         self._live.pop(id, None)

@@ -47,6 +47,24 @@ def test_conclusions_shows_them_and_the_main_context() -> None:
     assert "inner one" not in page
 
 
+@pytest.mark.parametrize("mode", ["include", "exclude", "conclusions", "fold"])
+def test_an_action_that_refers_to_a_context_is_read_with_it(mode: ContextMode) -> None:
+    log = sample()
+    denied = {"error": "Operation denied after security analysis"}
+    log.send("mcp/response:tools/call", denied, "b", correlation_id="outer")
+    log.chat("boss", "Good.", correlation_id="outer")
+    page = build(log, mode).markdown()
+    assert '@b (mcp/response:tools/call on reasoning):\n> {"error":"Operation denied' in page
+    assert "@boss (on reasoning):\n> Good." in page
+
+
+@pytest.mark.parametrize("mode", ["include", "conclusions", "fold"])
+def test_all_of_a_conclusion_is_shown(mode: ContextMode) -> None:
+    log = Log()
+    log.send("conclusion", {"decision": "Deny", "risk": "high"}, "b", context=OUTER)
+    assert '> Deny\n> {"risk":"high"}' in build(log, mode).markdown()
+
+
 def test_a_concluded_context_folds_to_its_conclusion_and_an_outline() -> None:
     page = build(sample()).markdown()
     assert "inner one" not in page
