@@ -147,17 +147,17 @@ def gist(envelope: Envelope) -> bytes | None:
     except (DecodeError, Failure):
         return None
     params = {name: value for name, value in asked.params.items() if name != "_meta"}
-    facts = (envelope.to, kind[1:], asked.method, _plain(params))
+    facts = (envelope.to, kind[1:], asked.method, with_plain_numbers(params))
     return sha256(msgspec.json.encode(facts, order="sorted")).digest()
 
 
-def _plain(value: Any) -> Any:
+def with_plain_numbers(value: Any) -> Any:
     """Return a value in which equal numbers are the same: not every language keeps 1.0 apart."""
     match value:
         case dict():
-            return {name: _plain(part) for name, part in value.items()}
+            return {name: with_plain_numbers(part) for name, part in value.items()}
         case list():
-            return [_plain(part) for part in value]
+            return [with_plain_numbers(part) for part in value]
         case float() if value.is_integer():
             return int(value)
     return value

@@ -144,7 +144,10 @@ class Tool:
     def read_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as the function takes them, or raise Failure with the path."""
         try:
-            struct = msgspec.convert(arguments, self.arguments)
+            try:
+                struct = msgspec.convert(arguments, self.arguments)
+            except msgspec.ValidationError:  # JSON Schema calls 5.0 an integer, too
+                struct = msgspec.convert(rpc.with_plain_numbers(arguments), self.arguments)
         except msgspec.ValidationError as error:
             below, reason = locate(error)
             path = f"$.arguments{below}"

@@ -73,6 +73,17 @@ def test_arguments_come_as_the_types_that_were_asked_for() -> None:
     assert given["colour"] is Colour.RED
 
 
+def test_an_integer_may_be_written_as_json_schema_allows_it() -> None:
+    arguments = GOOD | {"size": 5.0, "rest": [0.5, 2.0]}
+    jsonschema.validate(arguments, TOOL.input_schema)
+    given = TOOL.read_arguments(arguments)
+    assert given["size"] == 5
+    assert type(given["size"]) is int
+    assert given["rest"] == [0.5, 2.0]
+    with pytest.raises(Failure):
+        TOOL.read_arguments(GOOD | {"size": 5.5})
+
+
 def test_a_default_that_can_change_is_not_shared_between_calls() -> None:
     TOOL.read_arguments(GOOD)["tags"].append("mine")
     assert TOOL.read_arguments(GOOD)["tags"] == []
