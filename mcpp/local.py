@@ -189,6 +189,17 @@ class LocalPod:
         self.reload()
         return True
 
+    def move(self, port: int) -> None:
+        """Have the gateway listen on this port from its next start on: agents look for it there."""
+        with self._lock():
+            text = self.path.read_text()
+            expected = tomllib.loads(text)
+            expected.setdefault("gateway", {})["port"] = port
+            moved = re.sub(r"(?m)^port\s*=\s*\d+", f"port = {port}", text, count=1)
+            if tomllib.loads(moved) != expected:
+                raise LocalPodError(f"the port cannot be changed here: edit {self.path}")
+            self._write(moved)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Hold this pod as its gateway, so that `reload` finds the process.

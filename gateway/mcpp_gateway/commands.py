@@ -48,13 +48,20 @@ def up(argv: list[str]) -> int:
         "kept in .mcpp/, where agents and the other commands find them.",
     )
     parser.add_argument("--demo", action="store_true", help="start the demo's agents too")
-    parser.add_argument("--port", type=_port, default=8787, help="of a new pod (default: 8787)")
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=os.environ.get("MCPP_GATEWAY__PORT"),
+        help="listen on this port from now on (default: where it was, and 8787 for a new pod)",
+    )
     arguments = parser.parse_args(argv)
     try:
-        pod = local.create(port=arguments.port)
+        pod = local.create()
         person = local.person()
         pod.add(person, multiple=True)
         with pod.running():
+            if arguments.port is not None:
+                pod.move(arguments.port)
             agents = demo.agents(pod) if arguments.demo else nullcontext()
 
             def announce(gateway: Gateway) -> None:

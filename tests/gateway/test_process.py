@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from mcpp.local import LocalPod
 from tests.gateway.sockets import (
     BOUND,
     chat,
@@ -61,14 +62,15 @@ class Process:
 
 
 @asynccontextmanager
-async def started(*arguments: str, folder: Path) -> AsyncIterator[Process]:
+async def started(*arguments: str, folder: Path, **environ: str) -> AsyncIterator[Process]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MCPP_")}
     process = await asyncio.create_subprocess_exec(
         MCPP,
         *arguments,
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={name: value for name, value in os.environ.items() if not name.startswith("MCPP_")},
+        env=inherited | environ,
     )
     try:
         yield Process(process)
@@ -223,6 +225,19 @@ async def test_up_makes_a_pod_that_only_its_owner_can_read(tmp_path: Path) -> No
             assert await closed_with(helper) == 4501
         process.process.send_signal(signal.SIGINT)
         assert await process.exit_code() == 0
+
+
+async def test_a_pod_moves_to_another_port_and_agents_find_it_there(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        assert run("up", "--port", str(taken), folder=tmp_path).returncode == 2
+    port, later = free_port(), free_port()
+    async with started("up", "--port", str(port), folder=tmp_path) as process:
+        assert f":{port}/" in (await process.says(r"agents +(ws://\S+)"))[1]
+    async with started("up", folder=tmp_path, MCPP_GATEWAY__PORT=str(later)) as process:
+        assert await port_of(process) == later
+        assert f":{later}/" in (await process.says(r"agents +(ws://\S+)"))[1]
+    assert f":{later}/" in LocalPod(tmp_path / ".mcpp").url
 
 
 async def test_a_pod_that_was_killed_comes_up_again_with_its_tokens_and_a_new_epoch(

@@ -53,6 +53,14 @@ def test_with_a_certificate_the_url_is_a_secure_one(pod: local.LocalPod) -> None
     assert pod.url == "wss://127.0.0.1:9000/ws?pod=demo"
 
 
+def test_a_port_that_is_not_written_out_is_left_to_its_owner(pod: local.LocalPod) -> None:
+    pod.move(9001)
+    assert pod.url == "ws://127.0.0.1:9001/ws?pod=demo"
+    pod.path.write_text(pod.path.read_text().replace("port = 9001\n", ""))
+    with pytest.raises(LocalPodError, match=r"edit .*pod\.toml"):
+        pod.move(9002)
+
+
 def test_a_token_is_a_long_random_text_of_its_own(pod: local.LocalPod) -> None:
     tokens = {pod.add(name) for name in ("a", "b", "c")}
     assert len(tokens) == 3
