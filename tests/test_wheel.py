@@ -6,6 +6,8 @@ import sys
 import venv
 from importlib.metadata import files, requires
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from packaging.requirements import Requirement
@@ -113,3 +115,21 @@ def test_strategies_without_hypothesis_name_the_extra_to_install(python: Path) -
     assert result.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: mcpp.testing.strategies needs Hypothesis: pip install 'mcpp[testing]'"
     )
+
+
+def test_a_pod_runs_with_the_base_dependencies_alone(
+    python: Path, tmp_path: Path, free_tcp_port: int
+) -> None:
+    port = free_tcp_port
+    command = (python.with_name("mcpp"), "up", "--port", str(port))
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as gateway:
+        try:
+            assert gateway.stdout is not None
+            assert any("Stop with Ctrl-C" in line for line in gateway.stdout)
+            with pytest.raises(HTTPError) as refused:
+                urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+            with refused.value as answer:
+                assert b"pip install 'mcpp[gateway]'" in answer.read()
+        finally:
+            gateway.terminate()
+    assert gateway.returncode == 0

@@ -15,7 +15,6 @@ from websockets.datastructures import Headers as ResponseHeaders
 from websockets.http11 import Response
 
 from mcpp_gateway.door import Denial, Headers, SignIn
-from mcpp_gateway.metrics import CONTENT_TYPE, render
 
 if TYPE_CHECKING:
     from mcpp_gateway.server import Gateway
@@ -48,7 +47,7 @@ def respond(gateway: "Gateway", path: str, headers: Headers, address: str) -> Re
     if denial is not None:
         return denial
     if path == "/metrics":
-        return _response(200, CONTENT_TYPE, render(gateway))
+        return _metrics(gateway)
     return _pages()[path].answer(headers)
 
 
@@ -80,6 +79,14 @@ def _judge(gateway: "Gateway", path: str, headers: Headers, address: str) -> Den
     if path in _pages():
         return gateway.door.check_origin(headers)
     return Denial(404, "there is nothing here")
+
+
+def _metrics(gateway: "Gateway") -> Response | Denial:
+    try:
+        from mcpp_gateway.metrics import CONTENT_TYPE, render
+    except ModuleNotFoundError:
+        return Denial(501, "metrics need prometheus_client: pip install 'mcpp[gateway]'")
+    return _response(200, CONTENT_TYPE, render(gateway))
 
 
 class _Page:
