@@ -104,8 +104,7 @@ class ContextTree:
         if node.parent is None and context.parent is not None:
             self._place(node, self._node(context.parent))
         node.envelopes.append(envelope)
-        # C-07: nobody may replace another's reasoning.
-        if envelope.kind == kinds.CONCLUSION and envelope.sender == node.creator:
+        if envelope.kind == kinds.CONCLUSION and envelope.sender == node.creator:  # C-17
             node.conclusion = envelope
 
     def outline(self) -> str:

@@ -51,6 +51,7 @@ def test_envelopes_are_grouped_by_context_and_nested_by_parent() -> None:
     assert len(tree) == 2
 
 
+@pytest.mark.rule("C-17")
 def test_only_its_creator_concludes_a_context() -> None:
     tree = ContextTree([say("alice", "c"), say("mallory", "c", kind="conclusion")])
     assert tree["c"].state == "open"
