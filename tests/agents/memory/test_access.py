@@ -143,6 +143,22 @@ def test_an_invisible_item_looks_like_none(store: MemoryStore) -> None:
         bob.forget(secret.id)
 
 
+@pytest.mark.rule("M-07")
+def test_the_files_owner_forgets_whatever_lies_in_it_but_reads_only_its_own(
+    store: MemoryStore,
+) -> None:
+    stranger = store.acting_as(Principal("zoe", None, organization="elsewhere"))
+    secrets = [
+        store.acting_as(ALICE).remember("private", "apple", "note"),
+        store.acting_as(ALICE).remember("diary", "apple", "note", agent_id="runner"),
+        stranger.remember("foreign", "apple", "note", project="api"),
+    ]
+    assert store.context("apple", agent_id="runner").items == []
+    for secret in secrets:
+        store.forget(secret.id)
+    assert stranger.context("apple").items == []
+
+
 def test_ones_own_diary_entries_can_be_forgotten(store: MemoryStore) -> None:
     entry = store.remember("entry", "apple", "note", agent_id="runner")
     store.forget(entry.id)
