@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
@@ -240,14 +240,16 @@ class MemoryStore:
             for draft in wanted:
                 key = draft.idempotency_key and digest_key(draft.idempotency_key)
                 known = self._known(key, keys)
+                plain = draft.redacted()
+                item = self._item(plain, key, now, metadata)
                 if known is None:
-                    plain = draft.redacted()
-                    item = self._item(plain, key, now, metadata)
                     links += self._links(plain, item)
                     items.append(item)
                     if key:
                         keys[key] = item
                     answers.append(_answer(item, created=True, secrets_withheld=plain != draft))
+                elif not metadata and not _same(item, known):
+                    raise InvalidMemory(f"idempotency_key was given to another memory: {known.id}")
                 else:
                     answers.append(_answer(known, created=False, secrets_withheld=False))
             self._check_cap(len(items), now)
@@ -345,6 +347,18 @@ class MemoryStore:
         self._engine.audit(
             AuditEntry(self._clock(), caller.principal.id, tool, details, caller.author)
         )
+
+
+def _same(item: Item, known: Item) -> bool:
+    """Whether an item is one that is stored already, come again."""
+    return known == replace(
+        item,
+        id=known.id,
+        created_at=known.created_at,
+        updated_at=known.updated_at,
+        metadata=known.metadata,
+        seq=known.seq,
+    )
 
 
 def _answer(item: Item, *, created: bool, secrets_withheld: bool) -> Remembered:

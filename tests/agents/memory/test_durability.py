@@ -41,8 +41,8 @@ import sys
 from mcpp_agents.memory import MemoryStore
 with MemoryStore.open(sys.argv[1], embedder=None) as store:
     for number in range(40):
-        title = f"{sys.argv[2]} {number}"
-        store.remember(title, "shared pear", "message", idempotency_key=str(number))
+        store.remember(f"Pear {number}", "shared", "message", idempotency_key=str(number))
+        store.remember(f"{sys.argv[2]} {number}", "her own pear", "message")
         store.context("pear", limit=5)
 """
 
@@ -84,9 +84,9 @@ def test_two_processes_work_on_one_file(path: Path) -> None:
         colleague.communicate(timeout=60)
     assert [colleague.returncode for colleague in colleagues] == [0, 0]
     # Both act as the owner, so each key is stored once, whoever came first.
-    assert rows(path, "SELECT count(*) FROM memory") == [(40,)]
+    assert rows(path, "SELECT count(*) FROM memory") == [(120,)]
     with MemoryStore.open(path, embedder=None) as store:
-        assert store.context("pear", limit=50).total_items == 40
+        assert len(store.search("pear", limit=500)) == 120
 
 
 # Opens new files at the same moments as its colleagues: each waits for a line before each file.

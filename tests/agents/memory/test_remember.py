@@ -44,6 +44,20 @@ def test_an_idempotency_key_stores_once(store: MemoryStore) -> None:
     assert len(names(store, "apple")) == 1
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"title": "Two"}, {"content": "pear"}, {"kind": "fact"}, {"project": "web"}, {"tags": ["t"]}],
+)
+def test_an_idempotency_key_is_not_for_another_memory(
+    store: MemoryStore, other: dict[str, Any]
+) -> None:
+    fields: dict[str, Any] = {"title": "One", "content": "apple", "kind": "note"}
+    first = store.remember(**fields, idempotency_key="k")
+    with pytest.raises(InvalidMemory, match=f"given to another memory: {first.id}"):
+        store.remember(**{**fields, **other}, idempotency_key="k")
+    assert not store.remember(**fields, idempotency_key="k").created
+
+
 def test_an_idempotency_key_stores_once_within_a_batch_too(store: MemoryStore) -> None:
     draft = Draft(title="One", content="apple", kind="note", idempotency_key="k")
     first, second = store.remember_many([draft, draft])
