@@ -26,6 +26,7 @@ from .vocabulary import FACETS, KINDS, LAYERS, Intent, Layer, section_order
 if TYPE_CHECKING:
     from .vectors import VectorIndex
 
+_MAX_ITEMS: Final = 50
 _MAX_RELATED: Final = 20
 # What a session starts from even when the goal's words do not lead to it.
 _AT_HAND: Final = tuple(
@@ -61,7 +62,7 @@ class Compiler:
         """
         view = _view(request, principal)
         layer = LAYERS[request.layer]
-        limit = min(max(request.limit, 1), 50)
+        limit = _clamped(request.limit, 1, _MAX_ITEMS)
         query = parse(request.goal)
         matches, relevances = self._weigh(request.goal, query, view, layer.candidates)
         candidates = self._candidates(request.intent, relevances, view, layer, now)
@@ -160,7 +161,12 @@ def _view(request: PackRequest, principal: Principal) -> View:
 
 
 def _related_limit(request: PackRequest) -> int:
-    return min(max(request.related_limit, 0), _MAX_RELATED) if request.include_related else 0
+    return _clamped(request.related_limit, 0, _MAX_RELATED) if request.include_related else 0
+
+
+def _clamped(number: float, low: int, high: int) -> int:
+    """Whatever the number is, a whole one in between; what is no number at all is the lowest."""
+    return int(min(max(low, number), high))
 
 
 def _contradictors(neighbours: Sequence[Neighbour]) -> list[Item]:

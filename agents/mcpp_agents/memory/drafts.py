@@ -5,7 +5,7 @@ They are the tools' input schemas at the same time, so wire names are used as th
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
 
@@ -117,9 +117,9 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     domain: Annotated[str | None, _says("Only this category")] = None
     project: Annotated[str | None, _says("Only this project, beside private items")] = None
     agent_id: Annotated[str | None, _says("Agent whose diary is included")] = None
-    limit: Annotated[int, _says("Most items in all, clamped to 1–50")] = 24
+    limit: Annotated[float, _says("Most items in all, clamped to 1–50")] = 24
     include_related: Annotated[bool, _says("With items one relation away")] = True
-    related_limit: Annotated[int, _says("Most related items for each item")] = 3
+    related_limit: Annotated[float, _says("Most related items for each item")] = 3
 
     def redacted(self) -> "PackRequest":
         """The same as `Draft.redacted` would name its scope, or a redacted one is never found."""
@@ -160,9 +160,9 @@ class PackFields(ScopeFields, total=False):
 
     intent: Intent
     layer: LayerName
-    limit: int
+    limit: float
     include_related: bool
-    related_limit: int
+    related_limit: float
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,11 +172,13 @@ class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def read(fields: object, type: type[T]) -> T:
-    """Arguments as the value object that they describe.
+    """Arguments as the value object that they describe; null is as good as absent.
 
     Raises:
         InvalidMemory: one is missing, unknown or of a wrong type.
     """
+    if isinstance(fields, Mapping):
+        fields = {name: value for name, value in fields.items() if value is not None}
     try:
         return msgspec.convert(fields, type)
     except msgspec.ValidationError as error:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpp_agents.memory import Draft, InvalidMemory, MemoryStore, Principal
+from mcpp_agents.memory.tools import call
 from mcpp_agents.memory.vocabulary import (
     FACETS,
     INTENTS,
@@ -69,11 +70,29 @@ def test_every_facet_has_a_section_of_its_own(store: MemoryStore) -> None:
     assert pack.total_items == sum(len(s.items) for s in pack.sections)
 
 
-@pytest.mark.parametrize(("asked", "given"), [(-3, 1), (0, 1), (1, 1), (50, 50), (9_999, 50)])
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [(-3, 1), (0, 1), (1, 1), (50, 50), (9_999, 50), (12.0, 12), (12.9, 12), (1e300, 50),
+     (float("nan"), 1), (float("-inf"), 1)],
+)  # fmt: skip
 @pytest.mark.rule("M-20")
-def test_the_limit_is_clamped(store: MemoryStore, asked: int, given: int) -> None:
+def test_the_limit_is_clamped(store: MemoryStore, asked: float, given: int) -> None:
     fill(store, ["note"], 60)
     assert store.context(GOAL, limit=asked).total_items == given
+
+
+@pytest.mark.rule("M-20")
+def test_null_stands_for_what_may_be_left_out(store: MemoryStore) -> None:
+    fill(store, ["note"], 60)
+    optional = ("intent", "layer", "domain", "project", "agent_id", "limit", "include_related",
+                "related_limit")  # fmt: skip
+    pack = call(store, "context", {"goal": GOAL, **dict.fromkeys(optional)})
+    assert pack == call(store, "context", {"goal": GOAL})
+    told = {"title": "T", "content": "c", "kind": "note"}
+    others = ("tags", "related_to", "retrieval_keys", "source", "valid_at", "idempotency_key")
+    assert call(store, "remember", {**told, **dict.fromkeys(others)})["created"]
+    with pytest.raises(InvalidMemory, match="`goal`"):
+        call(store, "context", {"goal": None})
 
 
 def test_the_limit_is_24_unless_told_otherwise(store: MemoryStore) -> None:
