@@ -119,8 +119,8 @@ class Desk:
         pack = fit(msgspec.convert(answer, ContextPack), self._max_bytes - _RESULT_BYTES)
         if pack is None:
             return _result(content=[_text("The pack does not fit in a message")], isError=True)
-        # A response is read by everyone: Markdown for models, the structure for programs.
-        structure = msgspec.to_builtins(msgspec.structs.replace(pack, markdown=""))
+        # Markdown for models, the structure for programs.
+        structure = msgspec.to_builtins(pack)
         return _result(content=[_text(pack.markdown)], structuredContent=structure)
 
 

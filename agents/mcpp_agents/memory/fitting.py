@@ -29,7 +29,8 @@ def fit(pack: ContextPack, max_bytes: int) -> ContextPack | None:
 
 
 def _size(pack: ContextPack) -> int:
-    return len(msgspec.json.encode(pack))
+    """Of the pack, and of its Markdown once more beside it."""
+    return len(msgspec.json.encode([pack, pack.markdown]))
 
 
 def _cut(item: PackItem, chars: int) -> PackItem:
