@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .access import Principal, View, view_of
 from .drafts import PackRequest
 from .engine import Engine, Item, Matches, Neighbour, Outline
+from .kinship import leading, shift
 from .markdown import render
 from .pack import ContextPack, PackItem, PackSection, Quality, RelatedItem
 from .ranking import (
@@ -21,6 +22,7 @@ from .ranking import (
 )
 from .reasons import reason
 from .terms import Query, parse
+from .threads import is_turn
 from .vocabulary import FACETS, KINDS, LAYERS, Intent, Layer, section_order
 
 if TYPE_CHECKING:
@@ -113,11 +115,19 @@ class Compiler:
     ) -> tuple[Matches, dict[int, Relevance]]:
         matches = self._engine.match(query, view, depth)
         if self._index is None:
-            return matches, fuse(matches, None, 1.0)
-        close = self._index.nearest(
-            goal, shown=self._engine.shown(view), limit=depth, beside=matches.words
-        )
-        return matches, fuse(matches, close, self._index.embedder.lexical_share)
+            relevances = fuse(matches, None, 1.0)
+        else:
+            close = self._index.nearest(
+                goal, shown=self._engine.shown(view), limit=depth, beside=matches.words
+            )
+            relevances = fuse(matches, close, self._index.embedder.lexical_share)
+        return matches, shift(relevances, self._written(leading(relevances), view))
+
+    def _written(self, seqs: Sequence[int], view: View) -> dict[int, str]:
+        """The texts of items that were written down, not said, in the same order."""
+        items = self._engine.fetch(seqs, view)
+        found = [items[seq] for seq in seqs if seq in items]
+        return {each.seq: f"{each.title}\n{each.content}" for each in found if not is_turn(each)}
 
     def _candidates(
         self,

@@ -7,6 +7,7 @@ so their runs are cut into overlapping pairs of characters, in the text and in t
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
 from itertools import pairwise
@@ -81,6 +82,12 @@ def parse(goal: str) -> Query:
     terms = dict.fromkeys([word for word, _, _ in telling] + _grams(text, single=False))
     runs = tuple(dict.fromkeys(_RUN.findall(text)))
     return Query(tuple(terms)[:MAX_TERMS], tuple(pairs.values())[:MAX_TERMS], runs[:MAX_TERMS])
+
+
+def words(text: str) -> dict[str, int]:
+    """The words of a text that say something about its subject, and how often it has them."""
+    found = Counter(_WORD.findall(text.lower()))
+    return {word: count for word, count in found.items() if word not in _STOP}
 
 
 def spans(run: str, held: Container[str]) -> list[str]:

@@ -22,15 +22,24 @@ _PLACE = re.compile(r"[\W_]*\d+\Z")
 _SPEAKER = re.compile(r"[^\W\d_][\w .'@-]{0,40}:\s")
 
 
+def is_turn(item: Item) -> bool:
+    """Whether an item is something that was said in a dialogue."""
+    is_spoken = _source(item) and _SPEAKER.match(item.content)
+    return bool(is_spoken) or facet_of(item.kind) == "recent_memory"
+
+
 def thread_of(item: Item) -> str:
     """The name of an item's thread in its scope, empty where it has none."""
-    # What follows a # only says where in the source it stands.
-    source = (item.source or "").partition("#")[0]
-    is_spoken = source and _SPEAKER.match(item.content)
-    if not (is_spoken or facet_of(item.kind) == "recent_memory") or "://" in source:
+    source = _source(item)
+    if not is_turn(item) or "://" in source:
         return source
     # So does the number that ends a turn's: D1:3 is the third turn of D1.
     return "messages " + _PLACE.sub("", source)
+
+
+def _source(item: Item) -> str:
+    # What follows a # only says where in the source it stands.
+    return (item.source or "").partition("#")[0]
 
 
 def adjoin(before: Item, after: Item) -> bool:
