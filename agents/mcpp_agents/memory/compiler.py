@@ -26,7 +26,7 @@ from .threads import is_turn
 from .vocabulary import FACETS, KINDS, LAYERS, Intent, Layer, section_order
 
 if TYPE_CHECKING:
-    from .vectors import VectorIndex
+    from .vectors import Closeness, VectorIndex
 
 _MAX_ITEMS: Final = 50
 _MAX_RELATED: Final = 20
@@ -120,7 +120,8 @@ class Compiler:
             close = self._index.nearest(
                 goal, shown=self._engine.shown(view), limit=depth, beside=matches.words
             )
-            relevances = fuse(matches, close, self._index.embedder.lexical_share)
+            standing = self._standing(close, view)
+            relevances = fuse(matches, standing, self._index.embedder.lexical_share)
         return matches, shift(relevances, self._written(leading(relevances), view))
 
     def _written(self, seqs: Sequence[int], view: View) -> dict[int, str]:
@@ -128,6 +129,16 @@ class Compiler:
         items = self._engine.fetch(seqs, view)
         found = [items[seq] for seq in seqs if seq in items]
         return {each.seq: f"{each.title}\n{each.content}" for each in found if not is_turn(each)}
+
+    def _standing(self, close: "Mapping[int, Closeness]", view: View) -> "dict[int, Closeness]":
+        """Without the superseded, which have vectors still: M-28, they lend no meaning either."""
+        follows = {each.follows for each in close.values() if each.follows is not None}
+        seen = {outline.seq for outline in self._engine.outline([*(close.keys() | follows)], view)}
+        return {
+            seq: each if each.follows in seen else each._replace(before=None)
+            for seq, each in close.items()
+            if seq in seen
+        }
 
     def _candidates(
         self,

@@ -27,10 +27,11 @@ _GATHERING = 4
 
 
 class Closeness(NamedTuple):
-    """How close in meaning an item is to a goal, and the one before it in its thread."""
+    """How close in meaning an item is to a goal, and the one that it follows in its thread."""
 
     cosine: float
-    before: float | None
+    follows: int | None
+    before: float | None  # that one's cosine
 
 
 class VectorIndex:
@@ -85,13 +86,13 @@ class VectorIndex:
                 places = places[best]
             chosen = {int(place) for place in places}
             chosen.update(self._places[seq] for seq in beside if seq in self._places)
-            before = {place: int(self._before[place]) for place in chosen}
-            return {
-                int(self._seqs[place]): Closeness(
-                    float(cosines[place]), float(cosines[prior]) if prior >= 0 else None
-                )
-                for place, prior in before.items()
-            }
+            return {int(self._seqs[place]): self._closeness(place, cosines) for place in chosen}
+
+    def _closeness(self, place: int, cosines: Vectors) -> Closeness:
+        before = int(self._before[place])
+        if before < 0:
+            return Closeness(float(cosines[place]), None, None)
+        return Closeness(float(cosines[place]), int(self._seqs[before]), float(cosines[before]))
 
     def _shown(self, shown: bytes | None) -> NDArray[np.intp]:
         if shown is None:

@@ -148,6 +148,18 @@ def test_forgetting_erases_the_vector(store: MemoryStore, path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM vector") == [(0,)]
 
 
+@pytest.mark.rule("M-28")
+def test_a_superseded_item_lends_no_meaning(store: MemoryStore) -> None:
+    asked = store.remember("Ann", "A poppy?", "message", source="D1:1")
+    store.remember("Bob", "On the grass.", "message", source="D1:2")
+    store.remember("Meadow", "some grass", "note")
+    store.embed_pending()
+    assert names(store, "ruby") == ["Ann", "Bob"]
+    store.remember("Ann", "Some sky?", "message", related_to=[f"supersedes:{asked.id}"])
+    store.embed_pending()
+    assert names(store, "ruby") == []
+
+
 def test_vectors_of_another_process_are_seen(store: MemoryStore, path: Path) -> None:
     assert names(store, "red") == []
     with MemoryStore.open(path, embedder=Colours()) as other:
