@@ -361,12 +361,20 @@ def _problem(envelope: Envelope) -> str | None:
     """What went wrong, where an envelope is the answer to a call that failed."""
     kind = Kind.parse(envelope.kind)
     match envelope.payload:
-        case {"error": {"message": str(message)}}:
-            pass
-        case {"result": {"isError": True, "content": list(content)}}:
-            texts = [part.get("text") for part in content if isinstance(part, dict)]
-            message = next((text for text in texts if isinstance(text, str)), "")
+        case {"error": dict(error)}:
+            message = _text(error.get("message")) or _text(error)
+        case {"error": str(error)}:
+            message = _text(error)
+        case {"result": {"isError": True, **rest}}:
+            message = _first_text(rest.get("content"))
         case _:
             return None
     call = _text(kind.name or kind.method or "call")
-    return _without_secrets(f"{call} failed: {_text(message)}")
+    return _without_secrets(f"{call} failed: {message}" if message else f"{call} failed")
+
+
+def _first_text(content: Any) -> str:
+    """The first text of a tool's result."""
+    parts = content if isinstance(content, list) else []
+    texts = (_text(part["text"]) for part in parts if isinstance(part, dict) and "text" in part)
+    return next(filter(None, texts), "")

@@ -147,6 +147,29 @@ def test_errors_become_gotchas_of_whoever_answered() -> None:
     assert gotcha.draft.content == "read_file failed: no such file: a.txt"
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"error": {"code": -32000}}, "read_file failed: code: -32000"),
+        ({"error": {"message": "", "data": "disk"}}, "read_file failed: data: disk"),
+        ({"error": "disk full"}, "read_file failed: disk full"),
+        ({"error": {}}, "read_file failed"),
+        ({"result": {"isError": True}}, "read_file failed"),
+        ({"error": None, "result": {}}, None),
+    ],
+)
+@pytest.mark.rule("M-32")
+def test_an_error_without_a_message_is_a_gotcha_too(
+    answer: dict[str, Any], told: str | None
+) -> None:
+    bus = Bus()
+    call = bus.ask("ann", "files")
+    kind = "mcp/response:tools/call:read_file"
+    bus.say("files", kind, {"jsonrpc": "2.0", "id": 1, **answer}, to=["ann"], correlation_id=call)
+    gotchas = [f.draft.content for f in bus.expire() if f.draft.kind == "gotcha"]
+    assert gotchas == ([told] if told else [])
+
+
 def test_a_tools_own_error_is_a_gotcha_too() -> None:
     bus = Bus()
     bus.think("ann", "Reading.")
