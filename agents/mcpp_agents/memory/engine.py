@@ -147,6 +147,12 @@ class Engine(Protocol):
     def keyed(self, principal: str, author: str | None, key: str) -> Item | None:
         """What was stored under an idempotency key."""
 
+    def opted_out(self, principal: str) -> frozenset[str]:
+        """The contexts of which a pod's memory is to keep nothing."""
+
+    def opt_out(self, principal: str, begun: Iterable[str], ended: Iterable[str]) -> None:
+        """Add contexts to these, and take others from them. Only inside `writing`."""
+
     def count_since(self, principal: str, author: str, since: float) -> int:
         """How many items an author has stored for a principal, whether or not they still exist."""
 

@@ -7,7 +7,7 @@ What it keeps of a live context is bounded, and so is their number.
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -47,6 +47,9 @@ _MAX_CONTENT_CHARS: Final = 8_000
 _OF_SECRETS: Final = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 _MAX_SECRET_CHARS: Final = 8_192
 
+# What people write where they mean it; in doubt, what was said is not kept.
+_OFF: Final = frozenset({"off", "false", "no", "none", "never"})
+
 _LIKE_A_TURN: Final = re.compile(r"\s*[^\s:]+:\s")
 
 
@@ -55,7 +58,8 @@ class Finding:
     """Something to remember, in the name of the participant that said it.
 
     The draft's content is what that participant concluded, if it did, and an extractive summary of
-    the turns, if there are any.
+    the turns, if there are any. `lives` tells one life of a context from the next that has its id:
+    a number each of the context's own and that of the one above it, 0 where it was not heard.
     """
 
     draft: Draft
@@ -63,6 +67,7 @@ class Finding:
     metadata: Mapping[str, Any]
     concluded: str = ""
     turns: tuple[Turn, ...] = ()
+    lives: tuple[int, int] = (0, 0)
 
     def retold(self, summary: str, narrator: str) -> "Finding":
         """The same with another's summary of the turns, told in that one's name."""
@@ -71,22 +76,35 @@ class Finding:
         return replace(self, draft=draft, metadata={**self.metadata, "summarized_by": narrator})
 
 
+class _Place(NamedTuple):
+    """Where something was said: as much of an envelope as is kept."""
+
+    id: str
+    sender: str
+    ts: str
+
+    @classmethod
+    def of(cls, envelope: Envelope) -> "_Place":
+        return cls(envelope.id, envelope.sender, envelope.ts)
+
+
 @dataclass
 class _Episode:
     """A live context, as far as it was heard."""
 
     creator: str | None
+    life: int
     type: str | None = None
     parent: str | None = None
     placed: bool = False  # its creator itself put it below its parent
-    off: bool = False
+    last: _Place | None = None
     concluded: bool = False
     turns: list[Turn] = field(default_factory=list)
     envelopes: list[str] = field(default_factory=list)
     participants: set[str] = field(default_factory=set)
     calls: dict[str, dict[str, set[str]]] = field(default_factory=dict)  # asker → id → asked
-    errors: dict[str, Envelope] = field(default_factory=dict)  # of calls that the creator made
-    other_errors: dict[str, Envelope] = field(default_factory=dict)
+    errors: dict[str, _Place] = field(default_factory=dict)  # of calls that the creator made
+    other_errors: dict[str, _Place] = field(default_factory=dict)
 
     def forget_talk(self) -> None:
         """What was said is remembered, or is not to be."""
@@ -120,6 +138,17 @@ class Listener:
         self._pod = pod
         self._participant = participant  # what memory itself answers is no news to it
         self._episodes: OrderedDict[str, _Episode] = OrderedDict()
+        self._lives = 0
+        self._opted_out: frozenset[str] = frozenset()
+
+    @property
+    def opted_out(self) -> frozenset[str]:
+        """The live contexts whose creators have opted out: to be told to a later listener."""
+        return self._opted_out
+
+    def opt_out(self, contexts: Iterable[str]) -> None:
+        """Hear that these have opted out, from a listener before us."""
+        self._opted_out |= frozenset(contexts)
 
     def adopt(self, context: Mapping[str, Any]) -> None:
         """Hear of a context that began before we listened, from the welcome.
@@ -128,7 +157,7 @@ class Listener:
         """
         self._episodes.setdefault(
             str(context["id"]),
-            _Episode(context.get("creator"), context.get("type"), context.get("parent")),
+            self._new(context.get("creator"), context.get("type"), context.get("parent")),
         )
 
     def disown(self) -> None:
@@ -136,18 +165,33 @@ class Listener:
         for episode in self._episodes.values():
             episode.creator = None
 
+    @property
+    def contexts(self) -> tuple[str, ...]:
+        """Those that live, as far as we know."""
+        return tuple(self._episodes)
+
+    def left_of(self, context: str) -> list[Finding]:
+        """What is to be remembered of a live context, if it has come to its end unheard."""
+        episode = self._episodes[context]
+        return self._left_of(context, episode, episode.last) if episode.last else []
+
+    def clear(self) -> None:
+        """Hear that all contexts have ended: the gateway has lost its log, and with it them."""
+        self._episodes.clear()
+        self._opted_out = frozenset()
+
     def receive(self, envelope: Envelope) -> list[Finding]:
         """Hear one envelope; what is to be remembered because of it."""
         if ended := ending(envelope):
-            return self._ended(ended.context, envelope)
+            return self._ended(ended.context, _Place.of(envelope))
         if envelope.context is None or envelope.kind.startswith(("system/", "pod/")):
             return []
         if envelope.sender == self._participant:
             return []
         episode = self._episode(envelope)
-        if envelope.context.metadata.get("memory") == "off":  # M-33
-            if envelope.sender == episode.creator:
-                episode.off = True
+        if _says_off(envelope.context.metadata.get("memory")):  # M-33
+            if episode.creator in (envelope.sender, None):
+                self._opted_out |= {envelope.context.id}
                 episode.forget_talk()
             return []
         if self._is_off(envelope.context.id):
@@ -163,9 +207,9 @@ class Listener:
         assert context is not None
         episode = self._episodes.get(context.id)
         if episode is None:
-            episode = self._episodes[context.id] = _Episode(creator=envelope.sender)
+            episode = self._episodes[context.id] = self._new(envelope.sender)
             if len(self._episodes) > _MAX_CONTEXTS:
-                self._episodes.popitem(last=False)
+                self._opted_out -= {self._episodes.popitem(last=False)[0]}
         self._episodes.move_to_end(context.id)
         # As at the gateway, the first envelope that names them fixes them.
         episode.type = episode.type or context.type
@@ -174,7 +218,14 @@ class Listener:
             episode.placed = envelope.sender == episode.creator
         return episode
 
+    def _new(
+        self, creator: str | None, type: str | None = None, parent: str | None = None
+    ) -> _Episode:
+        self._lives += 1
+        return _Episode(creator, self._lives, type, parent)
+
     def _hear(self, episode: _Episode, envelope: Envelope) -> None:
+        episode.last = _Place.of(envelope)
         episode.participants.add(envelope.sender)
         if len(episode.envelopes) < _MAX_ENVELOPES:
             episode.envelopes.append(envelope.id)
@@ -199,40 +250,46 @@ class Listener:
         episode.calls[asker][id].remove(envelope.sender)
         errors = episode.errors if asker == episode.creator else episode.other_errors
         if len(errors) < _MAX_GOTCHAS and (problem := _problem(envelope)):
-            errors.setdefault(problem, envelope)
+            errors.setdefault(problem, _Place.of(envelope))
 
     def _concluded(self, id: str, episode: _Episode, envelope: Envelope) -> list[Finding]:
-        text = _said(envelope) or ""
+        text, place = _said(envelope) or "", _Place.of(envelope)
         found = self._gotchas(id, episode)
         if not text:
-            found = self._talk(id, episode, envelope) + found
+            found = self._talk(id, episode, place) + found
         else:
             # The conclusion in full; beside it, what led there.
             turns = tuple(turn for turn in episode.turns if turn.text != text)
             own = _in_ones_own_name(envelope.sender, text)
             kind = KINDS_BY_TYPE.get(episode.type or "", "summary")
-            concluded = self._finding(id, episode, envelope, kind, headline(text), own, turns)
+            concluded = self._finding(id, episode, place, kind, headline(text), own, turns)
             found.insert(0, concluded)
         episode.concluded = True
         episode.forget_talk()
         return found
 
-    def _ended(self, id: str, envelope: Envelope) -> list[Finding]:
-        off = self._is_off(id)
-        episode = self._episodes.pop(id, None)
-        if episode is None or off or episode.creator is None:
+    def _ended(self, id: str, place: _Place) -> list[Finding]:
+        episode = self._episodes.get(id)
+        left = self._left_of(id, episode, place) if episode else []
+        self._episodes.pop(id, None)
+        self._opted_out -= {id}
+        return left
+
+    def _left_of(self, id: str, episode: _Episode, place: _Place) -> list[Finding]:
+        """What is to be remembered of a context that has ended."""
+        if episode.creator is None or self._is_off(id):
             return []
         found = self._gotchas(id, episode)
-        return found if episode.concluded else self._talk(id, episode, envelope) + found
+        return found if episode.concluded else self._talk(id, episode, place) + found
 
-    def _talk(self, id: str, episode: _Episode, envelope: Envelope) -> list[Finding]:
+    def _talk(self, id: str, episode: _Episode, place: _Place) -> list[Finding]:
         """What was said, where nothing was concluded from it."""
         if not episode.turns:
             return []
         kind = "plan" if KINDS_BY_TYPE.get(episode.type or "") == "plan" else "session"
         title = headline(f"{episode.type or 'context'}: {episode.turns[0].text}")
         turns = tuple(episode.turns)
-        return [self._finding(id, episode, envelope, kind, title, turns=turns)]
+        return [self._finding(id, episode, place, kind, title, turns=turns)]
 
     def _gotchas(self, id: str, episode: _Episode) -> list[Finding]:
         errors = {**episode.other_errors, **episode.errors}
@@ -246,22 +303,23 @@ class Listener:
         self,
         id: str,
         episode: _Episode,
-        envelope: Envelope,
+        place: _Place,
         kind: str,
         title: str,
         concluded: str = "",
         turns: tuple[Turn, ...] = (),
     ) -> Finding:
-        author = envelope.sender if envelope.sender != GATEWAY else episode.creator
+        # Of failed calls those tell who answered them, of all else the creator.
+        author = place.sender if kind == "gotcha" else episode.creator
         assert author is not None
         draft = Draft(
             title=title,
             content=_content(concluded, summarize(turns)),
             kind=kind,
-            source=f"{BUS_SCHEME}{self._pod}/{id}#{envelope.id}",
-            valid_at=_moment(envelope.ts),
+            source=f"{BUS_SCHEME}{self._pod}/{id}#{place.id}",
+            valid_at=_moment(place.ts),
             # The same log heard twice, after a restart say, is remembered once.
-            idempotency_key=f"bus:{envelope.id}",
+            idempotency_key=f"bus:{place.id}",
         )
         metadata = {
             "pod": self._pod,
@@ -271,7 +329,9 @@ class Listener:
             "envelopes": list(episode.envelopes),
             "participants": sorted(episode.participants),
         }
-        return Finding(draft, author, metadata, concluded, turns)
+        above = self._episodes.get(episode.parent) if episode.parent else None
+        lives = (episode.life, above.life if above else 0)
+        return Finding(draft, author, metadata, concluded, turns, lives)
 
     def _lineage(self, id: str, episode: _Episode) -> list[str]:
         """The context and those above it, the topmost first, as far as they are known."""
@@ -289,13 +349,15 @@ class Listener:
         above: str | None = id
         while above is not None and above not in seen:
             seen.add(above)
-            episode = self._episodes.get(above)
-            if episode is None:
-                return False
-            if episode.off:
+            if above in self._opted_out:
                 return True
-            above = episode.parent if episode.placed else None
+            episode = self._episodes.get(above)
+            above = episode.parent if episode and episode.placed else None
         return False
+
+
+def _says_off(value: Any) -> bool:
+    return value is False or (isinstance(value, str) and value.strip().casefold() in _OFF)
 
 
 def _said(envelope: Envelope) -> str | None:

@@ -3,24 +3,28 @@
 Only a context's creator concludes it, and may opt it out, so memory must have heard it begin. It
 asks for the pod's history when it joins; what the gateway counts in a context, in the welcome and
 at its end, says whether the history holds all of it. If not, or after a gap, nobody can say who
-began it, and nothing of it counts until it has expired.
+began it, and nothing of it counts until it has expired. Who has opted out stands in the store, for
+the next time.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
 from mcpp import Envelope, McppError, Message, Pod
 from mcpp.payloads import ContextInfo
+from mcpp.session import Gap
 from mcpp.tasks import background
 
 from .access import Principal
 from .desk import MAX_MESSAGE_BYTES, Desk
-from .listener import Listener, ending
+from .errors import MemoryFault
+from .listener import Finding, Listener, ending
 from .recorder import Recorder
 from .scribe import Scribe
 from .store import MemoryStore
@@ -46,37 +50,35 @@ async def join(
     """Be a pod's memory until the connection ends for good.
 
     Args:
-        connect: `mcpp.connect` with everything but `last`, `own` and `on_gap`.
+        connect: `mcpp.connect` with everything but `last` and `own`.
         granted: projects that the pod may read and write beside its own.
         listening: False is the pod's opting out: the tools are served, nothing is overheard.
         narrator: who summarises; without one, summaries are extractive.
     """
-    gaps: list[object] = []
     # Our own envelopes are part of the history whose length counts.
-    connecting = connect(last=HISTORY_MESSAGES, on_gap=gaps.append, own=True)
-    async with connecting as pod, background() as tasks:
+    async with connect(last=HISTORY_MESSAGES, own=True) as pod, background() as tasks:
         member = _Member(pod, store, Principal.for_pod(pod.name, granted=granted), narrator)
         tasks.start_soon(member.narrate)
         history: list[Envelope] | None = [] if listening else None
         if listening and not pod.history:
             await member.catch_up([])
             history = None
-        async for message in pod:
-            if history is not None and message.replayed:
-                history.append(message.envelope)
-                if len(history) < pod.history:
-                    continue
+        while True:
+            heard = await pod.next()
             if history is not None:
+                if isinstance(heard, Message) and heard.replayed:
+                    history.append(heard.envelope)
+                    if len(history) < pod.history:
+                        continue
                 await member.catch_up(history)
                 history = None
-            if message.replayed:
-                continue
-            if gaps:
-                gaps.clear()
-                member.disown()
-            if listening:
-                await member.hear(message.envelope)
-            await member.answer(message)
+            match heard:
+                case Gap() if listening:
+                    await member.miss(heard)
+                case Message(replayed=False):
+                    if listening:
+                        await member.hear(heard.envelope)
+                    await member.answer(heard)
 
 
 def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -> set[str]:
@@ -106,23 +108,39 @@ class _Member:
         self, pod: Pod, store: MemoryStore, principal: Principal, narrator: "Narrator | None"
     ) -> None:
         self._pod = pod
+        self._store = store.acting_as(principal)
         limit = pod.limits.get("max_message_bytes")
         max_bytes = limit if isinstance(limit, int) else MAX_MESSAGE_BYTES
         self._desk = Desk(store, principal, participant=pod.me, max_bytes=max_bytes)
         self._scribe = Scribe(Recorder(store, principal), narrator)
         self._listener = Listener(pod.name, participant=pod.me)
+        self._opted_out = self._listener.opted_out  # as the store has it
 
     async def narrate(self) -> None:
         await self._scribe.narrate()
 
     async def catch_up(self, history: list[Envelope]) -> None:
-        for id in begun_before(history, self._pod.contexts):
+        unheard = begun_before(history, self._pod.contexts)
+        for id in unheard:
             self._adopt(id)
+        # Of the others the history tells whether they have opted out.
+        try:
+            self._opted_out = await anyio.to_thread.run_sync(self._store.opted_out)
+            self._listener.opt_out(self._opted_out & unheard)
+        except MemoryFault as fault:
+            _log.warning("who has opted out cannot be read, so all may have: %s", fault)
+            self._listener.opt_out(unheard)
         for envelope in history:
             await self.hear(envelope)
+        await self._keep_opted_out()
 
-    def disown(self) -> None:
+    async def miss(self, gap: Gap) -> None:
         """Let nobody be the creator of the contexts that may have begun unheard."""
+        if gap.lost_log:
+            for id in self._listener.contexts:
+                await self._keep(id, partial(self._listener.left_of, id))
+            self._listener.clear()
+            await self._keep_opted_out()
         self._listener.disown()
         for id, info in self._pod.contexts.items():
             if info.messages:
@@ -134,13 +152,28 @@ class _Member:
         self._listener.adopt({"id": id, **about})
 
     async def hear(self, envelope: Envelope) -> None:
+        await self._keep(envelope.id, partial(self._listener.receive, envelope))
+        await self._keep_opted_out()
+
+    async def _keep(self, id: str, find: Callable[[], list[Finding]]) -> None:
         try:
-            findings = self._listener.receive(envelope)
+            findings = find()
         except Exception:
             # One odd envelope must not end the memory of the whole pod.
-            _log.exception("%s of %s is passed over", envelope.id, envelope.sender)
+            _log.exception("%s is passed over", id)
             return
         await self._scribe.keep(findings)
+
+    async def _keep_opted_out(self) -> None:
+        wanted = self._listener.opted_out
+        if wanted == self._opted_out:
+            return
+        try:
+            await anyio.to_thread.run_sync(self._store.opt_out, wanted)
+        except MemoryFault as fault:  # the next envelope tries again
+            _log.warning("who has opted out is not written down yet: %s", fault)
+        else:
+            self._opted_out = wanted
 
     async def answer(self, message: Message) -> None:
         request = message.envelope

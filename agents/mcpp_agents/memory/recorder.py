@@ -3,7 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -16,6 +16,10 @@ from .store import MemoryStore
 _log = logging.getLogger(__name__)
 
 _MAX_CONTEXTS: Final = 10_000
+_MAX_RELATED: Final = 16
+
+T = TypeVar("T")
+_Context = tuple[str, int]  # its id, and which life of it
 
 
 class Recorder:
@@ -24,9 +28,9 @@ class Recorder:
     def __init__(self, store: MemoryStore, pod: Principal) -> None:
         self._store = store
         self._pod = pod
-        # Context → its memory, and the first envelope of the life that this is of.
-        self._latest: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        self._children: dict[str, list[str]] = {}  # context → memories of those below it
+        # An id that is used anew is another context, so each is known by its life as well.
+        self._latest: OrderedDict[_Context, str] = OrderedDict()  # to its latest memory
+        self._children: OrderedDict[_Context, list[str]] = OrderedDict()  # to those below it
 
     def record(self, findings: Iterable[Finding]) -> list[Remembered]:
         """Store what can be stored. Whatever one finding breaks, the others are kept."""
@@ -54,29 +58,25 @@ class Recorder:
         return None
 
     def _store_one(self, finding: Finding) -> Remembered:
-        lineage: list[str] = list(finding.metadata["lineage"])
-        life = next(iter(finding.metadata["envelopes"]), "")
-        related = self._related(lineage, life)
-        draft = msgspec.structs.replace(finding.draft, related_to=tuple(related))
+        here, *above = zip(reversed(finding.metadata["lineage"]), finding.lives, strict=False)
+        draft = msgspec.structs.replace(finding.draft, related_to=tuple(self._related(here, above)))
         [answer] = self._acting_for(finding).remember_many([draft], metadata=finding.metadata)
-        self._keep(lineage, answer.id, life)
+        _put(self._latest, here, answer.id)
+        for each in above:
+            _put(self._children, each, [*self._children.get(each, ()), answer.id][-_MAX_RELATED:])
         return answer
 
-    def _related(self, lineage: list[str], life: str) -> list[str]:
-        here, above = lineage[-1], lineage[-2:-1]
-        # An id that is used anew is another context: what it was before is not related.
-        known = [id for id, of in [self._latest.get(here, ("", ""))] if id and of == life]
-        known += [self._latest[each][0] for each in above if each in self._latest]
+    def _related(self, here: _Context, above: list[_Context]) -> list[str]:
+        known = [self._latest[each] for each in (here, *above) if each in self._latest]
         wanted = dict.fromkeys([*known, *self._children.get(here, ())])
         # They may have been forgotten meanwhile.
         pod = self._store.acting_as(self._pod)
-        return [each for each in wanted if pod.knows(each)][:16]
+        return [each for each in wanted if pod.knows(each)][:_MAX_RELATED]
 
-    def _keep(self, lineage: list[str], id: str, life: str) -> None:
-        self._latest[lineage[-1]] = id, life
-        self._latest.move_to_end(lineage[-1])
-        if len(lineage) > 1:
-            self._children.setdefault(lineage[-2], []).append(id)
-        while len(self._latest) > _MAX_CONTEXTS:
-            old, _ = self._latest.popitem(last=False)
-            self._children.pop(old, None)
+
+def _put(contexts: OrderedDict[_Context, T], context: _Context, value: T) -> None:
+    """Keep it as the latest of as many as are kept."""
+    contexts[context] = value
+    contexts.move_to_end(context)
+    if len(contexts) > _MAX_CONTEXTS:
+        contexts.popitem(last=False)

@@ -8,7 +8,7 @@ from typing import Final
 from .drafts import digest_key
 from .errors import MemoryFault
 
-VERSION: Final = 2
+VERSION: Final = 3
 BUSY_SECONDS: Final = 30.0
 # By which every version of a memory file is known; a version's number may be anybody's.
 _OURS: Final = frozenset({"memory", "memory_index", "audit"})
@@ -82,6 +82,13 @@ CREATE TABLE audit (
     details TEXT NOT NULL
 );
 CREATE INDEX audit_author ON audit (principal, author, at) WHERE author IS NOT NULL;
+"""
+_OPT_OUT: Final = """
+CREATE TABLE opt_out (
+    principal TEXT NOT NULL,
+    context TEXT NOT NULL,
+    PRIMARY KEY (principal, context)
+) WITHOUT ROWID
 """
 
 
@@ -165,11 +172,12 @@ def _make(connection: sqlite3.Connection) -> None:
     version = _check(connection)
     if version == VERSION:
         return
-    if version == 1:
-        _upgrade_from_1(connection)
-    else:
+    if version == 0:
         for statement in _TABLES.split(";"):
             connection.execute(statement)
+    if version == 1:
+        _upgrade_from_1(connection)
+    connection.execute(_OPT_OUT)  # new in version 3
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 

@@ -130,6 +130,16 @@ class SqliteEngine:
             [scope, thread, seq],
         )
 
+    def opt_out(self, principal: str, begun: Iterable[str], ended: Iterable[str]) -> None:
+        self._connection.executemany(
+            "DELETE FROM opt_out WHERE principal = ? AND context = ?",
+            [(principal, context) for context in ended],
+        )
+        self._connection.executemany(
+            "INSERT OR IGNORE INTO opt_out (principal, context) VALUES (?, ?)",
+            [(principal, context) for context in begun],
+        )
+
     def audit(self, entry: AuditEntry) -> None:
         with self._using():
             if self._connection.in_transaction:
@@ -196,6 +206,10 @@ class SqliteEngine:
             key,
         )
         return _item(rows[0]) if rows else None
+
+    def opted_out(self, principal: str) -> frozenset[str]:
+        rows = self._all("SELECT context FROM opt_out WHERE principal = ?", principal)
+        return frozenset(row[0] for row in rows)
 
     def count_since(self, principal: str, author: str, since: float) -> int:
         row = self._one(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -222,6 +223,17 @@ class MemoryStore:
     def has_stored(self, idempotency_key: str) -> bool:
         """Whether the caller has stored something under this key."""
         return self._known(digest_key(idempotency_key), {}) is not None
+
+    def opted_out(self) -> frozenset[str]:
+        """The contexts of which the caller, a pod, is to remember nothing (M-33)."""
+        return self._engine.opted_out(self._caller.principal.id)
+
+    def opt_out(self, contexts: AbstractSet[str]) -> None:
+        """Let these be the contexts that have opted out, and no others."""
+        principal = self._caller.principal.id
+        with self._engine.writing():
+            known = self._engine.opted_out(principal)
+            self._engine.opt_out(principal, contexts - known, known - contexts)
 
     def embed_pending(self, limit: int | None = None) -> int:
         """Embed here and now what has no vector yet, or about so many; how many that were."""

@@ -165,6 +165,7 @@ def test_a_file_of_the_first_version_is_upgraded_and_its_keys_still_hold(path: P
     [(before,)] = rows(path, f"{digest} '{digested}'")
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("UPDATE memory SET idempotency_key = 'as given' WHERE id = ?", [given])
+        raw.execute("DROP TABLE opt_out")
         raw.execute("DROP INDEX audit_author")
         raw.execute("ALTER TABLE memory DROP COLUMN before")
         raw.execute("ALTER TABLE tally DROP COLUMN forgotten")
@@ -174,7 +175,8 @@ def test_a_file_of_the_first_version_is_upgraded_and_its_keys_still_hold(path: P
         assert keep(store, "as given") == (given, False)
         assert keep(store, "digested") == (digested, False)
     assert rows(path, f"{digest} '{digested}'") == [(before,)]
-    assert rows(path, "PRAGMA user_version") == [(2,)]
+    assert rows(path, "PRAGMA user_version") == [(3,)]
+    assert rows(path, "SELECT count(*) FROM opt_out") == [(0,)]
     indices = {name for (name,) in rows(path, "SELECT name FROM sqlite_schema")}
     assert ("audit_author" in indices, "memory_author" in indices) == (True, False)
 

@@ -244,6 +244,44 @@ def test_the_creator_opts_a_context_out_with_all_below_it() -> None:
 
 
 @pytest.mark.rule("M-33")
+@pytest.mark.parametrize("word", ["off", "OFF", " Off ", "no", "false", False])
+def test_opting_out_is_understood_however_it_is_written(word: Any) -> None:
+    bus = Bus()
+    bus.think("ann", "Private.", metadata={"memory": word})
+    assert bus.conclude("ann", "Rotate.") == []
+
+
+@pytest.mark.rule("M-33")
+@pytest.mark.parametrize("word", ["on", "", None, True, "official", {"off": 1}])
+def test_other_words_do_not_opt_out(word: Any) -> None:
+    bus = Bus()
+    bus.think("ann", "Open.", metadata={"memory": word})
+    assert len(bus.conclude("ann", "Rotate.")) == 1
+
+
+@pytest.mark.rule("M-33")
+def test_an_opting_out_is_handed_on_until_the_context_ends() -> None:
+    bus = Bus()
+    bus.think("ann", "Private.", metadata={"memory": "off"})
+    later = Bus()
+    later.listener.adopt({"id": "c1"})
+    later.listener.opt_out(bus.listener.opted_out)
+    assert later.conclude("bob", "Below.", "c2", parent="c1") == []
+    later.expire("c2")
+    later.expire()
+    assert later.listener.opted_out == frozenset()
+    assert len(later.conclude("bob", "Anew.")) == 1
+
+
+@pytest.mark.rule("M-33")
+def test_where_nobody_is_the_creator_anybody_opts_out() -> None:
+    bus = Bus()
+    bus.listener.adopt({"id": "c1"})
+    bus.think("ann", "Still private.", metadata={"memory": "off"})
+    assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
+
+
+@pytest.mark.rule("M-33")
 def test_another_opts_out_only_what_it_says_itself() -> None:
     bus = Bus()
     bus.think("ann", "Open thought.")
@@ -260,6 +298,27 @@ def test_nobody_opts_anothers_context_out_by_giving_it_a_parent() -> None:
     bus.think("ann", "Open thought.")
     bus.think("eve", "Below mine.", parent="off")
     assert len(bus.conclude("ann", "Rotate.")) == 1
+
+
+@pytest.mark.rule("M-31")
+def test_a_lost_log_ends_every_context_as_far_as_it_was_heard() -> None:
+    bus = Bus()
+    bus.think("ann", "Top thought.", "a")
+    bus.think("bob", "Leaf thought.", "b", parent="a")
+    bus.think("eve", "Private.", "c", metadata={"memory": "off"})
+    bus.conclude("ann", "Done.", "d")
+    bus.listener.adopt({"id": "e"})
+    bus.think("eve", "Whose?", "e")
+    found = [finding for id in bus.listener.contexts for finding in bus.listener.left_of(id)]
+    bus.listener.clear()
+    assert [(finding.author, finding.draft.kind) for finding in found] == [
+        ("ann", "session"),
+        ("bob", "session"),
+    ]
+    assert found[1].metadata["lineage"] == ["a", "b"]
+    assert found[1].draft.source == f"mcpp://demo/b#{bus.sent[1].id}"
+    assert (bus.listener.contexts, bus.listener.opted_out) == ((), frozenset())
+    assert len(bus.conclude("eve", "Anew.", "e")) == 1
 
 
 def test_only_the_gateway_expires_a_context() -> None:
@@ -314,6 +373,23 @@ def test_findings_are_stored_for_the_pod_and_related_along_their_lineage(
     assert (quality.origin, quality.project_id) == ("bus", "pod:demo")
     assert found[child.id].metadata["author"] == "bob"
     assert found[child.id].source == f"mcpp://demo/b#{bus.sent[1].id}"
+
+
+@pytest.mark.rule("M-34")
+def test_what_an_id_was_in_a_former_life_is_not_related(store: MemoryStore) -> None:
+    bus, recorder = Bus(), Recorder(store, POD)
+    for life in ("First", "Second"):
+        bus.think("ann", "Top.", "a")
+        recorder.record(bus.conclude("ann", f"{life} child zebra.", "b", parent="a"))
+        recorder.record(bus.conclude("ann", f"{life} parent zebra.", "a"))
+        bus.expire("b")
+        bus.expire("a")
+    found = store.context("zebra").items
+    assert {item.name: [other.name for other in item.related] for item in found} == {
+        f"{life} {one} zebra.": [f"{life} {other} zebra."]
+        for life in ("First", "Second")
+        for one, other in (("child", "parent"), ("parent", "child"))
+    }
 
 
 @pytest.mark.rule("M-25")

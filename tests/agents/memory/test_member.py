@@ -28,10 +28,12 @@ def play(store: MemoryStore) -> Callable[..., None]:
         *,
         before: Said = (),
         limits: dict[str, Any] | None = None,
+        room: MemoryPod | None = None,
         **details: Any,
     ) -> None:
+        room = room or MemoryPod(limits=limits)
+
         async def main() -> None:
-            room = MemoryPod(limits=limits)
             with anyio.fail_after(20):
                 async with room.connect("ann") as ann, anyio.create_task_group() as tasks:
                     async with room.connect("bob") as bob:
@@ -149,6 +151,47 @@ def test_where_there_is_no_history_nobody_is_the_creator_of_what_lives(
 
     said = ("bob", "reflection", {"thought": "My zebras."}, "r1")
     play(scene, before=[said], limits={"history_messages": 0})
+
+
+@pytest.mark.rule("M-33")
+def test_an_opting_out_outlives_the_memory_that_heard_it(
+    play: Callable[..., None], store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = MemoryPod()
+
+    async def first(ann: mcpp.Pod) -> None:
+        about = mcpp.new_context("workflow", id="top", metadata={"memory": "off"})
+        await ann.send("chat", {"text": "Private zebras."}, context=about)
+        assert await recall(ann, "zebras") == []
+
+    async def second(ann: mcpp.Pod) -> None:
+        for id, parent in (("r1", "top"), ("r2", None)):
+            about = mcpp.new_context("reasoning", id=id, parent=parent)
+            await ann.send("conclusion", {"decision": f"Zebras of {id}."}, context=about)
+        assert [item["name"] for item in await recall(ann, "zebras")] == ["Zebras of r2."]
+
+    play(first, room=room)
+    monkeypatch.setattr(member, "HISTORY_MESSAGES", 0)
+    play(second, room=room)
+
+
+@pytest.mark.rule("M-31")
+def test_what_was_heard_is_kept_when_the_gateway_loses_its_log(
+    play: Callable[..., None], store: MemoryStore
+) -> None:
+    room = MemoryPod()
+
+    async def scene(ann: mcpp.Pod) -> None:
+        about = mcpp.new_context("reasoning", id="r1")
+        await ann.send("reflection", {"thought": "Unfinished zebras."}, context=about)
+        await recall(ann, "zebras")  # so that it was heard
+        room.restart()
+        while not store.search("zebras"):  # noqa: ASYNC110 - nothing on the bus tells of it
+            await anyio.sleep(0.01)
+        [item] = await recall(ann, "zebras")
+        assert (item["type"], item["metadata"]["author"]) == ("session", "ann")
+
+    play(scene, room=room)
 
 
 @given(
