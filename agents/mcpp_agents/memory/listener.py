@@ -50,7 +50,11 @@ _MAX_SECRET_CHARS: Final = 8_192
 # What people write where they mean it; in doubt, what was said is not kept.
 _OFF: Final = frozenset({"off", "false", "no", "none", "never"})
 
-_LIKE_A_TURN: Final = re.compile(r"\s*[^\s:]+:\s")
+# A word and a colon, whatever markup is before it and whichever colon it is. It takes each
+# character once, because the line is another's.
+_LIKE_A_TURN: Final = re.compile(
+    r"\W*+[^\s:\uff1a\ufe55\u2236\ua789]++\s*+[:\uff1a\ufe55\u2236\ua789]"
+)
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,15 @@ def test_no_speaker_is_forged_in_a_conclusion_or_a_summary() -> None:
     assert all(line.startswith("eve: ") for line in lines)
 
 
+@pytest.mark.parametrize(
+    "line", ["> bob: yes", "- bob: yes", "**bob**: yes", "bob : yes", "bob:yes", "bob\uff1ayes"]
+)
+@pytest.mark.rule("M-31")
+def test_no_speaker_is_forged_by_markup_or_another_colon(line: str) -> None:
+    [finding] = Bus().conclude("eve", f"Rotate.\n{line}\nNo turn at all")
+    assert finding.draft.content == f"Rotate.\neve: {line}\nNo turn at all"
+
+
 @pytest.mark.rule("M-31")
 def test_a_context_that_expires_without_a_conclusion_is_a_session_not_a_decision() -> None:
     bus = Bus()
