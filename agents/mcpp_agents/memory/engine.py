@@ -180,6 +180,9 @@ class Engine(Protocol):
     def embedded(self, model: str, after: int) -> list[Embedded]:
         """The vectors added since a mark."""
 
+    def still_embedded(self, model: str) -> list[int]:
+        """The items that have a vector of the model."""
+
     def forgotten(self) -> int:
         """How many items were ever removed, by whomever."""
 

@@ -308,6 +308,9 @@ class SqliteEngine:
         )
         return [Embedded(*row) for row in rows]
 
+    def still_embedded(self, model: str) -> list[int]:
+        return [row[0] for row in self._all("SELECT seq FROM vector WHERE model = ?", model)]
+
     def forgotten(self) -> int:
         return int(self._one("SELECT forgotten FROM tally")[0])
 

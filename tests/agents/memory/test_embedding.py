@@ -141,6 +141,17 @@ def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: Memor
     assert names(store, "red") == ["New"]
 
 
+def test_what_is_forgotten_takes_nobodys_place(store: MemoryStore) -> None:
+    poppies = [Draft(title="Flower", content="a poppy", kind="note") for _ in range(70)]
+    closest = store.remember_many(poppies)
+    store.remember("Meadow", "some grass and a poppy", "note")
+    store.embed_pending()
+    assert "Meadow" not in [item.name for item in store.context("ruby", layer="wake").items]
+    for each in closest:
+        store.forget(each.id)
+    assert [item.name for item in store.context("ruby", layer="wake").items] == ["Meadow"]
+
+
 def test_forgetting_erases_the_vector(store: MemoryStore, path: Path) -> None:
     answer = store.remember("Flower", "a poppy", "note")
     store.embed_pending()
