@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any
 
-TOOLS = ["show_meta", "wait", "was_cancelled", "grow", "die", "babble", "ask"]
+TOOLS = ["show_meta", "wait", "was_cancelled", "grow", "die", "babble", "ask", "list", "batch"]
 waiting: set[Any] = set()
 cancelled: list[Any] = []
 
@@ -44,6 +44,14 @@ def call(id: Any, params: dict[str, Any]) -> dict[str, Any] | None:
             asked = {"messages": [], "maxTokens": 1}
             write({"id": f"ask {id}", "method": "sampling/createMessage", "params": asked})
             return None
+        case "list":
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": id, "result": ["no", "object"]}))
+            sys.stdout.write("\n")
+            return None
+        case "batch":
+            answer = {"jsonrpc": "2.0", "id": id, "result": text(1)}
+            sys.stdout.write(json.dumps([{"jsonrpc": "2.0", "method": "x"}, 7, answer]) + "\n")
+            return None
         case "die":
             os._exit(3)
     raise KeyError(params["name"])
@@ -79,3 +87,4 @@ def answer(message: dict[str, Any]) -> None:
 if __name__ == "__main__":
     for line in sys.stdin:
         answer(json.loads(line))
+        sys.stdout.flush()

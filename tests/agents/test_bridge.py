@@ -174,6 +174,13 @@ async def test_a_server_that_has_forgotten_the_session_is_connected_to_again(
             assert first not in sessions
 
 
+async def test_an_answer_that_is_none_and_one_in_a_batch_find_whoever_asked(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        with pytest.raises(RemoteError, match="the MCP server's answer is no JSON-RPC"):
+            await alice.call("odd", "list")
+        assert (await alice.call("odd", "batch")).text == "1"
+
+
 async def test_the_servers_errors_and_noise_stay_what_they_are(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         with pytest.raises(RemoteError) as raised:

@@ -28,6 +28,7 @@ from mcpp import McppError
 from mcpp.connection import backoff
 from mcpp.rpc import Failure
 from mcpp.tasks import background
+from mcpp_agents.bridge.salvage import salvaged
 from mcpp_agents.display import one_line
 
 Open = Callable[[], AbstractAsyncContextManager[Any]]
@@ -180,7 +181,7 @@ class Upstream:
             try:
                 await client.session.send_request(ping, _ANY_RESULT)  # type: ignore[type-var]
             except MCPError as error:
-                return error.code == types.METHOD_NOT_FOUND
+                return error.code in (types.METHOD_NOT_FOUND, types.PARSE_ERROR)
             except ValidationError:
                 pass  # nonsense, but an answer
         return True  # it may only be busy
@@ -261,7 +262,8 @@ async def _telling_end(
             try:
                 async with sender:
                     async for item in read:
-                        await sender.send(item)
+                        for message in salvaged(item):
+                            await sender.send(message)
             except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                 pass  # our side has closed
             finally:
