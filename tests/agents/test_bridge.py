@@ -106,8 +106,11 @@ async def test_a_server_that_died_is_started_again_and_its_lists_count_as_change
 
 
 @contextmanager
-def forgetful_server() -> Iterator[tuple[str, set[str]]]:
-    """Serve sessions over HTTP; yield the address and the sessions that it knows."""
+def forgetful_server(refusal: int = 400) -> Iterator[tuple[str, set[str]]]:
+    """Serve sessions over HTTP; yield the address and the sessions that it knows.
+
+    What comes in another session is refused with this status.
+    """
     sessions: set[str] = set()
 
     class Handler(BaseHTTPRequestHandler):
@@ -124,6 +127,10 @@ def forgetful_server() -> Iterator[tuple[str, set[str]]]:
                 answer = {"error": {"code": -32602, "message": "no such tool"}}
                 if asked["method"] != "tools/call":
                     answer = {"result": {}}
+            elif refusal != 400:
+                self.send_response(refusal)
+                self._end("without a word of JSON-RPC")
+                return
             self.send_response(400 if "error" in answer else 200 if "id" in asked else 202)
             self.send_header("Content-Type", "application/json")
             if opened:
@@ -166,12 +173,29 @@ async def test_a_server_that_has_forgotten_the_session_is_connected_to_again(
                 await alice.call("odd", "x")
             (first,) = sessions  # an error in a session is no reason to leave it
             sessions.clear()
-            with pytest.raises(RemoteError, match="it is being started again"):
+            with pytest.raises(RemoteError, match="HTTP 400; it is being connected to again"):
                 await alice.call("odd", "x")
             with pytest.raises(RemoteError, match="no such tool"):
                 await alice.call("odd", "x")
             assert sessions
             assert first not in sessions
+
+
+async def test_a_call_in_a_session_that_is_no_more_is_made_in_the_next_one(pod: MemoryPod) -> None:
+    with forgetful_server(404) as (url, sessions):
+        async with bridged(pod, over_http(url)) as alice:
+            sessions.clear()
+            with pytest.raises(RemoteError, match="no such tool"):
+                await alice.call("odd", "x")
+            assert sessions
+
+
+async def test_a_server_that_refuses_over_http_is_told_of_with_the_status(pod: MemoryPod) -> None:
+    with forgetful_server(503) as (url, sessions):
+        async with bridged(pod, over_http(url)) as alice:
+            sessions.clear()
+            with pytest.raises(RemoteError, match="odd refused it with HTTP 503"):
+                await alice.call("odd", "x")
 
 
 async def test_an_answer_that_is_none_and_one_in_a_batch_find_whoever_asked(pod: MemoryPod) -> None:

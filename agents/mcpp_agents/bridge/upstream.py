@@ -10,6 +10,8 @@ import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -51,6 +53,10 @@ _HTTP_TIMEOUT: Final = httpx2.Timeout(30.0, read=300.0)
 # What a server that is gone, or was none to begin with, shows itself as.
 _TROUBLE: Final = (MCPError, OSError, httpx2.HTTPError, ValidationError, RuntimeError)
 
+_NOT_FOUND: Final = 404
+# What the SDK says for a server that refuses without a word of its own: the status says more.
+_STAND_INS: Final = ("Server returned an error response", "Session terminated", "Not Found")
+
 _ANY_RESULT: Final = TypeAdapter(dict[str, Any])
 _LISTS: Final = (
     "notifications/tools/list_changed",
@@ -63,6 +69,24 @@ log = logging.getLogger("mcpp")
 
 class StartError(McppError):
     """An MCP server that could not be started even once."""
+
+
+class _ForgottenError(Failure):
+    """The server has refused a request unread, because it does not know the session any more."""
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """The status with which a request over HTTP was refused. The SDK keeps it to itself."""
+
+    status: int | None = None
+
+    def told(self, message: str) -> str:
+        return message if self.status is None else f"{message} (HTTP {self.status})"
+
+
+# The SDK posts a request in the context of whoever makes it.
+_refusal: ContextVar[_Refusal] = ContextVar("refusal")
 
 
 def over_stdio(command: list[str], env: Mapping[str, str] = os.environ) -> Open:
@@ -78,13 +102,21 @@ def over_http(url: str, headers: Mapping[str, str] | None = None) -> Open:
 
     @asynccontextmanager
     async def open() -> AsyncIterator[Any]:
-        async with (
-            httpx2.AsyncClient(headers=dict(headers or {}), timeout=_HTTP_TIMEOUT) as client,
-            streamable_http_client(url, http_client=client) as streams,
-        ):
+        client = httpx2.AsyncClient(
+            headers=dict(headers or {}),
+            timeout=_HTTP_TIMEOUT,
+            event_hooks={"response": [_note_refusal]},
+        )
+        async with client, streamable_http_client(url, http_client=client) as streams:
             yield streams
 
     return open
+
+
+async def _note_refusal(response: httpx2.Response) -> None:
+    refusal = _refusal.get(None)
+    if refusal is not None and response.is_error and response.request.method == "POST":
+        refusal.status = response.status_code
 
 
 class Upstream:
@@ -117,6 +149,8 @@ class Upstream:
         attempt, known = 0, False
         while True:
             opened_at = anyio.current_time()
+            refusal = _Refusal()
+            _refusal.set(refusal)
             try:
                 with anyio.CancelScope(deadline=opened_at + self._open_seconds) as opening:
                     async with self._telling_patience(), self._opened() as client:
@@ -133,7 +167,8 @@ class Upstream:
                 error = _only(group)
                 if not known and isinstance(error, FileNotFoundError | PermissionError):
                     raise StartError(f"{self.name} cannot be started: {error}") from None
-                log.warning("%s does not answer: %s", self.name, error)
+                told = refusal.told(str(error)) if isinstance(error, MCPError) else error
+                log.warning("%s does not answer: %s", self.name, told)
             attempt = 0 if anyio.current_time() - opened_at > _HEALTHY_SECONDS else attempt + 1
             await anyio.sleep(self._backoff(attempt))
 
@@ -145,12 +180,22 @@ class Upstream:
         When this is cancelled, the server is told so. Raises Failure with the server's error, or
         with one that says that the server is not there.
         """
+        try:
+            return await self._pass_on(method, params, on_progress)
+        except _ForgottenError:
+            return await self._pass_on(method, params, on_progress)
+
+    async def _pass_on(
+        self, method: str, params: Mapping[str, Any], on_progress: ProgressFnT | None
+    ) -> dict[str, Any]:
         with anyio.move_on_after(self._start_seconds):
             await self._ready.wait()
         client = self._client
         if client is None:
             raise Failure(UNAVAILABLE, f"{self.name} is not running; it is being started again")
         request = types.Request[dict[str, Any], str](method=method, params=dict(params))
+        refusal = _Refusal()
+        _refusal.set(refusal)
         try:
             # The SDK means a model here, but takes any adapter: a model would drop what it does not
             # know.
@@ -159,14 +204,33 @@ class Upstream:
             )
         except MCPError as error:
             if error.code == CONNECTION_CLOSED or not await self._is_alive(client):
-                log.warning("%s did not answer %s: %s", self.name, method, one_line(str(error)))
-                self._ended.set()
-                reason = f"{self.name} ended before it answered; it is being started again"
-                raise Failure(UNAVAILABLE, reason) from None
-            raise Failure(error.code, error.message, error.data) from None
+                told = one_line(refusal.told(str(error)))
+                log.warning("%s did not answer %s: %s", self.name, method, told)
+                self._leave(client)
+                raise self._lost(refusal) from None
+            message = error.message
+            if message in _STAND_INS:
+                message = refusal.told(message)
+            raise Failure(error.code, message, error.data) from None
         except ValidationError as error:
             log.warning("%s answered %s with nonsense: %s", self.name, method, error)
             raise Failure(UNAVAILABLE, f"{self.name} answered with what is no result") from None
+
+    def _lost(self, refusal: _Refusal) -> Failure:
+        if refusal.status is None:
+            reason = f"{self.name} ended before it answered; it is being started again"
+            return Failure(UNAVAILABLE, reason)
+        # Only 404 says that the session was at fault, and that nothing has been done.
+        error = _ForgottenError if refusal.status == _NOT_FOUND else Failure
+        refused = f"{self.name} refused it with HTTP {refusal.status}"
+        return error(UNAVAILABLE, f"{refused}; it is being connected to again")
+
+    def _leave(self, client: Client) -> None:
+        """Have a client closed and another one opened, for which requests wait from now on."""
+        if self._client is client:
+            self._client = None
+            self._ready = anyio.Event()
+            self._ended.set()
 
     async def _is_alive(self, client: Client) -> bool:
         """Tell, after an error, whether the session still stands.
@@ -176,6 +240,7 @@ class Upstream:
         """
         if client.session.discover_result is not None:
             return True
+        _refusal.set(_Refusal())  # the ping's own
         ping = types.Request[dict[str, Any], str](method="ping", params={})
         with anyio.move_on_after(PING_SECONDS):
             try:
@@ -212,8 +277,7 @@ class Upstream:
             try:
                 yield client
             finally:
-                self._client = None
-                self._ready = anyio.Event()
+                self._leave(client)
 
     async def _watch(self, client: Client) -> None:
         """Wait for the end; where changes have to be asked for, ask."""
