@@ -1,11 +1,12 @@
 """How the commands find their pod: `--url` and `--token`, the environment, or `.mcpp/` here.
 
-And how they read their numbers.
+And how they read their numbers and other addresses.
 """
 
 import argparse
 import math
 import os
+from urllib.parse import urlsplit
 
 from mcpp import local
 
@@ -47,6 +48,18 @@ def seconds(text: str) -> float:
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
     return number
+
+
+def web_address(text: str) -> str:
+    """Read an address on the web as an option gives it: one slip is told at once, not at a call."""
+    try:
+        parts = urlsplit(text)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or a host that is none
+        is_address = False
+    if not is_address or any(map(str.isspace, text)):
+        raise argparse.ArgumentTypeError(f"must be like https://HOST/PATH, not {text!r}")
+    return text
 
 
 def _environ(arguments: argparse.Namespace) -> dict[str, str]:

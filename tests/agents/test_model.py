@@ -1,6 +1,7 @@
 """The model agent against a scripted server that speaks both APIs and checks what it is sent."""
 
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -10,7 +11,8 @@ import msgspec
 import pytest
 
 import mcpp
-from mcpp import ContextTree, Envelope, Message, Participant
+from mcpp import ContextTree, Envelope, Message, Participant, cli
+from mcpp.prompts import PromptBuilder
 from mcpp.rpc import ToolResult
 from mcpp.tasks import background
 from mcpp.testing import MemoryPod
@@ -436,6 +438,35 @@ async def test_it_answers_where_there_is_no_room_for_a_context(pod: MemoryPod) -
         await alice.send("chat", {"text": "There?"}, to=["mind"], context="c1")
         answer = await anext(m async for m in alice if m.kind == "chat" and m.sender == "mind")
         assert answer.text == "Here."
+
+
+@APIS
+async def test_an_api_that_is_away_is_told_with_its_address_to_whoever_runs_the_agent(
+    api: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{nobody.getsockname()[1]}"
+        provider = (OpenAI if api == "openai" else Anthropic)(
+            "m", api_key="k", base_url=f"http://me:secret@{host}", retries=0
+        )
+        with pytest.raises(ProviderError, match=r"^the model's API cannot be reached$"):
+            await provider.reply(PromptBuilder("me").build([]), [], 100)
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "mcpp"]
+    assert told.startswith(f"http://{host}/")
+    assert told.endswith(": All connection attempts failed")
+
+
+@pytest.mark.parametrize("address", ["foo", "htp://x/", "http://", "http://x:port/", "http://a b/"])
+@pytest.mark.parametrize(
+    "command", [("agent", "--model", "openai:m", "--base-url"), ("bridge", "b", "--http")]
+)
+def test_an_address_that_is_none_is_refused_at_once(
+    command: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*command, address])
+    assert f"must be like https://HOST/PATH, not '{address}'" in capsys.readouterr().err
 
 
 async def test_without_a_key_it_says_so_in_one_line(

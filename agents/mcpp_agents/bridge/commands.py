@@ -23,7 +23,9 @@ def main(argv: list[str]) -> int:
         "get its prompts as NAME's. A server that ends is started again.",
     )
     parser.add_argument("name", metavar="NAME", help="the participant's name")
-    parser.add_argument("--http", metavar="URL", help="a server over streamable HTTP")
+    parser.add_argument(
+        "--http", type=joining.web_address, metavar="URL", help="a server over streamable HTTP"
+    )
     parser.add_argument(
         "--header",
         action="append",

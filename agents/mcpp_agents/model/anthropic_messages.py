@@ -32,12 +32,14 @@ _COUNTS: Final = (
 class Anthropic:
     """A model behind Anthropic's Messages API."""
 
-    def __init__(self, model: str, *, api_key: str, base_url: str | None = None) -> None:
+    def __init__(
+        self, model: str, *, api_key: str, base_url: str | None = None, retries: int = RETRIES
+    ) -> None:
         self._model = model
         self._client = anthropic.AsyncAnthropic(
             api_key=api_key,
             base_url=base_url,
-            max_retries=RETRIES,
+            max_retries=retries,
             http_client=anthropic.DefaultAsyncHttpxClient(event_hooks=HOOKS),
         )
 

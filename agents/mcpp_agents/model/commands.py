@@ -31,7 +31,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--model", required=True, metavar="API:MODEL", help="openai:… or anthropic:…"
     )
-    parser.add_argument("--base-url", metavar="URL", help="another address that speaks this API")
+    parser.add_argument(
+        "--base-url",
+        type=joining.web_address,
+        metavar="URL",
+        help="another address that speaks this API",
+    )
     parser.add_argument("--as", dest="name", default="model", metavar="NAME", help="its name")
     parser.add_argument("--system", type=Path, metavar="FILE", help="instructions for the model")
     for option, default, meaning in (

@@ -31,12 +31,14 @@ _MAX_TOOLS: Final = 128
 class OpenAI:
     """A model behind OpenAI's Chat Completions API, or whatever speaks it at `base_url`."""
 
-    def __init__(self, model: str, *, api_key: str, base_url: str | None = None) -> None:
+    def __init__(
+        self, model: str, *, api_key: str, base_url: str | None = None, retries: int = RETRIES
+    ) -> None:
         self._model = model
         self._client = openai.AsyncOpenAI(
             api_key=api_key,
             base_url=base_url,
-            max_retries=RETRIES,
+            max_retries=retries,
             http_client=openai.DefaultAsyncHttpxClient(event_hooks=HOOKS),
         )
 

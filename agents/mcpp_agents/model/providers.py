@@ -97,6 +97,10 @@ def boundary(foreign: type[Exception]) -> Iterator[None]:
     except McppError:
         raise  # what hears the text may fail, too
     except foreign as error:
+        if isinstance(error.__cause__, httpx2.HTTPError):
+            # Where the API is, is ours to know: the pod hears only that it is away.
+            log.warning("%s: %s", _address(error), sentence(error.__cause__))
+            raise ProviderError("the model's API cannot be reached") from error
         raise ProviderError(sentence(error), _retry_seconds(error)) from error
     except httpx2.HTTPError as error:
         raise ProviderError(f"{CUT_OFF}: {sentence(error)}") from error
@@ -142,6 +146,12 @@ def schema_of(offer: Offer) -> dict[str, Any]:
 def sentence(error: Exception) -> str:
     """Return what went wrong at an API, in one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _address(error: Exception) -> str:
+    """Return where an API was asked, without a password that may stand there."""
+    request = getattr(error, "request", None)
+    return str(request.url.copy_with(userinfo=b"")) if request is not None else "the model's API"
 
 
 def _object(text: str) -> dict[str, Any] | None:
