@@ -14,7 +14,8 @@ from mcpp.prompts.names import tool_name
 T = TypeVar("T")
 
 # Somebody who offers tools answers at once; people and other listeners never do. Nobody waits
-# longer than this for a newcomer's answer, but one that comes later still counts.
+# longer than this for a newcomer's answer, but one that comes later still counts. And whoever
+# leaves in the middle of a call may have lost only its line: then it is back with the answer.
 PATIENCE_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 30.0
 _MAX_PAGES: Final = 20
@@ -60,7 +61,7 @@ class Toolbox:
         if message.payload["event"] == "leave":
             for scope, asked in self._waiting.items():
                 if asked == who:
-                    scope.cancel()
+                    scope.deadline = anyio.current_time() + self._patience_seconds
         return bool(who != self._pod.me)
 
     async def offers(self) -> dict[str, Offer]:
@@ -81,7 +82,7 @@ class Toolbox:
             raise GoneError(who, tool, "not in the pod")
 
     async def call(self, who: str, tool: str, asking: Callable[[], Awaitable[T]]) -> T:
-        """Make a call that ends when whoever is asked leaves: nobody else would answer it.
+        """Make a call that ends soon after whoever is asked has left: nobody else would answer it.
 
         Raises GoneError, and what `asking` raises.
         """

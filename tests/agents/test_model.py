@@ -387,6 +387,23 @@ async def test_a_call_ends_when_whoever_was_asked_leaves(pod: MemoryPod) -> None
         )
 
 
+async def test_a_call_outlives_a_line_that_is_lost_for_a_moment(pod: MemoryPod) -> None:
+    guest = Participant("guest")
+
+    @guest.tool
+    async def ponder(call: ToolCall) -> str:
+        pod.cut("guest")
+        await call.pod.send("chat", {"text": "I am back."})
+        return "It is good."
+
+    script = [Say("", [("guest__ponder", {})]), Say("I see.")]
+    async with pod.run(guest), joined(pod, "openai", script) as (alice, server):
+        _, log = await ask(alice, "Ask it")
+        events = [one.payload["event"] for one in log if one.kind == "system/presence"]
+        assert events[-2:] == ["leave", "join"]
+        assert "It is good." in json.dumps(server.requests[1])
+
+
 @APIS
 async def test_calls_that_make_no_sense_are_told_to_the_model(pod: MemoryPod, api: str) -> None:
     script = [
