@@ -64,12 +64,16 @@ class Toolbox:
                     scope.deadline = anyio.current_time() + self._patience_seconds
         return bool(who != self._pod.me)
 
-    async def offers(self) -> dict[str, Offer]:
-        """Return the tools of everybody who is here, by our name for them, in a stable order."""
+    def ask(self) -> None:
+        """Ask everybody who was not asked yet: whoever needs the tools soon waits less for them."""
         for who in self._pod.participants:
             if who != self._pod.me and who not in self._asked:
                 self._asked[who] = asking = _Asking(anyio.current_time() + self._patience_seconds)
                 self._tasks.start_soon(self._ask, who, asking)
+
+    async def offers(self) -> dict[str, Offer]:
+        """Return the tools of everybody who is here, by our name for them, in a stable order."""
+        self.ask()
         for asking in list(self._asked.values()):
             with anyio.move_on_at(asking.patience_ends):
                 await asking.answered.wait()

@@ -404,6 +404,16 @@ async def test_a_call_outlives_a_line_that_is_lost_for_a_moment(pod: MemoryPod) 
         assert "It is good." in json.dumps(server.requests[1])
 
 
+async def test_everybody_is_asked_for_tools_before_there_is_a_question(pod: MemoryPod) -> None:
+    async with joined(pod, "openai", [Say("Here.")]) as (alice, _):
+        asked = await anext(m async for m in alice if m.kind == "mcp/request:tools/list")
+        assert asked.sender == "mind"
+        async with pod.connect("late") as late:
+            asked = await anext(m async for m in late if m.kind == "mcp/request:tools/list")
+            assert asked.to == ("late",)
+        assert (await ask(alice, "There?"))[0].text == "Here."
+
+
 @APIS
 async def test_calls_that_make_no_sense_are_told_to_the_model(pod: MemoryPod, api: str) -> None:
     script = [

@@ -53,7 +53,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 60_000  # the rest is collapsed, folded, and at last left out
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
-    patience_seconds: float = PATIENCE_SECONDS  # for a newcomer to say which tools it offers
+    patience_seconds: float = PATIENCE_SECONDS  # with newcomers' offers, and lines that were lost
 
 
 class ModelAgent:
@@ -95,6 +95,7 @@ class ModelAgent:
                     await self.answer(question)
 
             thinking.start_soon(think)
+            self._toolbox.ask()
             async for message in self._pod:
                 self._hear(message)
                 server.receive(message)
@@ -251,7 +252,10 @@ class ModelAgent:
             self._builder = self._new_builder()
             for envelope in self._log:
                 self._builder.add(envelope)
-        self._toolbox.hear(message)
+        if self._toolbox.hear(message) and message.kind == kinds.PRESENCE:
+            # Now, or the first question would wait for people, who never say what they offer. Not
+            # when somebody's tools have changed: that may be said a hundred times a second.
+            self._toolbox.ask()
         _remember(self._heard, message.id)
         if message.sender == self._pod.me and message.kind == kinds.CHAT:
             _remember(self._own, message.id)
