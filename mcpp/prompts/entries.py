@@ -137,7 +137,9 @@ class Entry(msgspec.Struct, eq=False):
             text = "\n".join(map(as_text, result_content(self.call.result)))
         else:
             text = self._body()
-        note = f"[cut; {min(chars, len(text))} of {len(text)} characters; handle {self.handle}]"
+        # What goes may be only what stood around it: pictures, or that a context was folded.
+        count = "" if chars >= len(text) else f"{chars} of {len(text)} characters; "
+        note = f"[cut; {count}handle {self.handle}]"
         shown = text[:chars]
         return self._short(
             f"{note}\n{shown if self.sort == 'result' else fences.quote(shown)}", cut=True

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcpp import tokens
+from mcpp import Context, new_envelope, tokens
 from mcpp.prompts import BudgetError, CachePolicy, Prompt, PromptBuilder
 from mcpp.transient import Hint, consumed, transient, with_context_hints
 from tests.mcpp.prompts.formats import check_all
@@ -130,6 +130,17 @@ def test_a_result_stays_whole_while_another_call_of_its_turn_is_late() -> None:
     check_all(prompt)
     assert reasons(prompt) == {UNSEEN, "oldest"}
     assert "a summary" not in prompt.markdown()
+
+
+def test_what_is_shown_to_its_end_is_not_counted_as_a_part() -> None:
+    context = Context(id="c1", type="reasoning")
+    log = [
+        new_envelope("reflection", {"thought": "hm"}, sender="bob", context=context),
+        new_envelope("conclusion", {"text": "w " * 300}, sender="bob", context=context),
+    ]
+    for budget in range(280, 310):
+        builder = PromptBuilder("me", contexts="fold", token_budget=budget, cache=None)
+        assert "600 of 600" not in builder.build(log).markdown(), budget
 
 
 def test_what_others_have_just_said_is_cut_but_never_dropped() -> None:
