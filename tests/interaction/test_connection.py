@@ -219,6 +219,19 @@ async def test_a_restart_of_the_gateway_is_told_as_a_gap(venue: Venue) -> None:
         assert gaps == [Gap(lost_log=True)]
 
 
+async def test_a_gap_that_nobody_asks_for_is_logged_in_words(
+    venue: Venue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+        await alice.send("chat", {"text": "before"})
+        assert await texts(bob, 1) == ["before"]
+        venue.restart()
+        await alice.send("chat", {"text": "after"})
+        assert await texts(bob, 1) == ["after"]
+    (told,) = [one.getMessage() for one in caplog.records if "were missed" in one.getMessage()]
+    assert told.endswith("were missed: the gateway says that it has lost its log")
+
+
 @pytest.mark.rule("P-08")
 async def test_an_id_that_was_seen_before_a_restart_is_dropped(venue: Venue) -> None:
     async with venue.connect("alice") as alice, venue.connect("bob") as bob:
