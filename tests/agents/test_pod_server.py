@@ -101,6 +101,8 @@ async def test_the_client_speaks_and_reads(sockets: SocketVenue, commands: Comma
             assert "who is there?" not in whole
             outline = _text(await client.call_tool("pod_contexts"))
             assert "reasoning think by alice: 2 messages, concluded: nobody" in outline
+            nothing = await client.call_tool("pod_read", {"filter": "from:nobody"})
+            assert _text(nothing) == "Nothing was said that passes the filter."
             wrong = await client.call_tool("pod_read", {"filter": "mian"})
             assert wrong.is_error
 

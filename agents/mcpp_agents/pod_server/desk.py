@@ -10,6 +10,7 @@ from msgspec import Meta
 from mcpp import ContextTree, Envelope, McppError, Pod, kinds
 from mcpp.errors import CallError, NoAnswerError
 from mcpp.prompts import Prompt, PromptBuilder
+from mcpp.prompts.turns import BEGINNING
 from mcpp.rpc import ToolResult
 from mcpp.tools import Tool, ToolCall
 from mcpp_agents.send import payload_of
@@ -80,9 +81,11 @@ class Desk:
             cache=None,
         )
         self._read = builder.build(list(self.log))
+        if [message.blocks for message in self._read.messages] == [(BEGINNING,)]:
+            return "Nothing was said that passes the filter."
         # Without the system's part: it is about a prompt of ours, and here are other tools.
         _, _, text = self._read.markdown().partition("\n\n# 0 · ")
-        return f"# 0 · {text}" if text else "Nothing was said that passes the filter."
+        return f"# 0 · {text}"
 
     async def pod_expand(self, handle: str) -> ToolResult:
         """Show whole what stands as [folded; handle H] or the like in the last pod_read."""
