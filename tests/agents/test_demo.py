@@ -129,6 +129,34 @@ async def test_a_rejected_correction_is_taken_back_and_the_heap_stays_small(pod:
                 pass
 
 
+async def test_an_analyst_that_is_started_again_takes_back_what_was_open(pod: MemoryPod) -> None:
+    async with pod.run(records.agent()), pod.connect("watcher", own=True) as watcher:
+        async with pod.connect("analyst", own=True) as before:
+            wrong = {"month": 1, "id": 1001, "minutes": 60}
+            for _ in range(3):
+                await before.propose("records", "correct_activity", wrong)
+            seen = (m async for m in watcher if m.kind.startswith("mcp/proposal:"))
+            fulfilled, withdrawn, open = [await anext(seen) for _ in range(3)]
+            await watcher.fulfil(fulfilled)
+            # Somebody else's word does not take it back.
+            await watcher.send("mcp/withdraw", {}, to=["records"], correlation_id=open.id)
+            await before.send("mcp/withdraw", {}, to=["records"], correlation_id=withdrawn.id)
+        async with pod.connect("analyst", own=True, last=5000) as after:
+            await analyst.take_back(after)
+        with anyio.fail_after(BOUND):
+            taken = [m async for m in _until_left(watcher) if m.kind == "mcp/withdraw"]
+    assert [m.correlation_id for m in taken if m.sender == "analyst"] == [withdrawn.id, open.id]
+
+
+async def _until_left(pod: mcpp.Pod) -> AsyncIterator[Message]:
+    leaves = 0
+    async for message in pod:
+        yield message
+        leaves += message.kind == "system/presence" and message.payload["event"] == "leave"
+        if leaves == 2:
+            return
+
+
 async def _until(pod: mcpp.Pod, text: str) -> AsyncIterator[Message]:
     async for message in pod:
         yield message

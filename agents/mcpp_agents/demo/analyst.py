@@ -7,10 +7,10 @@ from typing import Any, Final
 import anyio
 
 import mcpp
-from mcpp import Message, Participant, Pod
+from mcpp import Envelope, Kind, McppError, Message, Participant, Pod, kinds, rpc
 from mcpp.errors import CallError, Refused
 from mcpp.scope import ContextScope
-from mcpp.tasks import background
+from mcpp.tasks import background, until_signal
 from mcpp_agents.demo.reviewer import Beat, a_moment
 
 _LONG_MINUTES: Final = 600
@@ -19,11 +19,13 @@ _DECISION_SECONDS: Final = 900.0
 # More at once would be a heap that nobody wants to begin with.
 _MAX_WAITING: Final = 3
 _CALL_SECONDS: Final = 10.0
+# More than is said while a proposal waits.
+_HISTORY: Final = 5000
 
 
 def agent(beat: Beat = a_moment, rest_seconds: float = 15.0) -> Participant:
     """Return the analyst; `beat` is its pace, `rest_seconds` its pause between months."""
-    analyst = Participant("analyst")
+    analyst = Participant("analyst", last=_HISTORY)
     done = ["I have only just begun."]
 
     @analyst.on("chat")
@@ -141,6 +143,33 @@ async def propose(pod: Pod, month: int, verdict: dict[str, Any], waiting: set[in
         waiting.discard(id)
 
 
+async def take_back(pod: Pod) -> None:
+    """Withdraw what an earlier life of ours proposed: nobody waits for its outcome any more."""
+    left: dict[str, Envelope] = {}
+    for _ in range(pod.history):
+        heard = (await anext(pod)).envelope
+        answered = left.get(heard.correlation_id or "")
+        if heard.sender == pod.me and Kind.parse(heard.kind).family == kinds.PROPOSAL:
+            left[heard.id] = heard
+        elif answered is not None and (
+            rpc.fulfils(heard, answered) or (heard.kind, heard.sender) == (kinds.WITHDRAW, pod.me)
+        ):
+            del left[answered.id]
+    for proposal in left.values():
+        reason = {"reason": "I was started again"}
+        await pod.send(kinds.WITHDRAW, reason, to=proposal.to, correlation_id=proposal.id)
+
+
+async def take_part(analyst: Participant) -> None:
+    """Join as the analyst, once more perhaps."""
+    async with mcpp.connect(name=analyst.name, **analyst.joining) as pod:
+        await take_back(pod)
+        await analyst.serve(pod)
+
+
 def main() -> None:
     """Run it as the demo does."""
-    mcpp.run(agent())
+    try:
+        anyio.run(until_signal, lambda: take_part(agent()))
+    except McppError as error:
+        raise SystemExit(f"analyst: {error}") from error
