@@ -45,12 +45,17 @@ def agents(pod: LocalPod) -> Iterator[None]:
             keeper.finish()
 
 
-def end_with_parent() -> None:
-    """Have this process end when whoever started it closes our standard input, or dies."""
+def end_with_parent(stop_seconds: float = _STOP_SECONDS) -> None:
+    """Have this process end when whoever started it closes our standard input, or dies.
+
+    One that is asked to end and does not is killed: nobody else is left to do that.
+    """
 
     def wait() -> None:
         os.read(0, 1)
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(stop_seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
 

@@ -6,6 +6,7 @@ import pty
 import signal
 import socket
 import subprocess
+import sys
 import termios
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -207,6 +208,19 @@ async def test_the_demo_runs_as_people_start_it_and_ends_whole(tmp_path: Path, e
         process.kill()
         if end != "the terminal is closed":
             os.close(terminal)
+
+
+async def test_an_agent_that_does_not_end_with_the_gateway_is_killed() -> None:
+    deaf = (
+        "import signal, time\n"
+        "from mcpp_gateway.demo import end_with_parent\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "end_with_parent(stop_seconds=0)\n"
+        "time.sleep(3600)\n"
+    )
+    with anyio.fail_after(BOUND):
+        done = await anyio.run_process([sys.executable, "-c", deaf], input=b"", check=False)
+    assert done.returncode == -signal.SIGKILL
 
 
 def in_a_terminal(
