@@ -1,4 +1,4 @@
-"""The console script `mcpp`: finds a command, loads it alone, and ends quietly.
+"""The command line: finds a command, loads it alone, and ends quietly.
 
 A command is an entry point of the group `mcpp.commands`: its name, and a function that takes the
 arguments after the name and returns an exit code. Nothing is imported to list the commands, so
@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NamedTuple, cast
 
 import mcpp
+from mcpp.console import ended_at_once
 from mcpp.errors import McppError
 
 GROUP: Final = "mcpp.commands"
@@ -92,7 +93,8 @@ def _load(name: str) -> _Main:
             raise _UnavailableError(f"there is no command {name!r}{_suggestion(name)}", _EXIT_USAGE)
         raise _UnavailableError(f"this version has no `mcpp {name}` yet")
     try:
-        return cast(_Main, entry.load())
+        with ended_at_once():
+            return cast(_Main, entry.load())
     except ModuleNotFoundError as error:
         if known is None or known.extra is None or (error.name or "mcpp").startswith("mcpp"):
             raise

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,3 +127,23 @@ def cpu_seconds_of(command: list[Path | str]) -> float:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("imported", ["mcpp.cli", "argparse", "mcpp.schema"])
+def test_ctrl_c_while_something_is_imported_ends_it_without_a_word(imported: str) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {imported!r}:\n"
+        "            try:\n"
+        "                os.kill(os.getpid(), signal.SIGINT)\n"
+        "            except KeyboardInterrupt:\n"
+        "                raise SystemError('half a class') from None\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from mcpp.console import main\n"
+        "sys.argv[1:] = ['schema']\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")

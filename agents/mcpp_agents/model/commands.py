@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ import anyio
 
 import mcpp
 from mcpp import McppError, local
+from mcpp.console import ended_at_once
 from mcpp.tasks import background, until_signal
 from mcpp_agents import joining
 from mcpp_agents.logs import log_to_terminal
@@ -97,10 +99,18 @@ def make_provider(model: str, base_url: str | None) -> Provider:
     if not key and base_url is None:
         raise McppError(f"{variable} is not set, and no --base-url names a model without a key")
     # Each client takes a second to import: only the one that is asked for.
-    if api == "openai":
-        from mcpp_agents.model.openai_chat import OpenAI
+    with ended_at_once():
+        make = _openai() if api == "openai" else _anthropic()
+    return make(name, api_key=key or "none", base_url=base_url)
 
-        return OpenAI(name, api_key=key or "none", base_url=base_url)
+
+def _openai() -> Callable[..., Provider]:
+    from mcpp_agents.model.openai_chat import OpenAI
+
+    return OpenAI
+
+
+def _anthropic() -> Callable[..., Provider]:
     from mcpp_agents.model.anthropic_messages import Anthropic
 
-    return Anthropic(name, api_key=key or "none", base_url=base_url)
+    return Anthropic
