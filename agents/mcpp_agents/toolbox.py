@@ -77,6 +77,13 @@ class Toolbox:
         for asking in list(self._asked.values()):
             with anyio.move_on_at(asking.patience_ends):
                 await asking.answered.wait()
+        return self._known()
+
+    async def offer(self, name: str) -> Offer | None:
+        """Return the tool of this name of ours; who is new is waited for only to find it."""
+        return self._known().get(name) or (await self.offers()).get(name)
+
+    def _known(self) -> dict[str, Offer]:
         present = sorted(set(self._offers).intersection(self._pod.participants))
         return {offer.name: offer for who in present for offer in self._offers[who]}
 

@@ -15,6 +15,7 @@ from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp.tools import ToolCall
 from mcpp_agents.pod_server import PodServer
+from mcpp_agents.toolbox import Toolbox
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketVenue
 
@@ -206,6 +207,22 @@ async def test_a_call_ends_when_its_owner_leaves(pod: MemoryPod) -> None:
     assert _text(proposed) == "work of 'slow': not in the pod"
     assert ended.is_error
     assert _text(ended) == "work of 'slow': left the pod before it answered"
+
+
+async def test_a_tool_that_is_known_waits_for_no_newcomer(pod: MemoryPod) -> None:
+    library = Participant("library")
+
+    @library.tool
+    async def search() -> None: ...
+
+    with anyio.fail_after(BOUND):
+        async with pod.run(library), pod.connect("ide") as ide, background() as tasks:
+            toolbox = Toolbox(ide, tasks, patience_seconds=3600)
+            assert list(await toolbox.offers()) == ["library__search"]
+            async with pod.connect("person"):
+                toolbox.hear(await anext(ide))
+                assert "person" in ide.participants
+                assert await toolbox.offer("library__search") is not None
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])

@@ -98,7 +98,7 @@ class PodServer:
                 call = ToolCall(self._pod, envelope)
                 outcome = (await self._desk.run(params.name, arguments, call)).to_json()
                 return types.CallToolResult.model_validate(outcome, by_name=False)
-            offer = (await self._toolbox.offers()).get(params.name)
+            offer = await self._toolbox.offer(params.name)
             if offer is None:
                 raise MCPError(rpc.INVALID_PARAMS, f"nobody in the pod offers {params.name}")
             return await self._pass_on(context, offer, arguments)
