@@ -53,7 +53,9 @@ _HTTP_TIMEOUT: Final = httpx2.Timeout(30.0, read=300.0)
 # What a server that is gone, or was none to begin with, shows itself as.
 _TROUBLE: Final = (MCPError, OSError, httpx2.HTTPError, ValidationError, RuntimeError)
 
-_NOT_FOUND: Final = 404
+# How a server refuses what comes in a session that it does not know, before it has done anything:
+# 404 by the protocol, 400 by the reference servers.
+_UNREAD: Final = (400, 404)
 # What the SDK says for a server that refuses without a word of its own: the status says more.
 _STAND_INS: Final = ("Server returned an error response", "Session terminated", "Not Found")
 
@@ -220,8 +222,7 @@ class Upstream:
         if refusal.status is None:
             reason = f"{self.name} ended before it answered; it is being started again"
             return Failure(UNAVAILABLE, reason)
-        # Only 404 says that the session was at fault, and that nothing has been done.
-        error = _ForgottenError if refusal.status == _NOT_FOUND else Failure
+        error = _ForgottenError if refusal.status in _UNREAD else Failure
         refused = f"{self.name} refused it with HTTP {refusal.status}"
         return error(UNAVAILABLE, f"{refused}; it is being connected to again")
 
