@@ -43,10 +43,11 @@ class Toolbox:
         self, pod: Pod, tasks: TaskGroup, *, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
         self._pod = pod
-        self._patience_seconds = patience_seconds
+        self.patience_seconds = patience_seconds
         self._tasks = tasks
         self._offers: dict[str, list[Offer]] = {}
         self._asked: dict[str, _Asking] = {}
+        self._silent: set[str] = set()  # who let us wait in vain is not waited for again
         self._waiting: dict[anyio.CancelScope, str] = {}
 
     def hear(self, message: Message) -> bool:
@@ -61,22 +62,25 @@ class Toolbox:
         if message.payload["event"] == "leave":
             for scope, asked in self._waiting.items():
                 if asked == who:
-                    scope.deadline = anyio.current_time() + self._patience_seconds
+                    scope.deadline = anyio.current_time() + self.patience_seconds
         return bool(who != self._pod.me)
 
     def ask(self) -> None:
         """Ask everybody who was not asked yet: whoever needs the tools soon waits less for them."""
         for who in self._pod.participants:
             if who != self._pod.me and who not in self._asked:
-                self._asked[who] = asking = _Asking(anyio.current_time() + self._patience_seconds)
+                seconds = 0.0 if who in self._silent else self.patience_seconds
+                self._asked[who] = asking = _Asking(anyio.current_time() + seconds)
                 self._tasks.start_soon(self._ask, who, asking)
 
     async def offers(self) -> dict[str, Offer]:
         """Return the tools of everybody who is here, by our name for them, in a stable order."""
         self.ask()
-        for asking in list(self._asked.values()):
+        for who, asking in list(self._asked.items()):
             with anyio.move_on_at(asking.patience_ends):
                 await asking.answered.wait()
+            if not asking.answered.is_set():
+                self._silent.add(who)
         return self._known()
 
     async def offer(self, name: str) -> Offer | None:
@@ -117,6 +121,7 @@ class Toolbox:
             return
         finally:
             asking.answered.set()
+        self._silent.discard(who)
         if self._asked.get(who) is not asking:
             return  # it has left or changed meanwhile
         self._offers[who] = [

@@ -225,6 +225,19 @@ async def test_a_tool_that_is_known_waits_for_no_newcomer(pod: MemoryPod) -> Non
                 assert await toolbox.offer("library__search") is not None
 
 
+async def test_whoever_was_waited_for_in_vain_is_not_waited_for_again(pod: MemoryPod) -> None:
+    with anyio.fail_after(BOUND):
+        async with pod.connect("ide") as ide, background() as tasks:
+            toolbox = Toolbox(ide, tasks, patience_seconds=0.0)
+            for patience_seconds in (0.0, 3600.0):
+                toolbox.patience_seconds = patience_seconds
+                async with pod.connect("person"):
+                    toolbox.hear(await anext(ide))
+                    assert await toolbox.offers() == {}
+                while not toolbox.hear(await anext(ide)):
+                    pass
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_nonsense_from_one_participant_leaves_the_others_tools(
     pod: MemoryPod, mode: Mode
