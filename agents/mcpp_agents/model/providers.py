@@ -100,8 +100,8 @@ def boundary(foreign: type[Exception]) -> Iterator[None]:
         if isinstance(error.__cause__, httpx2.HTTPError):
             # Where the API is, is ours to know: the pod hears only that it is away.
             log.warning("%s: %s", _address(error), sentence(error.__cause__))
-            raise ProviderError("the model's API cannot be reached") from error
-        raise ProviderError(sentence(error), _retry_seconds(error)) from error
+            raise ProviderError("the model's API does not answer") from error
+        raise ProviderError(_refusal(error), _retry_seconds(error)) from error
     except httpx2.HTTPError as error:
         raise ProviderError(f"{CUT_OFF}: {sentence(error)}") from error
     except Exception as error:
@@ -143,9 +143,20 @@ def schema_of(offer: Offer) -> dict[str, Any]:
     return known if all(map(_is_property, properties)) else dict(_ANY)
 
 
-def sentence(error: Exception) -> str:
+def sentence(error: Exception | str) -> str:
     """Return what went wrong at an API, in one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _refusal(error: Exception) -> str:
+    """Return what an API says: its own message and the status, where there are such."""
+    body = getattr(error, "body", None)
+    told = body.get("error", body) if isinstance(body, dict) else None
+    message = told.get("message") if isinstance(told, dict) else None
+    if not isinstance(message, str):
+        return sentence(error)
+    status = getattr(error, "status_code", None)
+    return sentence(message) if status is None else f"{sentence(message)} (HTTP {status})"
 
 
 def _address(error: Exception) -> str:
