@@ -63,9 +63,11 @@ def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> 
         case kinds.NOTIFICATION:
             return one_line(_notice(kind, _object(known.get("params"))))
         case kinds.REJECT:
-            return one_line(f"speaks against it: {known.get('text') or known.get('reason')}")
+            why = known.get("text") or known.get("reason") or "no reason given"
+            return one_line(f"speaks against it: {why}")
         case kinds.WITHDRAW:
-            return "withdraws the proposal"
+            why = known.get("reason")
+            return one_line(f"withdraws the proposal{f': {why}' if why else ''}")
         case kinds.PRESENCE:
             who = _object(known.get("participant")).get("id")
             return one_line(f"{who} {'joins' if known.get('event') == 'join' else 'leaves'}")

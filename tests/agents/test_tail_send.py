@@ -37,6 +37,10 @@ def test_cleaning_leaves_nothing_that_moves_the_cursor(text: str) -> None:
         ("chat", {"text": "\x1b[2Jgone"}, "\ufffd[2Jgone"),
         ("chat", "no chat at all", "chat no chat at all"),
         ("reflection", {"thought": "hm"}, "hm"),
+        ("mcp/withdraw", {}, "withdraws the proposal"),
+        ("mcp/withdraw", {"reason": "late"}, "withdraws the proposal: late"),
+        ("mcp/reject", {"reason": "no", "text": "too old"}, "speaks against it: too old"),
+        ("mcp/reject", [1], "speaks against it: no reason given"),
         ("conclusion", {"decision": {"go": True}}, '∎ {"go":true}'),
         (
             "mcp/request:tools/call:read",
