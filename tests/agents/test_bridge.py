@@ -106,10 +106,13 @@ async def test_a_server_that_died_is_started_again_and_its_lists_count_as_change
 
 
 @contextmanager
-def forgetful_server(refusal: int = 400) -> Iterator[tuple[str, set[str]]]:
+def forgetful_server(
+    refusal: int = 400, *, knows_nobody: bool = False
+) -> Iterator[tuple[str, set[str]]]:
     """Serve sessions over HTTP; yield the address and the sessions that it knows.
 
-    What comes in another session is refused with this status.
+    What comes in another session is refused with this status, and so is a new one where it
+    `knows_nobody`.
     """
     sessions: set[str] = set()
 
@@ -118,7 +121,7 @@ def forgetful_server(refusal: int = 400) -> Iterator[tuple[str, set[str]]]:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             opened = ""
             answer: dict[str, Any] = {"error": {"code": -32603, "message": "who are you?"}}
-            if asked["method"] == "initialize":
+            if asked["method"] == "initialize" and not knows_nobody:
                 opened = uuid4().hex
                 sessions.add(opened)
                 version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
@@ -225,6 +228,18 @@ async def test_a_program_that_is_not_there_is_said_at_once() -> None:
     async with background() as tasks:
         with pytest.raises(StartError, match="no-such-program"):
             await tasks.start(Upstream(over_stdio(["no-such-program"])).keep)
+
+
+async def test_what_keeps_a_server_from_beginning_is_told(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    short = ("--", sys.executable, "-c", "")
+    async with commands.start("odd", "bridge", "odd", *short) as command:
+        told = "mcpp bridge: the MCP server of odd has ended before it had begun; starting it again"
+        assert await command.line() == told
+    with forgetful_server(503, knows_nobody=True) as (url, _):
+        async with commands.start("odd", "bridge", "odd", "--http", url) as command:
+            assert (await command.line()).endswith(" (HTTP 503); trying again")
 
 
 async def test_a_server_that_never_begins_is_told_of_and_started_again(

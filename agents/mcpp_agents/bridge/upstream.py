@@ -169,8 +169,11 @@ class Upstream:
                 error = _only(group)
                 if not known and isinstance(error, FileNotFoundError | PermissionError):
                     raise StartError(f"{self.name} cannot be started: {error}") from None
-                told = refusal.told(str(error)) if isinstance(error, MCPError) else error
-                log.warning("%s does not answer: %s", self.name, told)
+                if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
+                    log.warning("%s has ended before it had begun; starting it again", self.name)
+                else:
+                    told = refusal.told(str(error)) if isinstance(error, MCPError) else error
+                    log.warning("%s does not answer: %s; trying again", self.name, told)
             attempt = 0 if anyio.current_time() - opened_at > _HEALTHY_SECONDS else attempt + 1
             await anyio.sleep(self._backoff(attempt))
 
