@@ -44,7 +44,7 @@ def agent(beat: Beat = a_moment, rest_seconds: float = 15.0) -> Participant:
                     done[:] = [f"Month {month}: {found['text']}"]
                 except (CallError, Refused) as error:
                     found = {"wrong": []}
-                    done[:] = [f"Month {month} has to wait: {error}"]
+                    done[:] = [f"Month {month} is left out: {error}"]
                 await say(pod, done[-1])
                 for wrong in found["wrong"]:
                     if len(waiting) < _MAX_WAITING:
