@@ -5,7 +5,18 @@ import os
 import sys
 from typing import Any
 
-TOOLS = ["show_meta", "wait", "was_cancelled", "grow", "die", "babble", "ask", "list", "batch"]
+TOOLS = [
+    "show_meta",
+    "wait",
+    "was_cancelled",
+    "grow",
+    "die",
+    "babble",
+    "ask",
+    "list",
+    "batch",
+    "refuse",
+]
 waiting: set[Any] = set()
 cancelled: list[Any] = []
 
@@ -51,6 +62,9 @@ def call(id: Any, params: dict[str, Any]) -> dict[str, Any] | None:
         case "batch":
             answer = {"jsonrpc": "2.0", "id": id, "result": text(1)}
             sys.stdout.write(json.dumps([{"jsonrpc": "2.0", "method": "x"}, 7, answer]) + "\n")
+            return None
+        case "refuse":
+            write({"id": id, "error": {"code": -32000, "message": "not today"}})
             return None
         case "die":
             os._exit(3)

@@ -218,6 +218,15 @@ async def test_the_servers_errors_and_noise_stay_what_they_are(pod: MemoryPod) -
         assert (await alice.call("odd", "babble")).value == '"recovered"'
 
 
+async def test_an_error_with_the_code_of_a_closed_connection_ends_nothing(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        await alice.call("odd", "grow")
+        with pytest.raises(RemoteError, match="not today"):
+            await alice.call("odd", "refuse")
+        names = [tool["name"] for tool in (await alice.request("odd", "tools/list"))["tools"]]
+        assert "grown" in names  # it is the same process
+
+
 async def test_a_server_that_asks_for_a_model_is_told_that_there_is_none(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         told = json.loads((await alice.call("odd", "ask")).text)

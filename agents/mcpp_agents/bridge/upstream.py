@@ -208,7 +208,9 @@ class Upstream:
                 request, _ANY_RESULT, progress_callback=on_progress
             )
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED or not await self._is_alive(client):
+            # The SDK's code for a closed connection is one of those that servers may use, too.
+            is_over = self._ended.is_set() or self._client is not client
+            if is_over or not await self._is_alive(client):
                 told = one_line(refusal.told(str(error)))
                 log.warning("%s did not answer %s: %s", self.name, method, told)
                 self._leave(client)
@@ -329,13 +331,14 @@ async def _telling_end(
         async def copy() -> None:
             try:
                 async with sender:
-                    async for item in read:
-                        for message in salvaged(item):
-                            await sender.send(message)
+                    try:
+                        async for item in read:
+                            for message in salvaged(item):
+                                await sender.send(message)
+                    finally:
+                        ended.set()  # before those who wait for answers are told
             except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                 pass  # our side has closed
-            finally:
-                ended.set()
 
         async with background() as tasks, receiver:
             tasks.start_soon(copy)
