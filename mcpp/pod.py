@@ -106,8 +106,8 @@ class Pod(Voice):
     async def tell_gap(self, gap: Gap) -> None:
         """Tell of a gap whoever asked to be told with `on_gap=`, or the log."""
         if self._on_gap is None:
-            why = "it has lost its log" if gap.lost_log else "it does not keep them any more"
-            log.warning("envelopes of pod %r were missed: the gateway says that %s", self.name, why)
+            why = ": the gateway has lost its log" if gap.lost_log else ""
+            log.warning("envelopes of pod %r were missed%s", self.name, why)
             return
         outcome = self._on_gap(gap)
         if inspect.isawaitable(outcome):

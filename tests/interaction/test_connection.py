@@ -229,7 +229,7 @@ async def test_a_gap_that_nobody_asks_for_is_logged_in_words(
         await alice.send("chat", {"text": "after"})
         assert await texts(bob, 1) == ["after"]
     (told,) = [one.getMessage() for one in caplog.records if "were missed" in one.getMessage()]
-    assert told.endswith("were missed: the gateway says that it has lost its log")
+    assert told.endswith("were missed: the gateway has lost its log")
 
 
 @pytest.mark.rule("P-08")
