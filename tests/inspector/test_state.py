@@ -535,6 +535,14 @@ def test_raw_json_keeps_the_sender_s_numbers(node: Node) -> None:
     assert "".join(shown.split()) == text
 
 
+def test_a_name_has_its_colour_whoever_else_is_there(node: Node) -> None:
+    names = ["ada", "analyst", "crm", "files"]
+    hues = node.ask("hues", names=names)
+    assert len(set(hues)) == 4
+    assert node.ask("hues", names=names[::-1]) == hues[::-1]
+    assert set(node.ask("hues", names=[f"agent-{n}" for n in range(99)])) == set(range(8))
+
+
 def test_progress_reads_as_a_line(node: Node) -> None:
     params = {"progressToken": "t", "progress": 1, "total": 2, "message": "compared"}
     told = {"kind": "mcp/notification:notifications/progress", "payload": {"params": params}}

@@ -10,7 +10,11 @@ const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model 
     ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe", "session", "pulse"].map(load),
   );
 
+const { hueOf } = await import(new URL("view/dom.js", folder));
+
 const questions = {
+  hues: ({ names }) => names.map(hueOf),
+  hasDuplicateKeys: ({ text }) => json.hasDuplicateKeys(text),
   describe({ envelope }) {
     return reading.describe(envelope);
   },

@@ -38,12 +38,11 @@ export function setText(element, text) {
 export const isTyping = (event) =>
   event.target.matches?.("input:not([type=checkbox]), textarea, select, [contenteditable]") ?? false;
 
-const hues = new Map();
-
-/** Return one of eight hues for a name, in the order in which names are met: neighbours differ. */
+/** Return one of eight hues for a name, always the same: the last bits of FNV-1a. */
 export function hueOf(name) {
-  if (!hues.has(name)) hues.set(name, (hues.size * 3) % 8);
-  return hues.get(name);
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < name.length; i += 1) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);
+  return hash & 7;
 }
 
 export const many = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
