@@ -401,6 +401,17 @@ def test_what_comes_twice_is_shown_once(node: Node) -> None:
     assert node.ask("model", frames=[welcome(), frame("1"), frame("1")])["rows"] == ["1"]
 
 
+def test_rates_count_what_was_replayed_when_it_was_sent(node: Node) -> None:
+    inside: dict[str, Any] = {"context": {"id": "k"}}
+    times = ["11:59:57Z", "11:59:58Z", "11:58:00Z", "12:00:00Z", "13:00:00Z"]
+    frames = [welcome(replayed=4), frame("0", **inside)]
+    frames += [frame(str(i)) for i in range(1, 5)]
+    for one, time in zip(frames[1:], times, strict=True):
+        one["ts"] = f"2026-11-16T{time}"
+    rates = node.ask("model", frames=frames, now=1_794_830_400_000)["rates"]
+    assert rates == {"messagesPerSecond": 4 / 5, "contextsPerMinute": 1}
+
+
 def test_replayed_presence_changes_nothing_and_live_presence_does(node: Node) -> None:
     def presence(id: str, event: str, who: str) -> dict[str, Any]:
         payload = {"event": event, "participant": {"id": who, "capabilities": []}}

@@ -77,12 +77,12 @@ const questions = {
     return tops.every((top, i) => heights.top(i) === top && heights.find(top) === i);
   },
   // Frames one after another; then what the log shows, and where the next connection resumes.
-  model({ frames, folds = [], search = "", updates = true, limits }) {
+  model({ frames, folds = [], search = "", updates = true, limits, now = 1_000 }) {
     const model = new Model({ newId: () => "new", limits });
     const rows = new Rows(model);
     for (const frame of frames) {
       if (frame.use) model.useFilter(frame.use);
-      else model.receive(JSON.stringify(frame), 1_000);
+      else model.receive(JSON.stringify(frame), now);
       if (updates) rows.update();
     }
     rows.update();
@@ -98,6 +98,7 @@ const questions = {
       kept: JSON.stringify([[...model.tracker._calls.values()], [...model.tracker._copies.keys()]]),
       open: model.proposals.open.map(({ envelope }) => envelope.id),
       tree: [...model.tree].map(({ id }) => id),
+      rates: model.rates.read(now + 1_000),
       states: Object.fromEntries([...model.tree].map((node) => [node.id, model.stateOf(node)])),
     };
   },

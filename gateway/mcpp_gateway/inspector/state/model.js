@@ -252,10 +252,11 @@ export class Model {
     this.pending.delete(envelope.id);
     if (!entry) return;
     this._learn(entry);
-    if (place === "live") {
-      this.rates.note(now, { context: isNewContext });
-      if (envelope.kind === "system/presence" && envelope.from === GATEWAY) this._presence(envelope);
+    const isLive = place === "live";
+    if (place !== "direct" && now !== null) {
+      this.rates.note(isLive ? now : Date.parse(envelope.ts), now, { context: isNewContext });
     }
+    if (isLive && envelope.kind === "system/presence" && envelope.from === GATEWAY) this._presence(envelope);
     this._trim();
   }
 
@@ -319,7 +320,7 @@ export class Model {
     }
     if (restarted) this._markRestart();
     this._seed(contexts);
-    for (const { envelope, text, ...facts } of arrived) this._add(envelope, text, facts, 0);
+    for (const { envelope, text, ...facts } of arrived) this._add(envelope, text, facts, null);
     this.changed.clear();
   }
 }

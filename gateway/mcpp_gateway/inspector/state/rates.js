@@ -9,10 +9,13 @@ export class Rates {
     this._contexts = new Array(SECONDS).fill(0);
   }
 
-  note(now, { context = false } = {}) {
+  /** Count what happened at a time up to now; what is older than a minute counts no more. */
+  note(at, now, { context = false } = {}) {
     this._advance(now);
-    this._messages[this._second % SECONDS] += 1;
-    if (context) this._contexts[this._second % SECONDS] += 1;
+    const second = Math.min(this._second, Math.floor(at / 1000));
+    if (!(second > this._second - SECONDS)) return;
+    this._messages[second % SECONDS] += 1;
+    if (context) this._contexts[second % SECONDS] += 1;
   }
 
   /** Return messages a second (of the last five whole ones) and contexts a minute, as of now. */
