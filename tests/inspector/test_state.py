@@ -529,6 +529,8 @@ def test_what_nobody_has_decided_is_lost_with_the_log(node: Node) -> None:
     assert node.ask("model", frames=[welcome(), asked, welcome("e2")])["open"] == []
     again = asked | {"id": "q"}
     assert node.ask("model", frames=[welcome(), asked, welcome("e2"), again])["open"] == ["q"]
+    # Its proposer did not hear that it was taken before the restart, and sends it again.
+    assert node.ask("model", frames=[welcome(), asked, welcome("e2"), asked])["open"] == ["p"]
 
 
 # --- what is shown and linked --------------------------------------------------------------------

@@ -250,7 +250,10 @@ export class Model {
     const isNewContext = isObject(envelope.context) && !this.tree.get(envelope.context.id)?.count;
     const entry = this.log.add(envelope, text, { generation, direct: place === "direct" });
     this.pending.delete(envelope.id);
-    if (!entry) return;
+    if (!entry) {
+      this._redraw([this.proposals.reopen(envelope.id)]);
+      return;
+    }
     this._learn(entry);
     const isLive = place === "live";
     if (place !== "direct" && now !== null) {

@@ -23,6 +23,14 @@ export class Proposals {
     return lost.map(({ envelope }) => envelope.id);
   }
 
+  /** Take note that a proposal was made again after it was lost; return its id if it waits anew. */
+  reopen(id) {
+    const proposal = this._all.get(id);
+    if (proposal?.state !== "lost") return undefined;
+    proposal.state = "open";
+    return id;
+  }
+
   /** Let go of a proposal that is no longer loaded, unless it still waits for a decision. */
   forget(id) {
     if (this._all.get(id)?.state !== "open") this._all.delete(id);
