@@ -548,6 +548,19 @@ def test_raw_json_keeps_the_sender_s_numbers(node: Node) -> None:
     assert "".join(shown.split()) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1, "a": 2}', True),
+        ('{"x": [{"a": 1, "\\u0061": 2}]}', True),
+        ('{"a": {"a": [{"a": "a"}, "a:", "\\":"]}, "b": 123456789012345678}', False),
+        ('"a"', False),
+    ],
+)
+def test_a_key_that_is_there_twice_is_noticed(node: Node, text: str, expected: bool) -> None:
+    assert node.ask("hasDuplicateKeys", text=text) is expected
+
+
 def test_a_name_has_its_colour_whoever_else_is_there(node: Node) -> None:
     names = ["ada", "analyst", "crm", "files"]
     hues = node.ask("hues", names=names)

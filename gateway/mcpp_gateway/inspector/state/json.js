@@ -72,6 +72,17 @@ export function parseExactly(text) {
   );
 }
 
+/** Tell whether a JSON text has a key twice in one object: whoever parses it sees only one of them. */
+export function hasDuplicateKeys(text) {
+  const strings = text.matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?/g);
+  const written = [...strings].filter(([, colon]) => colon).length;
+  const count = (value) =>
+    typeof value !== "object" || value === null
+      ? 0
+      : Object.values(value).reduce((sum, one) => sum + count(one), Array.isArray(value) ? 0 : Object.keys(value).length);
+  return written !== count(JSON.parse(text));
+}
+
 /** Return a value in one line if it is short, else indented. */
 export function show(value) {
   const short = JSON.stringify(value, null, 1)?.replace(/\n\s*/g, " ") ?? "";

@@ -287,7 +287,7 @@ export class Model {
     if (entry.node?.conclusion === envelope) this.concluded.push(entry.node);
     this.kinds.add(envelope.kind);
     if (entry.node?.type) this.types.add(entry.node.type);
-    this._redraw([...this.tracker.add(envelope), this.proposals.add(envelope)]);
+    this._redraw([...this.tracker.add(envelope), this.proposals.add(envelope, entry.text)]);
   }
 
   _redraw(ids) {

@@ -1,6 +1,6 @@
 // Proposals: what was asked for, by whom, and what became of it (P-20, P-21).
 
-import { canonical } from "./json.js";
+import { canonical, hasDuplicateKeys } from "./json.js";
 import { isCoherent, isObject, parseKind } from "./kinds.js";
 
 export class Proposals {
@@ -37,12 +37,13 @@ export class Proposals {
   }
 
   /** Learn from the next envelope; return the id of the proposal that it changed, if one. */
-  add(envelope) {
+  add(envelope, text) {
     const { family } = parseKind(envelope.kind);
     if (family === "mcp/proposal") {
       // P-15: whoever judges it by its kind would make a request for something else.
       if (!isCoherent(envelope) || envelope.to?.length !== 1) return undefined;
-      this._all.set(envelope.id, { envelope, state: "open", by: undefined, rejections: [] });
+      const isAmbiguous = hasDuplicateKeys(text);
+      this._all.set(envelope.id, { envelope, state: "open", by: undefined, rejections: [], isAmbiguous });
       return envelope.id;
     }
     const proposal = this._all.get(envelope.correlation_id);

@@ -1,6 +1,6 @@
 // Questions that need an answer before one goes on: arguments to edit, a reason, settings, a link.
 
-import { parseExactly } from "../state/json.js";
+import { hasDuplicateKeys, parseExactly } from "../state/json.js";
 import { isObject } from "../state/kinds.js";
 import { byId, h } from "./dom.js";
 
@@ -46,6 +46,7 @@ export function askArguments(params, send) {
         throw new Error(`This is not JSON: ${error.message}`);
       }
       if (!isObject(value)) throw new Error("Arguments are an object: { … }.");
+      if (hasDuplicateKeys(area.value)) throw new Error("A key is there twice, and only one would be sent.");
       send("arguments" in params ? { ...params, arguments: value } : value);
     },
   });
