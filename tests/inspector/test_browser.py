@@ -191,6 +191,22 @@ def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) 
         expect(note).to_have_text("")
 
 
+def test_the_log_stays_at_its_end_when_its_room_changes(page: Page, stage: Stage) -> None:
+    analyst = stage.peer("analyst")
+    for number in range(30):
+        analyst.chat(f"word {number}.")
+    expect(page.locator("#log")).to_contain_text("word 29.")
+    # The browser tells of a scroll when it has happened, and something else may have by then.
+    page.locator("#log").evaluate(
+        "log => { log.style.maxHeight = '200px'; log.dispatchEvent(new Event('scroll')); }"
+    )
+    analyst.chat("the last word")
+    expect(page.locator("#log")).to_contain_text("the last word")
+    expect(page.locator("#follow")).to_be_hidden()
+    page.locator("#log").evaluate("log => log.scrollTop -= 100")
+    expect(page.locator("#follow")).to_be_visible()
+
+
 def test_what_a_filter_hides_is_said_to_be_unknown(page: Page, stage: Stage) -> None:
     files = stage.peer("files")
     files.think("hm", Context(id="k", type="task"))
@@ -755,6 +771,23 @@ def test_everything_can_be_done_from_the_keyboard(page: Page, stage: Stage) -> N
     expect(page.locator("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator("dialog")).to_be_hidden()
+
+
+def test_the_tab_key_passes_the_log_by_one_row(page: Page, stage: Stage) -> None:
+    analyst = stage.peer("analyst")
+    for number in range(30):
+        analyst.think(f"hm {number}", Context(id="k", type="task"))
+    expect(page.locator("#log")).to_contain_text("hm 29")
+    page.locator("#log").press("End")
+    for part in (".chip", ".twisty", ".raw-button"):
+        page.keyboard.press("Tab")
+        expect(page.locator(f"#log .row {part}:focus")).to_have_count(1)
+    page.keyboard.press("Tab")
+    expect(page.locator("#composer-context")).to_be_focused()
+    page.click("text=Timeline")
+    page.locator("#timeline .scroller").press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#selection")).to_contain_text("Showing only task k")
 
 
 def test_an_empty_log_says_why(page: Page, stage: Stage) -> None:

@@ -28,10 +28,15 @@ export class VirtualList {
     this._drawn = new Map(); // key → element
     this._stale = new Set();
     this._anchor = null;
+    this._top = 0; // where we were
     this._width = 0;
     this._spacer = h("div", { class: "spacer", role: "presentation" });
     scroller.append(this._spacer);
     scroller.addEventListener("scroll", () => this._scrolled(), { passive: true });
+    scroller.addEventListener("focusin", ({ target }) => {
+      const row = target.closest("[data-index]");
+      if (row) this._setActive(Number(row.dataset.index));
+    });
     if (holds) this._watchPointer();
     this._observer = new ResizeObserver(() => this.schedule());
     this._observer.observe(scroller);
@@ -88,6 +93,7 @@ export class VirtualList {
     }
     this._stale.clear();
     if (held) this._giveFocusBack(held);
+    this._top = scroller.scrollTop;
     this._keepPlace();
   }
 
@@ -140,6 +146,7 @@ export class VirtualList {
       }
       element.dataset.index = i;
       element.dataset.key = key;
+      setTabStop(element, i === this.active);
       const [position, size] = this._source.place?.(i) ?? [i + 1, count];
       element.setAttribute("aria-posinset", position);
       element.setAttribute("aria-setsize", size);
@@ -154,7 +161,6 @@ export class VirtualList {
 
   _render(index, old) {
     const element = this._source.render(index);
-    element.tabIndex = index === this.active ? 0 : -1;
     if (!old) return element;
     this._observer.unobserve(old);
     old.replaceWith(element);
@@ -224,15 +230,15 @@ export class VirtualList {
   }
 
   _setActive(index) {
-    const before = this.element(Math.min(this.active, this._source.count() - 1));
-    if (before) before.tabIndex = -1;
     this.active = index;
-    const now = this.element(index);
-    if (now) now.tabIndex = 0;
+    for (const element of this._drawn.values()) setTabStop(element, Number(element.dataset.index) === index);
   }
 
   _scrolled() {
-    this.isAtEnd = this._atEnd();
+    // Told after the fact: what was put at the end may have grown since. Only who goes up leaves it.
+    const wentUp = this.scroller.scrollTop < this._top - 1;
+    this.isAtEnd = this._atEnd() || (this.isAtEnd && !wentUp);
+    this._top = this.scroller.scrollTop;
     this._keepPlace();
     this.schedule();
   }
@@ -259,4 +265,11 @@ export class VirtualList {
     this._spacer.style.height = `${this._heights.total}px`;
     this.scroller.scrollTop = top;
   }
+}
+
+// One row is a stop for the Tab key, with what is in it, and not each of thousands.
+function setTabStop(row, isStop) {
+  if (row.dataset.stop === String(isStop)) return;
+  row.dataset.stop = isStop;
+  for (const one of [row, ...row.querySelectorAll("button, [tabindex]")]) one.tabIndex = isStop ? 0 : -1;
 }

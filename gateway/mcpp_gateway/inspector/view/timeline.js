@@ -18,6 +18,7 @@ export class TimelineView {
     this._empty = h("p", { class: "quiet empty" }, "No contexts yet.");
     container.append(this._axis, this._empty, this._scroller);
     this.list = new VirtualList(this._scroller, this);
+    this._scroller.addEventListener("keydown", (event) => this._key(event));
   }
 
   update() {
@@ -52,6 +53,15 @@ export class TimelineView {
 
   guess() {
     return ROW_PX;
+  }
+
+  _key(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const row = event.target.closest(".bar-row");
+    if (step) this.list.show(row ? this.list.active + step : this.list.active, { focus: true });
+    else if (event.key === "Enter" && event.target === row) this._select(this._nodes[this.list.active]);
+    else return;
+    event.preventDefault();
   }
 
   render(index) {
