@@ -362,10 +362,12 @@ def test_a_context_is_open_only_if_its_conclusion_would_have_been_sent(node: Nod
     assert states({"main": True}, said) == unknown
     assert states({"kind": "chat"}, said) == unknown
     assert states({"kind": "conclusion"}, concluded) == unknown | {"k": "concluded"}
-    # A filter that comes later hides a conclusion as well, unless it is our own.
+    assert states({"from": "bob"}, said) == unknown
+    # A filter that comes later hides a conclusion as well, even where we have spoken ourselves.
     narrowed = frame("f", "system/filter", "system:gateway", payload={"filter": {"main": True}})
     assert states({"all": []}, said, narrowed) == unknown
-    assert states({"all": []}, frame("1", **inside), narrowed) == unknown | {"k": "open"}
+    assert states({"all": []}, frame("1", **inside), narrowed) == unknown
+    assert states({"type": "task"}, frame("1", **inside)) == unknown | {"k": "open"}
 
 
 def test_a_line_is_lost_when_a_question_is_not_answered_and_never_by_silence_alone(

@@ -100,5 +100,5 @@ function expiry({ context, messages, participants }) {
   const id = isObject(context) ? text(context.id) : "";
   const type = isObject(context) && context.type ? text(context.type) : "context";
   const by = Array.isArray(participants) ? participants.map(text).join(", ") : "";
-  return { tone: "system", label: "expired", who: `${type} ${id}`, text: `${messages} messages by ${by}` };
+  return { tone: "system", label: "expired", who: `${type} ${id}`, text: `${text(messages)} ${messages === 1 ? "message" : "messages"} by ${by}` };
 }

@@ -30,6 +30,7 @@ export class Model {
     this.pending = new Map(); // what we sent and nobody has confirmed, by id
     this.changed = new Set(); // seqs of entries that look different now; whoever draws clears it
     this.concluded = []; // contexts that have come to their conclusion since; likewise
+    this.expired = 0; // counts how often contexts have: what shows their state looks different then
     this.rebuilt = 0; // counts how often entries were replaced, so that views begin anew
     this.cleared = 0; // counts how often contexts were: a node of before is none of now
     this._newId = newId;
@@ -127,9 +128,17 @@ export class Model {
   /** Return how a context stands: open only if its conclusion would have been sent to us. */
   stateOf(node) {
     if (node.state !== "open") return node.state;
-    const conclusion = { kind: "conclusion", from: node.creator };
-    const isKnown = node.count && (node.creator === this.me || this._test(conclusion, this.tree.lineage(node)));
-    return isKnown ? "open" : "unknown";
+    // A filter may have hidden its beginning, too: anybody may be the one who has it to conclude.
+    const lineage = this.tree.lineage(node);
+    const mayConclude = new Set([...node.participants, ...this.roster.keys()]);
+    const isSent = (from) => this._test({ kind: "conclusion", from }, lineage);
+    return node.count && [...mayConclude].every(isSent) ? "open" : "unknown";
+  }
+
+  /** Return the same in words: a conclusion outlives its context. */
+  standing(node) {
+    const state = this.stateOf(node);
+    return state === "concluded" && node.expired ? "concluded, expired" : state;
   }
 
   /** Tell whether an entry passes the filter: what came under it was judged by the gateway. */
@@ -285,6 +294,7 @@ export class Model {
     entry.node = this.tree.add(envelope, entry.seq);
     entry.lineage = this.tree.lineage(entry.node);
     if (entry.node?.conclusion === envelope) this.concluded.push(entry.node);
+    if (envelope.kind === "system/context") this.expired += 1;
     this.kinds.add(envelope.kind);
     if (entry.node?.type) this.types.add(entry.node.type);
     this._redraw([...this.tracker.add(envelope), this.proposals.add(envelope, entry.text)]);

@@ -38,6 +38,8 @@ export class LogView {
       this.list.invalidate(`${seq}f`);
     }
     this._model.changed.clear();
+    if (this._expired !== this._model.expired) this.list.invalidateAll();
+    this._expired = this._model.expired;
     this._empty.hidden = this._rows.rows.length > 0;
     if (!this._empty.hidden) setText(this._empty, this._whyEmpty());
   }
@@ -139,7 +141,7 @@ export class LogView {
         // Where the beginning was not loaded, somebody else may have spoken first: say whose word it is.
         conclusion && h("span", { class: `who hue-${hueOf(conclusion.from)}`, dir: "auto" }, conclusion.from),
         h("span", { class: "outcome", dir: "auto", title: outcome }, outcome),
-        h("span", { class: "quiet" }, `${many(node.total, "message")} · ${duration(node.end - node.start)}`),
+        h("span", { class: "quiet" }, [many(node.total, "message"), duration(node.end - node.start), ...(conclusion && node.expired ? ["expired"] : [])].join(" · ")),
         h("span", { class: "row-end" }, this._chip(node, shortId(node.id))),
       ),
     );
@@ -168,7 +170,7 @@ export class LogView {
         "button",
         {
           class: `chip state-${state}`,
-          title: `Context ${node.id}, ${state}: show it alone`,
+          title: `Context ${node.id}, ${this._model.standing(node)}: show it alone`,
           "data-keep": "chip",
           on: { click: () => this._actions.select(node) },
         },

@@ -89,7 +89,8 @@ export class TimelineView {
         "span",
         { class: "bar-track" },
         h("span", {
-          class: `bar-fill dot-${state}`,
+          class: `bar-fill dot-${state}${node.expired ? " gone" : ""}`,
+          title: this._model.standing(node),
           style: { left: `min(${left}%, 100% - 3px)`, width: `max(3px, ${(took / this._span) * 100}%)` },
         }),
       ),
@@ -98,7 +99,7 @@ export class TimelineView {
         { class: "bar-time" },
         duration(took),
         share !== null && h("span", { class: "bar-share", title: node.parent ? "of its parent" : "of all" }, `${share} %`),
-        h("span", { class: "unseen" }, state),
+        h("span", { class: "unseen" }, this._model.standing(node)),
       ),
     );
   }

@@ -115,8 +115,8 @@ export class TreeView {
       h(
         "span",
         { class: "tree-second" },
-        h("span", { class: `dot dot-${state}` }),
-        h("span", { class: "tree-state" }, state),
+        h("span", { class: `dot dot-${state}${node.expired ? " gone" : ""}` }),
+        h("span", { class: "tree-state" }, this._model.standing(node)),
         h("span", { class: "tree-who", dir: "auto" }, who),
       ),
     );
