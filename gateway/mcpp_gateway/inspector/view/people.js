@@ -2,6 +2,7 @@
 
 import { describe } from "../state/describe.js";
 import { reveal, show } from "../state/json.js";
+import { cut } from "../state/summaries.js";
 import { byId, clockTime, h, hueOf, setText } from "./dom.js";
 import { Keyed } from "./keyed.js";
 import { fate, proposalActions } from "./proposals.js";
@@ -132,7 +133,8 @@ export class PeopleView {
               h("p", {}, h("time", {}, clockTime(envelope.ts)), " ",
                 h("code", { class: "name" }, String(envelope.payload?.error)),
                 about && h("span", { class: "quiet" }, ` ${about.kind}`)),
-              h("p", { dir: "auto" }, String(envelope.payload?.message))))
+              h("p", { dir: "auto" }, String(envelope.payload?.message)),
+              about?.kind === "chat" && h("p", { class: "quiet", dir: "auto" }, `“${cut(about.payload.text)}”`)))
         : [h("li", { class: "quiet" }, "Nothing of yours was refused.")]),
     );
   }
