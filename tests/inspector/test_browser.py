@@ -181,14 +181,53 @@ def test_a_call_leads_to_its_answer_whatever_hides_it(page: Page, stage: Stage) 
 def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) -> None:
     with staged(tmp_path, context_idle_seconds=0.2) as stage:
         page = sign_in(new_page(), stage)
-        stage.peer("files").think("hm", Context(id="brief", type="task"))
-        item = page.locator("#tree .tree-item", has_text="brief")
-        expect(item).to_contain_text("expired")
+        files = stage.peer("files")
+        files.think("hm", Context(id="brief", type="task"))
+        files.conclude("yes", Context(id="check", type="review"))
+        states = page.locator("#tree .tree-state")
+        expect(states).to_have_text(["concluded, expired", "expired"])
+        expect(page.locator("#log .row.fold")).to_contain_text(re.compile("yes.*expired"))
+        page.click("text=Timeline")
+        expect(page.locator("#timeline .bar-row .unseen")).to_have_text(
+            ["expired", "concluded, expired"]
+        )
+
+
+def test_what_is_said_in_an_expired_context_is_said_there(
+    new_page: NewPage, tmp_path: Path
+) -> None:
+    with staged(tmp_path, context_idle_seconds=0.2) as stage:
+        page = sign_in(new_page(), stage)
+        files = stage.peer("files")
+        files.think("hm", Context(id="brief", type="task"))
+        item = page.locator("#tree .tree-item", has_text="expired")
         item.click()
         note = page.locator("#composer-problem")
-        expect(note).to_have_text("That context has expired: this goes to the main one.")
-        page.click("#selection >> text=Show everything")
-        expect(note).to_have_text("")
+        expect(note).to_have_text("That context has expired: this begins it anew.")
+        page.fill("#composer-text", "still here?")
+        page.press("#composer-text", "Enter")
+        assert files.receive_kind("chat")["context"] == {"id": "brief", "type": "task"}
+        expect(page.locator("#log .row")).to_have_count(1)
+        expect(page.locator("#log .row")).to_contain_text("still here?")
+
+
+def test_a_draft_stays_in_its_place_whatever_is_looked_at(page: Page, stage: Stage) -> None:
+    analyst, note = stage.peer("analyst"), page.locator("#composer-problem")
+    for id in ("older", "newer"):
+        analyst.think("hm", Context(id=id, type="task"))
+    analyst.conclude("done", "older")
+    places = page.locator("#composer-context option")
+    expect(places).to_have_text(["the main context", "task newer", "task older, concluded"])
+    page.fill("#composer-text", "for everybody")
+    page.locator("#tree .tree-item", has_text="newer").click()
+    expect(page.locator("#composer-context")).to_have_value("")
+    expect(note).to_have_text("This goes to the main context, not to what you look at.")
+    page.fill("#composer-text", "")
+    page.locator("#tree .tree-item", has_text="newer").click()
+    expect(page.locator("#composer-context")).to_have_value("newer")
+    page.fill("#composer-text", "for this one")
+    page.click("#tree .tree-item >> nth=1")
+    expect(note).to_have_text("This goes to task newer, not to what you look at.")
 
 
 def test_the_log_stays_at_its_end_when_its_room_changes(page: Page, stage: Stage) -> None:
@@ -415,7 +454,9 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     objection = files.receive_kind("mcp/reject")
     assert objection["payload"] == {"reason": "not before the backup"}
     assert objection["to"] == ["analyst"]
-    expect(rows.nth(2)).to_contain_text("ada objects: not before the backup")
+    expect(rows.nth(1)).to_contain_text("Rejected by you: edited")
+    expect(rows.nth(2)).to_contain_text("Rejected by you: not before the backup")
+    expect(page.locator("#log .proposal button")).to_have_count(0)
     expect(page.locator("#proposals-count")).to_have_text("")
 
 
@@ -435,6 +476,25 @@ def test_what_is_approved_is_what_was_proposed_to_the_last_digit_and_once(
     page.fill("#composer-text", "done")
     page.press("#composer-text", "Enter")
     assert files.receive_kind("")["kind"] == "chat"
+
+
+@pytest.mark.rule("P-20")
+def test_what_somebody_else_has_decided_is_not_decided_again(
+    new_page: NewPage, stage: Stage
+) -> None:
+    page, other = sign_in(new_page(), stage), sign_in(new_page(), stage, "crm")
+    stage.peer("analyst").propose("write_file", {"path": "a.csv"}, "files")
+    page.locator("#proposals").get_by_text("Edit").click()
+    other.locator("#proposals").get_by_text("Approve").click()
+    expect(page.locator("#log .tone-proposal")).to_contain_text("Approved by crm")
+    page.fill("dialog textarea", '{"path": 1, "path": 2}')
+    page.click("dialog .primary")
+    expect(page.locator("dialog .problem")).to_contain_text("A key is there twice")
+    page.fill("dialog textarea", '{"path": 1}')
+    page.click("dialog .primary")
+    expect(page.locator("dialog .problem")).to_contain_text("decided already: Approved by crm")
+    page.click("dialog >> text=Cancel")
+    expect(page.locator("#proposals")).to_be_focused()
 
 
 def test_nothing_moves_under_a_pointer_that_is_about_to_decide(page: Page, stage: Stage) -> None:
@@ -558,9 +618,9 @@ def test_what_is_too_large_is_told_in_its_place_and_costs_no_connection(
             expect(dialog.locator(field)).to_have_value(text)
             dialog.get_by_text("Cancel").click()
         page.fill("#composer-text", "a later word")
+        expect(page.locator("#composer-problem")).to_have_text("")
         page.press("#composer-text", "Enter")
         assert analyst.receive_kind("")["payload"] == {"text": "a later word"}
-        expect(page.locator("#composer-problem")).to_have_text("")
         expect(page.locator("#status")).to_have_text("you are ada")
         assert len(lines) == 1
 
@@ -692,11 +752,11 @@ def test_a_line_that_dies_is_noticed_and_what_was_said_into_it_arrives(
         page.keyboard.press("Enter")
         note = page.locator("#composer-problem")
         page.clock.fast_forward(4_000)
-        expect(note).to_have_text("The gateway has not confirmed it yet.")
+        expect(note).to_have_text("The gateway has not confirmed “into the void” yet.")
         page.clock.fast_forward(8_000)
         expect(page.locator("#status")).to_contain_text("reconnecting")
         page.clock.fast_forward(1_000)
-        expect(note).to_have_text("It will be sent when the line is back.")
+        expect(note).to_have_text("“into the void” will be sent when the line is back.")
         analyst = stage.peer("analyst")
         cable.plug()
         page.clock.fast_forward(20_000)
@@ -704,6 +764,48 @@ def test_a_line_that_dies_is_noticed_and_what_was_said_into_it_arrives(
         expect(page.locator("#status")).to_have_text("you are ada")
         page.clock.fast_forward(1_000)
         expect(note).to_have_text("")
+
+
+@pytest.mark.rule("P-20")
+def test_what_is_decided_while_the_line_is_cut_says_so_and_is_sent_once(
+    new_page: NewPage, tmp_path: Path
+) -> None:
+    port = free_port()
+    origin = f"http://127.0.0.1:{port}"
+    with staged(tmp_path, origins=(origin,)) as stage, plugged(stage.port, port) as cable:
+        page = sign_in(new_page(), stage, url=origin)
+        analyst = stage.peer("analyst")
+        for name in ("first", "second", "third"):
+            analyst.propose(name, {}, "files")
+        cards, rows = page.locator("#proposals .card"), page.locator("#log .tone-proposal")
+        expect(cards).to_have_count(3)
+        cable.cut()
+        expect(page.locator("#status")).to_contain_text("reconnecting")
+        cards.nth(0).get_by_text("Approve").click()
+        for place, button in ((1, "Reject"), (2, "Edit")):
+            rows.nth(place).get_by_text(button).click()
+            page.locator("dialog input, dialog textarea").fill('{"x": 1}')
+            page.click("dialog .primary")
+        for place, word in enumerate(("Approved", "Rejected", "Edited")):
+            for where in (cards, rows):
+                text = f"{word} by you: it will be sent when the line is back"
+                expect(where.nth(place)).to_contain_text(text)
+        expect(page.locator(".proposal button")).to_have_count(0)
+        expect(page.locator("#proposals-count")).to_have_text("")
+        cable.plug()
+        expect(rows.nth(0)).to_contain_text("Approved by ada")
+        expect(rows.nth(2)).to_contain_text("Rejected by you: edited")
+        expect(cards).to_have_count(0)
+        page.fill("#composer-text", "that was all")
+        page.press("#composer-text", "Enter")
+        kinds = ["mcp/request:tools/call:first", "mcp/reject"]
+        kinds += ["mcp/request:tools/call:third", "mcp/reject", "chat"]
+        heard: list[str] = []
+        while "chat" not in heard:
+            envelope = analyst.receive_kind("")
+            if envelope["from"] == "ada":
+                heard.append(envelope["kind"])
+        assert heard == kinds
 
 
 def test_a_filter_that_widens_while_the_line_is_cut_misses_nothing(

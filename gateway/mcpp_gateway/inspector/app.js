@@ -5,7 +5,7 @@ import { print } from "./state/expression.js";
 import { everything, isSame } from "./state/filter.js";
 import { newId } from "./state/ids.js";
 import { readCode, readView, writeView } from "./state/link.js";
-import { Model, TooLargeError } from "./state/model.js";
+import { Model } from "./state/model.js";
 import { amendment, approval, rejection, withdrawal } from "./state/proposals.js";
 import { Rows } from "./state/rows.js";
 import { Composer } from "./view/composer.js";
@@ -15,6 +15,7 @@ import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
 import { PeopleView } from "./view/people.js";
 import { TimelineView } from "./view/timeline.js";
+import { verdict } from "./view/proposals.js";
 import { TreeView } from "./view/tree.js";
 import { drawSpark } from "./view/spark.js";
 
@@ -38,7 +39,7 @@ class App {
       approve: (proposal) => this.approve(proposal),
       edit: (proposal) => this.edit(proposal),
       reject: (proposal) => this.reject(proposal),
-      withdraw: (proposal) => this.send(withdrawal(proposal)),
+      withdraw: (proposal) => this.withdraw(proposal),
     };
     this.log = new LogView(byId("log"), model, this.rows, this.settings, actions);
     this.tree = new TreeView(byId("tree"), model, (item) => this.select(item));
@@ -51,7 +52,7 @@ class App {
       ask: () => this.send(...model.question()),
       signedOut: (reason) => signOut(reason),
     });
-    this.composer = new Composer(model, (draft) => this.send(draft), () => this.line.isOpen);
+    this.composer = new Composer(model, (draft) => this.say(draft));
     this._unseen = 0;
     this._cleared = model.cleared;
     this._bind();
@@ -95,6 +96,7 @@ class App {
 
   refresh() {
     if (this._cleared !== this.model.cleared) this._forgetNodes();
+    this._followBegun();
     if (!this.model.session.isReplaying || this.rows.rows.length === 0) this.log.update();
     this._showFollow();
     const now = performance.now();
@@ -133,6 +135,10 @@ class App {
     status.dataset.state = name;
     setText(status, texts[name]);
     byId("reconnect").hidden = name !== "ended";
+    // What was decided and not sent yet says so.
+    this.log.list.invalidateAll();
+    this._slow = 0;
+    this.schedule();
   }
 
   // --- what a person does -----------------------------------------------------------------------
@@ -142,24 +148,28 @@ class App {
     for (const text of this.model.compose(drafts, Date.now())) this.line.send(text);
   }
 
+  say(draft) {
+    this.send(draft);
+    const { selection } = this.rows;
+    // Said in an expired context, it begins anew: that is then the one to look at.
+    if (selection?.expired && selection.id === draft.context?.id) this._begun = selection;
+  }
+
   approve(proposal) {
-    // Until it has come back the button is still there, and a second request would be a second call.
-    if (this.model.isAnswering(proposal.envelope.id)) return;
-    try {
-      this.send(approval(proposal, newId()));
-    } catch (error) {
-      if (!(error instanceof TooLargeError)) throw error;
-      showProblem("This cannot be approved", error.message);
-    }
+    this._decideAtOnce(proposal, approval(proposal, newId()));
+  }
+
+  withdraw(proposal) {
+    this._decideAtOnce(proposal, withdrawal(proposal));
   }
 
   edit(proposal) {
     const params = proposal.envelope.payload.params ?? {};
-    askArguments(params, (changed) => this.send(...amendment(proposal, newId(), changed)));
+    askArguments(params, (changed) => this._decide(proposal, ...amendment(proposal, newId(), changed)));
   }
 
   reject(proposal) {
-    askReason((reason) => this.send(rejection(proposal, reason)));
+    askReason((reason) => this._decide(proposal, rejection(proposal, reason)));
   }
 
   /** Have the gateway send what a filter passes, and hide the rest at once. */
@@ -182,7 +192,7 @@ class App {
     this.rows.selection = item;
     this.timeline.selection = item === "main" ? null : item;
     this.tree.selected = item;
-    this.composer.enter(item instanceof Object ? item : null);
+    this.composer.enter(item);
     this._slow = 0;
     this._layOut();
     this._showSelection();
@@ -225,6 +235,25 @@ class App {
 
   // --- private ----------------------------------------------------------------------------------
 
+  /** Answer a proposal, and only once: throw if it was decided while one made up one's mind. */
+  _decide(proposal, ...drafts) {
+    const now = this.model.proposals.get(proposal.envelope.id);
+    const over = verdict(now ?? { ...proposal, state: "hidden" }, this.model);
+    if (over) throw new Error(`This is decided already: ${over.text}.`);
+    this.send(...drafts);
+    this._slow = 0;
+    this.schedule();
+  }
+
+  _decideAtOnce(proposal, draft) {
+    if (this.model.answerTo(proposal.envelope.id)) return; // the second of two quick clicks
+    try {
+      this._decide(proposal, draft);
+    } catch (error) {
+      showProblem("This was not sent", error.message);
+    }
+  }
+
   _layOut() {
     this.log.list.reset(this.rows.layOut(0));
     this.log.list.invalidateAll();
@@ -249,6 +278,13 @@ class App {
     if (!again) this._view.context = selection.id;
     this.rows.selection = this.tree.selected = this.timeline.selection = again;
     this._showSelection();
+  }
+
+  _followBegun() {
+    const again = this._begun && this.model.tree.get(this._begun.id);
+    if (!again || again === this._begun) return;
+    if (this.rows.selection === this._begun) this.select(again);
+    this._begun = null;
   }
 
   _refused({ envelope, about }) {

@@ -108,7 +108,7 @@ const questions = {
     model.compose([draft], 1_000);
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
     const refusals = model.refusals.map(({ envelope }) => [envelope.correlation_id, envelope.payload.error]);
-    const since = model.unconfirmedSince;
+    const since = model.unheard[0]?.since ?? null;
     return { since, texts: model.unconfirmed().map((text) => JSON.parse(text)), refusals };
   },
   // Something to be said after these frames: why it cannot be, and what is then to be sent.

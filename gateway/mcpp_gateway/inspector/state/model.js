@@ -81,19 +81,22 @@ export class Model {
       if (problem) throw problem;
       return JSON.stringify(envelope);
     });
-    for (const envelope of envelopes) this.pending.set(envelope.id, { envelope, since: now });
+    for (const envelope of envelopes) {
+      this.pending.set(envelope.id, { envelope, since: now });
+      this._redraw([envelope.correlation_id]);
+    }
     return texts;
   }
 
-  /** Tell whether an answer of ours to an envelope is on its way. */
-  isAnswering(id) {
-    return [...this.pending.values()].some(({ envelope }) => envelope.correlation_id === id);
+  /** Return our answer to an envelope that is on its way. */
+  answerTo(id) {
+    for (const { envelope } of this.pending.values()) if (envelope.correlation_id === id) return envelope;
+    return undefined;
   }
 
-  /** Return since when something is not confirmed that a person wants others to hear, or null. */
-  get unconfirmedSince() {
-    const wanted = [...this.pending.values()].filter(({ envelope }) => envelope.kind !== "pod/filter");
-    return wanted.length ? Math.min(...wanted.map(({ since }) => since)) : null;
+  /** Return what we said that is not confirmed, the oldest first: {envelope, since} each. */
+  get unheard() {
+    return [...this.pending.values()].filter(({ envelope }) => envelope.kind === "chat");
   }
 
   /** Return a question that changes nothing, so that the answer is a sign of life. */
@@ -215,6 +218,7 @@ export class Model {
   _refused(envelope) {
     const about = this.pending.get(envelope.correlation_id)?.envelope;
     this.pending.delete(envelope.correlation_id);
+    this._redraw([about?.correlation_id]); // it waits for an answer again
     this.refusals.push({ envelope, about });
     if (this.refusals.length > MAX_REFUSALS) this.refusals.shift();
   }

@@ -48,7 +48,8 @@ export class Proposals {
     }
     const proposal = this._all.get(envelope.correlation_id);
     if (!proposal) return undefined;
-    const isOpen = proposal.state === "open";
+    // What was decided while the gateway restarted is sent all the same.
+    const isOpen = proposal.state === "open" || proposal.state === "lost";
     if (isOpen && fulfils(envelope, proposal.envelope)) {
       proposal.state = "fulfilled";
       proposal.by = envelope.from;

@@ -13,6 +13,7 @@ export class Session {
     this.you = null;
     this.pod = null;
     this.limits = {};
+    this.isOpen = false; // whether somebody listens to us now
     this.lastId = null; // the log's last envelope that this page knows to have passed
     this._replayLeft = 0;
     this._position = null;
@@ -30,6 +31,7 @@ export class Session {
   /** Take a welcome; tell whether the log is another one now, or has a gap. */
   welcome(payload) {
     const before = this.pod;
+    this.isOpen = true;
     this.you = payload.you;
     this.pod = payload.pod;
     this.limits = payload.limits ?? {};
@@ -58,6 +60,7 @@ export class Session {
 
   /** Say what follows the end of a connection: another attempt after a while, or none. */
   closed(code, heldMs) {
+    this.isOpen = false;
     if (code >= 4500 && code <= 4999) return { retry: false };
     // A welcome alone is no success: a line that ends again and again is not to be hurried.
     if (heldMs >= HELD_MS) this._failures = 0;

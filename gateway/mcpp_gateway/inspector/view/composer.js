@@ -2,24 +2,24 @@
 
 import { newId } from "../state/ids.js";
 import { TooLargeError } from "../state/model.js";
-import { byId, h, setText } from "./dom.js";
+import { cut } from "../state/summaries.js";
+import { byId, h, many, setText } from "./dom.js";
 import { shortId } from "./log.js";
 
 const SHOWN_CONTEXTS = 200;
 const PROMPT_MS = 3_000; // what takes longer to be confirmed is worth a word
 
 export class Composer {
-  constructor(model, send, isOnline) {
+  constructor(model, send) {
     this._model = model;
     this._send = send;
-    this._isOnline = isOnline;
     this._text = byId("composer-text");
     this._context = byId("composer-context");
     this._to = byId("composer-to");
     this._problem = byId("composer-problem");
     this._sent = null;
     this._complaint = "";
-    this._isElsewhere = false; // whether one looks at a context in which one cannot speak
+    this._seen = null; // the context that is looked at; null for everything
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this._submit();
@@ -32,6 +32,7 @@ export class Composer {
     this._context.addEventListener("change", () => this.update());
     this._text.addEventListener("input", () => {
       this._text.rows = Math.min(6, this._text.value.split("\n").length);
+      this._complain("");
     });
   }
 
@@ -44,12 +45,11 @@ export class Composer {
     setText(this._problem, this._complaint || this._note());
   }
 
-  /** Choose the context that is looked at as the one to speak in. */
-  enter(node) {
-    // What was written for a context is not for everybody because one looks at everything again.
-    if (!node && this._text.value.trim()) return;
-    this._offerContexts(node && !node.expired ? node.id : "");
-    this._isElsewhere = Boolean(node?.expired);
+  /** Choose what is looked at (a context, "main", or null for everything) as the place to speak in. */
+  enter(item) {
+    this._seen = item === "main" ? "" : item?.id ?? null;
+    // What was written for one place is not for another because one looks there.
+    if (!this._text.value.trim()) this._offerContexts(this._seen ?? "");
     this.update();
   }
 
@@ -71,22 +71,40 @@ export class Composer {
   }
 
   _note() {
-    const since = this._model.unconfirmedSince;
-    if (since === null) {
-      const isMain = this._context.value === "";
-      return this._isElsewhere && isMain ? "That context has expired: this goes to the main one." : "";
-    }
-    if (!this._isOnline()) return "It will be sent when the line is back.";
-    return Date.now() - since >= PROMPT_MS ? "The gateway has not confirmed it yet." : "";
+    const [first, ...more] = this._model.unheard;
+    if (!first) return this._whereTo();
+    if (Date.now() - first.since < PROMPT_MS && this._model.session.isOpen) return "";
+    const what = more.length ? many(more.length + 1, "message") : `“${cut(first.envelope.payload.text, 60)}”`;
+    return this._model.session.isOpen
+      ? `The gateway has not confirmed ${what} yet.`
+      : `${what} will be sent when the line is back.`;
   }
 
+  // Nobody is to speak in another place than they believe.
+  _whereTo() {
+    const { value } = this._context;
+    if (this._seen !== null && this._seen !== value && this._text.value.trim()) {
+      return `This goes to ${value ? this._name(value) : "the main context"}, not to what you look at.`;
+    }
+    return this._model.tree.get(value)?.expired ? "That context has expired: this begins it anew." : "";
+  }
+
+  _name(id) {
+    const node = this._model.tree.get(id);
+    const state = node && node.state !== "open" ? `, ${this._model.standing(node)}` : "";
+    return `${node?.type ?? "context"} ${shortId(id)}${state}`;
+  }
+
+  // As in the tree: the newest on top, and below it what is inside of it.
   _offerContexts(chosen) {
-    const { tree } = this._model;
-    const open = [...tree].filter((node) => !node.expired).slice(-SHOWN_CONTEXTS);
-    const name = (id) => `${tree.get(id)?.type ?? "context"} ${shortId(id)}`;
-    const options = open.map(({ id }) => [id, name(id)]);
-    const more = (id) => (tree.get(id)?.expired ? `${name(id)}, expired` : name(id));
-    offer(this._context, [["", "the main context"], ...options], chosen, more);
+    const live = [];
+    const add = (node) => {
+      if (!node.expired) live.push(node.id);
+      node.children.forEach(add);
+    };
+    [...this._model.tree.roots].reverse().forEach(add);
+    const options = live.slice(0, SHOWN_CONTEXTS).map((id) => [id, this._name(id)]);
+    offer(this._context, [["", "the main context"], ...options], chosen, (id) => this._name(id));
   }
 
   _submit() {

@@ -7,6 +7,11 @@ import { byId, h } from "./dom.js";
 /** Show a form that does what `run` does; while that throws, it stays and says why. */
 function ask(title, content, { action, run = () => {} } = {}) {
   const dialog = byId("dialog");
+  // The browser gives the focus back to the button that asked, unless that was drawn anew meanwhile.
+  const place = document.activeElement.closest(".scroller, [tabindex]");
+  dialog.onclose = () => {
+    if (document.activeElement === document.body) place?.focus({ preventScroll: true });
+  };
   const problem = h("p", { class: "problem", role: "alert" });
   const submit = (event) => {
     event.preventDefault();

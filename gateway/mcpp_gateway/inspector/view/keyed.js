@@ -31,6 +31,11 @@ export class Keyed {
     if (held !== document.activeElement && this._parent.contains(held)) held.focus({ preventScroll: true });
   }
 
+  /** Have an element made anew next time, whatever its mark. */
+  forget(key) {
+    this._marks.delete(key);
+  }
+
   append(item) {
     this._parent.append(this._make(item));
   }

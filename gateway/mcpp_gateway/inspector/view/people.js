@@ -5,7 +5,7 @@ import { reveal, show } from "../state/json.js";
 import { cut } from "../state/summaries.js";
 import { byId, clockTime, h, hueOf, setText } from "./dom.js";
 import { Keyed } from "./keyed.js";
-import { fate, proposalActions } from "./proposals.js";
+import { decision, proposalActions, verdict } from "./proposals.js";
 
 const MAX_CARDS = 50;
 const SHORT_LINES = 12;
@@ -26,40 +26,43 @@ export class PeopleView {
 
   update() {
     const { proposals, refusals, me } = this._model;
-    const waiting = proposals.open.filter(
-      ({ rejections }) => !rejections.some(({ from }) => from === me),
-    );
-    this.waiting = waiting.length;
-    setText(byId("proposals-count"), waiting.length ? String(waiting.length) : "");
-    setText(byId("people-count"), waiting.length ? String(waiting.length) : "");
-    if (byId("proposals").matches(":hover, :has(:focus-visible)")) this._hold(waiting);
-    else this._proposals(waiting);
+    // What was decided stays until that is confirmed.
+    const shown = proposals.open.filter(({ rejections }) => !rejections.some(({ from }) => from === me));
+    this.waiting = shown.filter((proposal) => !verdict(proposal, this._model)).length;
+    setText(byId("proposals-count"), this.waiting ? String(this.waiting) : "");
+    setText(byId("people-count"), this.waiting ? String(this.waiting) : "");
+    if (byId("proposals").matches(":hover, :has(:focus-visible)")) this._hold(shown);
+    else this._proposals(shown);
     this._participants();
     if (this._refused !== refusals.at(-1)) this._refusals();
     this._refused = refusals.at(-1);
   }
 
   // The oldest first: what comes has its place below what is there.
-  _proposals(waiting) {
+  _proposals(shown) {
     const notes = [];
-    if (!waiting.length) notes.push("Nothing waits for a decision.");
-    if (waiting.length > MAX_CARDS) notes.push(`${waiting.length - MAX_CARDS} older ones are in the log.`);
+    if (!shown.length) notes.push("Nothing waits for a decision.");
+    if (shown.length > MAX_CARDS) notes.push(`${shown.length - MAX_CARDS} older ones are in the log.`);
+    const hadFocus = byId("proposals").contains(document.activeElement);
     this._cards.update([
       ...notes.map((text) => ({ key: text, mark: "", make: () => h("p", { class: "quiet" }, text) })),
-      ...waiting.slice(-MAX_CARDS).map((proposal) => this._card(proposal)),
+      ...shown.slice(-MAX_CARDS).map((proposal) => this._card(proposal)),
     ]);
+    if (hadFocus && document.activeElement === document.body) byId("proposals").focus({ preventScroll: true });
   }
 
   // Under a pointer or the keyboard nothing moves, or one would approve what one has not read:
   // what is decided says so in its place, what comes is put below, and the rest waits.
-  _hold(waiting) {
-    const { proposals, me } = this._model;
-    const ids = new Set(waiting.map(({ envelope }) => envelope.id));
+  _hold(shown) {
     for (const [id, element] of this._cards.elements) {
-      const proposal = proposals.get(id) ?? { state: "hidden", rejections: [] };
-      if (element.matches(".card:not(.settled)") && !ids.has(id)) settle(element, proposal, me);
+      if (!element.matches(".card")) continue;
+      const proposal = this._model.proposals.get(id) ?? { envelope: { id }, state: "hidden", rejections: [] };
+      const text = verdict(proposal, this._model)?.text ?? "";
+      if (element.dataset.verdict === text) continue;
+      this._cards.forget(id);
+      decide(element, text, decision(proposal, this._model, this._actions));
     }
-    for (const proposal of waiting) {
+    for (const proposal of shown) {
       if (this._cards.elements.size >= MAX_CARDS) break;
       if (!this._cards.elements.has(proposal.envelope.id)) this._cards.append(this._card(proposal));
     }
@@ -67,30 +70,30 @@ export class PeopleView {
 
   _card(proposal) {
     const { envelope, rejections } = proposal;
-    const mark = String(rejections.length);
-    return { key: envelope.id, mark, make: () => this._proposal(proposal) };
+    const text = verdict(proposal, this._model)?.text ?? "";
+    return { key: envelope.id, mark: `${rejections.length} ${text}`, make: () => this._proposal(proposal, text) };
   }
 
-  _proposal(proposal) {
+  _proposal(proposal, text) {
     const { envelope } = proposal;
     const { name, json, label } = describe(envelope);
-    const text = json === undefined ? "" : show(json);
-    const isLong = text.length > SHORT_CHARS || text.split("\n").length > SHORT_LINES;
-    const decision = [
-      text && h("pre", { class: "json" }, text),
+    const asked = json === undefined ? "" : show(json);
+    const isLong = asked.length > SHORT_CHARS || asked.split("\n").length > SHORT_LINES;
+    const body = [
+      asked && h("pre", { class: "json" }, asked),
       proposalActions(proposal, this._model, this._actions),
     ];
     return h(
       "article",
-      { class: "card", tabindex: -1 },
+      { class: text ? "card settled" : "card", tabindex: -1, "data-verdict": text },
       h("p", {},
         h("strong", { dir: "auto" }, envelope.from), " ", label, " ",
         name && h("code", { class: "name", dir: "auto" }, reveal(name)),
         envelope.to && h("span", { class: "to", dir: "auto" }, ` → ${envelope.to.join(", ")}`)),
       // Nobody approves what is out of sight.
       isLong
-        ? h("details", {}, h("summary", {}, `Read ${text.length.toLocaleString("en")} characters, and decide`), decision)
-        : decision,
+        ? h("details", {}, h("summary", {}, `Read ${asked.length.toLocaleString("en")} characters, and decide`), body)
+        : body,
     );
   }
 
@@ -140,12 +143,12 @@ export class PeopleView {
   }
 }
 
-function settle(element, proposal, me) {
+function decide(element, text, parts) {
   const hadFocus = element.contains(document.activeElement);
-  const box = element.querySelector(".proposal");
+  const box = element.querySelector(".decision");
   box.style.minHeight = `${box.getBoundingClientRect().height}px`;
-  for (const button of box.querySelectorAll("button")) button.remove();
-  box.prepend(fate(proposal, me));
-  element.classList.add("settled");
+  box.replaceChildren(...parts);
+  element.dataset.verdict = text;
+  element.classList.toggle("settled", Boolean(text));
   if (hadFocus) element.focus({ preventScroll: true });
 }

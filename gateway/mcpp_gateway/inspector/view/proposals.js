@@ -4,33 +4,48 @@ import { h } from "./dom.js";
 
 /** `actions` has approve(proposal), edit(proposal), reject(proposal) and withdraw(proposal). */
 export function proposalActions(proposal, model, actions) {
-  const { envelope, state, rejections } = proposal;
-  const box = h("div", { class: "proposal" });
-  if (state === "open") {
-    const button = (label, run, name) =>
-      h("button", { class: name, "data-keep": label, on: { click: () => run(proposal) } }, label);
-    if (envelope.from === model.me) {
-      box.append(button("Withdraw", actions.withdraw));
-    } else {
-      box.append(
-        button("Approve", actions.approve, "primary"),
-        button("Edit…", actions.edit),
-        button("Reject…", actions.reject),
-      );
-    }
-  } else {
-    box.append(fate(proposal, model.me));
+  const box = h("div", { class: "proposal" }, h("div", { class: "decision" }, decision(proposal, model, actions)));
+  if (proposal.isAmbiguous) {
+    box.prepend(h("p", { class: "quiet" }, "A key is written twice in it: what you see is what would be sent."));
   }
-  for (const { from, reason } of rejections) {
-    box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `${from} objects: ${reason}`));
+  for (const { from, reason } of proposal.rejections) {
+    if (from !== model.me) box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `${from} objects: ${reason}`));
   }
   return box;
 }
 
-/** Return what became of a proposal: for us it is over, too, once we have spoken against it. */
-export function fate({ state, by, rejections }, me) {
-  const ours = state === "open" && rejections.some(({ from }) => from === me);
-  const texts = { fulfilled: `Approved by ${by}`, withdrawn: "Withdrawn", lost: "Lost when the gateway was restarted", hidden: "Not in what is loaded" };
-  const [name, text] = ours ? ["rejected", "Rejected by you"] : [state, texts[state]];
-  return h("p", { class: `fate fate-${name}`, dir: "auto", title: text }, text);
+/** Return the buttons, or what became of a proposal if there is nothing to decide any more. */
+export function decision(proposal, model, actions) {
+  const over = verdict(proposal, model);
+  if (over) return [h("p", { class: `fate fate-${over.name}`, dir: "auto", title: over.text }, over.text)];
+  const button = (label, run, name) =>
+    h("button", { class: name, "data-keep": label, on: { click: () => run(proposal) } }, label);
+  if (proposal.envelope.from === model.me) return [button("Withdraw", actions.withdraw)];
+  return [
+    button("Approve", actions.approve, "primary"),
+    button("Edit…", actions.edit),
+    button("Reject…", actions.reject),
+  ];
+}
+
+/** Return {name, text} of what became of a proposal; null as long as it waits for our decision. */
+export function verdict({ envelope, state, by, rejections }, model) {
+  const texts = { fulfilled: `Approved by ${by}`, withdrawn: "Withdrawn", hidden: "Not in what is loaded" };
+  if (state in texts) return { name: state, text: texts[state] };
+  // Whoever has spoken is not asked again: a second answer would be a second call.
+  const answer = model.answerTo(envelope.id);
+  if (answer) {
+    const [name, word] = wordFor(answer);
+    const rest = model.session.isOpen ? ", not confirmed yet" : ": it will be sent when the line is back";
+    return { name, text: `${word} by you${rest}` };
+  }
+  if (state === "lost") return { name: state, text: "Lost when the gateway was restarted" };
+  const ours = rejections.find(({ from }) => from === model.me);
+  return ours ? { name: "rejected", text: `Rejected by you: ${ours.reason}` } : null;
+}
+
+function wordFor({ kind, payload }) {
+  if (kind === "mcp/withdraw") return ["withdrawn", "Withdrawn"];
+  if (kind !== "mcp/reject") return ["fulfilled", "Approved"];
+  return payload.reason === "edited" ? ["fulfilled", "Edited"] : ["rejected", "Rejected"];
 }
