@@ -311,7 +311,7 @@ def test_nobody_resumes_from_what_was_said_to_them_alone(node: Node) -> None:
 
 
 def test_what_was_said_before_the_first_welcome_is_said_in_the_right_name(node: Node) -> None:
-    (said,) = node.ask("unconfirmed", draft={"kind": "chat"}, frames=[welcome()])["texts"]
+    (said,) = node.ask("unconfirmed", drafts=[{"kind": "chat"}], frames=[welcome()])["texts"]
     assert (said["from"], said["kind"]) == ("ada", "chat")
 
 
@@ -324,7 +324,7 @@ def test_what_is_too_large_is_never_sent_whenever_it_was_said(node: Node) -> Non
     assert "bytes, and the gateway takes 500" in found["problem"]
     assert found["unconfirmed"] == 0
     assert node.ask("compose", drafts=[short], frames=[limited])["unconfirmed"] == 1
-    found = node.ask("unconfirmed", draft=long, frames=[limited])
+    found = node.ask("unconfirmed", drafts=[long], frames=[limited])
     assert found == {"since": None, "texts": [], "refusals": [["long", "too_large"]]}
 
 
@@ -392,11 +392,11 @@ def test_a_question_that_changes_nothing_changes_nothing(node: Node) -> None:
 
 def test_what_was_said_is_unconfirmed_until_it_comes_back(node: Node) -> None:
     draft = {"id": "1", "kind": "chat"}
-    assert node.ask("unconfirmed", draft=draft, frames=[welcome()])["since"] == 1000
+    assert node.ask("unconfirmed", drafts=[draft], frames=[welcome()])["since"] == 1000
     frames = [welcome(), frame("1")]
-    assert node.ask("unconfirmed", draft=draft, frames=frames)["since"] is None
+    assert node.ask("unconfirmed", drafts=[draft], frames=frames)["since"] is None
     draft = {"id": "1", "kind": "pod/filter"}
-    assert node.ask("unconfirmed", draft=draft, frames=[welcome()])["since"] is None
+    assert node.ask("unconfirmed", drafts=[draft], frames=[welcome()])["since"] is None
 
 
 def test_what_comes_twice_is_shown_once(node: Node) -> None:
@@ -523,6 +523,25 @@ def test_a_proposal_is_closed_by_the_same_request_or_its_proposer_alone(node: No
         frame("4", "mcp/withdraw", "bob", correlation_id="s"),
     ]
     assert node.ask("model", frames=frames)["open"] == ["q", "r"]
+
+
+@pytest.mark.rule("P-20", "P-21")
+def test_what_others_decided_meanwhile_is_not_decided_by_us_as_well(node: Node) -> None:
+    payload = {"method": "tools/call", "params": {"name": "t", "arguments": {}}}
+    asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
+    request = {"id": "r", "kind": "mcp/request:tools/call:t", "to": ["crm"]}
+    approval = request | {"correlation_id": "p"}
+    objection = {"id": "o", "kind": "mcp/reject", "correlation_id": "p"}
+    withdrawn = frame("w", "mcp/withdraw", "bob", correlation_id="p")
+
+    def sent(drafts: list[dict[str, Any]], *more: dict[str, Any]) -> Any:
+        found = node.ask("unconfirmed", drafts=drafts, frames=[welcome(), asked, *more])
+        return [one["id"] for one in found["texts"]], found["refusals"]
+
+    assert sent([approval]) == (["r"], [])
+    assert sent([approval], withdrawn) == ([], [["r", "decided"]])
+    assert sent([request, objection]) == (["r", "o"], [])
+    assert sent([request, objection], withdrawn) == ([], [["r", "decided"], ["o", "decided"]])
 
 
 def test_what_nobody_has_decided_is_lost_with_the_log(node: Node) -> None:

@@ -103,13 +103,14 @@ const questions = {
     };
   },
   // Something said, and only then these frames: what is still to be sent.
-  unconfirmed({ draft, frames }) {
+  unconfirmed({ drafts, frames }) {
     const model = new Model({ newId: () => "new" });
-    model.compose([draft], 1_000);
+    model.compose(drafts, 1_000);
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
-    const refusals = model.refusals.map(({ envelope }) => [envelope.correlation_id, envelope.payload.error]);
     const since = model.unheard[0]?.since ?? null;
-    return { since, texts: model.unconfirmed().map((text) => JSON.parse(text)), refusals };
+    const texts = model.unconfirmed().map((text) => JSON.parse(text));
+    const refusals = model.refusals.map(({ envelope }) => [envelope.correlation_id, envelope.payload.error]);
+    return { since, texts, refusals };
   },
   // Something to be said after these frames: why it cannot be, and what is then to be sent.
   compose({ drafts, frames }) {

@@ -81,17 +81,16 @@ export class Model {
       if (problem) throw problem;
       return JSON.stringify(envelope);
     });
-    for (const envelope of envelopes) {
-      this.pending.set(envelope.id, { envelope, since: now });
-      this._redraw([envelope.correlation_id]);
-    }
+    // A request with other arguments goes with the rejection that names the proposal.
+    const about = envelopes.find((envelope) => envelope.correlation_id)?.correlation_id;
+    for (const envelope of envelopes) this.pending.set(envelope.id, { envelope, since: now, about });
+    this._redraw([about]);
     return texts;
   }
 
   /** Return our answer to an envelope that is on its way. */
   answerTo(id) {
-    for (const { envelope } of this.pending.values()) if (envelope.correlation_id === id) return envelope;
-    return undefined;
+    return [...this.pending.values()].find(({ envelope }) => envelope.correlation_id === id)?.envelope;
   }
 
   /** Return what we said that is not confirmed, the oldest first: {envelope, since} each. */
@@ -107,6 +106,7 @@ export class Model {
 
   /** Return what has to be sent again on a new connection: the pod knows a repetition by its id. */
   unconfirmed() {
+    this._dropDecided();
     return [...this.pending.values()].map(({ envelope }) => JSON.stringify(this._mine(envelope)));
   }
 
@@ -250,6 +250,17 @@ export class Model {
       if (!problem) continue;
       const payload = { error: "too_large", message: problem.message };
       this._refused({ id, ts, correlation_id: envelope.id, payload });
+    }
+  }
+
+  // Somebody else was first while we were away: a second request would be a second call.
+  _dropDecided() {
+    for (const { envelope, about } of [...this.pending.values()]) {
+      const state = this.proposals.get(about)?.state;
+      if (state !== "fulfilled" && state !== "withdrawn") continue;
+      const message = "It was not sent: the proposal was decided while the line was cut.";
+      const { id, ts } = envelope;
+      this._refused({ id, ts, correlation_id: id, payload: { error: "decided", message } });
     }
   }
 
