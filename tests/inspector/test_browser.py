@@ -230,6 +230,19 @@ def test_a_draft_stays_in_its_place_whatever_is_looked_at(page: Page, stage: Sta
     expect(note).to_have_text("This goes to task newer, not to what you look at.")
 
 
+def test_the_list_of_places_does_not_change_while_it_is_used(page: Page, stage: Stage) -> None:
+    analyst, places = stage.peer("analyst"), page.locator("#composer-context option")
+    analyst.think("hm", Context(id="first", type="task"))
+    expect(places).to_have_count(2)
+    page.focus("#composer-context")
+    analyst.think("hm", Context(id="second", type="task"))
+    expect(page.locator("#composer-to option")).to_have_count(2)
+    expect(page.locator("#tree")).to_contain_text("second")
+    expect(places).to_have_count(2)
+    page.focus("#composer-text")
+    expect(places).to_have_count(3)
+
+
 def test_the_log_stays_at_its_end_when_its_room_changes(page: Page, stage: Stage) -> None:
     analyst = stage.peer("analyst")
     for number in range(30):

@@ -127,13 +127,14 @@ export class Composer {
   }
 }
 
-const offered = new WeakMap(); // an open list would close if it were filled anew for nothing
+const offered = new WeakMap(); // an open list would close if it were filled anew
 
 // What was chosen stays so even if it is no longer offered: a message must not go elsewhere unasked.
 function offer(select, options, chosen, more) {
   const all = options.some(([key]) => key === chosen) ? options : [...options, [chosen, more(chosen)]];
   const now = JSON.stringify(all);
-  if (offered.get(select) !== now) {
+  const isInUse = select.matches(":focus") && select.value === chosen;
+  if (offered.get(select) !== now && !isInUse) {
     offered.set(select, now);
     select.replaceChildren(...all.map(([key, text]) => h("option", { value: key }, text)));
   }
