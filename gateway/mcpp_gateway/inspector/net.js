@@ -81,13 +81,6 @@ export class Line {
     this._closed(LOST, "");
   }
 
-  close() {
-    clearTimeout(this._timer);
-    const socket = this._socket;
-    this._socket = null;
-    socket?.close();
-  }
-
   // Once the history is here, what is still unconfirmed has not arrived.
   _repeat() {
     if (!this._resend || this._model.session.isReplaying) return;

@@ -100,7 +100,7 @@ export function compile(filter) {
 }
 
 /** Globs that know only `*`, in linear time: the earliest place for each part leaves most room. */
-export function compileGlob(pattern) {
+function compileGlob(pattern) {
   const [first, ...rest] = pattern.split("*");
   if (!rest.length) return (text) => text === pattern;
   const last = rest.pop();

@@ -196,7 +196,7 @@ export class Tracker {
   }
 }
 
-export function readMark(result) {
+function readMark(result) {
   const context = readMeta(result, "context");
   if (!isObject(context)) return { transient: false, consumed: false };
   return {

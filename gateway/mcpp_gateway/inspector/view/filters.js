@@ -134,7 +134,7 @@ export class FilterBar {
   }
 
   _suggest() {
-    const { model } = { model: this._model };
+    const model = this._model;
     const known = {
       type: [...model.types],
       context: [...model.tree].slice(-400).map((node) => node.id),
