@@ -730,6 +730,10 @@ def test_a_cut_line_loses_nothing(new_page: NewPage, tmp_path: Path) -> None:
             analyst.chat(f"meanwhile {number}.")
         page.fill("#composer-text", "said while away")
         page.keyboard.press("Enter")
+        with page.expect_event("dialog") as asked:
+            page.once("dialog", lambda dialog: dialog.dismiss())
+            page.evaluate("location.reload()")
+        assert asked.value.type == "beforeunload"
         cable.plug()
         assert analyst.receive_kind("chat")["payload"]["text"] == "said while away"
         expect(page.locator("#status")).to_have_text("you are ada")

@@ -50,7 +50,7 @@ class App {
       received: (text) => this.received(text),
       state: (name, facts) => this.showState(name, facts),
       ask: () => this.send(...model.question()),
-      signedOut: (reason) => signOut(reason),
+      signedOut: (reason) => this.signOut(reason),
     });
     this.composer = new Composer(model, (draft) => this.say(draft));
     this._unseen = 0;
@@ -233,6 +233,13 @@ class App {
     setTimeout(() => URL.revokeObjectURL(anchor.href), 1_000);
   }
 
+  signOut(reason) {
+    this.model.pending.clear(); // nobody is asked whether to stay
+    sessionStorage.removeItem(TOKEN);
+    if (reason) sessionStorage.setItem("mcpp.reason", reason);
+    location.reload();
+  }
+
   // --- private ----------------------------------------------------------------------------------
 
   /** Answer a proposal, and only once: throw if it was decided while one made up one's mind. */
@@ -374,6 +381,10 @@ class App {
       if (button.tagName === "BUTTON") button.addEventListener("click", () => this._show(button.dataset.part));
     }
     document.addEventListener("keydown", (event) => this._key(event));
+    // What waits for the line waits in this page.
+    window.addEventListener("beforeunload", (event) => {
+      if (this.model.isOwed) event.preventDefault();
+    });
   }
 
   _showEverything() {
@@ -418,7 +429,7 @@ class App {
   _settings() {
     showSettings(this.settings, (name, value) => {
       if (name === "signOut") {
-        signOut("");
+        this.signOut("");
         return;
       }
       this.settings[name] = value;
@@ -442,12 +453,6 @@ function loadSettings() {
   } catch {
     return {};
   }
-}
-
-function signOut(reason) {
-  sessionStorage.removeItem(TOKEN);
-  if (reason) sessionStorage.setItem("mcpp.reason", reason);
-  location.reload();
 }
 
 function enter(token, view) {

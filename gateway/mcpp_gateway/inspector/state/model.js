@@ -98,6 +98,11 @@ export class Model {
     return [...this.pending.values()].filter(({ envelope }) => envelope.kind === "chat");
   }
 
+  /** Tell whether something that a person said or decided waits for the line. */
+  get isOwed() {
+    return !this.session.isOpen && [...this.pending.values()].some(({ envelope }) => envelope.kind !== "pod/filter");
+  }
+
   /** Return a question that changes nothing, so that the answer is a sign of life. */
   question() {
     const asked = [...this.pending.values()].some(({ envelope }) => envelope.kind === "pod/filter");
