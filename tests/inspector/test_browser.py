@@ -962,3 +962,9 @@ def test_a_narrow_page_has_tabs_and_nothing_sticks_out(new_page: NewPage, stage:
     page.locator("#tree .tree-item", has_text="reason-789").click()
     expect(page.locator("#log .row")).to_have_count(3)
     expect(page.locator("#log")).to_be_visible()
+    # A note beside them leaves the lists their room.
+    page.fill("#composer-text", "hm")
+    page.click(".tabs [data-part=contexts]")
+    page.locator("#tree .tree-item", has_text="Main context").click()
+    expect(page.locator("#composer-problem")).to_contain_text("This goes to reasoning reason-789")
+    assert page.locator("#composer-context").evaluate("one => one.clientWidth") > 100
