@@ -450,6 +450,7 @@ def test_a_search_finds_what_was_said_however_it_was_escaped(node: Node) -> None
     assert node.ask("unescaped", text=r'"caf\u00e9 \\ \"x\"\n"') == '"caf\u00e9 \\ "x"\n"'
 
 
+@pytest.mark.rule("C-17")
 def test_another_s_conclusion_folds_nothing(node: Node) -> None:
     inside: dict[str, Any] = {"context": {"id": "k"}}
     frames = [welcome(), frame("1", **inside), frame("2", "conclusion", "bob", **inside)]

@@ -102,7 +102,7 @@ export class ContextTree {
       if (at < above.start) above.start = at;
       if (at > above.end) above.end = at;
     }
-    // M-30: nobody may replace another's reasoning.
+    // C-17: nobody may replace another's reasoning.
     if (envelope.kind === "conclusion" && envelope.from === node.creator) {
       node.conclusion = envelope;
     }
