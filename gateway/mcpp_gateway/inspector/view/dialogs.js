@@ -8,9 +8,10 @@ import { byId, h } from "./dom.js";
 function ask(title, content, { action, run = () => {} } = {}) {
   const dialog = byId("dialog");
   // The browser gives the focus back to the button that asked, unless that was drawn anew meanwhile.
-  const place = document.activeElement.closest(".scroller, [tabindex]");
+  const place = document.activeElement.closest(".scroller, #proposals") ?? byId("log");
   dialog.onclose = () => {
-    if (document.activeElement === document.body) place?.focus({ preventScroll: true });
+    const { activeElement } = document;
+    if (activeElement === document.body || dialog.contains(activeElement)) place.focus({ preventScroll: true });
   };
   const problem = h("p", { class: "problem", role: "alert" });
   const submit = (event) => {
