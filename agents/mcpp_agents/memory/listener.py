@@ -5,19 +5,16 @@ I/O and knows no clock, so every rule (M-30 to M-34 of spec/memory.md) is testab
 What it keeps of a live context is bounded, and so is their number.
 """
 
-import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
-
-import msgspec
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from mcpp import Envelope, Kind, kinds
 
-from .drafts import BUS_SCHEME, Draft, clean, seconds_of
-from .errors import InvalidMemory
-from .redaction import redact
+from .drafts import BUS_SCHEME, Draft
+from .findings import Finding, content
+from .speech import in_ones_own_name, moment, problem, said, says_off
 from .summary import Turn, headline, summarize
 
 GATEWAY: Final = "system:gateway"
@@ -36,48 +33,9 @@ KINDS_BY_TYPE: Final = {
 _MAX_CONTEXTS: Final = 10_000
 _MAX_TURNS: Final = 200
 _MAX_TURN_CHARS: Final = 4_000
-# More than is ever kept of one message; redaction takes some 20 ms for it.
-_MAX_READ_CHARS: Final = 32_768
 _MAX_ENVELOPES: Final = 50
 _MAX_GOTCHAS: Final = 3
 _MAX_CALLS: Final = 50  # of one asker in one context, that wait for an answer
-_MAX_CONTENT_CHARS: Final = 8_000
-
-# A word that a cut may have gone through; those of scripts without spaces are no secrets.
-_OF_SECRETS: Final = "".join(map(chr, range(ord("!"), ord("~") + 1)))
-_MAX_SECRET_CHARS: Final = 8_192
-
-# What people write where they mean it; in doubt, what was said is not kept.
-_OFF: Final = frozenset({"off", "false", "no", "none", "never"})
-
-# A word and a colon, whatever markup is before it and whichever colon it is. It takes each
-# character once, because the line is another's.
-_LIKE_A_TURN: Final = re.compile(
-    r"\W*+[^\s:\uff1a\ufe55\u2236\ua789]++\s*+[:\uff1a\ufe55\u2236\ua789]"
-)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something to remember, in the name of the participant that said it.
-
-    The draft's content is what that participant concluded, if it did, and an extractive summary of
-    the turns, if there are any. `lives` tells one life of a context from the next that has its id:
-    a number each of the context's own and that of the one above it, 0 where it was not heard.
-    """
-
-    draft: Draft
-    author: str
-    metadata: Mapping[str, Any]
-    concluded: str = ""
-    turns: tuple[Turn, ...] = ()
-    lives: tuple[int, int] = (0, 0)
-
-    def retold(self, summary: str, narrator: str) -> "Finding":
-        """The same with another's summary of the turns, told in that one's name."""
-        told = f"Summarised by {narrator}:\n{_in_ones_own_name(narrator, summary)}"
-        draft = msgspec.structs.replace(self.draft, content=_content(self.concluded, told))
-        return replace(self, draft=draft, metadata={**self.metadata, "summarized_by": narrator})
 
 
 class _Place(NamedTuple):
@@ -154,15 +112,9 @@ class Listener:
         """Hear that these have opted out, from a listener before us."""
         self._opted_out |= frozenset(contexts)
 
-    def adopt(self, context: Mapping[str, Any]) -> None:
-        """Hear of a context that began before we listened, from the welcome.
-
-        Without a creator in it, nobody's conclusion of it counts.
-        """
-        self._episodes.setdefault(
-            str(context["id"]),
-            self._new(context.get("creator"), context.get("type"), context.get("parent")),
-        )
+    def adopt(self, id: str, type: str | None = None, parent: str | None = None) -> None:
+        """Hear of a context that began before we listened; nobody's conclusion of it counts."""
+        self._episodes.setdefault(id, self._new(None, type, parent))
 
     def disown(self) -> None:
         """Something was missed: any context may have ended and begun anew, with another creator."""
@@ -193,7 +145,7 @@ class Listener:
         if envelope.sender == self._participant:
             return []
         episode = self._episode(envelope)
-        if _says_off(envelope.context.metadata.get("memory")):  # M-33
+        if says_off(envelope.context.metadata):  # M-33
             if episode.creator in (envelope.sender, None):
                 self._opted_out |= {envelope.context.id}
                 episode.forget_talk()
@@ -241,7 +193,7 @@ class Listener:
                     del calls[next(iter(calls))]
             case kinds.RESPONSE:
                 self._hear_answer(episode, envelope)
-        if text := _said(envelope):
+        if text := said(envelope):
             episode.turns.append(Turn(envelope.sender, text[:_MAX_TURN_CHARS]))
             del episode.turns[:-_MAX_TURNS]
 
@@ -253,18 +205,18 @@ class Listener:
             return
         episode.calls[asker][id].remove(envelope.sender)
         errors = episode.errors if asker == episode.creator else episode.other_errors
-        if len(errors) < _MAX_GOTCHAS and (problem := _problem(envelope)):
-            errors.setdefault(problem, _Place.of(envelope))
+        if len(errors) < _MAX_GOTCHAS and (wrong := problem(envelope)):
+            errors.setdefault(wrong, _Place.of(envelope))
 
     def _concluded(self, id: str, episode: _Episode, envelope: Envelope) -> list[Finding]:
-        text, place = _said(envelope) or "", _Place.of(envelope)
+        text, place = said(envelope), _Place.of(envelope)
         found = self._gotchas(id, episode)
         if not text:
             found = self._talk(id, episode, place) + found
         else:
             # The conclusion in full; beside it, what led there.
             turns = tuple(turn for turn in episode.turns if turn.text != text)
-            own = _in_ones_own_name(envelope.sender, text)
+            own = in_ones_own_name(envelope.sender, text)
             kind = KINDS_BY_TYPE.get(episode.type or "", "summary")
             concluded = self._finding(id, episode, place, kind, headline(text), own, turns)
             found.insert(0, concluded)
@@ -299,8 +251,8 @@ class Listener:
         errors = {**episode.other_errors, **episode.errors}
         first = list(dict.fromkeys([*episode.errors, *episode.other_errors]))[:_MAX_GOTCHAS]
         return [
-            self._finding(id, episode, errors[problem], "gotcha", headline(problem), problem)
-            for problem in first
+            self._finding(id, episode, errors[wrong], "gotcha", headline(wrong), wrong)
+            for wrong in first
         ]
 
     def _finding(
@@ -318,10 +270,10 @@ class Listener:
         assert author is not None
         draft = Draft(
             title=title,
-            content=_content(concluded, summarize(turns)),
+            content=content(concluded, summarize(turns)),
             kind=kind,
             source=f"{BUS_SCHEME}{self._pod}/{id}#{place.id}",
-            valid_at=_moment(place.ts),
+            valid_at=moment(place.ts),
             # The same log heard twice, after a restart say, is remembered once.
             idempotency_key=f"bus:{place.id}",
         )
@@ -358,89 +310,3 @@ class Listener:
             episode = self._episodes.get(above)
             above = episode.parent if episode and episode.placed else None
         return False
-
-
-def _says_off(value: Any) -> bool:
-    return value is False or (isinstance(value, str) and value.strip().casefold() in _OFF)
-
-
-def _said(envelope: Envelope) -> str | None:
-    """The text that an envelope of a known kind carries."""
-    payload = envelope.payload
-    names = {
-        kinds.CHAT: ("text",),
-        kinds.REFLECTION: ("thought",),
-        kinds.CONCLUSION: ("decision", "text", "plan", "summary"),
-    }.get(envelope.kind, ())
-    known = payload if isinstance(payload, dict) else {}
-    parts = [_text(known[name]) for name in names if known.get(name)]
-    if not any(parts) and envelope.kind == kinds.CONCLUSION:
-        parts = [_text(payload)]  # whatever it is called, it was concluded
-    return _without_secrets("\n".join(dict.fromkeys(filter(None, parts)))) or None
-
-
-def _content(concluded: str, summary: str) -> str:
-    return "\n\n".join(part for part in (concluded, summary) if part)[:_MAX_CONTENT_CHARS]
-
-
-def _in_ones_own_name(author: str, text: str) -> str:
-    """A text beside a summary of a talk: none of its lines can pass for another's turn."""
-    lines = text.splitlines()
-    return "\n".join(f"{author}: {line}" if _LIKE_A_TURN.match(line) else line for line in lines)
-
-
-def _without_secrets(text: str) -> str:
-    """The text as it may be cut and summarized: half a secret would no longer look like one."""
-    if len(text) > _MAX_READ_CHARS:
-        end = _MAX_READ_CHARS - _MAX_SECRET_CHARS
-        text = text[:end] + text[end:_MAX_READ_CHARS].rstrip(_OF_SECRETS)
-    return redact(text)
-
-
-def _text(value: Any) -> str:
-    """A value as text: a list is one of lines, an object one of named lines. Nothing is empty."""
-    match value:
-        case None:
-            return ""
-        case str():
-            return clean(value).strip()
-        case bool():
-            return str(value).lower()
-        case list():
-            return "\n".join(f"- {text}" for each in value if (text := _text(each)))
-        case dict():
-            lines = [(_text(name), _text(each)) for name, each in value.items()]
-            return "\n".join(f"{name}: {text}" for name, text in lines if text)
-    return str(value)
-
-
-def _moment(ts: str) -> str | None:
-    """When it was said; the year 0 and its like pass the gateway, but nobody can count them."""
-    try:
-        seconds_of(ts)
-    except InvalidMemory:
-        return None
-    return ts
-
-
-def _problem(envelope: Envelope) -> str | None:
-    """What went wrong, where an envelope is the answer to a call that failed."""
-    kind = Kind.parse(envelope.kind)
-    match envelope.payload:
-        case {"error": dict(error)}:
-            message = _text(error.get("message")) or _text(error)
-        case {"error": str(error)}:
-            message = _text(error)
-        case {"result": {"isError": True, **rest}}:
-            message = _first_text(rest.get("content"))
-        case _:
-            return None
-    call = _text(kind.name or kind.method or "call")
-    return _without_secrets(f"{call} failed: {message}" if message else f"{call} failed")
-
-
-def _first_text(content: Any) -> str:
-    """The first text of a tool's result."""
-    parts = content if isinstance(content, list) else []
-    texts = (_text(part["text"]) for part in parts if isinstance(part, dict) and "text" in part)
-    return next(filter(None, texts), "")

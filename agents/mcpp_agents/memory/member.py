@@ -24,7 +24,8 @@ from mcpp.tasks import background
 from .access import Principal
 from .desk import MAX_MESSAGE_BYTES, Desk
 from .errors import MemoryFault
-from .listener import Finding, Listener, ending
+from .findings import Finding
+from .listener import Listener, ending
 from .recorder import Recorder
 from .scribe import Scribe
 from .store import MemoryStore
@@ -147,9 +148,8 @@ class _Member:
                 self._adopt(id)
 
     def _adopt(self, id: str) -> None:
-        info = self._pod.contexts.get(id)
-        about = {} if info is None else {"type": info.type, "parent": info.parent}
-        self._listener.adopt({"id": id, **about})
+        info = self._pod.contexts.get(id) or ContextInfo(id=id)
+        self._listener.adopt(id, info.type, info.parent)
 
     async def hear(self, envelope: Envelope) -> None:
         await self._keep(envelope.id, partial(self._listener.receive, envelope))

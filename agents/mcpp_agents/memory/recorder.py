@@ -9,7 +9,7 @@ import msgspec
 
 from .access import Principal
 from .errors import MemoryFault
-from .listener import Finding
+from .findings import Finding
 from .pack import Remembered
 from .store import MemoryStore
 

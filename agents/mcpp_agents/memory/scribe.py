@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.to_thread
 
-from .listener import Finding
+from .findings import Finding
 from .recorder import Recorder
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import mcpp
 from mcpp_agents.memory import MemoryStore, Principal
-from mcpp_agents.memory.listener import Finding, Listener
+from mcpp_agents.memory.findings import Finding
+from mcpp_agents.memory.listener import Listener
 from mcpp_agents.memory.recorder import Recorder
 from mcpp_agents.memory.summary import Turn, summarize
 
@@ -273,7 +274,7 @@ def test_an_opting_out_is_handed_on_until_the_context_ends() -> None:
     bus = Bus()
     bus.think("ann", "Private.", metadata={"memory": "off"})
     later = Bus()
-    later.listener.adopt({"id": "c1"})
+    later.listener.adopt("c1")
     later.listener.opt_out(bus.listener.opted_out)
     assert later.conclude("bob", "Below.", "c2", parent="c1") == []
     later.expire("c2")
@@ -285,7 +286,7 @@ def test_an_opting_out_is_handed_on_until_the_context_ends() -> None:
 @pytest.mark.rule("M-33")
 def test_where_nobody_is_the_creator_anybody_opts_out() -> None:
     bus = Bus()
-    bus.listener.adopt({"id": "c1"})
+    bus.listener.adopt("c1")
     bus.think("ann", "Still private.", metadata={"memory": "off"})
     assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
 
@@ -316,7 +317,7 @@ def test_a_lost_log_ends_every_context_as_far_as_it_was_heard() -> None:
     bus.think("bob", "Leaf thought.", "b", parent="a")
     bus.think("eve", "Private.", "c", metadata={"memory": "off"})
     bus.conclude("ann", "Done.", "d")
-    bus.listener.adopt({"id": "e"})
+    bus.listener.adopt("e")
     bus.think("eve", "Whose?", "e")
     found = [finding for id in bus.listener.contexts for finding in bus.listener.left_of(id)]
     bus.listener.clear()
@@ -347,12 +348,10 @@ def test_a_forgotten_id_may_be_used_anew_by_another() -> None:
     assert finding.author == "bob"
 
 
-def test_a_context_from_before_we_listened_has_no_creator_unless_told() -> None:
+def test_a_context_from_before_we_listened_has_no_creator() -> None:
     bus = Bus()
-    bus.listener.adopt({"id": "c1", "type": "reasoning"})
+    bus.listener.adopt("c1", "reasoning")
     assert bus.conclude("eve", "Mine.") == []
-    bus.listener.adopt({"id": "c2", "type": "reasoning", "creator": "ann"})
-    assert len(bus.conclude("ann", "Rotate.", "c2")) == 1
 
 
 def test_what_is_said_in_the_main_context_is_not_kept() -> None:

@@ -1,0 +1,111 @@
+"""What an envelope says, as text that may be kept: clean, without secrets, in its author's name."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mcpp import Envelope, Kind, kinds
+
+from .drafts import clean, seconds_of
+from .errors import InvalidMemory
+from .redaction import redact
+
+# More than is ever kept of one message; redaction takes some 20 ms for it.
+_MAX_READ_CHARS: Final = 32_768
+
+# A word that a cut may have gone through; those of scripts without spaces are no secrets.
+_OF_SECRETS: Final = "".join(map(chr, range(ord("!"), ord("~") + 1)))
+_MAX_SECRET_CHARS: Final = 8_192
+
+# What people write where they mean it; in doubt, what was said is not kept.
+_OFF: Final = frozenset({"off", "false", "no", "none", "never"})
+
+# A word and a colon, whatever markup is before it and whichever colon it is. It takes each
+# character once, because the line is another's.
+_LIKE_A_TURN: Final = re.compile(
+    r"\W*+[^\s:\uff1a\ufe55\u2236\ua789]++\s*+[:\uff1a\ufe55\u2236\ua789]"
+)
+
+
+def says_off(metadata: Mapping[str, Any]) -> bool:
+    """Whether a context's metadata opt it out (M-33)."""
+    value = metadata.get("memory")
+    return value is False or (isinstance(value, str) and value.strip().casefold() in _OFF)
+
+
+def said(envelope: Envelope) -> str:
+    """The text that an envelope of a known kind carries, empty where there is none."""
+    payload = envelope.payload
+    names = {
+        kinds.CHAT: ("text",),
+        kinds.REFLECTION: ("thought",),
+        kinds.CONCLUSION: ("decision", "text", "plan", "summary"),
+    }.get(envelope.kind, ())
+    known = payload if isinstance(payload, dict) else {}
+    parts = [_text(known[name]) for name in names if known.get(name)]
+    if not any(parts) and envelope.kind == kinds.CONCLUSION:
+        parts = [_text(payload)]  # whatever it is called, it was concluded
+    return _without_secrets("\n".join(dict.fromkeys(filter(None, parts))))
+
+
+def problem(envelope: Envelope) -> str | None:
+    """What went wrong, where an envelope is the answer to a call that failed."""
+    kind = Kind.parse(envelope.kind)
+    match envelope.payload:
+        case {"error": dict(error)}:
+            message = _text(error.get("message")) or _text(error)
+        case {"error": str(error)}:
+            message = _text(error)
+        case {"result": {"isError": True, **rest}}:
+            message = _first_text(rest.get("content"))
+        case _:
+            return None
+    call = _text(kind.name or kind.method or "call")
+    return _without_secrets(f"{call} failed: {message}" if message else f"{call} failed")
+
+
+def moment(ts: str) -> str | None:
+    """When it was said; the year 0 and its like pass the gateway, but nobody can count them."""
+    try:
+        seconds_of(ts)
+    except InvalidMemory:
+        return None
+    return ts
+
+
+def in_ones_own_name(author: str, text: str) -> str:
+    """A text beside a summary of a talk: none of its lines can pass for another's turn."""
+    lines = text.splitlines()
+    return "\n".join(f"{author}: {line}" if _LIKE_A_TURN.match(line) else line for line in lines)
+
+
+def _without_secrets(text: str) -> str:
+    """The text as it may be cut and summarized: half a secret would no longer look like one."""
+    if len(text) > _MAX_READ_CHARS:
+        end = _MAX_READ_CHARS - _MAX_SECRET_CHARS
+        text = text[:end] + text[end:_MAX_READ_CHARS].rstrip(_OF_SECRETS)
+    return redact(text)
+
+
+def _text(value: Any) -> str:
+    """A value as text: a list is one of lines, an object one of named lines. Nothing is empty."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return clean(value).strip()
+        case bool():
+            return str(value).lower()
+        case list():
+            return "\n".join(f"- {text}" for each in value if (text := _text(each)))
+        case dict():
+            lines = [(_text(name), _text(each)) for name, each in value.items()]
+            return "\n".join(f"{name}: {text}" for name, text in lines if text)
+    return str(value)
+
+
+def _first_text(content: Any) -> str:
+    """The first text of a tool's result."""
+    parts = content if isinstance(content, list) else []
+    texts = (_text(part["text"]) for part in parts if isinstance(part, dict) and "text" in part)
+    return next(filter(None, texts), "")
