@@ -11,31 +11,46 @@ from .speech import in_ones_own_name
 from .summary import Turn
 
 _MAX_CONTENT_CHARS: Final = 8_000
+_GAP: Final = "\n\n"
 
 
 @dataclass(frozen=True)
 class Finding:
     """Something to remember, in the name of the participant that said it.
 
-    The draft's content is what that participant concluded, if it did, and an extractive summary of
-    the turns, if there are any. `lives` tells one life of a context from the next that has its id:
+    The draft's content is what that participant itself tells, and an extractive summary of the
+    turns, if there are any. `lives` tells one life of a context from the next that has its id:
     a number each of the context's own and that of the one above it, 0 where it was not heard.
     """
 
     draft: Draft
     author: str
     metadata: Mapping[str, Any]
-    concluded: str = ""
+    told: str = ""
     turns: tuple[Turn, ...] = ()
     lives: tuple[int, int] = (0, 0)
 
     def retold(self, summary: str, narrator: str) -> "Finding":
         """The same with another's summary of the turns, told in that one's name."""
         told = f"Summarised by {narrator}:\n{in_ones_own_name(narrator, summary)}"
-        draft = msgspec.structs.replace(self.draft, content=content(self.concluded, told))
-        return replace(self, draft=draft, metadata={**self.metadata, "summarized_by": narrator})
+        draft = msgspec.structs.replace(self.draft, content=content(self.told, told))
+        return replace(self, draft=draft).with_facts(summarized_by=narrator)
+
+    def with_facts(self, **facts: Any) -> "Finding":
+        """The same with more metadata."""
+        return replace(self, metadata={**self.metadata, **facts})
 
 
-def content(concluded: str, summary: str) -> str:
-    """A memory's text: what was concluded, and beside it what led there."""
-    return "\n\n".join(part for part in (concluded, summary) if part)[:_MAX_CONTENT_CHARS]
+def content(told: str, summary: str) -> str:
+    """A memory's text: what its author tells, and beside it what led there."""
+    return _joined(told, summary)[:_MAX_CONTENT_CHARS]
+
+
+def telling(concluded: str, about: str) -> str:
+    """What an author concluded, cut so that what it is about has room beside it."""
+    room = _MAX_CONTENT_CHARS - (len(about) + len(_GAP) if about else 0)
+    return _joined(concluded[:room], about)
+
+
+def _joined(*parts: str) -> str:
+    return _GAP.join(filter(None, parts))

@@ -6,15 +6,15 @@ What it keeps of a live context is bounded, and so is their number.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mcpp import Envelope, Kind, kinds
 
 from .drafts import BUS_SCHEME, Draft
-from .findings import Finding, content
-from .speech import in_ones_own_name, moment, problem, said, says_off
+from .findings import Finding, content, telling
+from .speech import about, confidence, in_ones_own_name, moment, problem, said, says_off
 from .summary import Turn, headline, summarize
 
 GATEWAY: Final = "system:gateway"
@@ -33,6 +33,7 @@ KINDS_BY_TYPE: Final = {
 _MAX_CONTEXTS: Final = 10_000
 _MAX_TURNS: Final = 200
 _MAX_TURN_CHARS: Final = 4_000
+_MAX_ABOUT_CHARS: Final = 1_000
 _MAX_ENVELOPES: Final = 50
 _MAX_GOTCHAS: Final = 3
 _MAX_CALLS: Final = 50  # of one asker in one context, that wait for an answer
@@ -61,12 +62,17 @@ class _Episode:
     placed: bool = False  # its creator itself put it below its parent
     last: _Place | None = None
     concluded: bool = False
+    about: dict[str, str] = field(default_factory=dict)  # what its creator says that it is for
     turns: list[Turn] = field(default_factory=list)
     envelopes: list[str] = field(default_factory=list)
     participants: set[str] = field(default_factory=set)
     calls: dict[str, dict[str, set[str]]] = field(default_factory=dict)  # asker → id → asked
     errors: dict[str, _Place] = field(default_factory=dict)  # of calls that the creator made
     other_errors: dict[str, _Place] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> str:
+        return "\n".join(self.about.values())
 
     def forget_talk(self) -> None:
         """What was said is remembered, or is not to be."""
@@ -153,9 +159,14 @@ class Listener:
         if self._is_off(envelope.context.id):
             return []
         self._hear(episode, envelope)
-        # M-30: nobody concludes another's reasoning.
-        if envelope.kind == kinds.CONCLUSION and envelope.sender == episode.creator:
-            return self._concluded(envelope.context.id, episode, envelope)
+        # M-30: nobody concludes another's reasoning, or says what it is about.
+        if envelope.sender == episode.creator:
+            self._hear_about(episode, envelope.context.metadata)
+            if envelope.kind == kinds.CONCLUSION:
+                return self._concluded(envelope.context.id, episode, envelope)
+        if text := said(envelope):
+            episode.turns.append(Turn(envelope.sender, text[:_MAX_TURN_CHARS]))
+            del episode.turns[1:-_MAX_TURNS]  # the first one often is the question
         return []
 
     def _episode(self, envelope: Envelope) -> _Episode:
@@ -193,9 +204,16 @@ class Listener:
                     del calls[next(iter(calls))]
             case kinds.RESPONSE:
                 self._hear_answer(episode, envelope)
-        if text := said(envelope):
-            episode.turns.append(Turn(envelope.sender, text[:_MAX_TURN_CHARS]))
-            del episode.turns[:-_MAX_TURNS]
+
+    def _hear_about(self, episode: _Episode, metadata: Mapping[str, Any]) -> None:
+        assert episode.creator is not None
+        for name, value in metadata.items():
+            # Looked at first: to redact many small ones would take its time.
+            if len(episode.subject) >= _MAX_ABOUT_CHARS:
+                return
+            if name not in episode.about and (text := about(name, value)):
+                line = in_ones_own_name(episode.creator, text)
+                episode.about[name] = line[:_MAX_ABOUT_CHARS]
 
     def _hear_answer(self, episode: _Episode, envelope: Envelope) -> None:
         """M-32: what nobody asked for is no failed call, and nobody crowds out the creator's."""
@@ -215,11 +233,13 @@ class Listener:
             found = self._talk(id, episode, place) + found
         else:
             # The conclusion in full; beside it, what led there.
-            turns = tuple(turn for turn in episode.turns if turn.text != text)
+            turns = tuple(t for t in episode.turns if t.text != text[:_MAX_TURN_CHARS])
             own = in_ones_own_name(envelope.sender, text)
             kind = KINDS_BY_TYPE.get(episode.type or "", "summary")
-            concluded = self._finding(id, episode, place, kind, headline(text), own, turns)
-            found.insert(0, concluded)
+            told = telling(own, episode.subject)
+            concluded = self._finding(id, episode, place, kind, headline(text), told, turns)
+            sure = confidence(envelope)
+            found.insert(0, concluded if sure is None else concluded.with_facts(confidence=sure))
         episode.concluded = True
         episode.forget_talk()
         return found
@@ -245,7 +265,7 @@ class Listener:
         kind = "plan" if KINDS_BY_TYPE.get(episode.type or "") == "plan" else "session"
         title = headline(f"{episode.type or 'context'}: {episode.turns[0].text}")
         turns = tuple(episode.turns)
-        return [self._finding(id, episode, place, kind, title, turns=turns)]
+        return [self._finding(id, episode, place, kind, title, episode.subject, turns)]
 
     def _gotchas(self, id: str, episode: _Episode) -> list[Finding]:
         errors = {**episode.other_errors, **episode.errors}
@@ -262,7 +282,7 @@ class Listener:
         place: _Place,
         kind: str,
         title: str,
-        concluded: str = "",
+        told: str,
         turns: tuple[Turn, ...] = (),
     ) -> Finding:
         # Of failed calls those tell who answered them, of all else the creator.
@@ -270,7 +290,7 @@ class Listener:
         assert author is not None
         draft = Draft(
             title=title,
-            content=content(concluded, summarize(turns)),
+            content=content(told, summarize(turns)),
             kind=kind,
             source=f"{BUS_SCHEME}{self._pod}/{id}#{place.id}",
             valid_at=moment(place.ts),
@@ -287,7 +307,7 @@ class Listener:
         }
         above = self._episodes.get(episode.parent) if episode.parent else None
         lives = (episode.life, above.life if above else 0)
-        return Finding(draft, author, metadata, concluded, turns, lives)
+        return Finding(draft, author, metadata, told, turns, lives)
 
     def _lineage(self, id: str, episode: _Episode) -> list[str]:
         """The context and those above it, the topmost first, as far as they are known."""

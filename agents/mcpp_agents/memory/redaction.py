@@ -122,6 +122,8 @@ _NAMED: Final = tuple(
     )
 )
 
+_PASSWORD_NAME: Final = re.compile(rf"(?i)(?:{_PASSWORD}|\bpwd)\Z")
+
 
 def redact(text: str) -> str:
     """The text without its secrets; equal to what came in where there are none."""
@@ -132,6 +134,11 @@ def redact(text: str) -> str:
         for pattern in _NAMED:
             text = pattern.sub(_withhold, text)
     return text
+
+
+def redact_named(name: str, text: str) -> str:
+    """The value of a member: where a whole password stands is certain there, spaces or not."""
+    return WITHHELD if _PASSWORD_NAME.search(name) else text
 
 
 def redact_all(value: Any) -> Any:

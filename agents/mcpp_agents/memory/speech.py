@@ -2,16 +2,25 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from mcpp import Envelope, Kind, kinds
 
 from .drafts import clean, seconds_of
 from .errors import InvalidMemory
-from .redaction import redact
+from .redaction import redact, redact_named
 
 # More than is ever kept of one message; redaction takes some 20 ms for it.
 _MAX_READ_CHARS: Final = 32_768
+
+# Where the kinds that are understood hold their texts.
+_NAMES: Final = {
+    kinds.CHAT: ("text",),
+    kinds.REFLECTION: ("thought",),
+    kinds.CONCLUSION: ("decision", "text", "plan", "summary"),
+}
+# Metadata that are for the protocol and for us; the rest is what a context is about.
+_NOT_ABOUT: Final = frozenset({"memory", "confidence", "started_at", "ended_at"})
 
 # A word that a cut may have gone through; those of scripts without spaces are no secrets.
 _OF_SECRETS: Final = "".join(map(chr, range(ord("!"), ord("~") + 1)))
@@ -34,18 +43,38 @@ def says_off(metadata: Mapping[str, Any]) -> bool:
 
 
 def said(envelope: Envelope) -> str:
-    """The text that an envelope of a known kind carries, empty where there is none."""
+    """The text that an envelope of a known kind carries, empty where there is none.
+
+    Of a conclusion it is all that was concluded: what it is called to be first, then the others of
+    its members by their names.
+    """
     payload = envelope.payload
-    names = {
-        kinds.CHAT: ("text",),
-        kinds.REFLECTION: ("thought",),
-        kinds.CONCLUSION: ("decision", "text", "plan", "summary"),
-    }.get(envelope.kind, ())
+    names = _NAMES.get(envelope.kind, ())
     known = payload if isinstance(payload, dict) else {}
-    parts = [_text(known[name]) for name in names if known.get(name)]
-    if not any(parts) and envelope.kind == kinds.CONCLUSION:
-        parts = [_text(payload)]  # whatever it is called, it was concluded
+    first = {name: known[name] for name in names if known.get(name)}
+    parts = [_text(value) for value in first.values()]
+    if envelope.kind == kinds.CONCLUSION:
+        others = {name: each for name, each in known.items() if name not in first}
+        if _is_number(others.get("confidence")):
+            del others["confidence"]
+        parts.append(_text(others if known else payload))
     return _without_secrets("\n".join(dict.fromkeys(filter(None, parts))))
+
+
+def confidence(conclusion: Envelope) -> float | None:
+    """How sure a conclusion is, in its payload or its context's metadata; None but for a number."""
+    context = conclusion.context
+    for members in (conclusion.payload, context.metadata if context else {}):
+        value = members.get("confidence") if isinstance(members, Mapping) else None
+        if _is_number(value):
+            return value
+    return None
+
+
+def about(name: str, value: Any) -> str:
+    """What one of a context's metadata tells of its subject, empty where it tells nothing."""
+    text = "" if name in _NOT_ABOUT else _text({name: value})
+    return _without_secrets(text) if text else ""
 
 
 def problem(envelope: Envelope) -> str | None:
@@ -79,6 +108,10 @@ def in_ones_own_name(author: str, text: str) -> str:
     return "\n".join(f"{author}: {line}" if _LIKE_A_TURN.match(line) else line for line in lines)
 
 
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _without_secrets(text: str) -> str:
     """The text as it may be cut and summarized: half a secret would no longer look like one."""
     if len(text) > _MAX_READ_CHARS:
@@ -100,7 +133,7 @@ def _text(value: Any) -> str:
             return "\n".join(f"- {text}" for each in value if (text := _text(each)))
         case dict():
             lines = [(_text(name), _text(each)) for name, each in value.items()]
-            return "\n".join(f"{name}: {text}" for name, text in lines if text)
+            return "\n".join(f"{name}: {redact_named(name, text)}" for name, text in lines if text)
     return str(value)
 
 

@@ -28,20 +28,22 @@ def summarize(turns: Sequence[Turn], *, max_chars: int = MAX_SUMMARY_CHARS) -> s
     """The most telling sentences of a talk, each with its speaker, within a length.
 
     A sentence is telling when its words are those that the talk keeps coming back to, and have
-    not been told yet.
+    not been told yet. The first one is always told: there people say what it is about.
     """
     said = [
         Turn(turn.speaker, sentence[:_MAX_SENTENCE_CHARS])
         for turn in turns
         for sentence in sentences(turn.text)
     ]
-    said = list(dict.fromkeys(said))[-_MAX_SENTENCES:]
+    said = list(dict.fromkeys(said))
+    del said[1:-_MAX_SENTENCES]
     words = [parse(turn.text).terms for turn in said]
     weight = {word: float(n) for word, n in Counter(w for each in words for w in each).items()}
 
-    def telling(index: int) -> tuple[float, int]:
+    def telling(index: int) -> tuple[bool, float, int]:
         own = words[index]
-        return -sum(weight[word] for word in own) / math.sqrt(len(own) or 1), index
+        worth = sum(weight[word] for word in own) / math.sqrt(len(own) or 1)
+        return index > 0, -worth, index
 
     left, chosen, room = set(range(len(said))), set[int](), max_chars
     while left:
