@@ -1,127 +1,95 @@
-"""The tools over the bus: `mcp/request:tools/call:NAME` in, a response out.
+"""The tools over the bus, for the SDK's server: what `tools/list` and `tools/call` answer.
 
-Like the listener it does no I/O. The principal of every call is the pod, because everyone in it
-sees the answer; the participant that asked is the author of what it stores.
+The principal of every call is the pod, because everyone in it sees the answer; the participant
+that asked is the author of what it stores.
 """
 
-import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
+import anyio.to_thread
 import msgspec
 
-from mcpp import Envelope, Kind, __version__, kinds
+from mcpp import __version__, rpc
+from mcpp.rpc import Failure, ToolResult
+from mcpp.server import Method
+from mcpp.tools import ToolCall
 
 from .access import Principal
-from .errors import MemoryFault
+from .errors import InvalidMemory, MemoryFault
 from .fitting import fit
 from .pack import ContextPack
 from .store import MemoryStore
 from .tools import TOOLS, Tool, call
 
-_log = logging.getLogger(__name__)
-
-# What a gateway allows unless it says otherwise, and what an envelope takes around its payload.
+# What a gateway allows unless it says otherwise, and what an answer takes around a pack.
 MAX_MESSAGE_BYTES: Final = 1_048_576
-_ENVELOPE_BYTES: Final = 4_096
-_RESULT_BYTES: Final = 256
+_AROUND_BYTES: Final = 4_352
 
-_INVALID_REQUEST: Final = -32600
-_METHOD_NOT_FOUND: Final = -32601
-_INTERNAL_ERROR: Final = -32603
 _MCP_VERSION: Final = "2025-06-18"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A response to send, correlated to its request."""
-
-    kind: str
-    payload: dict[str, Any]
-    to: tuple[str, ...]
-    correlation_id: str
-    context: str | None
-
-
 class Desk:
-    """Answers one pod's requests to the participant that memory is there."""
+    """Answers for memory in one pod. Who may ask, and how, the SDK's server has seen to."""
 
     def __init__(
-        self,
-        store: MemoryStore,
-        pod: Principal,
-        *,
-        participant: str,
-        max_bytes: int = MAX_MESSAGE_BYTES,
+        self, store: MemoryStore, pod: Principal, *, max_bytes: int = MAX_MESSAGE_BYTES
     ) -> None:
         self._store = store
         self._pod = pod
-        self._participant = participant
-        self._max_bytes = max(0, max_bytes - _ENVELOPE_BYTES)
+        self._max_bytes = max(0, max_bytes - _AROUND_BYTES)
 
-    def serves(self, envelope: Envelope) -> bool:
-        """Whether it is a request that is addressed to us alone."""
-        return Kind.parse(envelope.kind).family == kinds.REQUEST and envelope.to == (
-            self._participant,
-        )
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """What is served, by its name."""
+        return {
+            "initialize": _initialize,
+            "ping": _ping,
+            "tools/list": _list_tools,
+            rpc.TOOLS_CALL: self._call_tool,
+        }
 
-    def answer(self, envelope: Envelope) -> Answer | None:
-        """The answer to a request that is addressed to us alone, else None."""
-        if not self.serves(envelope):
-            return None
-        kind = Kind.parse(envelope.kind)
-        try:
-            body = self._respond(kind, envelope)
-        except Exception:
-            _log.exception("%s of %s failed", envelope.kind, envelope.sender)
-            body = _error(_INTERNAL_ERROR, "Internal error")
-        if len(msgspec.json.encode(body)) > self._max_bytes:
-            body = _error(_INTERNAL_ERROR, "The answer is larger than a message may be")
-        return Answer(
-            kind=str(Kind(kinds.RESPONSE, kind.method, kind.name)),
-            payload={"jsonrpc": "2.0", "id": envelope.id, **body},
-            to=(envelope.sender,),
-            correlation_id=envelope.id,
-            context=envelope.context.id if envelope.context else None,
-        )
+    def call(self, name: str, arguments: Any, sender: str) -> ToolResult:
+        """Call a tool for a participant of the pod.
 
-    def _respond(self, kind: Kind, envelope: Envelope) -> dict[str, Any]:
-        payload = envelope.payload
-        params = payload.get("params", {}) if isinstance(payload, dict) else None
-        if not isinstance(params, dict) or payload.get("method") != kind.method:
-            return _error(_INVALID_REQUEST, "The kind and the payload name different methods")
-        match kind.method:
-            case "initialize":
-                return _result(
-                    protocolVersion=_MCP_VERSION,
-                    capabilities={"tools": {}},
-                    serverInfo={"name": "mcpp-memory", "version": __version__},
-                )
-            case "ping":
-                return _result()
-            case "tools/list":
-                return _result(tools=[_listed(tool) for tool in TOOLS])
-            case "tools/call":
-                # Capabilities were checked on the kind, so the payload may not say otherwise.
-                if kind.name is None or params.get("name") != kind.name:
-                    return _error(_INVALID_REQUEST, "The kind and the payload name different tools")
-                return self._call(kind.name, params.get("arguments") or {}, envelope.sender)
-        return _error(_METHOD_NOT_FOUND, f"Unknown method: {kind.method}")
-
-    def _call(self, name: str, arguments: Any, sender: str) -> dict[str, Any]:
+        Raises Failure for arguments that do not fit (P-17); any other refusal is a result.
+        """
         store = self._store.acting_as(self._pod, author=sender, origin="bus")
         try:
             answer = call(store, name, arguments)
+        except InvalidMemory as fault:
+            raise Failure(rpc.INVALID_PARAMS, str(fault)) from fault
         except MemoryFault as fault:
-            return _result(content=[_text(str(fault))], isError=True)
+            return ToolResult([_text(str(fault))], is_error=True)
         if "markdown" not in answer:
-            return _result(content=[_text(answer["id"])], structuredContent=answer)
-        pack = fit(msgspec.convert(answer, ContextPack), self._max_bytes - _RESULT_BYTES)
+            return ToolResult([_text(answer["id"])], answer)
+        pack = fit(msgspec.convert(answer, ContextPack), self._max_bytes)
         if pack is None:
-            return _result(content=[_text("The pack does not fit in a message")], isError=True)
+            return ToolResult([_text("The pack does not fit in a message")], is_error=True)
         # Markdown for models, the structure for programs.
-        structure = msgspec.to_builtins(pack)
-        return _result(content=[_text(pack.markdown)], structuredContent=structure)
+        return ToolResult([_text(pack.markdown)], msgspec.to_builtins(pack))
+
+    async def _call_tool(self, params: dict[str, Any], asked: ToolCall) -> Any:
+        name, arguments = params.get("name", ""), params.get("arguments", {})
+        # The database may wait for a lock or the disk; the connection must not.
+        result = await anyio.to_thread.run_sync(self.call, name, arguments, asked.sender)
+        return result.to_json()
+
+
+async def _initialize(params: dict[str, Any], asked: ToolCall) -> Any:
+    return {
+        "protocolVersion": _MCP_VERSION,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "mcpp-memory", "version": __version__},
+    }
+
+
+async def _ping(params: dict[str, Any], asked: ToolCall) -> Any:
+    return {}
+
+
+async def _list_tools(params: dict[str, Any], asked: ToolCall) -> Any:
+    return {"tools": [_listed(tool) for tool in TOOLS]}
 
 
 def _listed(tool: Tool) -> dict[str, Any]:
@@ -135,11 +103,3 @@ def _listed(tool: Tool) -> dict[str, Any]:
 
 def _text(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
-
-
-def _result(**members: Any) -> dict[str, Any]:
-    return {"result": members}
-
-
-def _error(code: int, message: str) -> dict[str, Any]:
-    return {"error": {"code": code, "message": message}}

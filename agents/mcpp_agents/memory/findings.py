@@ -32,8 +32,8 @@ class Finding:
 
     def retold(self, summary: str, narrator: str) -> "Finding":
         """The same with another's summary of the turns, told in that one's name."""
-        told = f"Summarised by {narrator}:\n{in_ones_own_name(narrator, summary)}"
-        draft = msgspec.structs.replace(self.draft, content=content(self.told, told))
+        retold = f"Summarised by {narrator}:\n{in_ones_own_name(narrator, summary)}"
+        draft = msgspec.structs.replace(self.draft, content=content(self.told, retold))
         return replace(self, draft=draft).with_facts(summarized_by=narrator)
 
     def with_facts(self, **facts: Any) -> "Finding":

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
-from mcpp import Envelope, McppError, Message, Pod
+from mcpp import Envelope, Message, Pod
 from mcpp.payloads import ContextInfo
+from mcpp.server import Server
 from mcpp.session import Gap
 from mcpp.tasks import background
 
@@ -58,7 +59,11 @@ async def join(
     """
     # Our own envelopes are part of the history whose length counts.
     async with connect(last=HISTORY_MESSAGES, own=True) as pod, background() as tasks:
-        member = _Member(pod, store, Principal.for_pod(pod.name, granted=granted), narrator)
+        principal = Principal.for_pod(pod.name, granted=granted)
+        limit = pod.limits.get("max_message_bytes")
+        max_bytes = limit if isinstance(limit, int) else MAX_MESSAGE_BYTES
+        server = Server(Desk(store, principal, max_bytes=max_bytes).methods, tasks)
+        member = _Member(pod, store, principal, narrator)
         tasks.start_soon(member.narrate)
         history: list[Envelope] | None = [] if listening else None
         if listening and not pod.history:
@@ -67,19 +72,21 @@ async def join(
         while True:
             heard = await pod.next()
             if history is not None:
+                is_whole = True
                 if isinstance(heard, Message) and heard.replayed:
                     history.append(heard.envelope)
-                    if len(history) < pod.history:
-                        continue
-                await member.catch_up(history)
-                history = None
+                    is_whole = len(history) == pod.history
+                if is_whole:
+                    await member.catch_up(history)
+                    history = None
             match heard:
                 case Gap() if listening:
                     await member.miss(heard)
-                case Message(replayed=False):
-                    if listening:
+                case Message():
+                    if listening and not heard.replayed:
                         await member.hear(heard.envelope)
-                    await member.answer(heard)
+                    # After that, so that whoever asks for what was just concluded finds it.
+                    server.receive(heard)
 
 
 def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -> set[str]:
@@ -103,16 +110,13 @@ def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -
 
 
 class _Member:
-    """The parts of memory at work in one pod."""
+    """Memory as it listens to one pod."""
 
     def __init__(
         self, pod: Pod, store: MemoryStore, principal: Principal, narrator: "Narrator | None"
     ) -> None:
         self._pod = pod
         self._store = store.acting_as(principal)
-        limit = pod.limits.get("max_message_bytes")
-        max_bytes = limit if isinstance(limit, int) else MAX_MESSAGE_BYTES
-        self._desk = Desk(store, principal, participant=pod.me, max_bytes=max_bytes)
         self._scribe = Scribe(Recorder(store, principal), narrator)
         self._listener = Listener(pod.name, participant=pod.me)
         self._opted_out = self._listener.opted_out  # as the store has it
@@ -174,21 +178,3 @@ class _Member:
             _log.warning("who has opted out is not written down yet: %s", fault)
         else:
             self._opted_out = wanted
-
-    async def answer(self, message: Message) -> None:
-        request = message.envelope
-        if message.replayed or not self._desk.serves(request):
-            return
-        answer = await anyio.to_thread.run_sync(self._desk.answer, request)
-        if answer is None:
-            return
-        try:
-            await self._pod.send(
-                answer.kind,
-                answer.payload,
-                to=answer.to,
-                correlation_id=answer.correlation_id,
-                context=answer.context,
-            )
-        except McppError as error:
-            _log.warning("the answer to %s of %s got lost: %s", request.kind, request.sender, error)

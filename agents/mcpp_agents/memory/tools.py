@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from .drafts import Draft, ForgetRequest, PackRequest, read
-from .errors import MemoryFault
+from .errors import InvalidMemory
 from .pack import ContextPack, Forgotten, Remembered
 from .store import MemoryStore
 
@@ -45,7 +45,7 @@ def _call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> dict[s
         case "forget":
             answer = store.forget(read(arguments, ForgetRequest).id)
         case _:
-            raise MemoryFault(f"Unknown tool: {name}")
+            raise InvalidMemory(f"Unknown tool: {name}")
     built: dict[str, Any] = msgspec.to_builtins(answer)
     return built
 

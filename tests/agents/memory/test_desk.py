@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 import mcpp
+from mcpp.rpc import Failure
 from mcpp_agents.memory import Draft, MemoryStore, Principal
-from mcpp_agents.memory.desk import Answer, Desk
+from mcpp_agents.memory.desk import Desk
 from mcpp_agents.memory.listener import Listener
 
 POD = Principal.for_pod("demo")
@@ -15,36 +16,11 @@ POD = Principal.for_pod("demo")
 
 @pytest.fixture
 def desk(store: MemoryStore) -> Desk:
-    return Desk(store, POD, participant="memory")
-
-
-def request(
-    method: str,
-    params: dict[str, Any],
-    *,
-    kind: str | None = None,
-    sender: str = "ann",
-    to: tuple[str, ...] | None = ("memory",),
-) -> mcpp.Envelope:
-    name = f":{params['name']}" if "name" in params else ""
-    return mcpp.new_envelope(
-        kind or f"mcp/request:{method}{name}",
-        {"jsonrpc": "2.0", "id": "x", "method": method, "params": params},
-        sender=sender,
-        to=to,
-        context="c1",
-    )
+    return Desk(store, POD)
 
 
 def call(desk: Desk, tool: str, sender: str = "ann", **arguments: Any) -> dict[str, Any]:
-    envelope = request("tools/call", {"name": tool, "arguments": arguments}, sender=sender)
-    answer = desk.answer(envelope)
-    assert isinstance(answer, Answer)
-    assert answer.kind == f"mcp/response:tools/call:{tool}"
-    assert (answer.to, answer.correlation_id, answer.context) == ((sender,), envelope.id, "c1")
-    assert answer.payload["id"] == envelope.id
-    result: dict[str, Any] = answer.payload["result"]
-    return result
+    return desk.call(tool, arguments, sender).to_json()
 
 
 def test_a_participant_remembers_and_recalls_in_the_pods_name(desk: Desk) -> None:
@@ -67,7 +43,7 @@ def test_a_pack_is_shortened_to_fit_a_message(
     home = store.acting_as(POD)
     text = "zebra \u4e2d" * 1_500
     home.remember_many([Draft(title=f"Z{n}", content=text, kind="note") for n in range(50)])
-    desk = Desk(store, POD, participant="memory", max_bytes=max_bytes)
+    desk = Desk(store, POD, max_bytes=max_bytes)
     result = call(desk, "context", goal="zebra", layer="deep_search", limit=50)
     assert len(msgspec.json.encode(result)) < max_bytes
     if items is None:
@@ -90,52 +66,25 @@ def test_private_items_and_diaries_never_reach_the_bus(desk: Desk, store: Memory
     assert denied["content"][0]["text"] == "Project access denied: web"
 
 
-@pytest.mark.rule("M-36")
-def test_what_is_not_addressed_to_memory_alone_is_not_served(desk: Desk) -> None:
-    params = {"name": "context", "arguments": {"goal": "x"}}
-    for to in (None, (), ("other",), ("memory", "other")):
-        assert desk.answer(request("tools/call", params, to=to)) is None
-    assert desk.answer(mcpp.new_envelope("chat", {"text": "x"}, sender="a", to=["memory"])) is None
-
-
 @pytest.mark.parametrize(
-    ("kind", "method", "name"),
+    ("tool", "arguments"),
     [
-        ("mcp/request:tools/list", "tools/call", "forget"),
-        ("mcp/request:tools/call:context", "tools/call", "forget"),
-        ("mcp/request:tools/call", "tools/call", "forget"),
+        ("context", None),
+        ("context", []),
+        ("context", {"goal": 1}),
+        ("context", {"goal": "x", "y": 1}),
+        ("remember", {"title": "", "content": "x", "kind": "note"}),
+        ("synthesis_plan", {"goal": "x"}),
+        ("", {}),
     ],
 )
 @pytest.mark.rule("M-36")
-def test_a_kind_that_belies_its_payload_is_refused(
-    desk: Desk, kind: str, method: str, name: str
+def test_arguments_that_do_not_fit_are_a_protocol_error(
+    desk: Desk, tool: str, arguments: Any
 ) -> None:
-    answer = desk.answer(request(method, {"name": name, "arguments": {}}, kind=kind))
-    assert answer is not None
-    assert answer.payload["error"]["code"] == -32600
-
-
-def test_tools_are_listed_and_other_methods_are_unknown(desk: Desk) -> None:
-    listed = desk.answer(request("tools/list", {}))
-    assert listed is not None
-    names = [tool["name"] for tool in listed.payload["result"]["tools"]]
-    assert names == ["context", "remember", "forget"]
-    unknown = desk.answer(request("prompts/list", {}))
-    assert unknown is not None
-    assert unknown.payload["error"]["code"] == -32601
-
-
-def test_an_answer_is_an_envelope_that_the_protocol_accepts(desk: Desk) -> None:
-    answer = desk.answer(request("tools/list", {}))
-    assert answer is not None
-    mcpp.new_envelope(
-        answer.kind,
-        answer.payload,
-        sender="memory",
-        to=answer.to,
-        correlation_id=answer.correlation_id,
-        context=answer.context,
-    )
+    with pytest.raises(Failure) as refused:
+        desk.call(tool, arguments, "ann")
+    assert refused.value.code == -32602
 
 
 def test_memorys_own_errors_are_not_remembered() -> None:

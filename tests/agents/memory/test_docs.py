@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mcpp
-from mcpp_agents.memory import MemoryStore, Principal
+from mcpp_agents.memory import MemoryStore
 
 DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
 LIBRARY, WIRING = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
@@ -30,7 +30,7 @@ def test_the_library_example_prints_a_pack(
 
 
 def test_the_wiring_example_hears_and_answers(store: MemoryStore) -> None:
-    receive = run(WIRING)["memory_of"](store, "demo", "memory")
+    hear, call = run(WIRING)["memory_of"](store, "demo", "memory")
     said = mcpp.new_envelope("conclusion", {"text": "Use zebras."}, sender="ann", context="c1")
-    assert receive(said) is None
-    assert store.acting_as(Principal.for_pod("demo")).context("zebras").total_items == 1
+    hear(said)
+    assert call("context", {"goal": "zebras"}, "bob").value["total_items"] == 1

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcpp
+from mcpp.errors import RemoteError
 from mcpp.payloads import ContextInfo
 from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore, member
@@ -79,6 +80,45 @@ def test_a_pod_that_opts_out_is_served_but_not_overheard(play: Callable[..., Non
         assert [item["name"] for item in await recall(ann, "zebras")] == ["Told"]
 
     play(scene, listening=False)
+
+
+@pytest.mark.rule("M-36")
+def test_a_request_with_an_id_of_its_own_is_refused(play: Callable[..., None]) -> None:
+    async def scene(ann: mcpp.Pod) -> None:
+        call = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}
+        asked = await ann.send("mcp/request:initialize", call, to=["memory"])
+        async for message in ann:
+            if message.correlation_id == asked.id:
+                assert message.payload["error"]["code"] == -32600
+                break
+
+    play(scene)
+
+
+@pytest.mark.rule("M-36")
+def test_a_proposal_to_memory_is_fulfilled_once(play: Callable[..., None]) -> None:
+    async def scene(ann: mcpp.Pod) -> None:
+        about = {"title": "Zebras", "content": "zebras", "kind": "note"}
+        proposal = await ann.propose("memory", "remember", about)
+        await ann.fulfil(proposal.envelope)
+        with pytest.raises(RemoteError, match="already_fulfilled"):
+            await ann.fulfil(proposal.envelope)
+        assert len(await recall(ann, "zebras")) == 1
+
+    play(scene)
+
+
+@pytest.mark.rule("M-36")
+def test_memory_tells_what_it_can_do(play: Callable[..., None]) -> None:
+    async def scene(ann: mcpp.Pod) -> None:
+        tools = await ann.request("memory", "tools/list", {})
+        assert [tool["name"] for tool in tools["tools"]] == ["context", "remember", "forget"]
+        assert "tools" in (await ann.request("memory", "initialize", {}))["capabilities"]
+        assert await ann.request("memory", "ping", {}) == {}
+        with pytest.raises(RemoteError):
+            await ann.request("memory", "prompts/list", {})
+
+    play(scene)
 
 
 @pytest.mark.rule("M-30")

@@ -312,5 +312,5 @@ def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, path: Path)
         ("context", "InvalidMemory"),
         ("context", "ProjectDenied"),
         ("forget", "UnknownMemory"),
-        ("unknown", "MemoryFault"),
+        ("unknown", "InvalidMemory"),
     ]
