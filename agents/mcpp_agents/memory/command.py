@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .credentials import Credentials
+from .drafts import moment_of
 from .embedding import NAMES
 from .errors import MemoryFault
 from .store import MemoryStore
@@ -48,13 +49,16 @@ class _WrongUsage(MemoryFault):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mcpp memory", description="Context packs for agents.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
+    place = argparse.ArgumentParser(add_help=False)
+    place.add_argument(
         "--file",
         type=Path,
         default=Path(os.environ.get("MCPP_MEMORY", _DEFAULT_FILE)),
         help="the memory file (default: $MCPP_MEMORY or .mcpp/memory.db)",
     )
+    # What finds nothing needs no embedder: a vector can wait for the next one who has it.
+    place.set_defaults(embedder="none")
+    shared = argparse.ArgumentParser(add_help=False, parents=[place])
     shared.add_argument("--embedder", choices=NAMES, default="auto",
                         help="what finds by meaning (default: the best installed)")  # fmt: skip
 
@@ -77,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     join.add_argument("--base-url", metavar="URL", help="another address that speaks this API")
     join.set_defaults(run=_join)
 
-    remember = commands.add_parser("remember", parents=[shared], help="store a memory")
+    remember = commands.add_parser("remember", parents=[place], help="store a memory")
     remember.add_argument("title", help="one line by which to recognise it")
     remember.add_argument("content", help="its text, or - to read it from standard input")
     remember.add_argument("--kind", default="note",
@@ -117,9 +121,13 @@ def _parser() -> argparse.ArgumentParser:
     context.add_argument("--json", action="store_true", help="the whole pack, not its Markdown")
     context.set_defaults(run=_context)
 
-    forget = commands.add_parser("forget", parents=[shared], help="erase a memory")
+    forget = commands.add_parser("forget", parents=[place], help="erase a memory")
     forget.add_argument("id", help="as `remember` printed it")
     forget.set_defaults(run=_forget)
+
+    audit = commands.add_parser("audit", parents=[place], help="show the latest calls")
+    audit.add_argument("--last", type=int, default=20, help="how many (default: 20)")
+    audit.set_defaults(run=_audit)
     return parser
 
 
@@ -138,8 +146,6 @@ def _remember(options: argparse.Namespace) -> int:
         )
     }  # fmt: skip
     content = sys.stdin.read() if options.content == "-" else options.content
-    # Its vector can wait for the next one who opens the file with an embedder.
-    options.embedder = "none"
     with _open(options) as store:
         answer = store.remember(options.title, content, options.kind, **fields)
     sys.stdout.write(f"{answer.id}\n")
@@ -168,9 +174,17 @@ def _context(options: argparse.Namespace) -> int:
 
 
 def _forget(options: argparse.Namespace) -> int:
-    options.embedder = "none"
     with _open(options) as store:
         store.forget(options.id)
+    return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    with _open(options) as store:
+        for entry in store.audited(max(0, options.last)):
+            who = {"principal": entry.principal, "author": entry.author, "tool": entry.tool}
+            line = {"at": moment_of(entry.at), **who, **entry.details}
+            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     return 0
 
 

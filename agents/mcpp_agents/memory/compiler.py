@@ -1,11 +1,10 @@
 """From a request to a pack: find, weigh, choose, explain."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from .access import Principal, View, view_of
-from .drafts import PackRequest
+from .drafts import PackRequest, moment_of
 from .engine import Engine, Item, Matches, Neighbour, Outline
 from .kinship import leading, shift
 from .markdown import render
@@ -208,8 +207,8 @@ def _pack_item(
         origin=item.origin,
         source=item.source,
         url=item.url,
-        created_at=_moment(item.created_at),
-        updated_at=_moment(item.updated_at),
+        created_at=moment_of(item.created_at),
+        updated_at=moment_of(item.updated_at),
         valid_at=item.valid_at,
         project_id=item.project,
     )
@@ -274,8 +273,3 @@ def _pack(request: PackRequest, query: Query, items: Sequence[PackItem]) -> Cont
         usage_hint=hint,
         markdown=render(request.goal, sections, hint),
     )
-
-
-def _moment(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

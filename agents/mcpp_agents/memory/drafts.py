@@ -194,6 +194,12 @@ def seconds_of(moment: str) -> float:
         raise InvalidMemory("valid_at must be an ISO 8601 date or time") from None
 
 
+def moment_of(seconds: float) -> str:
+    """Seconds since 1970 as ISO 8601, in UTC."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
 def digest_key(key: str) -> str:
     """An idempotency key as it is stored: whatever it was made of, it only has to be the same."""
     return hashlib.sha256(key.encode()).hexdigest()

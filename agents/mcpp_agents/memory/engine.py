@@ -135,6 +135,9 @@ class Engine(Protocol):
     def audit(self, entry: AuditEntry) -> None:
         """Keep a row about a call: with the write, or soon, without waiting long for others."""
 
+    def audited(self, last: int) -> list[AuditEntry]:
+        """The latest of these rows, in their order."""
+
     def find(self, ids: Sequence[str], view: View | None) -> dict[str, Item]:
         """Items by id, superseded ones too; a view of None sees all."""
 

@@ -168,6 +168,12 @@ class SqliteEngine:
 
     # Reading
 
+    def audited(self, last: int) -> list[AuditEntry]:
+        rows = self._all(
+            "SELECT at, principal, tool, details, author FROM audit ORDER BY id DESC LIMIT ?", last
+        )
+        return [AuditEntry(at, who, tool, json.loads(d), by) for at, who, tool, d, by in rows][::-1]
+
     def find(self, ids: Sequence[str], view: View | None) -> dict[str, Item]:
         where, values = self._within(view) if view else ("", [])
         rows = self._all(

@@ -205,6 +205,16 @@ class MemoryStore:
         with self.auditing("forget"):
             return self._forget(read({"id": id}, ForgetRequest))
 
+    def audited(self, last: int = 20) -> list[AuditEntry]:
+        """The latest rows of the audit, in their order; only the file's owner reads them.
+
+        Raises:
+            AccessDenied: the caller is another.
+        """
+        if self._caller != _OWNER:
+            raise AccessDenied("Only the file's owner reads the audit")
+        return self._engine.audited(last)
+
     @contextmanager
     def auditing(self, tool: str, **details: Any) -> Iterator[None]:
         """Leave a row about a call that is refused; those that succeed leave their own."""

@@ -296,3 +296,14 @@ def test_a_view_is_the_same_however_it_came_to_be(
             for who, domain in ((ALICE, None), (BOB, None), (BOB, "fruit")):
                 with MemoryStore.open(path, embedder=None, clock=clock) as fresh:
                     assert seen(here, who, domain) == seen(fresh, who, domain)
+
+
+@pytest.mark.rule("M-14")
+def test_only_the_files_owner_reads_the_audit(store: MemoryStore) -> None:
+    pod = Principal.for_pod("demo")
+    store.acting_as(pod).context("zebra")
+    [entry] = store.audited()
+    assert (entry.principal, entry.tool) == ("pod:demo", "context")
+    for other in (pod, Principal("ann", None), Principal("owner", None, "elsewhere")):
+        with pytest.raises(AccessDenied):
+            store.acting_as(other).audited()

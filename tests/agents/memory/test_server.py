@@ -233,6 +233,24 @@ def test_the_command_line_remembers_recalls_and_forgets(
     assert f"Unknown memory: {stored}" in capsys.readouterr().err
 
 
+@pytest.mark.rule("M-14")
+def test_the_command_line_shows_the_latest_of_the_audit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = ["--file", str(tmp_path / "memory.db")]
+    main(["remember", "Rotation", "tokens rotate", *file])
+    stored = capsys.readouterr().out.strip()
+    main(["context", "rotation", "--embedder", "none", *file])
+    main(["forget", "mem_none", *file])
+    capsys.readouterr()
+    assert main(["audit", "--last", "2", *file]) == 0
+    printed = capsys.readouterr().out
+    found, refused = map(json.loads, printed.splitlines())
+    assert (found["tool"], found["principal"], found["ids"]) == ("context", "owner", [stored])
+    assert (refused["tool"], refused["refused"]) == ("forget", "UnknownMemory")
+    assert "rotation" not in printed
+
+
 def test_the_command_line_shows_as_many_related_items_as_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
