@@ -4,7 +4,8 @@
 
 Words are drawn by Zipf's law, so that goals hold common words as real ones do. The wanted numbers
 are 2,000 memories a second in bulk, and a pack within 50 ms at the 95th percentile, whether its
-caller sees the whole file, one project of it, or most of them. On a machine that others use too,
+caller sees the whole file, one project of it, or most of them, also right after something was
+remembered or forgotten. On a machine that others use too,
 the processor's time (in brackets) says more than the clock's.
 """
 
@@ -14,7 +15,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from mcpp_agents.memory import OWNER, Draft, MemoryStore, Principal
@@ -55,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _report(name, _packs(store.acting_as(principal), language, options.packs))
                 for name, principal in _PRINCIPALS.items()
             )
+            for name, change in (("remembering", _remember_one), ("forgetting", _forget_one)):
+                times = _packs(store, language, options.packs, partial(change, store, language))
+                slowest = max(slowest, _report(f"after {name}", times))
         size = path.stat().st_size
     print(f"file                   {size / 1e6:10,.0f} MB")
     return 0 if rate >= 2_000 and slowest <= 50 else 1
@@ -103,11 +108,26 @@ def _store(store: MemoryStore, language: Language, count: int) -> float:
     return count / spent
 
 
-def _packs(store: MemoryStore, language: Language, count: int) -> tuple[list[float], list[float]]:
+def _remember_one(store: MemoryStore, language: Language) -> None:
+    store.remember(language.text(6), language.text(40), "note", project=_PROJECTS[0])
+
+
+def _forget_one(store: MemoryStore, language: Language) -> None:
+    [(id, _)] = store.search(language.goal(), limit=1)
+    store.forget(id)
+
+
+def _packs(
+    store: MemoryStore,
+    language: Language,
+    count: int,
+    before_each: Callable[[], None] = lambda: None,
+) -> tuple[list[float], list[float]]:
     """Milliseconds by the clock and of the processor, each in order."""
     clock, processor = [], []
     store.context(language.goal())  # the first one reads the vectors
     for _ in range(count):
+        before_each()
         goal, intent = language.goal(), language.chance.choice(INTENTS)
         start, worked = time.perf_counter(), time.process_time()
         store.context(goal, intent=intent)

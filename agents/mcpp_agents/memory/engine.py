@@ -109,6 +109,13 @@ class Embedded(NamedTuple):
     vector: bytes
 
 
+class Removed(NamedTuple):
+    """That an item was removed: `mark` grows with each."""
+
+    mark: int
+    seq: int
+
+
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """One call, without a word of what was said: lengths and ids only."""
@@ -183,11 +190,8 @@ class Engine(Protocol):
     def embedded(self, model: str, after: int) -> list[Embedded]:
         """The vectors added since a mark."""
 
-    def still_embedded(self, model: str) -> list[int]:
-        """The items that have a vector of the model."""
-
-    def forgotten(self) -> int:
-        """How many items were ever removed, by whomever."""
+    def forgotten(self, after: int) -> list[Removed]:
+        """The items removed since a mark, by whomever."""
 
     def close(self) -> None:
         """Let go of the database."""

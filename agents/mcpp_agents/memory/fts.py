@@ -12,7 +12,8 @@ the budget, as in most files, nothing is lost.
 
 Looking up the scope of each row would cost several times as much as reading the rows. So what a
 view shows is kept as one byte a row, and FTS5's rows are tested against that. Neither scope nor
-domain of a row ever changes, and no number is used twice: such a mask only ever grows.
+domain of a row ever changes, and no number is used twice: such a mask only grows, and loses what is
+forgotten.
 """
 
 import json
@@ -20,6 +21,7 @@ import math
 import sqlite3
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .engine import Evidence, Matches, PairMatch
@@ -47,12 +49,20 @@ Within = tuple[str, Sequence[Any]]
 Mask = bytes
 
 
+@dataclass(slots=True)
+class _GrowingMask:
+    """What a view shows as far as it was looked at, and which forgettings it has heard of."""
+
+    shown: bytearray = field(default_factory=bytearray)
+    marked: int = 0
+
+
 class WordIndex:
     """The table `memory_index` of a connection, which its owner guards with a lock."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._masks: OrderedDict[tuple[Any, ...], bytearray] = OrderedDict()
+        self._masks: OrderedDict[tuple[Any, ...], _GrowingMask] = OrderedDict()
 
     def add(self, first: int, last: int) -> None:
         """Index the rows of `memory` between two numbers."""
@@ -69,11 +79,6 @@ class WordIndex:
             " SELECT 'delete', seq, title, content, keys, near, grams FROM memory WHERE seq = ?",
             [seq],
         )
-
-    def forget(self, seq: int) -> None:
-        """Take a row out for good, and out of what the views' totals count."""
-        self.remove(seq)
-        self._masks.clear()
 
     def match(self, query: Query, mask: Mask | None, limit: int) -> Matches:
         """The best rows that a mask shows; without one, of the whole file.
@@ -159,11 +164,15 @@ class WordIndex:
         """What a view shows of the rows there are by now."""
         where, values = within
         key = (where, *values)
-        mask = self._masks.setdefault(key, bytearray())
+        mask = self._masks.setdefault(key, _GrowingMask())
         self._masks.move_to_end(key)
         if len(self._masks) > _MAX_MASKS:
             self._masks.popitem(last=False)
-        known = len(mask)
+        known = len(mask.shown)
+        for mark, seq in self._all("SELECT mark, seq FROM forgotten WHERE mark > ?", mask.marked):
+            mask.marked = mark
+            if seq <= known:
+                mask.shown[seq - 1] = 0
         last = self._all("SELECT coalesce(max(seq), 0) FROM memory")[0][0]
         if last > known:
             # Few rows are new, but in which scope they are no index knows by their numbers.
@@ -174,10 +183,10 @@ class WordIndex:
                 last,
                 *values,
             )
-            mask.extend(bytes(last - known))
+            mask.shown.extend(bytes(last - known))
             for (seq,) in rows:
-                mask[seq - 1] = 1
-        return bytes(mask)  # it may grow while others still look at it
+                mask.shown[seq - 1] = 1
+        return bytes(mask.shown)  # it may grow while others still look at it
 
     def _count(self, expression: str, mask: Mask | None = None) -> int:
         sql = f"SELECT count(*) FROM memory_index WHERE memory_index MATCH ?{_shown(mask)}"

@@ -8,7 +8,7 @@ from typing import Final
 from .drafts import digest_key
 from .errors import MemoryFault
 
-VERSION: Final = 3
+VERSION: Final = 4
 BUSY_SECONDS: Final = 30.0
 # By which every version of a memory file is known; a version's number may be anybody's.
 _OURS: Final = frozenset({"memory", "memory_index", "audit"})
@@ -16,8 +16,8 @@ _OURS: Final = frozenset({"memory", "memory_index", "audit"})
 # The index is external-content: it keeps no second copy of the text. Its columns and their weights
 # (fts.py) go together. `near` holds the neighbours' text, `grams` the unspaced scripts' pairs.
 # `before` is the neighbour before, which lends its meaning; `since` is when an item became true;
-# `tally` counts the items, which SQLite would do by reading all of them, and how many were ever
-# forgotten; `more` holds what no query asks for.
+# `tally` counts the items, which SQLite would do by reading all of them; `more` holds what no query
+# asks for.
 _TABLES: Final = """
 CREATE TABLE scope (
     id INTEGER PRIMARY KEY,
@@ -69,8 +69,7 @@ CREATE TABLE vector (
     UNIQUE (model, seq)
 );
 CREATE TABLE tally (
-    items INTEGER NOT NULL,
-    forgotten INTEGER NOT NULL DEFAULT 0
+    items INTEGER NOT NULL
 );
 INSERT INTO tally (items) VALUES (0);
 CREATE TABLE audit (
@@ -90,6 +89,17 @@ CREATE TABLE opt_out (
     PRIMARY KEY (principal, context)
 ) WITHOUT ROWID
 """
+
+
+# By `forgotten` whoever keeps something of the rows in memory knows which are gone.
+_FORGOTTEN: Final = """
+CREATE TABLE forgotten (
+    mark INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq INTEGER NOT NULL
+)
+"""
+# Without it, whatever is forgotten would be sought in all vectors.
+_VECTOR_SEQ: Final = "CREATE INDEX vector_seq ON vector (seq)"
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -177,14 +187,16 @@ def _make(connection: sqlite3.Connection) -> None:
             connection.execute(statement)
     if version == 1:
         _upgrade_from_1(connection)
-    connection.execute(_OPT_OUT)  # new in version 3
+    if version < 3:
+        connection.execute(_OPT_OUT)
+    connection.execute(_FORGOTTEN)  # new in version 4
+    connection.execute(_VECTOR_SEQ)
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _upgrade_from_1(connection: sqlite3.Connection) -> None:
     """Version 1 began with idempotency keys as they were given, and ended with digests."""
     connection.execute("ALTER TABLE memory ADD COLUMN before INTEGER")
-    connection.execute("ALTER TABLE tally ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0")
     connection.create_function("digest_key", 1, digest_key, deterministic=True)
     # Where the same key was stored in both forms, its digest names the later item.
     connection.execute(

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from .access import View
-from .engine import AuditEntry, Embedded, Evidence, Item, Link, Matches, Neighbour, Outline
+from .engine import AuditEntry, Embedded, Evidence, Item, Link, Matches, Neighbour, Outline, Removed
 from .errors import Unavailable
 from .fts import Within, WordIndex
 from .schema import BUSY_SECONDS, connect
@@ -115,20 +115,22 @@ class SqliteEngine:
 
     def remove(self, seq: int) -> None:
         scope, thread = self._one("SELECT scope, thread FROM memory WHERE seq = ?", seq)
-        self._words.forget(seq)
+        self._words.remove(seq)
         superseded = self._bequeath(seq)
         self._connection.execute("DELETE FROM relation WHERE ? IN (source, target)", [seq])
         self._connection.execute("DELETE FROM vector WHERE seq = ?", [seq])
         self._connection.execute("DELETE FROM memory WHERE seq = ?", [seq])
-        self._connection.execute("UPDATE tally SET items = items - 1, forgotten = forgotten + 1")
-        self._relend(scope, thread, seq)
+        self._connection.execute("INSERT INTO forgotten (seq) VALUES (?)", [seq])
+        self._connection.execute("UPDATE tally SET items = items - 1")
+        if thread:  # else it has no neighbours
+            self._relend(scope, thread, seq)
+            # The one behind it had it before itself, if they adjoined; now it has nothing.
+            self._connection.execute(
+                "UPDATE memory SET before = NULL WHERE scope = ? AND thread = ? AND before = ?",
+                [scope, thread, seq],
+            )
         for target in superseded:
             self._count_superseding(target)
-        # The one behind it had it before itself, if they adjoined; now it has nothing.
-        self._connection.execute(
-            "UPDATE memory SET before = NULL WHERE scope = ? AND thread = ? AND before = ?",
-            [scope, thread, seq],
-        )
 
     def opt_out(self, principal: str, begun: Iterable[str], ended: Iterable[str]) -> None:
         self._connection.executemany(
@@ -314,11 +316,9 @@ class SqliteEngine:
         )
         return [Embedded(*row) for row in rows]
 
-    def still_embedded(self, model: str) -> list[int]:
-        return [row[0] for row in self._all("SELECT seq FROM vector WHERE model = ?", model)]
-
-    def forgotten(self) -> int:
-        return int(self._one("SELECT forgotten FROM tally")[0])
+    def forgotten(self, after: int) -> list[Removed]:
+        rows = self._all("SELECT mark, seq FROM forgotten WHERE mark > ? ORDER BY mark", after)
+        return [Removed(*row) for row in rows]
 
     # Inside
 

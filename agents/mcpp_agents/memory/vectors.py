@@ -42,7 +42,7 @@ class VectorIndex:
         self._embedder = embedder
         self._lock = threading.Lock()
         self._embedded_to = 0
-        self._forgotten = 0
+        self._forgotten_to = 0
         self._mark = 0
         self._count = 0
         self._matrix = np.zeros((0, 0), np.float32)
@@ -116,10 +116,11 @@ class VectorIndex:
         return reach
 
     def _refresh(self) -> None:
-        forgotten = self._engine.forgotten()
-        if forgotten != self._forgotten:
-            self._forgotten = forgotten
-            self._erase_others(self._engine.still_embedded(self._embedder.model))
+        for removed in self._engine.forgotten(self._forgotten_to):
+            self._forgotten_to = removed.mark
+            # A blank row is like nothing; to read all the others anew takes half a second.
+            if (place := self._places.pop(removed.seq, None)) is not None:
+                self._matrix[place] = 0
         rows = self._engine.embedded(self._embedder.model, self._mark)
         if not rows:
             return
@@ -134,13 +135,6 @@ class VectorIndex:
             -1 if row.before is None else self._places.get(row.before, -1) for row in rows
         ]
         self._count = end
-
-    def _erase_others(self, left: list[int]) -> None:
-        """Blank the rows of what was forgotten; to read all the others anew takes half a second."""
-        gone = np.flatnonzero(~np.isin(self._seqs[: self._count], left))
-        self._matrix[gone] = 0
-        for seq in self._seqs[gone]:
-            self._places.pop(int(seq), None)
 
     def _reserve(self, rows: int, width: int) -> None:
         if rows <= len(self._matrix):
