@@ -61,9 +61,9 @@ class Desk:
             raise Failure(rpc.INVALID_PARAMS, str(fault)) from fault
         except MemoryFault as fault:
             return ToolResult([_text(str(fault))], is_error=True)
-        if "markdown" not in answer:
-            return ToolResult([_text(answer["id"])], answer)
-        pack = fit(msgspec.convert(answer, ContextPack), self._max_bytes)
+        if not isinstance(answer, ContextPack):
+            return ToolResult([_text(answer.id)], msgspec.to_builtins(answer))
+        pack = fit(answer, self._max_bytes)
         if pack is None:
             return ToolResult([_text("The pack does not fit in a message")], is_error=True)
         # Markdown for models, the structure for programs.

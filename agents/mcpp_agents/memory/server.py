@@ -4,12 +4,12 @@ Over stdio the caller is the file's owner: whoever can start the process can rea
 HTTP it is whoever the bearer token of that very request stands for.
 """
 
-import json
 import logging
 from typing import Any
 
 import anyio.to_thread
 import mcp_types
+import msgspec
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
@@ -73,8 +73,8 @@ def build(store: MemoryStore, credentials: Credentials | None) -> "Server[Any]":
         except Exception:
             _log.exception("the tool %s failed", params.name)
             return _text("Internal error", is_error=True)
-        result = _text(json.dumps(answer, ensure_ascii=False))
-        result.structured_content = answer
+        result = _text(msgspec.json.encode(answer).decode())
+        result.structured_content = msgspec.to_builtins(answer)
         return result
 
     return Server(

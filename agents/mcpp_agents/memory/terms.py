@@ -57,9 +57,6 @@ class Query:
     pairs: tuple[Pair, ...]
     runs: tuple[str, ...] = ()  # of unspaced scripts, whose terms are pairs of characters
 
-    def __bool__(self) -> bool:
-        return bool(self.terms)
-
     def __str__(self) -> str:
         return " ".join(self.terms)
 

@@ -14,6 +14,8 @@ from .errors import InvalidMemory
 from .pack import ContextPack, Forgotten, Remembered
 from .store import MemoryStore
 
+Answer = ContextPack | Remembered | Forgotten
+
 
 class Tool(NamedTuple):
     """A tool as it is listed to clients."""
@@ -25,7 +27,7 @@ class Tool(NamedTuple):
     reads_only: bool = False
 
 
-def call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> Answer:
     """Call a tool on behalf of the store's caller.
 
     Raises:
@@ -35,19 +37,15 @@ def call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> dict[st
         return _call(store, name, arguments)
 
 
-def _call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    answer: ContextPack | Remembered | Forgotten
+def _call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> Answer:
     match name:
         case "context":
-            answer = store.compile(read(arguments, PackRequest))
+            return store.compile(read(arguments, PackRequest))
         case "remember":
-            answer = store.remember_many([read(arguments, Draft)])[0]
+            return store.remember_many([read(arguments, Draft)])[0]
         case "forget":
-            answer = store.forget(read(arguments, ForgetRequest).id)
-        case _:
-            raise InvalidMemory(f"Unknown tool: {name}")
-    built: dict[str, Any] = msgspec.to_builtins(answer)
-    return built
+            return store.forget(read(arguments, ForgetRequest).id)
+    raise InvalidMemory(f"Unknown tool: {name}")
 
 
 def _schema(type: type[msgspec.Struct]) -> dict[str, Any]:

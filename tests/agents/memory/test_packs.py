@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpp_agents.memory import Draft, InvalidMemory, MemoryStore, Principal
+from mcpp_agents.memory import Draft, InvalidMemory, MemoryStore, Principal, Remembered
 from mcpp_agents.memory.tools import call
 from mcpp_agents.memory.vocabulary import (
     FACETS,
@@ -90,7 +90,9 @@ def test_null_stands_for_what_may_be_left_out(store: MemoryStore) -> None:
     assert pack == call(store, "context", {"goal": GOAL})
     told = {"title": "T", "content": "c", "kind": "note"}
     others = ("tags", "related_to", "retrieval_keys", "source", "valid_at", "idempotency_key")
-    assert call(store, "remember", {**told, **dict.fromkeys(others)})["created"]
+    stored = call(store, "remember", {**told, **dict.fromkeys(others)})
+    assert isinstance(stored, Remembered)
+    assert stored.created
     with pytest.raises(InvalidMemory, match="`goal`"):
         call(store, "context", {"goal": None})
 
