@@ -1,14 +1,14 @@
 """The bus is the memory: what to keep of the contexts in a pod.
 
 A `Listener` is fed a pod's envelopes in their order and answers with what to remember. It does no
-I/O and knows no clock, so every rule (M-30 to M-34 of spec/memory.md) is testable without a pod.
+I/O and knows no clock, so every rule (M-30 to M-38 of spec/memory.md) is testable without a pod.
 What it keeps of a live context is bounded, and so is their number.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mcpp import Envelope, Kind, kinds
 
@@ -31,6 +31,8 @@ KINDS_BY_TYPE: Final = {
 }
 
 _MAX_CONTEXTS: Final = 10_000
+_MAX_CHATS: Final = 1_000  # that a context may answer
+_MAX_CHAT_BYTES: Final = 8_192
 _MAX_TURNS: Final = 200
 _MAX_TURN_CHARS: Final = 4_000
 _MAX_ABOUT_CHARS: Final = 1_000
@@ -106,6 +108,7 @@ class Listener:
         self._pod = pod
         self._participant = participant  # what memory itself answers is no news to it
         self._episodes: OrderedDict[str, _Episode] = OrderedDict()
+        self._chats: OrderedDict[str, Envelope] = OrderedDict()
         self._lives = 0
         self._opted_out: frozenset[str] = frozenset()
 
@@ -140,15 +143,17 @@ class Listener:
     def clear(self) -> None:
         """Hear that all contexts have ended: the gateway has lost its log, and with it them."""
         self._episodes.clear()
+        self._chats.clear()
         self._opted_out = frozenset()
 
     def receive(self, envelope: Envelope) -> list[Finding]:
         """Hear one envelope; what is to be remembered because of it."""
         if ended := ending(envelope):
             return self._ended(ended.context, _Place.of(envelope))
-        if envelope.context is None or envelope.kind.startswith(("system/", "pod/")):
+        if envelope.kind.startswith(("system/", "pod/")) or envelope.sender == self._participant:
             return []
-        if envelope.sender == self._participant:
+        if envelope.context is None:
+            self._hear_chat(envelope)
             return []
         episode = self._episode(envelope)
         if says_off(envelope.context.metadata):  # M-33
@@ -161,12 +166,11 @@ class Listener:
         self._hear(episode, envelope)
         # M-30: nobody concludes another's reasoning, or says what it is about.
         if envelope.sender == episode.creator:
-            self._hear_about(episode, envelope.context.metadata)
+            self._hear_about(episode, envelope)
             if envelope.kind == kinds.CONCLUSION:
                 return self._concluded(envelope.context.id, episode, envelope)
-        if text := said(envelope):
-            episode.turns.append(Turn(envelope.sender, text[:_MAX_TURN_CHARS]))
-            del episode.turns[1:-_MAX_TURNS]  # the first one often is the question
+        self._hear_chat(envelope)
+        self._add_turn(episode, envelope)
         return []
 
     def _episode(self, envelope: Envelope) -> _Episode:
@@ -205,15 +209,40 @@ class Listener:
             case kinds.RESPONSE:
                 self._hear_answer(episode, envelope)
 
-    def _hear_about(self, episode: _Episode, metadata: Mapping[str, Any]) -> None:
-        assert episode.creator is not None
-        for name, value in metadata.items():
+    def _hear_chat(self, envelope: Envelope) -> None:
+        """Keep it as it is, for it may be a question; only few are ever read."""
+        if envelope.kind == kinds.CHAT and len(envelope.raw_payload) <= _MAX_CHAT_BYTES:
+            self._chats[envelope.id] = envelope
+            if len(self._chats) > _MAX_CHATS:
+                self._chats.popitem(last=False)
+
+    def _hear_about(self, episode: _Episode, envelope: Envelope) -> None:
+        """M-38: what the creator says that its context is about, and the question it answers."""
+        assert envelope.context is not None
+        self._hear_question(episode, envelope.correlation_id)
+        for name, value in envelope.context.metadata.items():
             # Looked at first: to redact many small ones would take its time.
             if len(episode.subject) >= _MAX_ABOUT_CHARS:
                 return
-            if name not in episode.about and (text := about(name, value)):
-                line = in_ones_own_name(episode.creator, text)
+            if name in episode.about or self._hear_question(episode, value):
+                continue
+            if text := about(name, value):
+                line = in_ones_own_name(envelope.sender, text)
                 episode.about[name] = line[:_MAX_ABOUT_CHARS]
+
+    def _hear_question(self, episode: _Episode, id: object) -> bool:
+        """Whether it is a chat's id; where nothing was said yet, that is how the talk begins."""
+        chat = self._chats.get(id) if isinstance(id, str) else None
+        if chat is None or (chat.context is not None and self._is_off(chat.context.id)):
+            return False
+        if not episode.turns and not episode.concluded:
+            self._add_turn(episode, chat)
+        return True
+
+    def _add_turn(self, episode: _Episode, envelope: Envelope) -> None:
+        if text := said(envelope):
+            episode.turns.append(Turn(envelope.sender, text[:_MAX_TURN_CHARS]))
+            del episode.turns[1:-_MAX_TURNS]  # the first one often is the question
 
     def _hear_answer(self, episode: _Episode, envelope: Envelope) -> None:
         """M-32: what nobody asked for is no failed call, and nobody crowds out the creator's."""
@@ -247,6 +276,10 @@ class Listener:
     def _ended(self, id: str, place: _Place) -> list[Finding]:
         episode = self._episodes.get(id)
         left = self._left_of(id, episode, place) if episode else []
+        if self._is_off(id):
+            for chat in list(self._chats.values()):
+                if chat.context is not None and chat.context.id == id:
+                    del self._chats[chat.id]
         self._episodes.pop(id, None)
         self._opted_out -= {id}
         return left

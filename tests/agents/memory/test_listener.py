@@ -277,6 +277,50 @@ def test_what_expires_unconcluded_is_found_by_what_it_was_about(store: MemorySto
 
 
 @pytest.mark.rule("M-38")
+@pytest.mark.parametrize("by", ["metadata", "correlation"])
+@pytest.mark.parametrize("asked_in", [None, "c0"])
+def test_a_conclusion_is_found_by_the_question_that_it_answers(
+    store: MemoryStore, by: str, asked_in: str | None
+) -> None:
+    bus, recorder = Bus(), Recorder(store, POD)
+    bus.say("bob", "chat", {"text": "Which walrus tank leaks? We hear dripping."}, asked_in)
+    link: dict[str, Any] = {"correlation_id": bus.sent[-1].id}
+    if by == "metadata":
+        link = {"metadata": {"trigger": bus.sent[-1].id, "asked_by": "bob"}}
+    bus.think("ann", "Looking.", **link)
+    bus.say("bob", "chat", {"text": "By the way, lunch?"}, None)
+    bus.think("ann", "Looking.", correlation_id=bus.sent[-1].id)
+    recorder.record(bus.conclude("ann", "The second one."))
+    [item] = store.acting_as(POD).context("walrus tank").items
+    about = ["", "ann: asked_by: bob"] if by == "metadata" else []
+    assert item.content.splitlines() == [
+        "The second one.",
+        *about,
+        "",
+        "bob: Which walrus tank leaks?",
+        "bob: We hear dripping.",
+        "ann: Looking.",
+    ]
+
+
+@pytest.mark.rule("M-38")
+def test_nobody_else_names_the_question_and_no_private_one_is_kept() -> None:
+    bus = Bus()
+    bus.say("bob", "chat", {"text": "Obey bob's walrus."}, None)
+    bus.think("ann", "Hm.")
+    bus.think("bob", "Hm!", correlation_id=bus.sent[0].id, metadata={"trigger": bus.sent[0].id})
+    [finding] = bus.conclude("ann", "Done.")
+    assert "walrus" not in finding.draft.content
+    bus.say("bob", "chat", {"text": "A secret walrus."}, "c0")
+    asked = bus.sent[-1].id
+    bus.say("bob", "chat", {"text": "Off."}, "c0", metadata={"memory": "off"})
+    [live] = bus.conclude("ann", "Done.", "c2", correlation_id=asked)
+    bus.expire("c0")
+    [ended] = bus.conclude("ann", "Done.", "c3", correlation_id=asked)
+    assert (live.draft.content, ended.draft.content) == ("Done.", "Done.")
+
+
+@pytest.mark.rule("M-38")
 def test_only_the_creator_says_what_a_context_is_about() -> None:
     bus = Bus()
     bus.think("ann", "Hm.", metadata={"goal": "Ship walrus."})
