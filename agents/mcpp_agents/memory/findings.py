@@ -8,7 +8,7 @@ import msgspec
 
 from .drafts import Draft
 from .speech import in_ones_own_name
-from .summary import Turn
+from .summary import Turn, headline
 
 _MAX_CONTENT_CHARS: Final = 8_000
 _GAP: Final = "\n\n"
@@ -31,8 +31,13 @@ class Finding:
     lives: tuple[int, int] = (0, 0)
 
     def retold(self, summary: str, narrator: str) -> "Finding":
-        """The same with another's summary of the turns, told in that one's name."""
-        retold = f"Summarised by {narrator}:\n{in_ones_own_name(narrator, summary)}"
+        """The same with another's summary of the turns, told in that one's name.
+
+        How the talk began stays beside it: of a long one the narrator hears only the end.
+        """
+        first = self.turns[0]
+        begun = f"{first.speaker}: {headline(first.text)}"
+        retold = f"{begun}\n\nSummarised by {narrator}:\n{in_ones_own_name(narrator, summary)}"
         draft = msgspec.structs.replace(self.draft, content=content(self.told, retold))
         return replace(self, draft=draft).with_facts(summarized_by=narrator)
 

@@ -102,7 +102,8 @@ async def test_a_model_tells_what_led_to_a_conclusion(
             item = await kept(ann, store, "zebras")
         assert server.problems == []
     assert item.content == (
-        f"Rotate the zebras.\n\nSummarised by {api}:m:\nThey found that zebras leak."
+        "Rotate the zebras.\n\nann: Zebras leak [secret withheld].\n\n"
+        f"Summarised by {api}:m:\nThey found that zebras leak."
     )
     assert item.metadata["summarized_by"] == f"{api}:m"
     assert (item.metadata["author"], item.quality.origin) == ("ann", "bus")
