@@ -137,6 +137,13 @@ def _open(options: argparse.Namespace) -> MemoryStore:
     return MemoryStore.open(file, embedder=options.embedder)
 
 
+def _open_existing(options: argparse.Namespace) -> MemoryStore:
+    """For what makes nothing: a name that was mistyped must not become a file."""
+    if not options.file.exists():
+        raise _WrongUsage(f"there is no {options.file}; `mcpp memory remember` would make it")
+    return _open(options)
+
+
 def _remember(options: argparse.Namespace) -> int:
     fields = {
         name: getattr(options, name)
@@ -153,7 +160,7 @@ def _remember(options: argparse.Namespace) -> int:
 
 
 def _context(options: argparse.Namespace) -> int:
-    with _open(options) as store:
+    with _open_existing(options) as store:
         store.embed_pending(_EMBEDDED_AT_ONCE)
         pack = store.context(
             options.goal,
@@ -174,13 +181,13 @@ def _context(options: argparse.Namespace) -> int:
 
 
 def _forget(options: argparse.Namespace) -> int:
-    with _open(options) as store:
+    with _open_existing(options) as store:
         store.forget(options.id)
     return 0
 
 
 def _audit(options: argparse.Namespace) -> int:
-    with _open(options) as store:
+    with _open_existing(options) as store:
         for entry in store.audited(max(0, options.last)):
             who = {"principal": entry.principal, "author": entry.author, "tool": entry.tool}
             line = {"at": moment_of(entry.at), **who, **entry.details}

@@ -234,6 +234,16 @@ def test_the_command_line_remembers_recalls_and_forgets(
 
 
 @pytest.mark.rule("M-14")
+@pytest.mark.parametrize("command", [["context", "rotation"], ["forget", "mem_1"], ["audit"]])
+def test_a_mistyped_file_is_told_and_not_made(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typo = tmp_path / "typo" / "memory.db"
+    assert main([*command, "--file", str(typo)]) == 2
+    assert f"there is no {typo}" in capsys.readouterr().err
+    assert not typo.parent.exists()
+
+
 def test_the_command_line_shows_the_latest_of_the_audit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
