@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,8 +18,11 @@ import pytest
 import mcpp
 from mcpp import ContextTree, Envelope, Message, local
 from mcpp.prompts import PromptBuilder
+from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp_agents.demo import analyst, records, reviewer
+from mcpp_agents.memory import MemoryStore
+from mcpp_agents.memory.member import join
 from tests.agents.processes import BOUND, MCPP
 
 pytestmark = pytest.mark.anyio
@@ -103,6 +107,48 @@ async def test_the_reviewer_finds_the_slip_of_every_month(pod: MemoryPod) -> Non
             assert len(found["wrong"]) == 1, month
 
 
+async def test_the_analyst_says_what_is_remembered_and_later_it_is_found(
+    pod: MemoryPod, tmp_path: Path
+) -> None:
+    async with (
+        pod.run(records.agent()),
+        pod.run(reviewer.agent(at_once)),
+        pod.connect("alice") as alice,
+        pod.connect("watcher") as watcher,
+        background() as tasks,
+    ):
+        with MemoryStore.open(tmp_path / "memory.db", embedder="none") as store:
+            tasks.start_soon(join, partial(pod.connect, "memory"), store)
+            with anyio.fail_after(BOUND):
+                await analyst.everybody(alice, "memory")
+                texts = [(await analyst.go_through(alice, n, at_once))["text"] for n in (1, 2)]
+                heard = [m async for m in _until(watcher, "I remember")]
+            found = await alice.call("memory", "context", {"goal": "Check the time sheet"})
+            tasks.cancel_scope.cancel()
+    thoughts = [m.payload["thought"] for m in heard if m.kind == "reflection"]
+    assert thoughts[0] == "Nothing is remembered about this yet."
+    assert texts[0] in thoughts[-1]
+    names = [item["name"] for part in found.value["sections"] for item in part["items"]]
+    assert set(texts) <= set(names)
+    assert [name for name in names if name.startswith("Activity ")]  # the reviewer's, too
+
+
+async def test_without_a_memory_that_makes_sense_the_analyst_goes_on(pod: MemoryPod) -> None:
+    odd = mcpp.Participant("memory")
+
+    @odd.tool
+    async def context(goal: str, limit: int) -> str:
+        return "Everything you have ever wanted to know."
+
+    async with (
+        pod.run(odd),
+        pod.run(records.agent()),
+        pod.run(reviewer.agent(at_once)),
+        pod.connect("alice") as alice,
+    ):
+        assert (await analyst.go_through(alice, 1, at_once))["wrong"]
+
+
 async def test_a_rejected_correction_is_taken_back_and_the_heap_stays_small(pod: MemoryPod) -> None:
     async with (
         pod.connect("watcher", own=True) as watcher,
@@ -161,7 +207,7 @@ async def _until_left(pod: mcpp.Pod) -> AsyncIterator[Message]:
 async def _until(pod: mcpp.Pod, text: str) -> AsyncIterator[Message]:
     async for message in pod:
         yield message
-        if text in message.text:
+        if text in str(message.payload):
             return
 
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import anyio
+import msgspec
 
 import mcpp
 from mcpp import Envelope, Kind, McppError, Message, Participant, Pod, kinds, rpc
@@ -12,6 +13,7 @@ from mcpp.errors import CallError, Refused
 from mcpp.scope import ContextScope
 from mcpp.tasks import background, until_signal
 from mcpp_agents.demo.reviewer import Beat, a_moment
+from mcpp_agents.memory import ContextPack
 
 _LONG_MINUTES: Final = 600
 # A person may be at lunch; by then the next month's question is more to the point.
@@ -41,7 +43,7 @@ def agent(beat: Beat = a_moment, rest_seconds: float = 15.0) -> Participant:
             for month in itertools.count(1):
                 try:
                     found = await go_through(pod, month, beat)
-                    done[:] = [f"Month {month}: {found['text']}"]
+                    done[:] = [found["text"]]
                 except (CallError, Refused) as error:
                     found = {"wrong": []}
                     done[:] = [f"Month {month} is left out: {error}"]
@@ -71,8 +73,9 @@ async def everybody(pod: Pod, *names: str) -> None:
 
 async def go_through(pod: Pod, month: int, beat: Beat) -> dict[str, Any]:
     """Read a month page by page; each page is transient, and used up when it is noted."""
-    async with pod.context("workflow", goal=f"Check the time sheet of month {month}") as workflow:
-        await recall(pod, workflow, month)
+    goal = f"Check the time sheet of month {month}"
+    async with pod.context("workflow", goal=goal) as workflow:
+        await recall(pod, workflow, goal)
         await workflow.call("records", "get_workflow_step", order=1, timeout=_CALL_SECONDS)
         page, pages, total = 1, 1, 0
         odd: list[dict[str, Any]] = []
@@ -96,23 +99,29 @@ async def go_through(pod: Pod, month: int, beat: Beat) -> dict[str, Any]:
             for one in odd
         ]
         wrong = [one for one in verdicts if one["wrong"]]
-        text = f"{total // 60} hours on {pages} pages, {len(wrong)} of {len(odd)} doubts confirmed."
+        # It names its subject: whoever remembers it has nothing else to find it by.
+        text = (
+            f"The time sheet of month {month} has {total // 60} hours on {pages} pages, "
+            f"{len(wrong)} of {len(odd)} doubts confirmed."
+        )
         await workflow.conclude(text, confidence=0.9)
         return {"text": text, "wrong": wrong}
 
 
-async def recall(pod: Pod, workflow: ContextScope, month: int) -> None:
+async def recall(pod: Pod, workflow: ContextScope, goal: str) -> None:
     """Ask memory, where there is one, what was concluded before."""
     if "memory" not in pod.participants:
         return
-    goal = f"Check the time sheet of month {month}"
     try:
         asked = {"goal": goal, "limit": 3}
-        pack = (await workflow.call("memory", "context", asked, timeout=_CALL_SECONDS)).text
-        known = "nothing" if not pack else f"{len(pack.splitlines())} lines"
-        await workflow.send("reflection", {"thought": f"Memory has {known} on months before."})
-    except CallError as error:
-        await workflow.send("reflection", {"thought": f"Without memory, then: {error}"})
+        result = await workflow.call("memory", "context", asked, timeout=_CALL_SECONDS)
+        pack = msgspec.convert(result.value, ContextPack)
+        thought = "Nothing is remembered about this yet."
+        if pack.items:
+            thought = f"I remember, first of {pack.total_items}: {pack.items[0].name}"
+    except (CallError, msgspec.ValidationError) as error:
+        thought = f"Without memory, then: {error}"
+    await workflow.send("reflection", {"thought": thought})
 
 
 async def propose(pod: Pod, month: int, verdict: dict[str, Any], waiting: set[int]) -> None:

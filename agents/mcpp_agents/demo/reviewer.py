@@ -37,19 +37,19 @@ def agent(beat: Beat = a_moment) -> Participant:
     ) -> dict[str, Any]:
         """Judge whether an activity's minutes can be right, and what they should be."""
         asked_in = call.envelope.context
-        trigger = f"{who} wrote down {minutes} minutes of {work}"
+        what = f"{who}'s {minutes} minutes of {work}"
+        trigger = f"{what} on the time sheet of month {month}"
         async with call.pod.context("reasoning", parent=asked_in, trigger=trigger) as thinking:
-            await thinking.send(
-                "reflection", {"thought": f"{trigger}. That is {minutes / 60:.0f} h."}
-            )
+            thought = f"{who} wrote down {minutes} minutes of {work}. That is {minutes / 60:.0f} h."
+            await thinking.send("reflection", {"thought": thought})
             await beat()
             usual = await compare(thinking, who=who, work=work, month=month)
             await call.progress(1, 2, "compared")
-            factor = await find_slip(thinking, minutes, usual)
+            factor = await find_slip(thinking, what, minutes, usual)
             should_be = minutes if factor == 1 else minutes // factor
-            verdict = "is plausible" if factor == 1 else f"should be {should_be}"
+            verdict = "are plausible" if factor == 1 else f"should be {should_be}"
             await thinking.conclude(
-                f"Activity {id}: {minutes} minutes of {work} {verdict}.",
+                f"Activity {id} on the time sheet of month {month}: {what} {verdict}.",
                 confidence=0.6 if factor == 1 else 0.95,
             )
             return {"id": id, "minutes": should_be, "wrong": factor != 1}
@@ -62,15 +62,15 @@ def agent(beat: Beat = a_moment) -> Participant:
             await comparing.conclude(f"{who} usually takes {usual:.0f} minutes for {work}.")
             return usual
 
-    async def find_slip(thinking: ContextScope, minutes: int, usual: float) -> int:
-        async with thinking.child("hypothesis") as testing:
+    async def find_slip(thinking: ContextScope, what: str, minutes: int, usual: float) -> int:
+        async with thinking.child("hypothesis", of=what) as testing:
             for factor, reason in SLIPS.items():
                 await testing.send("reflection", {"thought": f"Perhaps {reason}?"})
                 await beat()
                 if explains(factor, minutes, usual):
-                    await testing.conclude(f"Yes: {reason}.")
+                    await testing.conclude(f"{what} are a slip: {reason}.")
                     return factor
-            await testing.conclude("No slip of the pen explains it.")
+            await testing.conclude(f"No slip of the pen explains {what}.")
             return 1
 
     return reviewer
