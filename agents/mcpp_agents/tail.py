@@ -17,7 +17,7 @@ from mcpp.session import MISSED_MESSAGES, Gap
 from mcpp.tasks import background
 from mcpp_agents import joining
 from mcpp_agents.display import Palette, one_line, safe_json
-from mcpp_agents.shorthand import read_filters
+from mcpp_agents.shorthand import WORDS, read_filters
 
 _USUAL_HISTORY: Final = 10
 
@@ -34,8 +34,7 @@ def main(argv: list[str]) -> int:
         action="append",
         default=[],
         metavar="WHAT",
-        help="only this: main, conclusions, kind:GLOB, from:NAME, to:NAME, type:TYPE, context:ID, "
-        "`not` before one; or JSON. All words of one WHAT must hold, any of several",
+        help=f"only this: {WORDS}; or JSON. All words of one WHAT must hold, any of several",
     )
     parser.add_argument(
         "--last", type=int, default=_USUAL_HISTORY, metavar="N", help="begin so far back"
