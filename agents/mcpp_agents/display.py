@@ -180,7 +180,7 @@ def _answer(kind: Kind, payload: Any) -> str:
         return f"failed, {text}"
     mark = read_mark(result)
     if mark.transient:
-        return f"{mark.summary or summarize(result)} (transient)"
+        return mark.summary or summarize(result)
     return one_line(text, 200) if text else summarize(result)
 
 

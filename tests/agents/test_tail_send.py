@@ -56,7 +56,7 @@ def test_cleaning_leaves_nothing_that_moves_the_cursor(text: str) -> None:
             "mcp/response:tools/call:search",
             {"result": {"content": [], "_meta": {"context": {"lifecycle": "transient",
                                                               "summary": "9 hits"}}}},
-            "search: 9 hits (transient)",
+            "search: 9 hits",
         ),
         ("mcp/notification:notifications/progress", {"params": {"progress": 1, "total": 3}}, "1/3"),
         ("system/presence", {"event": "join", "participant": {"id": "bob"}}, "bob joins"),
