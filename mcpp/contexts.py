@@ -49,6 +49,11 @@ class Lineages:
             self._nodes.setdefault(context.parent, _Node())
         return Lineage(context.id, node.type, self._ancestors(context.id))
 
+    def find(self, id: str) -> Lineage | None:
+        """Return where a context stands; None for an id that stands for none, as far as known."""
+        node = self._nodes.get(id)
+        return None if node is None else Lineage(id, node.type, self._ancestors(id))
+
     def forget(self, id: str) -> None:
         """Forget an expired context: its id may be used anew, for something else."""
         self._nodes.pop(id, None)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from mcpp import kinds
+from mcpp.contexts import Lineage
 from mcpp.envelope import Envelope
 from mcpp.kinds import Kind
 from mcpp.rpc import ToolResult
@@ -123,12 +124,19 @@ class Palette:
         """Return a participant's name in its own colour, the same everywhere."""
         return self.paint(name, 1, colour_of(name))
 
-    def line(self, envelope: Envelope, depth: int = 0) -> str:
-        """Return an envelope as a line: when, who, to whom, in which context, what."""
+    def line(
+        self,
+        envelope: Envelope,
+        *,
+        place: Lineage | None = None,
+        topic: Lineage | None = None,
+        depth: int = 0,
+    ) -> str:
+        """Return an envelope as a line: when, who, to whom, in and on which context, what."""
         kind = Kind.parse(envelope.kind)
         to = f" → {', '.join(envelope.to)}" if envelope.to else ""
-        context = envelope.context
-        where = "" if context is None else f" ‹{context.type or ''}#{context.id[-6:]}›"
+        where = "" if place is None else f" {_named(place)}"
+        where += "" if topic is None else f" on {_named(topic)}"
         head = f"{self.paint(envelope.ts[11:19], 2)} {'│ ' * depth}{self.name(envelope.sender)}"
         text = describe(envelope).replace("\n", "\n" + " " * 9 + "│ " * depth + "  ")
         return f"{head}{self.paint(to + where, 2)}  {self.paint(text, *_style(kind))}"
@@ -137,6 +145,10 @@ class Palette:
 def colour_of(name: str) -> int:
     """Return a participant's colour as a terminal's code."""
     return _SENDER_COLOURS[zlib.crc32(name.encode()) % len(_SENDER_COLOURS)]
+
+
+def _named(context: Lineage) -> str:
+    return f"‹{context.type or ''}#{context.id[-6:]}›"
 
 
 def _style(kind: Kind) -> tuple[int, ...]:

@@ -174,20 +174,21 @@ class Lines:
 
     def render(self, envelope: Envelope) -> list[str]:
         """Return the lines for the next envelope of the log."""
-        lineage = self._lineages.observe(envelope.context)
+        place = self._lineages.observe(envelope.context)
+        topic = self._lineages.find(envelope.correlation_id or "")
         if envelope.kind == kinds.CONTEXT:
             self._lineages.forget(envelope.payload["context"]["id"])
             self._known.discard(envelope.payload["context"]["id"])
-        if not self._tree or lineage is None:
-            return [self._palette.line(envelope)]
-        depth = len(lineage.ancestors) + 1
+        if not self._tree or place is None:
+            return [self._palette.line(envelope, place=place, topic=topic)]
+        depth = len(place.ancestors) + 1
         lines = []
-        if lineage.id not in self._known:
-            self._known.add(lineage.id)
+        if place.id not in self._known:
+            self._known.add(place.id)
             about = "" if envelope.context is None else _about(envelope.context)
-            head = f"{' ' * 9}{'│ ' * (depth - 1)}┌ {lineage.type or 'context'} {lineage.id}{about}"
+            head = f"{' ' * 9}{'│ ' * (depth - 1)}┌ {place.type or 'context'} {place.id}{about}"
             lines.append(self._palette.paint(head, 2))
-        return [*lines, self._palette.line(envelope, depth)]
+        return [*lines, self._palette.line(envelope, place=place, topic=topic, depth=depth)]
 
 
 def _about(context: mcpp.Context) -> str:

@@ -84,6 +84,11 @@ def test_a_context_is_one_line_until_it_is_opened(transcript: Transcript) -> Non
     assert shown(transcript) == ["a|hello", folded, "b|bye"]
 
 
+def test_what_answers_a_context_says_so(transcript: Transcript) -> None:
+    transcript.add(said("chat", {"text": "so no"}, correlation_id="outer", to=["b"]))
+    assert shown(transcript)[-1] == "a|→ b: on [1] reasoning: so no"
+
+
 @given(st.text(), st.integers(1, 100))
 def test_a_heading_takes_one_line(text: str, columns: int) -> None:
     cut = cut_to(clean(text), columns)

@@ -132,6 +132,22 @@ def test_the_tree_draws_each_context_as_a_branch() -> None:
     ]
 
 
+def test_what_answers_a_context_says_so() -> None:
+    reasoning = mcpp.new_context("reasoning", id="reason-789")
+    lines = Lines(Palette(coloured=False))
+    lines.render(mcpp.new_envelope("reflection", {"thought": "hm"}, sender="a", context=reasoning))
+    denied = {"error": "Operation denied after security analysis"}
+    kind = "mcp/response:tools/call"
+    answer = mcpp.new_envelope(kind, denied, sender="a", to=["b"], correlation_id="reason-789")
+    [line] = lines.render(answer)
+    assert " → b on ‹reasoning#on-789›  tools/call: failed, Operation denied after" in line
+    # The type stands even where an envelope does not name it again.
+    later = mcpp.new_envelope(
+        "reflection", {}, sender="a", context=mcpp.new_context(id="reason-789")
+    )
+    assert " ‹reasoning#on-789›  " in lines.render(later)[0]
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("limits", [{"messages_per_second": 0}])
 async def test_without_following_the_history_is_shown_to_its_end(pod: MemoryPod) -> None:
