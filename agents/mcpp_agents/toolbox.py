@@ -1,15 +1,17 @@
 """What the others in a pod can do, under the names by which a model or an MCP client calls it."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
-from mcpp import Kind, Message, Pod, kinds
+from mcpp import Kind, McppError, Message, Pod, kinds
 from mcpp.errors import CallError, ConnectionLostError, Refused
 from mcpp.prompts.names import tool_name
+from mcpp.proposals import OpenProposal
 
 T = TypeVar("T")
 
@@ -18,6 +20,7 @@ T = TypeVar("T")
 # leaves in the middle of a call may have lost only its line: then it is back with the answer.
 PATIENCE_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 30.0
+_TAKE_BACK_SECONDS: Final = 2.0
 _MAX_PAGES: Final = 20
 _CHANGED: Final = str(Kind(kinds.NOTIFICATION, "notifications/tools/list_changed"))
 
@@ -142,6 +145,14 @@ class Toolbox:
                 break
             params = {"cursor": page["nextCursor"]}
         return tools
+
+
+async def take_back(*proposals: OpenProposal) -> None:
+    """Withdraw what we proposed and wait for no longer, be it that we are cancelled (P-21)."""
+    with suppress(McppError), anyio.move_on_after(_TAKE_BACK_SECONDS, shield=True):
+        for proposal in proposals:
+            if proposal.fulfilled_by is None:
+                await proposal.withdraw("nobody waits for it any more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -524,3 +524,25 @@ async def test_the_command_brings_a_model_in_and_ctrl_c_ends_it(
             assert said.kind == "conclusion"
             assert await command.interrupted() == 0
         assert server.problems == []
+
+
+async def test_ctrl_c_takes_back_what_it_has_proposed(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    own = ["chat", "reflection", "conclusion", "mcp/proposal:*", "mcp/withdraw"]
+    sockets.add("model", [{"kind": [*own, "mcp/request:tools/list"]}])
+    with model_server([Say("", [("library__burn", {"book": 7})])]) as server:
+        arguments = ("agent", "--model", "openai:m", "--base-url", f"{server.url}/v1")
+        async with (
+            sockets.run(library()),
+            sockets.connect("alice") as alice,
+            commands.start("model", *arguments) as command,
+        ):
+            await command.says("model is in the pod")
+            await alice.send("chat", {"text": "Burn it"}, to=["model"])
+            heard = (m async for m in alice if m.kind.startswith(("mcp/proposal", "mcp/withdraw")))
+            with anyio.fail_after(BOUND):
+                proposal = await anext(heard)
+                assert await command.interrupted() == 0
+                withdrawn = await anext(heard)
+    assert (withdrawn.kind, withdrawn.correlation_id) == ("mcp/withdraw", proposal.id)

@@ -1,5 +1,6 @@
 """The pod as an MCP server, seen by the official MCP client over stdio."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -268,6 +269,52 @@ async def test_nonsense_from_one_participant_leaves_the_others_tools(
     ):
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert [name for name in names if "__" in name] == ["calc__add", "calc__broken"]
+
+
+@pytest.mark.parametrize("end", ["it leaves", "Ctrl-C", "it cancels the call"])
+async def test_what_a_client_proposed_is_taken_back_when_nobody_waits_for_it(
+    sockets: SocketVenue, commands: Commands, end: str
+) -> None:
+    proposed = {"participant": "calc", "tool": "add", "arguments": {"a": 2, "b": 3}}
+    async with sockets.run(calculator()), sockets.connect("alice") as alice:
+        heard = (m async for m in alice if m.kind.startswith(("mcp/proposal", "mcp/withdraw")))
+        if end == "it leaves":
+            async with client_of(commands) as client:
+                late = await client.call_tool("pod_propose", proposed | {"wait_seconds": 0})
+                assert "nobody has decided yet" in _text(late)
+                proposal = await anext(heard)
+        elif end == "Ctrl-C":
+            proposal = await propose_until_ctrl_c(commands, proposed, heard)
+        else:
+            async with client_of(commands) as client, background() as tasks:
+                tasks.start_soon(client.call_tool, "pod_propose", proposed)
+                proposal = await anext(heard)
+                tasks.cancel_scope.cancel()
+        with anyio.fail_after(BOUND):
+            withdrawn = await anext(heard)
+        assert (withdrawn.kind, withdrawn.correlation_id) == ("mcp/withdraw", proposal.id)
+
+
+async def propose_until_ctrl_c(
+    commands: Commands, proposed: dict[str, Any], heard: AsyncIterator[mcpp.Message]
+) -> mcpp.Message:
+    """Make a proposal over bare standard input, which stays open, and end the server by Ctrl-C."""
+    async with commands.start("ide", "mcp") as command:
+        about = {"protocolVersion": "2025-06-18", "capabilities": {}}
+        client = {"clientInfo": {"name": "bare", "version": "1"}}
+        asked = {"name": "pod_propose", "arguments": proposed}
+        assert command.process.stdin is not None
+        for message in (
+            {"id": 1, "method": "initialize", "params": about | client},
+            {"method": "notifications/initialized"},
+            {"id": 2, "method": "tools/call", "params": asked},
+        ):
+            line = json.dumps({"jsonrpc": "2.0"} | message) + "\n"
+            await command.process.stdin.send(line.encode())
+        with anyio.fail_after(BOUND):
+            proposal = await anext(heard)
+        assert await command.interrupted() == 0
+    return proposal
 
 
 async def test_ctrl_c_ends_it(commands: Commands) -> None:

@@ -33,7 +33,7 @@ from mcpp_agents.model.providers import (
     Reply,
     ToolUse,
 )
-from mcpp_agents.toolbox import PATIENCE_SECONDS, GoneError, Offer, Toolbox
+from mcpp_agents.toolbox import PATIENCE_SECONDS, GoneError, Offer, Toolbox, take_back
 
 _QUEUED_QUESTIONS: Final = 64
 _REMEMBERED_IDS: Final = 4096
@@ -234,11 +234,10 @@ class ModelAgent:
             outcome = f"was fulfilled by @{proposal.fulfilled_by}: {cut(result.text)}"
         except NoAnswerError:
             outcome = "was not decided"
-            await proposal.withdraw("no longer needed")
         except CallError as error:
             outcome = f"failed: {error.problem}"
-            if proposal.fulfilled_by is None:
-                await proposal.withdraw("no longer needed")
+        finally:
+            await take_back(proposal)
         thought = f"My proposal to call {tool} of @{owner} {outcome}"
         await thinking.send(kinds.REFLECTION, {"thought": thought})
 

@@ -86,7 +86,10 @@ async def run(
     connecting = mcpp.connect(address, name=name, last=_HISTORY, own=True)
     async with connecting as pod, background() as tasks:
         sys.stderr.write(f"mcpp agent: {pod.me} is in the pod\n")
-        await ModelAgent(pod, provider, tasks, system=system, limits=limits).run()
+        agent = ModelAgent(pod, provider, tasks, system=system, limits=limits)
+        # Once there is a pod, a signal does not end the connection with it: something may be left
+        # to be said.
+        await until_signal(agent.run)
 
 
 def make_provider(model: str, base_url: str | None) -> Provider:

@@ -41,28 +41,35 @@ def main(argv: list[str]) -> int:
 
 
 async def serve(address: local.Address, name: str | None = None) -> None:
-    """Join the pod, and serve it until standard input ends.
+    """Join the pod, and serve it until standard input ends or a signal comes.
 
     Raises ConnectionLostError when the gateway ends it for good.
     """
     lost: ConnectionLostError | None = None
-    async with mcpp.connect(address, name=name, last=KEPT_ENVELOPES, own=True) as pod:
-        # By itself the SDK reads in a thread, which nothing can stop while it waits for a line.
-        lines = cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
-        with anyio.CancelScope() as serving:
-            async with background() as tasks, stdio_server(stdin=lines) as (reading, writing):
-                pod_server = PodServer(pod, tasks)
+    connecting = mcpp.connect(address, name=name, last=KEPT_ENVELOPES, own=True)
+    async with connecting as pod, background() as tasks:
+        pod_server = PodServer(pod, tasks)
 
-                async def listen() -> None:
-                    nonlocal lost
-                    try:
-                        await pod_server.listen()
-                    except ConnectionLostError as error:
-                        lost = error
-                        serving.cancel()
+        async def listen(serving: anyio.CancelScope) -> None:
+            nonlocal lost
+            try:
+                await pod_server.listen()
+            except ConnectionLostError as error:
+                lost = error
+                serving.cancel()
 
-                tasks.start_soon(listen)
-                await pod_server.server.run(reading, writing, pod_server.options)
+        async def work() -> None:
+            # By itself the SDK reads in a thread, which nothing can stop while it waits for a line.
+            lines = cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
+            with anyio.CancelScope() as serving:
+                async with stdio_server(stdin=lines) as (reading, writing):
+                    tasks.start_soon(listen, serving)
+                    await pod_server.server.run(reading, writing, pod_server.options)
+
+        # Once there is a pod, a signal does not end the connection with it: something may be left
+        # to be said.
+        await until_signal(work)
+        await pod_server.close()
     if lost is not None:
         raise lost
 

@@ -5,17 +5,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Annotated, Any, Final
 
+import anyio
 from msgspec import Meta
 
 from mcpp import ContextTree, Envelope, McppError, Pod, kinds
 from mcpp.errors import CallError, NoAnswerError
 from mcpp.prompts import Prompt, PromptBuilder
 from mcpp.prompts.turns import BEGINNING
+from mcpp.proposals import OpenProposal
 from mcpp.rpc import ToolResult
 from mcpp.tools import Tool, ToolCall
 from mcpp_agents.send import payload_of
 from mcpp_agents.shorthand import WORDS, read_filter
-from mcpp_agents.toolbox import Toolbox
+from mcpp_agents.toolbox import Toolbox, take_back
 
 # As much of the log as `pod_read` can look back on.
 KEPT_ENVELOPES: Final = 2000
@@ -23,13 +25,17 @@ _USUAL_TOKENS: Final = 4000
 
 
 class Desk:
-    """The tools that are about the pod itself. Owns the part of the log that it has heard."""
+    """The tools that are about the pod itself.
+
+    Owns the part of the log that it has heard, and the proposals that wait for a decision.
+    """
 
     def __init__(self, pod: Pod, toolbox: Toolbox) -> None:
         self._pod = pod
         self._toolbox = toolbox
         self.log: deque[Envelope] = deque(maxlen=KEPT_ENVELOPES)
         self._read: Prompt | None = None
+        self._undecided: list[OpenProposal] = []
         made: list[Callable[..., Awaitable[Any]]] = [
             self.pod_send, self.pod_read, self.pod_expand,
             self.pod_participants, self.pod_contexts, self.pod_propose,
@@ -41,6 +47,10 @@ class Desk:
     async def run(self, name: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolResult:
         """Run one of the tools."""
         return await self.tools[name].run(arguments, call)
+
+    async def close(self) -> None:
+        """Take back what waits for a decision that nobody will hear of."""
+        await take_back(*self._undecided)
 
     async def pod_send(
         self,
@@ -116,7 +126,8 @@ class Desk:
     ) -> ToolResult:
         """Propose a call that somebody else, perhaps a person, must approve; wait for the outcome.
 
-        `tool` is the participant's own name for it, as in PARTICIPANT__TOOL.
+        `tool` is the participant's own name for it, as in PARTICIPANT__TOOL. What is not decided in
+        time stays open as long as you are here; pod_read tells what becomes of it.
         """
         self._toolbox.expect(participant, tool)
         proposal = await self._pod.propose(participant, tool, arguments or {})
@@ -125,9 +136,13 @@ class Desk:
         except CallError as error:
             if proposal.fulfilled_by is not None:
                 raise
+            self._undecided.append(proposal)
             is_late = isinstance(error, NoAnswerError)
             text = "nobody has decided yet" if is_late else f"{error.problem} (others may differ)"
             return ToolResult([{"type": "text", "text": f"Proposal {proposal.id}: {text}"}])
+        except anyio.get_cancelled_exc_class():
+            await take_back(proposal)
+            raise
         return result
 
 

@@ -80,6 +80,10 @@ class PodServer:
                 if self._client is not None and self._client.client_params is not None:
                     await self._client.send_tool_list_changed()
 
+    async def close(self) -> None:
+        """Leave nothing behind that waits for a client who is gone."""
+        await self._desk.close()
+
     async def _list_tools(
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
