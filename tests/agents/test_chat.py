@@ -17,6 +17,7 @@ from prompt_toolkit.utils import get_cwidth
 
 import mcpp
 from mcpp import Participant
+from mcpp.session import Gap
 from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
@@ -124,6 +125,26 @@ def test_a_proposal_shows_what_has_become_of_it() -> None:
     assert "◆ [1] approved by c" in shown(transcript)[0]
     transcript.add(said("mcp/withdraw", {}, correlation_id=proposal.id))
     assert "◆ [1] approved by c" in shown(transcript)[0]
+
+
+def test_a_lost_log_leaves_nothing_to_decide() -> None:
+    transcript = Transcript()
+    payload = {"method": "tools/call", "params": {"name": "x", "arguments": {}}}
+    think = mcpp.new_context("reasoning", id="think")
+    transcript.add(said("reflection", {"thought": "hm"}, context=think))
+    transcript.add(said("mcp/proposal:tools/call:x", payload, to=["files"], context=think))
+    transcript.miss(Gap(lost_log=False))
+    [proposal] = transcript.proposals.values()
+    assert proposal.state == "open"
+    transcript.miss(Gap(lost_log=True))
+    assert proposal.is_closed
+    transcript.add(said("reflection", {"thought": "anew"}, "b", context=think))
+    assert shown(transcript) == [
+        "|▸ [2] reasoning by a · idle · 2 messages",
+        "|Messages were missed here.",
+        "|The gateway has lost its log.",
+        "|▸ [2] reasoning by b · open · 1 message",
+    ]
 
 
 def test_what_waits_for_a_decision_is_not_folded_away_with_its_context() -> None:

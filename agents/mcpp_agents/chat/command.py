@@ -14,6 +14,7 @@ from prompt_toolkit.output import Output
 import mcpp
 from mcpp import McppError, Pod
 from mcpp.errors import ConnectionLostError
+from mcpp.session import Gap
 from mcpp.tasks import background
 from mcpp_agents import joining
 from mcpp_agents.chat.actions import HELP, Actions
@@ -72,9 +73,13 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
 
         async def listen() -> None:
             try:
-                async for message in pod:
-                    transcript.add(message.envelope)
-                    actions.toolbox.hear(message)
+                while True:
+                    heard = await pod.next()
+                    if isinstance(heard, Gap):
+                        transcript.miss(heard)
+                    else:
+                        transcript.add(heard.envelope)
+                        actions.toolbox.hear(heard)
                     screen.redraw()
             except ConnectionLostError as error:
                 ended.set()

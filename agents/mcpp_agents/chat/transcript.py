@@ -14,6 +14,7 @@ from mcpp import ContextTree, Envelope, Kind, kinds, rpc
 from mcpp.contexts import Lineage, Lineages
 from mcpp.errors import DecodeError
 from mcpp.filters import Filter
+from mcpp.session import Gap
 from mcpp.tree import ContextNode
 from mcpp_agents.display import clean, describe, one_line, progress_of, whole
 
@@ -54,7 +55,7 @@ class Proposal:
     @property
     def is_closed(self) -> bool:
         """Whether there is nothing left to decide; a rejection is only an opinion."""
-        return self.state.startswith(("approved", "withdrawn"))
+        return self.state.startswith(("approved", "withdrawn", "lost"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +111,19 @@ class Transcript:
                     self._placed.add(id(root))
                     self._entries.append(root)
         self._note_proposal(envelope)
+
+    def miss(self, gap: Gap) -> None:
+        """Note that envelopes were missed here. A lost log takes with it whatever was open."""
+        self.tell("The gateway has lost its log." if gap.lost_log else "Messages were missed here.")
+        if not gap.lost_log:
+            return
+        for proposal in self.proposals.values():
+            if not proposal.is_closed:
+                proposal.state = "lost with the gateway's log"
+        for node in self._tree:
+            node.expired = True
+        self._lineages = Lineages()
+        self._log.clear()
 
     def tell(self, text: str) -> None:
         """Show something to this person alone, after what was said so far."""
