@@ -235,7 +235,7 @@ def test_the_selection_stays_with_its_row(transcript: Transcript) -> None:
     """Rows come above it while a person decides: what was looked at is what is approved."""
     decided: list[str] = []
     screen = Screen(transcript, lambda: "", input=DummyInput(), output=DummyOutput())
-    screen.on_decision = lambda proposal, approve: decided.append(proposal)
+    screen.on_approval = decided.append
     transcript.toggle("outer")
     payload = {"method": "tools/call", "params": {"name": "x"}}
     proposals = [said("mcp/proposal:tools/call:x", payload, to=["a"]) for _ in range(2)]
@@ -245,7 +245,7 @@ def test_the_selection_stays_with_its_row(transcript: Transcript) -> None:
     screen._select(len(transcript.rows()) - 2)
     transcript.add(said("reflection", {"thought": "late"}, context=mcpp.new_context(id="outer")))
     screen._fragments()
-    screen._decide(True)
+    screen._approve()
     assert decided == [proposals[0].id]
 
 
@@ -353,13 +353,14 @@ async def test_a_chat_that_is_ended_for_good_says_so_and_does_not_try_again(pod:
 
 
 @pytest.mark.anyio
-async def test_a_proposal_is_rejected_with_a_reason(pod: MemoryPod) -> None:
+@pytest.mark.parametrize("rejection", ["/reject 1 too risky\r", "\trtoo risky\r"])
+async def test_a_proposal_is_rejected_with_a_reason(pod: MemoryPod, rejection: str) -> None:
     async with pod.run(safe()), pod.connect("bob") as bob:
         proposal = await bob.propose("safe", "unlock", code=7)
         async with at_the_keys(pod) as (keys, _):
             keys.send_text("here\r")
             await anext(message async for message in bob if message.text == "here")
-            keys.send_text("/reject 1 too risky\r")
+            keys.send_text(rejection)
             await anext(message async for message in bob if message.kind == "mcp/reject")
             with pytest.raises(mcpp.McppError):
                 await proposal.result(0)

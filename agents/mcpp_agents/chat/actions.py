@@ -16,7 +16,7 @@ HELP: Final = (
     "Type to speak; @NAME … addresses somebody. /who, /tools [NAME], /context [N|-] speak inside "
     "one, /filter [WHAT], /open N, /approve N, /reject N [WHY], /quit. Tab goes to the list, to "
     "what is to be decided, and back: ↑ ↓ PgUp PgDn Home End move, Enter opens and folds, "
-    "a approves, r rejects."
+    "a approves, r rejects and lets you say why."
 )
 _MAX_DIGITS: Final = 9
 Tell = Callable[[str], None]
@@ -65,19 +65,21 @@ class Actions:
             self._tell(one_line(str(error)))
         return True
 
-    def decide(self, proposal: str, approve: bool, why: str = "") -> None:
-        """Approve or reject a proposal, beside everything else: a tool may take long."""
-        known = self._transcript.proposals.get(proposal)
-        if known is None:
-            self._tell("That is no proposal.")
-        elif known.is_closed:
-            self._tell(f"It is {known.state} already.")
-        elif approve and self._transcript.is_cut(known.envelope):
+    def approve(self, proposal: str) -> None:
+        """Approve a proposal, beside everything else: a tool may take long."""
+        known = self._open_proposal(proposal)
+        if known is not None and self._transcript.is_cut(known):
             self._transcript.toggle(proposal)
             self._tell("There is more to it: read it whole, then approve again.")
-        elif proposal not in self._deciding:
-            self._deciding.add(proposal)
-            self._tasks.start_soon(self._decide, known.envelope, approve, why)
+        elif known is not None:
+            self._decide(known, lambda: self._pod.fulfil(known))
+
+    def reject(self, proposal: str, why: str) -> None:
+        """Reject a proposal, for a reason if one is given."""
+        known = self._open_proposal(proposal)
+        if known is not None:
+            reason = "rejected by a person"
+            self._decide(known, lambda: self._pod.reject(known, reason, why or None))
 
     async def _say(self, text: str) -> None:
         if not text:
@@ -127,11 +129,11 @@ class Actions:
         self._transcript.toggle(self._id(rest))
 
     async def _approve(self, rest: str) -> None:
-        self.decide(self._id(rest), True)
+        self.approve(self._id(rest))
 
     async def _reject(self, rest: str) -> None:
         number, _, why = rest.partition(" ")
-        self.decide(self._id(number), False, why)
+        self.reject(self._id(number), why.strip())
 
     def _id(self, number: str) -> str:
         is_number = number.isdecimal() and len(number) <= _MAX_DIGITS
@@ -140,13 +142,24 @@ class Actions:
             raise McppError(f"nothing here has the number {number!r}")
         return id
 
-    async def _decide(self, proposal: Envelope, approve: bool, why: str) -> None:
-        try:
-            if approve:
-                await self._pod.fulfil(proposal)
-            else:
-                await self._pod.reject(proposal, "rejected by a person", why or None)
-        except McppError as error:
-            self._tell(one_line(str(error)))
-        finally:
-            self._deciding.discard(proposal.id)
+    def _open_proposal(self, id: str) -> Envelope | None:
+        known = self._transcript.proposals.get(id)
+        if known is not None and not known.is_closed:
+            return known.envelope
+        self._tell("That is no proposal." if known is None else f"It is {known.state} already.")
+        return None
+
+    def _decide(self, proposal: Envelope, deciding: Callable[[], Awaitable[object]]) -> None:
+        if proposal.id in self._deciding:
+            return
+
+        async def decide() -> None:
+            try:
+                await deciding()
+            except McppError as error:
+                self._tell(one_line(str(error)))
+            finally:
+                self._deciding.discard(proposal.id)
+
+        self._deciding.add(proposal.id)
+        self._tasks.start_soon(decide)

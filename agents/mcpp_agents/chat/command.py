@@ -96,7 +96,7 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
                     screen.tell("Connected again." if was_connected else "")
 
         screen.on_line = lambda line: tasks.start_soon(do, line)
-        screen.on_decision = actions.decide
+        screen.on_approval = actions.approve
         tasks.start_soon(listen)
         tasks.start_soon(watch_the_line)
         with _logged_to(screen.tell):

@@ -6,6 +6,7 @@ from typing import Final
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.data_structures import Point
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import has_focus
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import Input
@@ -73,7 +74,7 @@ class Screen:
         self._was_at = 0
         self._rows: list[Row] = []
         self.on_line: Callable[[str], object] = lambda line: None
-        self.on_decision: Callable[[str, bool], None] = lambda proposal, approve: None
+        self.on_approval: Callable[[str], None] = lambda proposal: None
         self._typed = Buffer(multiline=False, accept_handler=self._accept)
         self._list = FormattedTextControl(
             self._fragments, focusable=True, get_cursor_position=self._cursor
@@ -196,10 +197,10 @@ class Screen:
 
         @keys.add("tab")
         def _(event: KeyPressEvent) -> None:
-            self._layout.focus_next()
-            self._selected = None
             if self.is_choosing:
-                self._select(self._urgent())
+                self._go_to_line()
+            else:
+                self._go_to_list()
 
         def move(key: str, to: Callable[[int], int]) -> None:
             @keys.add(key, filter=in_list)
@@ -221,21 +222,41 @@ class Screen:
 
         @keys.add("a", filter=in_list)
         def _(event: KeyPressEvent) -> None:
-            self._decide(True)
+            self._approve()
 
         @keys.add("r", filter=in_list)
         def _(event: KeyPressEvent) -> None:
-            self._decide(False)
+            self._begin_rejection()
 
         return keys
+
+    def _go_to_list(self) -> None:
+        self._layout.focus(self._list)
+        self._select(self._urgent())
+
+    def _go_to_line(self) -> None:
+        self._layout.focus(self._typed)
+        self._selected = None
 
     def _chosen(self) -> Row | None:
         return self._rows[self._place()] if self._rows else None
 
-    def _decide(self, approve: bool) -> None:
+    def _approve(self) -> None:
+        if (proposal := self._chosen_proposal()) is not None:
+            self._notice = ""
+            self.on_approval(proposal)
+
+    def _begin_rejection(self) -> None:
+        """Begin the line that rejects: whoever proposed it wants to know why."""
+        if (proposal := self._chosen_proposal()) is not None:
+            line = f"/reject {self._transcript.number(proposal)} {self._typed.text}"
+            self._typed.document = Document(line)
+            self._go_to_line()
+            self.tell("Type why, if you like; Enter rejects it.")
+
+    def _chosen_proposal(self) -> str | None:
         row = self._chosen()
         if row is None or row.proposal is None:
             self.tell("Choose a proposal (◆) first.")
-        else:
-            self._notice = ""
-            self.on_decision(row.proposal, approve)
+            return None
+        return row.proposal
