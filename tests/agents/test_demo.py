@@ -149,6 +149,19 @@ async def test_without_a_memory_that_makes_sense_the_analyst_goes_on(pod: Memory
         assert (await analyst.go_through(alice, 1, at_once))["wrong"]
 
 
+async def test_the_reviewer_claims_no_habit_of_somebody_who_has_none(pod: MemoryPod) -> None:
+    async with (
+        pod.run(records.agent()),
+        pod.run(reviewer.agent(at_once)),
+        pod.connect("alice") as alice,
+    ):
+        new = {"month": 1, "id": 1, "who": "Ida", "work": "flying", "minutes": 900}
+        assert (await alice.call("reviewer", "review", new)).value["minutes"] == 90
+        with anyio.fail_after(BOUND):
+            said = [str(m.payload) async for m in _until(alice, "no other flying of Ida's")]
+        assert not any("usually" in one for one in said)
+
+
 async def test_a_rejected_correction_is_taken_back_and_the_heap_stays_small(pod: MemoryPod) -> None:
     async with (
         pod.connect("watcher", own=True) as watcher,

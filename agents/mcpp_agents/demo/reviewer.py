@@ -18,6 +18,7 @@ from mcpp.tools import ToolCall
 # The smaller one first: most of what has a zero too many is whole hours, too.
 SLIPS: Final = {10: "a zero too many", 60: "minutes were typed as hours"}
 _LONGEST_MINUTES: Final = 240  # that somebody works on one thing
+_USUAL_MINUTES: Final = 60.0  # where nothing is known of somebody
 
 Beat = Callable[[], Awaitable[None]]
 
@@ -58,7 +59,10 @@ def agent(beat: Beat = a_moment) -> Participant:
         async with thinking.child("comparison", of=f"{who}, {work}") as comparing:
             result = await comparing.call("records", "history", who=who, work=work, month=month)
             await beat()
-            usual = float(median(result.value or [60]))
+            if not result.value:
+                await comparing.conclude(f"There is no other {work} of {who}'s to compare with.")
+                return _USUAL_MINUTES
+            usual = float(median(result.value))
             await comparing.conclude(f"{who} usually takes {usual:.0f} minutes for {work}.")
             return usual
 
