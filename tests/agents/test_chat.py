@@ -115,6 +115,7 @@ def test_a_proposal_shows_what_has_become_of_it() -> None:
     assert shown(transcript) == ["a|→ files: ◆ [1] open — proposes x()"]
     transcript.add(said("mcp/reject", {"reason": "no"}, "b", correlation_id=proposal.id))
     assert "◆ [1] rejected by b" in shown(transcript)[0]
+    assert shown(transcript)[1] == "b|on [1]: speaks against it: no"
     # P-20: only what asks for the same fulfils it, whatever id it carries.
     other = {"name": "x", "arguments": {"all": True}}
     for params in (other, proposal.payload["params"]):

@@ -191,9 +191,11 @@ class Transcript:
         proposal = self.proposals.get(envelope.id)
         if proposal is not None:
             text = f"◆ [{self.number(envelope.id)}] {proposal.state} — {text}"
-        if (answered := envelope.correlation_id or "") in self._tree:
-            topic = self._tree[answered]
-            text = f"on [{self.number(topic.id)}] {topic.type or 'context'}: {text}"
+        answered = envelope.correlation_id or ""
+        if answered in self.proposals:
+            text = f"on [{self.number(answered)}]: {text}"
+        elif answered in self._tree:
+            text = f"on [{self.number(answered)}] {self._tree[answered].type or 'context'}: {text}"
         if envelope.to and kind.family in (kinds.CHAT, kinds.REQUEST, kinds.PROPOSAL):
             text = f"→ {', '.join(envelope.to)}: {text}"
         style = f"class:{kind.family.replace('/', '-')}"
