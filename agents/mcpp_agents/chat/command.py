@@ -85,8 +85,15 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
                 ended.set()
                 screen.tell(f"{error}.")
 
+        was_connected = True
+
+        def tell_logged(text: str) -> None:
+            nonlocal was_connected
+            was_connected &= pod.connected  # it may be back before anybody looks
+            screen.tell(text)
+
         async def watch_the_line() -> None:
-            was_connected = True
+            nonlocal was_connected
             while True:
                 await anyio.sleep(_LOOK_SECONDS)
                 if ended.is_set():
@@ -99,7 +106,7 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
         screen.on_approval = actions.approve
         tasks.start_soon(listen)
         tasks.start_soon(watch_the_line)
-        with _logged_to(screen.tell):
+        with _logged_to(tell_logged):
             await screen.run()
 
 
