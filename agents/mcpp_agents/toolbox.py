@@ -22,6 +22,7 @@ PATIENCE_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 30.0
 _TAKE_BACK_SECONDS: Final = 2.0
 _MAX_PAGES: Final = 20
+_MAX_TOOLS: Final = 500  # of one participant: more than any server has, and quickly looked through
 _CHANGED: Final = str(Kind(kinds.NOTIFICATION, "notifications/tools/list_changed"))
 
 
@@ -141,10 +142,10 @@ class Toolbox:
             if not isinstance(page, dict) or not isinstance(page.get("tools"), list):
                 break  # nonsense: what came before still counts
             tools += page["tools"]
-            if not isinstance(page.get("nextCursor"), str):
+            if not isinstance(page.get("nextCursor"), str) or len(tools) >= _MAX_TOOLS:
                 break
             params = {"cursor": page["nextCursor"]}
-        return tools
+        return tools[:_MAX_TOOLS]
 
 
 async def take_back(*proposals: OpenProposal) -> None:

@@ -253,6 +253,26 @@ async def test_one_participant_s_strange_tools_do_not_cost_the_model_all_others(
 
 
 @APIS
+async def test_a_heap_of_tools_leaves_room_for_everybody_else_s(pod: MemoryPod, api: str) -> None:
+    heap = Participant("heap")
+
+    @heap.method("tools/list")
+    async def list_tools(params: dict[str, Any], call: ToolCall) -> Any:
+        schema = {"type": "object", "properties": {"a": {"description": "x" * 3000}}}
+        large = {"type": "object", "properties": {"a": {"description": "x" * 30_000}}}
+        tools = [{"name": f"t{n}", "inputSchema": schema} for n in range(200)]
+        return {"tools": [{"name": "large", "inputSchema": large}, *tools], "nextCursor": "more"}
+
+    async with pod.run(heap), joined(pod, api, [Say("Fine.")]) as (alice, server):
+        assert (await ask(alice, "How are you?"))[0].text == "Fine."
+    tools = json.dumps(server.requests[0]["tools"])
+    assert all(f"library__{name}" in tools for name in ("search", "burn", "lose"))
+    assert "heap__large" in tools
+    assert "heap__t5" in tools
+    assert len(tools) < 250_000
+
+
+@APIS
 async def test_nonsense_of_the_api_is_said_and_the_agent_lives(pod: MemoryPod, api: str) -> None:
     wrong = {"choices": 7, "type": "message_delta"}
     bodies = [f"data: {one}\n\n" for one in ("{nonsense", "5", json.dumps(wrong))]

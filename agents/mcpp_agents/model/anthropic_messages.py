@@ -17,10 +17,12 @@ from mcpp_agents.model.providers import (
     describe,
     read_calls,
     schema_of,
+    tools_of,
     unheard,
 )
 from mcpp_agents.toolbox import Offer
 
+_MAX_DESCRIPTION: Final = 10_000
 _COUNTS: Final = (
     "input_tokens",
     "cache_creation_input_tokens",
@@ -54,7 +56,7 @@ class Anthropic:
         asked: dict[str, Any] = {
             **prompt.anthropic(),
             "model": self._model,
-            "tools": [*map(_anthropic_tool, tools), expand_tool("anthropic")],
+            "tools": [*tools_of(tools, _anthropic_tool), expand_tool("anthropic")],
             "max_tokens": max_tokens,
         }
         text: list[str] = []
@@ -96,6 +98,6 @@ def _counted(usage: Any) -> dict[str, int]:
 def _anthropic_tool(offer: Offer) -> dict[str, Any]:
     return {
         "name": offer.name,
-        "description": describe(offer),
+        "description": describe(offer, _MAX_DESCRIPTION),
         "input_schema": schema_of(offer),
     }

@@ -1,7 +1,6 @@
 """Models behind OpenAI's Chat Completions API, which many local ones speak too."""
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Any, Final
 
 import openai
@@ -19,6 +18,7 @@ from mcpp_agents.model.providers import (
     describe,
     read_calls,
     schema_of,
+    tools_of,
     unheard,
 )
 from mcpp_agents.toolbox import Offer
@@ -50,7 +50,7 @@ class OpenAI:
         on_text: OnText = unheard,
     ) -> Reply:
         """Return the model's next word; `on_text` hears it grow. Raises ProviderError."""
-        offered = list(map(_openai_tool, islice(tools, _MAX_TOOLS - 1)))
+        offered = tools_of(tools, _openai_tool, _MAX_TOOLS - 1)
         asked: dict[str, Any] = {
             **prompt.openai_chat(),
             "model": self._model,

@@ -6,11 +6,14 @@ has to be told.
 """
 
 import logging
+import math
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import httpx2
@@ -34,6 +37,10 @@ CUT_OFF: Final = "the reply was cut off"
 async def unheard(text: str) -> None:
     """Hear nothing of a reply before it is whole."""
 
+
+# So much room for tools is in a prompt, and no more than a part of it for one of them.
+_MAX_TOOLS_BYTES: Final = 200_000
+_MAX_SCHEMA_BYTES: Final = 20_000
 
 _ANY: Final = {"type": "object"}
 _NOT_AT_THE_TOP: Final = ("oneOf", "anyOf", "allOf")  # Anthropic's rule
@@ -118,11 +125,37 @@ def read_calls(written: Iterable[tuple[str, str]], is_cut: bool) -> tuple[ToolUs
     return tuple(uses)
 
 
-def describe(offer: Offer, limit: int | None = None) -> str:
-    """Return what a model is told of a tool."""
+def tools_of(
+    offers: Iterable[Offer], shape: Callable[[Offer], dict[str, Any]], limit: float = math.inf
+) -> list[dict[str, Any]]:
+    """Return as many tools as there is room for, and at most `limit`, in their order.
+
+    Everybody has a turn before anybody has another: one who offers thousands must not cost the
+    model all others' tools.
+    """
+    rank: Counter[str] = Counter()
+    turns = []
+    for place, offer in enumerate(offers):
+        turns.append((rank[offer.participant], place, offer))
+        rank[offer.participant] += 1
+    kept: dict[int, dict[str, Any]] = {}
+    left = _MAX_TOOLS_BYTES
+    for _, place, offer in sorted(turns, key=itemgetter(0, 1)):
+        if len(kept) >= limit:
+            break
+        tool = shape(offer)
+        size = len(msgspec.json.encode(tool))
+        if size <= left:
+            kept[place] = tool
+            left -= size
+    return [kept[place] for place in sorted(kept)]
+
+
+def describe(offer: Offer, limit: int) -> str:
+    """Return what a model is told of a tool, in so many characters."""
     told = offer.definition.get("description")
     text = f"{told if isinstance(told, str) else ''} (@{offer.participant})".strip()
-    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def schema_of(offer: Offer) -> dict[str, Any]:
@@ -133,6 +166,8 @@ def schema_of(offer: Offer) -> dict[str, Any]:
     """
     schema = offer.definition.get("inputSchema")
     if not isinstance(schema, dict) or schema.get("type") != "object":
+        return dict(_ANY)
+    if len(msgspec.json.encode(schema)) > _MAX_SCHEMA_BYTES:
         return dict(_ANY)
     known = {name: part for name, part in schema.items() if name not in _NOT_AT_THE_TOP}
     properties = known.get("properties", {})
