@@ -245,6 +245,7 @@ async def test_the_demo_runs_as_people_start_it_and_ends_whole(tmp_path: Path, e
             async with mcpp.connect(address, last=1000) as tester:
                 while not {"analyst", "records", "reviewer", "memory"} <= set(tester.participants):
                     await anext(tester)
+                assert (pod.folder / "memory.db").is_file()  # where `mcpp memory` looks
                 # One that is killed is started again, and goes on.
                 agents = await children(process.pid)
                 os.kill(agents["analyst"], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The demo's memory: the memory agent as it is, with a file beside the pod's own."""
+"""The demo's memory: the memory agent as it is, with the file in which `mcpp memory` looks."""
 
 import tempfile
 from functools import partial
@@ -20,5 +20,5 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp()) if pod is None else pod.folder
     connect = partial(mcpp.connect, name="memory", options=Options(keep_trying=True))
     # By words alone: a model of meanings would take longer to load than the demo takes to begin.
-    with MemoryStore.open(folder / "demo-memory.db", embedder="none") as store:
+    with MemoryStore.open(folder / "memory.db", embedder="none") as store:
         anyio.run(until_signal, lambda: join(connect, store))
