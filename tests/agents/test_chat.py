@@ -21,6 +21,7 @@ from mcpp.session import Gap
 from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
+from mcpp_agents.chat.actions import Actions
 from mcpp_agents.chat.command import talk
 from mcpp_agents.chat.screen import Screen, cut_to
 from mcpp_agents.chat.transcript import Transcript
@@ -286,6 +287,30 @@ async def test_typing_speaks_and_addresses_who_is_named(pod: MemoryPod) -> None:
         assert heard.text == "hello @bob and @nobody"
         keys.send_text("/quit\r")
         await left.wait()
+
+
+@pytest.mark.anyio
+async def test_a_filter_names_a_context_by_its_number(pod: MemoryPod) -> None:
+    transcript = Transcript()
+    transcript.add(said("chat", {"text": "hello"}))
+    for id, above in (("outer", None), ("inner", "outer")):
+        place = mcpp.new_context("task", id=id, parent=above)
+        transcript.add(said("reflection", {"thought": id}, context=place))
+    transcript.toggle("outer")
+    before = shown(transcript)
+    told: list[str] = []
+    async with pod.connect("alice") as alice, background() as tasks:
+        actions = Actions(alice, transcript, tasks, told.append)
+        await actions.do("/filter context:[2] or context:[1]+ from:nobody")
+        assert shown(transcript) == [before[1], before[3]]
+        await actions.do("/filter context:[7]")
+        await actions.do("/fliter main")
+        await actions.do("/filter")
+        assert shown(transcript) == before
+    assert told[1:3] == [
+        "nothing here has the number '7'",
+        "There is no /fliter: /help tells what there is.",
+    ]
 
 
 @pytest.mark.anyio

@@ -12,12 +12,15 @@ from mcpp_agents.display import one_line
 from mcpp_agents.shorthand import read_filter
 from mcpp_agents.toolbox import Toolbox
 
-HELP: Final = (
-    "Type to speak; @NAME … addresses somebody. /who, /tools [NAME], /context [N|-] speak inside "
-    "one, /filter [WHAT], /open N, /approve N, /reject N [WHY], /quit. Tab goes to the list, to "
-    "what is to be decided, and back: ↑ ↓ PgUp PgDn Home End move, Enter opens and folds, "
-    "a approves, r rejects and lets you say why."
-)
+HELP: Final = """\
+Type to speak; @NAME addresses somebody.
+/who and /tools [NAME] tell who is here and what they offer; /quit leaves.
+/open N, /approve N and /reject N [WHY] are for what is numbered [N].
+/context N speaks inside a context, /context - outside of all.
+/filter WHAT shows only that: main, from:NAME, kind:GLOB, context:[N]+ and so on; /filter shows all.
+Tab goes to the list, to what is to be decided, and back: ↑ ↓ PgUp PgDn Home End move, Enter opens \
+and folds, a approves, r rejects and lets you say why."""
+_numbered = re.compile(r"\[([0-9]+)\]")
 _MAX_DIGITS: Final = 9
 Tell = Callable[[str], None]
 
@@ -60,7 +63,7 @@ class Actions:
             elif word in commands:
                 await commands[word](rest.strip())
             else:
-                self._tell(f"There is no {one_line(word)}. {HELP}")
+                self._tell(f"There is no {one_line(word, 40)}: /help tells what there is.")
         except McppError as error:
             self._tell(one_line(str(error)))
         return True
@@ -92,7 +95,7 @@ class Actions:
         await self._pod.send("chat", {"text": text}, to=to or None, context=self.context)
 
     async def _help(self, rest: str) -> None:
-        self._tell(HELP)
+        self._transcript.tell(HELP)
 
     async def _who(self, rest: str) -> None:
         self._tell("Here are " + ", ".join(sorted(self._pod.participants)) + ".")
@@ -122,7 +125,8 @@ class Actions:
         self._tell(f"You now speak {where}.")
 
     async def _filter(self, rest: str) -> None:
-        self._transcript.filter = read_filter(rest) if rest else None
+        wanted = _numbered.sub(lambda found: self._id(found[1]), rest)
+        self._transcript.filter = read_filter(wanted) if wanted else None
         self._tell(f"Shown is {one_line(rest) or 'everything'}.")
 
     async def _open(self, rest: str) -> None:
