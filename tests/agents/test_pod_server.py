@@ -271,6 +271,28 @@ async def test_nonsense_from_one_participant_leaves_the_others_tools(
         assert [name for name in names if "__" in name] == ["calc__add", "calc__broken"]
 
 
+async def test_an_answer_that_a_client_s_revision_does_not_know_is_told_as_its_author_s(
+    pod: MemoryPod,
+) -> None:
+    odd = Participant("odd")
+
+    @odd.method("tools/list")
+    async def list_tools(params: dict[str, Any], call: ToolCall) -> Any:
+        return {"tools": [{"name": "rows", "inputSchema": {"type": "object"}}]}
+
+    @odd.method("tools/call")
+    async def rows(params: dict[str, Any], call: ToolCall) -> Any:
+        return {"content": [], "structuredContent": [1, 2]}
+
+    async with pod.run(odd), pod.connect("ide") as ide, background() as tasks:
+        async with Client(PodServer(ide, tasks).server) as client:
+            assert (await client.call_tool("odd__rows")).structured_content == [1, 2]
+        async with Client(PodServer(ide, tasks).server, mode="legacy") as client:
+            failed = await client.call_tool("odd__rows")
+    assert failed.is_error
+    assert "odd answered with no tool's result in MCP 2025" in _text(failed)
+
+
 @pytest.mark.parametrize("end", ["it leaves", "Ctrl-C", "it cancels the call"])
 async def test_what_a_client_proposed_is_taken_back_when_nobody_waits_for_it(
     sockets: SocketVenue, commands: Commands, end: str

@@ -139,11 +139,15 @@ class PodServer:
                 on_progress=report if "progressToken" in meta else None,
             )
 
-        result = await self._toolbox.call(offer.participant, offer.tool, ask)
+        answer = await self._toolbox.call(offer.participant, offer.tool, ask)
+        version = context.protocol_version
         try:
-            return types.CallToolResult.model_validate(result, by_name=False)
-        except ValidationError:
-            return _failed(f"{offer.participant} answered with what is no tool's result")
+            result = types.CallToolResult.model_validate(answer, by_name=False)
+            dumped = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+            validate_server_result(rpc.TOOLS_CALL, version, {"resultType": "complete"} | dumped)
+        except (ValidationError, PydanticSerializationError):
+            return _failed(f"{offer.participant} answered with no tool's result in MCP {version}")
+        return result
 
 
 def _described(offer: Offer) -> dict[str, Any]:
