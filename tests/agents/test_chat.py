@@ -115,7 +115,7 @@ def test_a_proposal_shows_what_has_become_of_it() -> None:
     transcript.add(proposal)
     assert shown(transcript) == ["a|→ files: ◆ [1] open — proposes x()"]
     transcript.add(said("mcp/reject", {"reason": "no"}, "b", correlation_id=proposal.id))
-    assert "◆ [1] rejected by b" in shown(transcript)[0]
+    assert "◆ [1] open, rejected by b" in shown(transcript)[0]
     assert shown(transcript)[1] == "b|on [1]: speaks against it: no"
     # P-20: only what asks for the same fulfils it, whatever id it carries.
     other = {"name": "x", "arguments": {"all": True}}
@@ -137,9 +137,9 @@ def test_a_lost_log_leaves_nothing_to_decide() -> None:
     transcript.add(said("mcp/proposal:tools/call:x", payload, to=["files"], context=think))
     transcript.miss(Gap(lost_log=False))
     [proposal] = transcript.proposals.values()
-    assert proposal.state == "open"
+    assert proposal.waits_for("me")
     transcript.miss(Gap(lost_log=True))
-    assert proposal.is_closed
+    assert not proposal.waits_for("me")
     transcript.add(said("reflection", {"thought": "anew"}, "b", context=think))
     assert shown(transcript) == [
         "|▸ [2] reasoning by a · idle · 2 messages",
@@ -150,7 +150,7 @@ def test_a_lost_log_leaves_nothing_to_decide() -> None:
 
 
 def test_what_waits_for_a_decision_is_not_folded_away_with_its_context() -> None:
-    transcript = Transcript()
+    transcript = Transcript("me")
     outer = mcpp.new_context("reasoning", id="outer")
     inner = mcpp.new_context("check", id="inner", parent="outer")
     payload = {"method": "tools/call", "params": {"name": "x", "arguments": {}}}
@@ -162,6 +162,12 @@ def test_what_waits_for_a_decision_is_not_folded_away_with_its_context() -> None
     transcript.toggle("inner")
     assert len([row for row in transcript.rows() if row.proposal]) == 1
     transcript.toggle("outer")
+    # Another's opinion decides nothing for me; my own does.
+    for who, waits in (("b", True), ("me", False)):
+        no = {"reason": "no"}
+        transcript.add(said("mcp/reject", no, who, correlation_id=proposal.id, context=inner))
+        assert transcript.proposals[proposal.id].waits_for("me") == waits
+        assert len(shown(transcript)[1:]) == waits
     transcript.add(said("mcp/withdraw", {}, correlation_id=proposal.id, context=inner))
     assert shown(transcript)[1:] == []
 

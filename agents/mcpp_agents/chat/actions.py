@@ -148,7 +148,7 @@ class Actions:
 
     def _open_proposal(self, id: str) -> Envelope | None:
         known = self._transcript.proposals.get(id)
-        if known is not None and not known.is_closed:
+        if known is not None and not known.end:
             return known.envelope
         self._tell("That is no proposal." if known is None else f"It is {known.state} already.")
         return None

@@ -48,14 +48,14 @@ def main(argv: list[str]) -> int:
 
 async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = None) -> None:
     """Show a pod, opened with `own=True`, until the person leaves."""
-    transcript = Transcript()
+    transcript = Transcript(pod.me)
     ended = anyio.Event()
 
     def status() -> str:
         if screen.is_choosing:
             return "↑ ↓ PgUp PgDn move · Enter opens · a approves · r rejects · Tab: type again"
         where = "" if actions.context is None else f" · in [{transcript.number(actions.context)}]"
-        open_ones = sum(one.state == "open" for one in transcript.proposals.values())
+        open_ones = sum(one.waits_for(pod.me) for one in transcript.proposals.values())
         waiting = f" · {open_ones} to decide" if open_ones else ""
         here = f"{len(pod.participants)} here" if pod.connected else "not connected, trying again"
         if ended.is_set():

@@ -175,11 +175,11 @@ class Screen:
     def _urgent(self) -> int:
         """Return the newest row that waits for a decision, or the last one."""
         self._rows = self._transcript.rows()
-        proposals = self._transcript.proposals
+        proposals, me = self._transcript.proposals, self._transcript.me
         waiting = [
             place
             for place, row in enumerate(self._rows)
-            if row.proposal is not None and row.sender and proposals[row.proposal].state == "open"
+            if row.proposal is not None and row.sender and proposals[row.proposal].waits_for(me)
         ]
         return waiting[-1] if waiting else self._place()
 

@@ -7,7 +7,7 @@ No terminal in here: it takes envelopes and gives rows.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from mcpp import ContextTree, Envelope, Kind, kinds, rpc
@@ -21,6 +21,7 @@ from mcpp_agents.display import clean, describe, one_line, progress_of, whole
 _HIDDEN: Final = (kinds.NOTIFICATION, kinds.CONTEXT, kinds.FILTER_SET, kinds.WELCOME)
 # At most twice as many are kept: then the older half is no longer shown.
 KEPT_ENVELOPES: Final = 5000
+_LOST: Final = "lost with the gateway's log"
 # Nobody's message should push all others off the screen; opened it is shown whole.
 _BRIEF_CHARACTERS: Final = 1000
 _BRIEF_LINES: Final = 12
@@ -47,15 +48,21 @@ class Row:
 
 @dataclass(slots=True)
 class Proposal:
-    """A proposal and what has become of it."""
+    """A proposal and what has become of it. Who speaks against it closes nothing (P-21)."""
 
     envelope: Envelope
-    state: str = "open"
+    end: str = ""
+    against: dict[str, None] = field(default_factory=dict)
 
     @property
-    def is_closed(self) -> bool:
-        """Whether there is nothing left to decide; a rejection is only an opinion."""
-        return self.state.startswith(("approved", "withdrawn", "lost"))
+    def state(self) -> str:
+        """How it ended, or that it is open, and who is against it so far."""
+        against = f", rejected by {', '.join(self.against)}" if self.against else ""
+        return self.end or f"open{against}"
+
+    def waits_for(self, person: str) -> bool:
+        """Tell whether a person has still to decide on it."""
+        return not self.end and person not in self.against
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +78,8 @@ _Entry = Envelope | ContextNode | _Notice
 class Transcript:
     """A log as rows. Owns what is opened, the numbers of contexts and proposals, and the filter."""
 
-    def __init__(self) -> None:
+    def __init__(self, me: str = "") -> None:
+        self.me = me
         self.filter: Filter | None = None
         self._log: list[Envelope] = []
         self._opened: set[str] = set()
@@ -118,8 +126,7 @@ class Transcript:
         if not gap.lost_log:
             return
         for proposal in self.proposals.values():
-            if not proposal.is_closed:
-                proposal.state = "lost with the gateway's log"
+            proposal.end = proposal.end or _LOST
         for node in self._tree:
             node.expired = True
         self._lineages = Lineages()
@@ -180,7 +187,7 @@ class Transcript:
             return
         # What waits for a person is never folded away.
         for one in below:
-            if one.id in self.proposals and self.proposals[one.id].state == "open":
+            if one.id in self.proposals and self.proposals[one.id].waits_for(self.me):
                 yield from self._of(one, depth + 1)
 
     def _of_envelope(self, envelope: Envelope, depth: int) -> Iterator[Row]:
@@ -249,14 +256,14 @@ class Transcript:
                 self.number(envelope.id)
             return
         proposal = self.proposals.get(envelope.correlation_id or "")
-        if proposal is None or proposal.is_closed:
+        if proposal is None or proposal.end not in ("", _LOST):
             return
         if rpc.fulfils(envelope, proposal.envelope):
-            proposal.state = f"approved by {envelope.sender}"
+            proposal.end = f"approved by {envelope.sender}"
         elif family == kinds.REJECT:
-            proposal.state = f"rejected by {envelope.sender}"
+            proposal.against[envelope.sender] = None
         elif family == kinds.WITHDRAW and envelope.sender == proposal.envelope.sender:
-            proposal.state = "withdrawn"
+            proposal.end = "withdrawn"
 
 
 def _outcome(node: ContextNode, below: list[Envelope]) -> str:
