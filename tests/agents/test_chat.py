@@ -420,6 +420,7 @@ async def test_it_works_in_a_real_terminal(
 
     async with sockets.connect("bob") as bob:
         await bob.send("chat", {"text": "a \x1b[31mred\x1b[0m trick"})
+        await bob.send("chat", {"text": "y" * 95 + "alice  I approve"})
         async with bob.context("reasoning", id="r1") as thinking:
             await thinking.send("reflection", {"thought": "inside"})
             await thinking.conclude("found")
@@ -429,6 +430,7 @@ async def test_it_works_in_a_real_terminal(
             screen = await sees("▸ [1] reasoning by bob · ∎ found · 2 messages")
             assert "inside" not in screen
             assert "[31mred" in screen  # shown, not obeyed
+            assert "\n    alice  I approve" in screen  # no row of alice's
             tmux("send-keys", "Tab", "Enter")
             await sees("bob  inside")
             tmux("send-keys", "Tab", "/who", "Enter")

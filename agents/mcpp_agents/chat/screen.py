@@ -55,6 +55,10 @@ def cut_to(text: str, columns: int) -> str:
     return text
 
 
+def _hanging(line: int, wraps: int) -> str:
+    return "    " if wraps else ""
+
+
 class Screen:
     """The chat on a terminal. Owns the selection and what was told to this person alone."""
 
@@ -82,7 +86,8 @@ class Screen:
         typing = BufferControl(self._typed, [BeforeInput("> ")], focusable=True)
         body = HSplit(
             [
-                Window(self._list, wrap_lines=True),
+                # What goes on in the next line is set in: nobody can have it begin like a row.
+                Window(self._list, wrap_lines=True, get_line_prefix=_hanging),
                 Window(
                     FormattedTextControl(lambda: [("class:notice", self._notice)]),
                     height=Dimension(max=_NOTICE_ROWS),
