@@ -321,7 +321,7 @@ async def test_a_filter_names_a_context_by_its_number(pod: MemoryPod) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_inside", [False, True])
-@pytest.mark.parametrize("approval", ["/approve 1\r", "\ta"])
+@pytest.mark.parametrize("approval", ["/approve 1\r", "\ta", "\t/approve 1\r"])
 async def test_a_proposal_is_approved_by_a_command_or_by_a_key(
     pod: MemoryPod, approval: str, is_inside: bool
 ) -> None:

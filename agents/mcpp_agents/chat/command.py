@@ -53,7 +53,7 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
 
     def status() -> str:
         if screen.is_choosing:
-            return "↑ ↓ PgUp PgDn move · Enter opens · a approves · r rejects · Tab: type again"
+            return "↑ ↓ PgUp PgDn move · Enter opens · a approves · r rejects · Tab or / types"
         where = "" if actions.context is None else f" · in [{transcript.number(actions.context)}]"
         open_ones = sum(one.waits_for(pod.me) for one in transcript.proposals.values())
         waiting = f" · {open_ones} to decide" if open_ones else ""

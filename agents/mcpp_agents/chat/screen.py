@@ -233,6 +233,11 @@ class Screen:
         def _(event: KeyPressEvent) -> None:
             self._begin_rejection()
 
+        @keys.add("/", filter=in_list)
+        def _(event: KeyPressEvent) -> None:
+            self._go_to_line()
+            self._typed.insert_text("/")
+
         return keys
 
     def _go_to_list(self) -> None:
