@@ -22,7 +22,14 @@ from mcpp.envelope import Context
 
 BOUND = 20.0  # seconds that anything may take before the test fails
 MCPP = str(Path(sys.executable).parent / "mcpp")
-PARTICIPANTS = ("ada", "analyst", "crm", "files", "guest")
+PARTICIPANTS = {
+    "ada": "*",
+    "analyst": "*",
+    "crm": "*",
+    "files": "*",
+    "guest": "chat",
+    "critic": "mcp/reject",
+}  # and the kinds that they may send
 
 
 def chromium() -> str | None:
@@ -142,10 +149,10 @@ def _config(
     lines = ["[gateway]", f"port = {port}", f"allowed_origins = {json.dumps(origins)}"]
     lines += ["[limits]", *(f"{name} = {value}" for name, value in limits.items())]
     for pod in pods:
-        for name in PARTICIPANTS:
-            kinds = '{ kind = "chat" }' if name == "guest" else '{ kind = "*" }'
+        for name, kinds in PARTICIPANTS.items():
             lines += [f"[pods.{pod}.participants.{name}]", f'token = "{_token(pod, name)}"']
-            lines += [f"capabilities = [{kinds}]", f"multiple = {str(name == 'ada').lower()}"]
+            lines += [f'capabilities = [{{ kind = "{kinds}" }}]']
+            lines += [f"multiple = {str(name == 'ada').lower()}"]
     return "\n".join(lines)
 
 

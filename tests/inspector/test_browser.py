@@ -474,6 +474,26 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
 
 
 @pytest.mark.rule("P-20")
+def test_nobody_is_told_of_a_changed_request_that_was_refused(
+    new_page: NewPage, stage: Stage
+) -> None:
+    page = sign_in(new_page(), stage, "critic")
+    analyst = stage.peer("analyst")
+    analyst.propose("write_file", {"path": "a.csv"}, "files")
+    card = page.locator("#proposals .card")
+    card.get_by_text("Edit").click()
+    page.fill("dialog textarea", '{"path": "b.csv"}')
+    page.click("dialog .primary")
+    for where in (card, page.locator("#log .tone-proposal")):
+        expect(where).to_contain_text("Your answer was refused")
+        expect(where.get_by_text("Edit")).to_be_visible()
+    card.get_by_text("Reject").click()
+    page.fill("dialog input", "not today")
+    page.click("dialog .primary")
+    assert analyst.receive_kind("mcp/")["payload"] == {"reason": "not today"}
+
+
+@pytest.mark.rule("P-20")
 def test_what_is_approved_is_what_was_proposed_to_the_last_digit_and_once(
     page: Page, stage: Stage
 ) -> None:

@@ -320,7 +320,7 @@ def test_what_is_too_large_is_never_sent_whenever_it_was_said(node: Node) -> Non
     long = {"id": "long", "kind": "chat", "payload": {"text": "\u00e4" * 200}}
     short = {"id": "short", "kind": "chat", "payload": {"text": "\u00e4"}}
     limited = welcome(limits={"max_message_bytes": 500})
-    found = node.ask("compose", drafts=[short, long], frames=[limited])
+    found = node.ask("compose", drafts=[long], frames=[limited])
     assert "bytes, and the gateway takes 500" in found["problem"]
     assert found["unconfirmed"] == 0
     assert node.ask("compose", drafts=[short], frames=[limited])["unconfirmed"] == 1
@@ -532,7 +532,7 @@ def test_what_others_decided_meanwhile_is_not_decided_by_us_as_well(node: Node) 
     asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
     request = {"id": "r", "kind": "mcp/request:tools/call:t", "to": ["crm"]}
     approval = request | {"correlation_id": "p"}
-    objection = {"id": "o", "kind": "mcp/reject", "correlation_id": "p"}
+    edited = request | {"then": {"id": "o", "kind": "mcp/reject", "correlation_id": "p"}}
     withdrawn = frame("w", "mcp/withdraw", "bob", correlation_id="p")
 
     def sent(drafts: list[dict[str, Any]], *more: dict[str, Any]) -> Any:
@@ -541,8 +541,13 @@ def test_what_others_decided_meanwhile_is_not_decided_by_us_as_well(node: Node) 
 
     assert sent([approval]) == (["r"], [])
     assert sent([approval], withdrawn) == ([], [["r", "decided"]])
-    assert sent([request, objection]) == (["r", "o"], [])
-    assert sent([request, objection], withdrawn) == ([], [["r", "decided"], ["o", "decided"]])
+    assert sent([edited]) == (["r"], [])
+    assert sent([edited], withdrawn) == ([], [["r", "decided"]])
+    # Only who has made the changed request tells of it.
+    assert sent([edited], frame("r", "mcp/request:tools/call:t", to=["crm"])) == (["o"], [])
+    problem = {"error": "capability_violation", "message": "You may not."}
+    refused = frame("e", "system/error", "system:gateway", correlation_id="r", payload=problem)
+    assert sent([edited], refused) == ([], [["r", "capability_violation"]])
 
 
 def test_what_nobody_has_decided_is_lost_with_the_log(node: Node) -> None:

@@ -49,7 +49,7 @@ class App {
     this.line = new Line(model, token, {
       received: (text) => this.received(text),
       state: (name, facts) => this.showState(name, facts),
-      ask: () => this.send(...model.question()),
+      ask: () => this._ask(),
       signedOut: (reason) => this.signOut(reason),
     });
     this.composer = new Composer(model, (draft) => this.say(draft));
@@ -143,9 +143,9 @@ class App {
 
   // --- what a person does -----------------------------------------------------------------------
 
-  /** Send what was drafted: all of it, or nothing and a TooLargeError. */
-  send(...drafts) {
-    for (const text of this.model.compose(drafts, Date.now())) this.line.send(text);
+  /** Send what was drafted, or throw a TooLargeError. */
+  send(draft) {
+    this.line.send(this.model.compose(draft, Date.now()));
   }
 
   say(draft) {
@@ -165,7 +165,7 @@ class App {
 
   edit(proposal) {
     const params = proposal.envelope.payload.params ?? {};
-    askArguments(params, (changed) => this._decide(proposal, ...amendment(proposal, newId(), changed)));
+    askArguments(params, (changed) => this._decide(proposal, amendment(proposal, newId(), changed)));
   }
 
   reject(proposal) {
@@ -243,11 +243,11 @@ class App {
   // --- private ----------------------------------------------------------------------------------
 
   /** Answer a proposal, and only once: throw if it was decided while one made up one's mind. */
-  _decide(proposal, ...drafts) {
+  _decide(proposal, draft) {
     const now = this.model.proposals.get(proposal.envelope.id);
     const over = verdict(now ?? { ...proposal, state: "hidden" }, this.model);
     if (over) throw new Error(`This is decided already: ${over.text}.`);
-    this.send(...drafts);
+    this.send(draft);
     this._slow = 0;
     this.schedule();
   }
@@ -259,6 +259,11 @@ class App {
     } catch (error) {
       showProblem("This was not sent", error.message);
     }
+  }
+
+  _ask() {
+    const question = this.model.question();
+    if (question) this.send(question);
   }
 
   _layOut() {

@@ -55,7 +55,7 @@ export class Line {
         // The pod still knows us by the newer line: the older one may go, and nobody hears of it.
         before?.close();
       }
-      this._repeat();
+      this._catchUp();
     });
     socket.addEventListener("close", ({ code, reason }) => {
       before?.close();
@@ -81,11 +81,12 @@ export class Line {
     this._closed(LOST, "");
   }
 
-  // Once the history is here, what is still unconfirmed has not arrived.
-  _repeat() {
-    if (!this._resend || this._model.session.isReplaying) return;
+  // Once the history is here, what is still unconfirmed has not arrived; later, what became due.
+  _catchUp() {
+    if (this._model.session.isReplaying) return;
+    const texts = this._resend ? this._model.unconfirmed() : this._model.due.splice(0);
     this._resend = false;
-    for (const text of this._model.unconfirmed()) this.send(text);
+    for (const text of texts) this.send(text);
   }
 
   async _closed(code, reason) {

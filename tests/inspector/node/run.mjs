@@ -105,7 +105,7 @@ const questions = {
   // Something said, and only then these frames: what is still to be sent.
   unconfirmed({ drafts, frames }) {
     const model = new Model({ newId: () => "new" });
-    model.compose(drafts, 1_000);
+    for (const draft of drafts) model.compose(draft, 1_000);
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
     const since = model.unheard[0]?.since ?? null;
     const texts = model.unconfirmed().map((text) => JSON.parse(text));
@@ -118,7 +118,7 @@ const questions = {
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
     let problem = null;
     try {
-      model.compose(drafts, 1_000);
+      for (const draft of drafts) model.compose(draft, 1_000);
     } catch (error) {
       problem = error.message;
     }

@@ -28,6 +28,7 @@ export class Model {
     this.filter = everything;
     this._test = compile(everything);
     this.pending = new Map(); // what we sent and nobody has confirmed, by id
+    this.due = []; // texts to send now that what they follow is confirmed; whoever sends takes them
     this.changed = new Set(); // seqs of entries that look different now; whoever draws clears it
     this.concluded = []; // contexts that have come to their conclusion since; likewise
     this.expired = 0; // counts how often contexts have: what shows their state looks different then
@@ -71,26 +72,31 @@ export class Model {
   }
 
   /**
-   * Return the texts of envelopes to send, which count as sent once they come back; throw a
-   * TooLargeError if one of them cannot be sent, and then none is.
+   * Return the text of an envelope to send, which counts as sent once it comes back: what is to
+   * follow it `then` becomes due, and never if it is refused. Throw a TooLargeError if it cannot be
+   * sent.
    */
-  compose(drafts, now) {
-    const envelopes = drafts.map((draft) => this._write(draft, now));
-    const texts = envelopes.map((envelope) => {
-      const problem = this._tooLarge(envelope);
-      if (problem) throw problem;
-      return JSON.stringify(envelope);
-    });
-    // A request with other arguments goes with the rejection that names the proposal.
-    const about = envelopes.find((envelope) => envelope.correlation_id)?.correlation_id;
-    for (const envelope of envelopes) this.pending.set(envelope.id, { envelope, since: now, about });
+  compose(draft, now) {
+    const envelope = this._write(draft, now);
+    const then = draft.then && this._write(draft.then, now);
+    const problem = this._tooLarge(envelope);
+    if (problem) throw problem;
+    // A request with other arguments is about the proposal that its rejection names.
+    const about = (then ?? envelope).correlation_id;
+    this.pending.set(envelope.id, { envelope, then, since: now, about });
     this._redraw([about]);
-    return texts;
+    return JSON.stringify(envelope);
   }
 
   /** Return our answer to an envelope that is on its way. */
   answerTo(id) {
-    return [...this.pending.values()].find(({ envelope }) => envelope.correlation_id === id)?.envelope;
+    return [...this.pending.values()].find(({ about }) => about === id)?.envelope;
+  }
+
+  /** Return why our last answer to an envelope was refused, unless another is on its way. */
+  refusalOf(id) {
+    if (this.answerTo(id)) return undefined;
+    return this.refusals.findLast(({ answers }) => answers === id)?.envelope.payload?.message;
   }
 
   /** Return what we said that is not confirmed, the oldest first: {envelope, since} each. */
@@ -106,11 +112,12 @@ export class Model {
   /** Return a question that changes nothing, so that the answer is a sign of life. */
   question() {
     const asked = [...this.pending.values()].some(({ envelope }) => envelope.kind === "pod/filter");
-    return asked ? [] : [{ kind: "pod/filter", payload: { filter: this.filter } }];
+    return asked ? null : { kind: "pod/filter", payload: { filter: this.filter } };
   }
 
   /** Return what has to be sent again on a new connection: the pod knows a repetition by its id. */
   unconfirmed() {
+    this.due.length = 0;
     this._dropDecided();
     return [...this.pending.values()].map(({ envelope }) => JSON.stringify(this._mine(envelope)));
   }
@@ -221,11 +228,19 @@ export class Model {
   }
 
   _refused(envelope) {
-    const about = this.pending.get(envelope.correlation_id)?.envelope;
+    const { envelope: about, about: answers } = this.pending.get(envelope.correlation_id) ?? {};
     this.pending.delete(envelope.correlation_id);
-    this._redraw([about?.correlation_id]); // it waits for an answer again
-    this.refusals.push({ envelope, about });
+    this._redraw([answers]); // it waits for an answer again
+    this.refusals.push({ envelope, about, answers });
     if (this.refusals.length > MAX_REFUSALS) this.refusals.shift();
+  }
+
+  _confirm(id) {
+    const { then, since, about } = this.pending.get(id) ?? {};
+    this.pending.delete(id);
+    if (!then) return;
+    this.pending.set(then.id, { envelope: then, since, about });
+    this.due.push(JSON.stringify(this._mine(then)));
   }
 
   _write({ id = this._newId(), kind, payload = {}, to, context, correlation_id }, now) {
@@ -278,7 +293,7 @@ export class Model {
   _add(envelope, text, { place, generation }, now) {
     const isNewContext = isObject(envelope.context) && !this.tree.get(envelope.context.id)?.count;
     const entry = this.log.add(envelope, text, { generation, direct: place === "direct" });
-    this.pending.delete(envelope.id);
+    this._confirm(envelope.id);
     if (!entry) {
       this._redraw([this.proposals.reopen(envelope.id)]);
       return;

@@ -96,11 +96,11 @@ export function approval({ envelope }, id) {
 
 /**
  * Return what a person sends who wants it done otherwise. A changed request fulfils nothing (P-20):
- * it is made in the person's own name, and the proposer is told why theirs will not be.
+ * it is made in the person's own name, and once it is, the proposer is told why theirs will not be.
  */
 export function amendment(proposal, id, params) {
-  const told = rejection(proposal, "edited", `asked for with other arguments in ${id}`);
-  return [request(proposal.envelope, id, params), told];
+  const then = rejection(proposal, "edited", `asked for with other arguments in ${id}`);
+  return { ...request(proposal.envelope, id, params), then };
 }
 
 export function rejection({ envelope }, reason, text) {

@@ -71,7 +71,8 @@ export class PeopleView {
   _card(proposal) {
     const { envelope, rejections } = proposal;
     const text = verdict(proposal, this._model)?.text ?? "";
-    return { key: envelope.id, mark: `${rejections.length} ${text}`, make: () => this._proposal(proposal, text) };
+    const mark = `${rejections.length} ${text} ${this._model.refusalOf(envelope.id)}`;
+    return { key: envelope.id, mark, make: () => this._proposal(proposal, text) };
   }
 
   _proposal(proposal, text) {

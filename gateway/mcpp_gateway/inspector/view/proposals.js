@@ -11,6 +11,8 @@ export function proposalActions(proposal, model, actions) {
   for (const { from, reason } of proposal.rejections) {
     if (from !== model.me) box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `${from} objects: ${reason}`));
   }
+  const refusal = model.refusalOf(proposal.envelope.id);
+  if (refusal) box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `Your answer was refused: ${refusal}`));
   return box;
 }
 
@@ -44,8 +46,8 @@ export function verdict({ envelope, state, by, rejections }, model) {
   return ours ? { name: "rejected", text: `Rejected by you: ${ours.reason}` } : null;
 }
 
-function wordFor({ kind, payload }) {
+function wordFor({ kind, payload, correlation_id }) {
   if (kind === "mcp/withdraw") return ["withdrawn", "Withdrawn"];
-  if (kind !== "mcp/reject") return ["fulfilled", "Approved"];
-  return payload.reason === "edited" ? ["fulfilled", "Edited"] : ["rejected", "Rejected"];
+  if (kind === "mcp/reject" && payload.reason !== "edited") return ["rejected", "Rejected"];
+  return ["fulfilled", kind === "mcp/reject" || !correlation_id ? "Edited" : "Approved"];
 }
