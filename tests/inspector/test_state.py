@@ -550,6 +550,28 @@ def test_what_others_decided_meanwhile_is_not_decided_by_us_as_well(node: Node) 
     assert sent([edited], refused) == ([], [["r", "capability_violation"]])
 
 
+@pytest.mark.rule("P-20", "P-21")
+def test_the_owner_s_word_tells_what_a_filter_has_hidden(node: Node) -> None:
+    params = {"name": "t", "arguments": {}}
+    payload = {"method": "tools/call", "params": params}
+    asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
+    ours = {"jsonrpc": "2.0", "id": "r", **payload}
+    kind = "mcp/request:tools/call:t"
+    request = frame("r", kind, to=["crm"], payload=ours, correlation_id="p")
+
+    def fate(problem: Any, sender: str = "crm") -> Any:
+        error = {"error": {"code": -32001, "message": problem}}
+        answer = frame("a", "mcp/response:tools/call:t", sender, payload=error, correlation_id="r")
+        return node.ask("model", frames=[welcome(), asked, request, answer])["fates"]["p"]
+
+    assert fate("out of paper") == ["fulfilled", "ada"]
+    assert fate("already_fulfilled") == ["fulfilled", None]
+    assert fate("withdrawn") == ["withdrawn", "ada"]
+    assert fate("withdrawn", "eve") == ["fulfilled", "ada"]
+    for hostile in ("constructor", "__proto__", {"toString": 1}, None):
+        assert fate(hostile) == ["fulfilled", "ada"]
+
+
 def test_what_nobody_has_decided_is_lost_with_the_log(node: Node) -> None:
     payload = {"method": "tools/call", "params": {"name": "t", "arguments": {}}}
     asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)

@@ -97,6 +97,7 @@ const questions = {
       refusals: model.refusals.map(({ envelope }) => envelope.payload.error),
       kept: JSON.stringify([[...model.tracker._calls.values()], [...model.tracker._copies.keys()]]),
       open: model.proposals.open.map(({ envelope }) => envelope.id),
+      fates: Object.fromEntries([...model.proposals].map(({ envelope, state, by }) => [envelope.id, [state, by ?? null]])),
       tree: [...model.tree].map(({ id }) => id),
       rates: model.rates.read(now + 1_000),
       states: Object.fromEntries([...model.tree].map((node) => [node.id, model.stateOf(node)])),

@@ -6,14 +6,19 @@ import { isCoherent, isObject, parseKind } from "./kinds.js";
 export class Proposals {
   constructor() {
     this._all = new Map();
+    this._byRequest = new Map(); // by the id of the request that fulfilled it
   }
 
   get(id) {
     return this._all.get(id);
   }
 
+  [Symbol.iterator]() {
+    return this._all.values();
+  }
+
   get open() {
-    return [...this._all.values()].filter((proposal) => proposal.state === "open");
+    return [...this].filter((proposal) => proposal.state === "open");
   }
 
   /** The gateway has lost its log, and with it what nobody has decided; return whose ids. */
@@ -33,7 +38,10 @@ export class Proposals {
 
   /** Let go of a proposal that is no longer loaded, unless it still waits for a decision. */
   forget(id) {
-    if (this._all.get(id)?.state !== "open") this._all.delete(id);
+    const proposal = this._all.get(id);
+    if (!proposal || proposal.state === "open") return;
+    this._all.delete(id);
+    this._byRequest.delete(proposal.request);
   }
 
   /** Learn from the next envelope; return the id of the proposal that it changed, if one. */
@@ -46,6 +54,7 @@ export class Proposals {
       this._all.set(envelope.id, { envelope, state: "open", by: undefined, rejections: [], isAmbiguous });
       return envelope.id;
     }
+    if (family === "mcp/response") return this._answered(envelope);
     const proposal = this._all.get(envelope.correlation_id);
     if (!proposal) return undefined;
     // What was decided while the gateway restarted is sent all the same.
@@ -53,6 +62,8 @@ export class Proposals {
     if (isOpen && fulfils(envelope, proposal.envelope)) {
       proposal.state = "fulfilled";
       proposal.by = envelope.from;
+      proposal.request = envelope.id;
+      this._byRequest.set(envelope.id, proposal);
     } else if (family === "mcp/withdraw" && isOpen && envelope.from === proposal.envelope.from) {
       proposal.state = "withdrawn";
     } else if (family === "mcp/reject") {
@@ -60,6 +71,16 @@ export class Proposals {
     } else {
       return undefined;
     }
+    return proposal.envelope.id;
+  }
+
+  // Somebody was first of whom a filter told us nothing: the owner, who saw all, says so (P-20).
+  _answered({ correlation_id, from, payload }) {
+    const proposal = this._byRequest.get(correlation_id);
+    if (proposal?.envelope.to[0] !== from) return undefined;
+    const problem = payload?.error?.message;
+    if (problem === "withdrawn") proposal.state = "withdrawn";
+    else if (problem === "already_fulfilled") proposal.by = undefined;
     return proposal.envelope.id;
   }
 }

@@ -32,7 +32,11 @@ export function decision(proposal, model, actions) {
 
 /** Return {name, text} of what became of a proposal; null as long as it waits for our decision. */
 export function verdict({ envelope, state, by, rejections }, model) {
-  const texts = { fulfilled: `Approved by ${by}`, withdrawn: "Withdrawn", hidden: "Not in what is loaded" };
+  const texts = {
+    fulfilled: `Approved by ${by ?? "somebody else before"}`,
+    withdrawn: "Withdrawn",
+    hidden: "Not in what is loaded",
+  };
   if (state in texts) return { name: state, text: texts[state] };
   // Whoever has spoken is not asked again: a second answer would be a second call.
   const answer = model.answerTo(envelope.id);
