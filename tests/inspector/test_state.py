@@ -414,6 +414,41 @@ def test_rates_count_what_was_replayed_when_it_was_sent(node: Node) -> None:
     assert rates == {"messagesPerSecond": 4 / 5, "contextsPerMinute": 1}
 
 
+def test_a_wrong_clock_moves_nothing_beyond_what_the_log_s_order_allows(node: Node) -> None:
+    noon = 1_794_830_400_000
+
+    def said(id: str, time: str, seconds: int | None = None, sender: str = "ada") -> dict[str, Any]:
+        kind = "system/presence" if sender == "system:gateway" else "chat"
+        inside = {} if kind == "system/presence" else {"context": {"id": f"k{id}"}}
+        # When it came, by a clock that is an hour before the gateway's.
+        came = {} if seconds is None else {"now": noon + 3_600_000 + seconds * 1000}
+        return frame(id, kind, sender, **inside) | {"ts": time} | came
+
+    def spans(*frames: dict[str, Any]) -> Any:
+        found = node.ask("model", frames=[*frames], now=noon + 3_600_000)["spans"]
+        return {id: (start - noon) / 1000 for id, (start, _) in found.items()}
+
+    live = spans(
+        welcome(),
+        said("a", "2026-11-16T12:00:01Z", 2),
+        said("b", "1970-01-01T00:00:00Z", 3),
+        said("c", "9999-12-31T23:59:59Z", 4),
+        said("d", "2026-11-16T12:00:05Z", 60),
+    )
+    assert live == {"ka": 1, "kb": 1, "kc": 4, "kd": 5}
+    replayed = spans(
+        welcome(),
+        said("e", "2026-11-16T12:00:01Z", 2),
+        welcome(replayed=5),
+        said("1", "2026-11-16T11:00:00Z", sender="system:gateway"),
+        said("a", "9999-12-31T23:59:59Z"),
+        said("b", "2026-11-16T11:00:02Z"),
+        said("c", "1970-01-01T00:00:00Z"),
+        said("d", "2026-11-16T11:00:03Z"),
+    )
+    assert replayed == {"ke": 1, "ka": 0, "kb": -3598, "kc": -3600, "kd": -3597}
+
+
 def test_replayed_presence_changes_nothing_and_live_presence_does(node: Node) -> None:
     def presence(id: str, event: str, who: str) -> dict[str, Any]:
         payload = {"event": event, "participant": {"id": who, "capabilities": []}}

@@ -82,7 +82,7 @@ const questions = {
     const rows = new Rows(model);
     for (const frame of frames) {
       if (frame.use) model.useFilter(frame.use);
-      else model.receive(JSON.stringify(frame), now);
+      else model.receive(JSON.stringify(frame), frame.now ?? now);
       if (updates) rows.update();
     }
     rows.update();
@@ -99,6 +99,7 @@ const questions = {
       open: model.proposals.open.map(({ envelope }) => envelope.id),
       fates: Object.fromEntries([...model.proposals].map(({ envelope, state, by }) => [envelope.id, [state, by ?? null]])),
       tree: [...model.tree].map(({ id }) => id),
+      spans: Object.fromEntries([...model.tree].map(({ id, start, end }) => [id, [start, end]])),
       rates: model.rates.read(now + 1_000),
       states: Object.fromEntries([...model.tree].map((node) => [node.id, model.stateOf(node)])),
     };

@@ -6,6 +6,7 @@ import { Log } from "./log.js";
 import { Proposals } from "./proposals.js";
 import { Rates } from "./rates.js";
 import { HISTORY, Session, isWelcome } from "./session.js";
+import { Times } from "./times.js";
 import { Tracker } from "./transient.js";
 import { ContextTree } from "./tree.js";
 
@@ -23,6 +24,7 @@ export class Model {
   constructor({ newId, limits } = {}) {
     this.session = new Session();
     this.rates = new Rates();
+    this._times = new Times();
     this.roster = new Map(); // id → {id, capabilities, present}
     this.refusals = [];
     this.filter = everything;
@@ -51,6 +53,7 @@ export class Model {
     const envelope = readEnvelope(text);
     if (!envelope) return "unreadable";
     if (isWelcome(envelope)) {
+      this._times.welcome(envelope, now);
       this._welcome(envelope.payload);
       this._dropTooLarge(envelope);
       return "welcome";
@@ -62,11 +65,13 @@ export class Model {
       return "filter";
     }
     if (envelope.kind === "system/error" && place === "direct") this._refused(envelope);
+    const facts = { place, generation: this._generation };
+    if (place !== "direct") facts.at = this._times.place(envelope, place === "live" ? now : undefined);
     if (this._reload) {
-      this._reload.arrived.push({ envelope, text, place, generation: this._generation });
+      this._reload.arrived.push({ envelope, text, facts });
       if (!this.session.isReplaying) this._finishReload();
     } else {
-      this._add(envelope, text, { place, generation: this._generation }, now);
+      this._add(envelope, text, facts, now);
     }
     return place;
   }
@@ -290,9 +295,9 @@ export class Model {
     this.log.mark("restart", "The gateway was restarted: its log begins anew here.");
   }
 
-  _add(envelope, text, { place, generation }, now) {
+  _add(envelope, text, { place, generation, at }, now) {
     const isNewContext = isObject(envelope.context) && !this.tree.get(envelope.context.id)?.count;
-    const entry = this.log.add(envelope, text, { generation, direct: place === "direct" });
+    const entry = this.log.add(envelope, text, { generation, at, direct: place === "direct" });
     this._confirm(envelope.id);
     if (!entry) {
       this._redraw([this.proposals.reopen(envelope.id)]);
@@ -301,7 +306,7 @@ export class Model {
     this._learn(entry);
     const isLive = place === "live";
     if (place !== "direct" && now !== null) {
-      this.rates.note(isLive ? now : Date.parse(envelope.ts), now, { context: isNewContext });
+      this.rates.note(isLive ? now : at, now, { context: isNewContext });
     }
     if (isLive && envelope.kind === "system/presence" && envelope.from === GATEWAY) this._presence(envelope);
     this._trim();
@@ -326,7 +331,7 @@ export class Model {
       entry.lineage = null;
       return;
     }
-    entry.node = this.tree.add(envelope, entry.seq);
+    entry.node = this.tree.add(envelope, entry.seq, entry.at);
     entry.lineage = this.tree.lineage(entry.node);
     if (entry.node?.conclusion === envelope) this.concluded.push(entry.node);
     if (envelope.kind === "system/context") this.expired += 1;
@@ -368,7 +373,7 @@ export class Model {
     }
     if (restarted) this._markRestart();
     this._seed(contexts);
-    for (const { envelope, text, ...facts } of arrived) this._add(envelope, text, facts, null);
+    for (const { envelope, text, facts } of arrived) this._add(envelope, text, facts, null);
     this.changed.clear();
   }
 }

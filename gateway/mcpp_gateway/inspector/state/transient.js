@@ -78,14 +78,14 @@ export class Tracker {
   forget(envelope) {
     const call = this.call(envelope);
     if (!call) return;
-    const { id, ts, to } = envelope;
+    const { id, to } = envelope;
     if (call.request === envelope) {
-      call.request = { id, ts, to };
+      call.request = { id, to };
       return;
     }
     const tracked = this._byResponse.get(id);
     if (tracked && this._copies.get(questionOf(call)) === tracked) this._copies.delete(questionOf(call));
-    Object.assign(call, { response: { id, ts }, result: null, arguments: null });
+    Object.assign(call, { response: { id }, result: null, arguments: null });
   }
 
   /** Return what to show beside a response (T-19). */

@@ -80,7 +80,7 @@ export class ContextTree {
   }
 
   /** Put an envelope in its place; return its context's node and lineage, null in the main one. */
-  add(envelope, seq) {
+  add(envelope, seq, at) {
     const { context } = envelope;
     if (!isObject(context) || typeof context.id !== "string") {
       this.mainCount += 1;
@@ -90,7 +90,6 @@ export class ContextTree {
     const node = this._node(context.id);
     this._fix(node, context);
     this._putLast(node);
-    const at = Date.parse(envelope.ts);
     if (node.creator === undefined) {
       node.creator = envelope.from;
       node.firstSeq = seq;

@@ -187,11 +187,10 @@ export class LogView {
   }
 
   _timing(envelope) {
-    const call = this._model.tracker.call(envelope);
-    if (!call?.response) return null;
-    const took = Date.parse(call.response.ts) - Date.parse(call.request.ts);
-    const [other, title] =
-      call.request === envelope ? [call.response, "Show the answer"] : [call.request, "Show the call"];
+    const { request, response } = this._model.tracker.call(envelope) ?? {};
+    const [asked, answered] = [request, response].map((one) => one && this._model.log.find(one.id));
+    if (!asked || !answered) return null;
+    const [other, title] = request === envelope ? [response, "Show the answer"] : [request, "Show the call"];
     return h(
       "button",
       {
@@ -200,7 +199,7 @@ export class LogView {
         "data-keep": "timing",
         on: { click: () => this._actions.find(other.id) },
       },
-      duration(took),
+      duration(answered.at - asked.at),
     );
   }
 
