@@ -178,6 +178,18 @@ def test_a_call_leads_to_its_answer_whatever_hides_it(page: Page, stage: Stage) 
     expect(page.locator("#log .tone-result:focus")).to_contain_text("nine records")
 
 
+def test_an_answer_to_a_context_leads_there(page: Page, stage: Stage) -> None:
+    analyst = stage.peer("analyst")
+    analyst.think("Is this safe?", Context(id="reason-789", type="reasoning"))
+    analyst.conclude("No: deny it.", "reason-789")
+    denial = {"jsonrpc": "2.0", "id": "1", "error": {"code": 1, "message": "Operation denied"}}
+    analyst.send("mcp/response:tools/call", denial, about="reason-789")
+    row = page.locator("#log .row", has_text="Operation denied")
+    row.get_by_text("on reasoning reason-789").click()
+    expect(page.locator("#selection")).to_contain_text("Showing only reasoning reason-789")
+    expect(page.locator("#log .row")).to_have_count(2)
+
+
 def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) -> None:
     with staged(tmp_path, context_idle_seconds=0.2) as stage:
         page = sign_in(new_page(), stage)

@@ -333,6 +333,8 @@ export class Model {
     }
     entry.node = this.tree.add(envelope, entry.seq, entry.at);
     entry.lineage = this.tree.lineage(entry.node);
+    const { correlation_id: answered } = envelope;
+    entry.about = this.log.find(answered) ? undefined : this.tree.get(answered); // E-16
     if (entry.node?.conclusion === envelope) this.concluded.push(entry.node);
     if (envelope.kind === "system/context") this.expired += 1;
     this.kinds.add(envelope.kind);

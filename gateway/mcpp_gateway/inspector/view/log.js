@@ -112,6 +112,7 @@ export class LogView {
         reading.code && h("code", { class: "name" }, reading.code),
         this._addressees(envelope),
         this._timing(envelope),
+        this._about(entry),
         this._settings.hints && badges.map((badge) => h("span", { class: `badge badge-${badge}` }, badge)),
         h("span", { class: "row-end" }, entry.node && this._chip(entry.node), this._rawButton(entry)),
       ),
@@ -200,6 +201,20 @@ export class LogView {
         on: { click: () => this._actions.find(other.id) },
       },
       duration(answered.at - asked.at),
+    );
+  }
+
+  _about({ about }) {
+    if (!about) return null;
+    return h(
+      "button",
+      {
+        class: "link",
+        title: `This answers the context ${about.id}: show that alone`,
+        "data-keep": "about",
+        on: { click: () => this._actions.select(about) },
+      },
+      h("span", { dir: "auto" }, `on ${about.type ?? "context"} ${shortId(about.id)}`),
     );
   }
 
