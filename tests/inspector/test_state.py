@@ -157,6 +157,8 @@ def test_expressions_are_read(node: Node, text: str, expected: Any) -> None:
         ("type:a+", "$.type is not a text that could match", 0),
         ('{"kind": }', "This begins like JSON and is not", 0),
         ("from:ä", "$.from is not a text that could match", 0),
+        ("(" * 50_000 + "main", "This nests too deeply", 64),
+        ("not " * 50_000 + "main", "This nests too deeply", 256),
     ],
 )
 def test_a_wrong_expression_is_told_where(

@@ -9,6 +9,7 @@ import { FilterError, check, everything } from "./filter.js";
 
 const VALUED = ["type", "context", "kind", "from", "to"];
 const WORDS = ["everything", "nothing", "main", "not", "and", "or"];
+const MAX_DEPTH = 64; // deeper than any filter, and nobody's link exhausts the stack
 const SYMBOLS = { "&": "and", "|": "or", "~": "not", "!": "not" };
 
 /** An expression that cannot be read: what was expected, and where. */
@@ -61,6 +62,7 @@ class Parser {
   constructor(text) {
     this._tokens = tokenize(text);
     this._at = 0;
+    this._depth = 0;
   }
 
   parse() {
@@ -93,9 +95,9 @@ class Parser {
     this._at += 1;
     switch (token.type) {
       case "not":
-        return { not: this._one() };
+        return { not: this._inner(token, () => this._one()) };
       case "(": {
-        const inner = this._any();
+        const inner = this._inner(token, () => this._any());
         if (this._peek().type !== ")") throw new ExpressionError("This ( is not closed", token.start);
         this._at += 1;
         return inner;
@@ -113,6 +115,14 @@ class Parser {
       default:
         throw new ExpressionError(`A condition should stand here, not “${token.type}”`, token.start);
     }
+  }
+
+  _inner({ start }, read) {
+    this._depth += 1;
+    if (this._depth > MAX_DEPTH) throw new ExpressionError("This nests too deeply", start);
+    const inner = read();
+    this._depth -= 1;
+    return inner;
   }
 
   _peek() {
