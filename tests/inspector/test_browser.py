@@ -622,6 +622,23 @@ def test_a_card_offers_to_approve_only_what_it_shows(page: Page, stage: Stage) -
     expect(long.get_by_text("Approve")).to_be_focused()
 
 
+def test_what_is_very_long_is_laid_out_when_asked_for_and_decided_then(
+    page: Page, stage: Stage
+) -> None:
+    analyst = stage.peer("analyst")
+    analyst.propose("write_file", {"text": "word " * 10_000 + "the end"}, "files")
+    analyst.chat("line\n" * 40)
+    proposal, chat = page.locator("#log .tone-proposal"), page.locator("#log .tone-chat")
+    expect(proposal).to_contain_text("word word")
+    expect(proposal.get_by_text("Approve")).to_have_count(0)
+    proposal.get_by_text("Read 50,").click()
+    expect(proposal).to_contain_text("the end")
+    expect(proposal.get_by_text("Approve")).to_be_visible()
+    chat.get_by_text("Show all 200 characters").click()
+    chat.get_by_text("Show less").click()
+    expect(chat.get_by_text("Show all")).to_be_visible()
+
+
 def test_however_much_waits_one_sees_who_is_here_and_what_was_refused(
     page: Page, stage: Stage
 ) -> None:

@@ -10,6 +10,7 @@ import { proposalActions } from "./proposals.js";
 
 const SHOWN_LINES = 12;
 const SHOWN_CHARS = 1_600;
+const LARGE_CHARS = 20_000; // a hundred thousand take a browser a second to lay out
 
 export class LogView {
   /** `actions` has fold(node, folded), select(node), find(id) and those of proposals. */
@@ -119,7 +120,8 @@ export class LogView {
       this._body(entry, reading),
     );
     const proposal = this._model.proposals.get(envelope.id);
-    if (proposal) row.append(proposalActions(proposal, this._model, this._actions));
+    // Nobody approves what is out of sight.
+    if (proposal && !(proposal.state === "open" && this._isCut(entry, reading))) row.append(proposalActions(proposal, this._model, this._actions));
     if (this._raw.has(envelope.id)) {
       row.append(h("pre", { class: "raw", tabindex: 0, "aria-label": "Raw JSON" }, indent(entry.text)));
     }
@@ -261,22 +263,32 @@ export class LogView {
     );
   }
 
-  _content(entry, { tone, text, json, note }) {
+  _content(entry, reading) {
+    const { tone, text, note } = reading;
     const isProse = text !== undefined;
-    const whole = isProse ? text : json === undefined ? "" : show(json);
+    const whole = wholeText(reading);
     if (!whole) return note ? h("p", { class: "quiet" }, note) : null;
-    // Nobody approves what is out of sight.
-    const shown = tone === "proposal" || this._whole.has(entry.envelope.id) ? whole : shorten(whole);
-    return [
-      h(isProse ? "p" : "pre", { class: isProse ? "text" : "json", dir: "auto" }, shown),
-      shown !== whole &&
+    const isCut = this._isCut(entry, reading);
+    const size = `${whole.length.toLocaleString("en")} characters`;
+    const more = tone === "proposal" ? `Read ${size}, and decide` : `Show all ${size}`;
+    return h(
+      "div",
+      { class: "content" },
+      h(isProse ? "p" : "pre", { class: isProse ? "text" : "json", dir: "auto" }, isCut ? shorten(whole) : whole),
+      (isCut || this._whole.has(entry.envelope.id)) &&
         h(
           "button",
           { class: "link more", "data-keep": "more", on: { click: () => this._toggle(this._whole, entry) } },
-          `Show all ${whole.length.toLocaleString("en")} characters`,
+          isCut ? more : "Show less",
         ),
       note && h("p", { class: "quiet" }, note),
-    ].filter(Boolean).reduce((box, part) => (box.append(part), box), h("div", { class: "content" }));
+    );
+  }
+
+  _isCut({ envelope }, reading) {
+    if (this._whole.has(envelope.id)) return false;
+    const whole = wholeText(reading);
+    return reading.tone === "proposal" ? whole.length > LARGE_CHARS : shorten(whole) !== whole;
   }
 
   _toggle(set, { envelope, seq }) {
@@ -327,6 +339,8 @@ export class LogView {
 }
 
 export const shortId = (id) => (id.length > 18 ? `${id.slice(0, 6)}…${id.slice(-6)}` : id);
+
+const wholeText = ({ text, json }) => text ?? (json === undefined ? "" : show(json));
 
 function shorten(text) {
   const lines = text.split("\n", SHOWN_LINES + 1);
