@@ -338,7 +338,11 @@ export class LogView {
   }
 }
 
-export const shortId = (id) => (id.length > 18 ? `${id.slice(0, 6)}…${id.slice(-6)}` : id);
+/** Return an id as short as it still tells itself from others: a UUIDv7 begins like all of its days. */
+export function shortId(id) {
+  if (/^[0-9a-f]{8}-[0-9a-f]{4}-7/.test(id)) return `…${id.slice(-6)}`;
+  return id.length > 18 ? `${id.slice(0, 6)}…${id.slice(-6)}` : id;
+}
 
 const wholeText = ({ text, json }) => text ?? (json === undefined ? "" : show(json));
 
