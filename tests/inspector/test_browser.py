@@ -373,6 +373,7 @@ def test_the_algebra_is_completed_and_mistakes_are_explained(page: Page, stage: 
     expect(page.locator("#filter-problem")).to_be_hidden()
     page.press("#filter", "Enter")
     expect(page.locator("#filter-problem")).to_contain_text("“kin” is not known")
+    expect(page.locator("#filter-options")).to_be_hidden()
 
 
 # --- transient results ---------------------------------------------------------------------------

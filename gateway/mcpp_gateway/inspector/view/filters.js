@@ -188,11 +188,9 @@ export class FilterBar {
     } else if ((event.key === "Enter" || event.key === "Tab") && this._chosen >= 0 && options.length) {
       this._insert(options[this._chosen]);
     } else if (event.key === "Enter") {
+      this._hide(); // what is wrong would stand behind the completions
       const filter = this.read();
-      if (filter) {
-        this._hide();
-        this._apply(filter);
-      }
+      if (filter) this._apply(filter);
     } else if (event.key === "Escape" && !this._options.hidden) {
       this._hide();
     } else {
