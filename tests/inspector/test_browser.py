@@ -450,6 +450,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     rows = page.locator("#log .tone-proposal")
     expect(rows).to_have_count(3)
     expect(page.locator("#proposals-count")).to_have_text("3")
+    expect(page.get_by_role("article", name="analyst proposes write_file")).to_have_count(3)
     expect(page).to_have_title(f"(3) {stage.pod} · MCPP inspector")
     rows.nth(0).locator("text=Approve").click()
     request = files.receive_kind("mcp/request")
@@ -460,6 +461,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     expect(rows.nth(0)).to_contain_text("Approved by ada")
 
     rows.nth(1).locator("text=Edit").click()
+    expect(page.get_by_role("dialog", name="Change the arguments of write_file")).to_be_visible()
     page.fill("dialog textarea", "{")
     page.click("dialog >> text=Send request")
     expect(page.locator("dialog .problem")).to_contain_text("This is not JSON")

@@ -6,7 +6,7 @@ import { everything, isSame } from "./state/filter.js";
 import { newId } from "./state/ids.js";
 import { readCode, readView, writeView } from "./state/link.js";
 import { Model } from "./state/model.js";
-import { amendment, approval, rejection, withdrawal } from "./state/proposals.js";
+import { amendment, approval, nameOf, rejection, withdrawal } from "./state/proposals.js";
 import { Rows } from "./state/rows.js";
 import { Composer } from "./view/composer.js";
 import { askArguments, askReason, showLink, showProblem, showSettings } from "./view/dialogs.js";
@@ -165,11 +165,11 @@ class App {
 
   edit(proposal) {
     const params = proposal.envelope.payload.params ?? {};
-    askArguments(params, (changed) => this._decide(proposal, amendment(proposal, newId(), changed)));
+    askArguments(nameOf(proposal), params, (changed) => this._decide(proposal, amendment(proposal, newId(), changed)));
   }
 
   reject(proposal) {
-    askReason((reason) => this._decide(proposal, rejection(proposal, reason)));
+    askReason(nameOf(proposal), (reason) => this._decide(proposal, rejection(proposal, reason)));
   }
 
   /** Have the gateway send what a filter passes, and hide the rest at once. */

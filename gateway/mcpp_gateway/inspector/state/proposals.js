@@ -110,6 +110,12 @@ function reasonOf(payload) {
   return [payload.reason, payload.text].filter((part) => typeof part === "string").join(": ");
 }
 
+/** Return what a proposal asks for: a tool, or a method. */
+export function nameOf({ envelope }) {
+  const { method, name } = parseKind(envelope.kind);
+  return name ?? method ?? envelope.kind;
+}
+
 /** Return the request that fulfils a proposal. */
 export function approval({ envelope }, id) {
   return { ...request(envelope, id, envelope.payload.params ?? {}), correlation_id: envelope.id };

@@ -1,6 +1,6 @@
 // Questions that need an answer before one goes on: arguments to edit, a reason, settings, a link.
 
-import { hasDuplicateKeys, parseExactly } from "../state/json.js";
+import { hasDuplicateKeys, parseExactly, reveal } from "../state/json.js";
 import { isObject } from "../state/kinds.js";
 import { byId, h } from "./dom.js";
 
@@ -37,10 +37,11 @@ export function showProblem(title, message) {
   ask(title, h("p", {}, message));
 }
 
-export function askArguments(params, send) {
+/** Ask for the arguments that `name`, as it was proposed, should be called with instead. */
+export function askArguments(name, params, send) {
   const area = h("textarea", { rows: 12, class: "code", spellcheck: "false", "aria-label": "Arguments as JSON" });
   area.value = JSON.stringify(params.arguments ?? params, null, 2);
-  ask("Change the arguments", [
+  ask(["Change the arguments of ", called(name)], [
     h("p", {}, "The changed request is made in your own name, and the proposer is told."), area,
   ], {
     action: "Send request",
@@ -58,9 +59,9 @@ export function askArguments(params, send) {
   });
 }
 
-export function askReason(send) {
+export function askReason(name, send) {
   const field = h("input", { type: "text", "aria-label": "Reason", autocomplete: "off" });
-  ask("Reject the proposal", [
+  ask(["Reject the proposal of ", called(name)], [
     h("p", {}, "An objection is an opinion: others may still approve."), h("label", {}, "Reason ", field),
   ], {
     action: "Reject",
@@ -70,6 +71,8 @@ export function askReason(send) {
     },
   });
 }
+
+const called = (name) => h("code", { class: "name", dir: "auto" }, reveal(name));
 
 export function showLink(url) {
   const field = h("input", { type: "text", readonly: true, value: url, "aria-label": "Link" });

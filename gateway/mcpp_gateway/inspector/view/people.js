@@ -86,7 +86,12 @@ export class PeopleView {
     ];
     return h(
       "article",
-      { class: text ? "card settled" : "card", tabindex: -1, "data-verdict": text },
+      {
+        class: text ? "card settled" : "card",
+        tabindex: -1,
+        "aria-label": `${envelope.from} ${label} ${reveal(name ?? "")}`,
+        "data-verdict": text,
+      },
       h("p", {},
         h("strong", { dir: "auto" }, envelope.from), " ", label, " ",
         name && h("code", { class: "name", dir: "auto" }, reveal(name)),
