@@ -75,9 +75,10 @@ class App {
 
   received(text) {
     const { model } = this;
-    const refusals = model.refusals.at(-1);
+    const { refusals } = model.outbox;
+    const last = refusals.at(-1);
     const what = model.receive(text, Date.now());
-    if (model.refusals.at(-1) !== refusals) this._refused(model.refusals.at(-1));
+    if (refusals.at(-1) !== last) this._refused(refusals.at(-1));
     if (what === "live") {
       this._unseen += 1;
       this._latest = model.log.entries.at(-1);
@@ -145,7 +146,7 @@ class App {
 
   /** Send what was drafted, or throw a TooLargeError. */
   send(draft) {
-    this.line.send(this.model.compose(draft, Date.now()));
+    this.line.send(this.model.outbox.compose(draft, Date.now()));
   }
 
   say(draft) {
@@ -234,7 +235,7 @@ class App {
   }
 
   signOut(reason) {
-    this.model.pending.clear(); // nobody is asked whether to stay
+    this.model.outbox.clear(); // nobody is asked whether to stay
     sessionStorage.removeItem(TOKEN);
     if (reason) sessionStorage.setItem("mcpp.reason", reason);
     location.reload();
@@ -253,7 +254,7 @@ class App {
   }
 
   _decideAtOnce(proposal, draft) {
-    if (this.model.answerTo(proposal.envelope.id)) return; // the second of two quick clicks
+    if (this.model.outbox.answerTo(proposal.envelope.id)) return; // the second of two quick clicks
     try {
       this._decide(proposal, draft);
     } catch (error) {
@@ -388,7 +389,7 @@ class App {
     document.addEventListener("keydown", (event) => this._key(event));
     // What waits for the line waits in this page.
     window.addEventListener("beforeunload", (event) => {
-      if (this.model.isOwed) event.preventDefault();
+      if (this.model.outbox.isOwed) event.preventDefault();
     });
   }
 

@@ -84,7 +84,7 @@ export class Line {
   // Once the history is here, what is still unconfirmed has not arrived; later, what became due.
   _catchUp() {
     if (this._model.session.isReplaying) return;
-    const texts = this._resend ? this._model.unconfirmed() : this._model.due.splice(0);
+    const texts = this._resend ? this._model.unconfirmed() : this._model.outbox.due.splice(0);
     this._resend = false;
     for (const text of texts) this.send(text);
   }

@@ -94,7 +94,7 @@ const questions = {
       rows: rows.rows.map(({ entry, fold }) => (fold ? `fold ${fold.id}` : entry.mark ?? entry.envelope.id)),
       query: model.session.query(model.filter),
       present: [...model.roster.values()].filter(({ present }) => present).map(({ id }) => id),
-      refusals: model.refusals.map(({ envelope }) => envelope.payload.error),
+      refusals: model.outbox.refusals.map(({ envelope }) => envelope.payload.error),
       kept: JSON.stringify([[...model.tracker._calls.values()], [...model.tracker._copies.keys()]]),
       open: model.proposals.open.map(({ envelope }) => envelope.id),
       fates: Object.fromEntries([...model.proposals].map(({ envelope, state, by }) => [envelope.id, [state, by ?? null]])),
@@ -107,11 +107,11 @@ const questions = {
   // Something said, and only then these frames: what is still to be sent.
   unconfirmed({ drafts, frames }) {
     const model = new Model({ newId: () => "new" });
-    for (const draft of drafts) model.compose(draft, 1_000);
+    for (const draft of drafts) model.outbox.compose(draft, 1_000);
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
-    const since = model.unheard[0]?.since ?? null;
+    const since = model.outbox.unheard[0]?.since ?? null;
     const texts = model.unconfirmed().map((text) => JSON.parse(text));
-    const refusals = model.refusals.map(({ envelope }) => [envelope.correlation_id, envelope.payload.error]);
+    const refusals = model.outbox.refusals.map(({ envelope }) => [envelope.correlation_id, envelope.payload.error]);
     return { since, texts, refusals };
   },
   // Something to be said after these frames: why it cannot be, and what is then to be sent.
@@ -120,7 +120,7 @@ const questions = {
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
     let problem = null;
     try {
-      for (const draft of drafts) model.compose(draft, 1_000);
+      for (const draft of drafts) model.outbox.compose(draft, 1_000);
     } catch (error) {
       problem = error.message;
     }

@@ -3,6 +3,7 @@
 import { compile, everything, isSame } from "./filter.js";
 import { GATEWAY, isObject, readEnvelope } from "./kinds.js";
 import { Log } from "./log.js";
+import { Outbox } from "./outbox.js";
 import { Proposals } from "./proposals.js";
 import { Rates } from "./rates.js";
 import { HISTORY, Session, isWelcome } from "./session.js";
@@ -10,33 +11,20 @@ import { Times } from "./times.js";
 import { Tracker } from "./transient.js";
 import { ContextTree } from "./tree.js";
 
-const MAX_REFUSALS = 200;
-
-/** An envelope over the gateway's limit: sent all the same it would cost the connection (P-07). */
-export class TooLargeError extends Error {
-  constructor(bytes, limit) {
-    const [size, most] = [bytes, limit].map((number) => number.toLocaleString("en"));
-    super(`This is too large to be sent: ${size} bytes, and the gateway takes ${most}.`);
-  }
-}
-
 export class Model {
   constructor({ newId, limits } = {}) {
     this.session = new Session();
+    this.outbox = new Outbox(this.session, { newId, changed: (id) => this._redraw([id]) });
     this.rates = new Rates();
     this._times = new Times();
     this.roster = new Map(); // id → {id, capabilities, present}
-    this.refusals = [];
     this.filter = everything;
     this._test = compile(everything);
-    this.pending = new Map(); // what we sent and nobody has confirmed, by id
-    this.due = []; // texts to send now that what they follow is confirmed; whoever sends takes them
     this.changed = new Set(); // seqs of entries that look different now; whoever draws clears it
     this.concluded = []; // contexts that have come to their conclusion since; likewise
     this.expired = 0; // counts how often contexts have: what shows their state looks different then
     this.rebuilt = 0; // counts how often entries were replaced, so that views begin anew
     this.cleared = 0; // counts how often contexts were: a node of before is none of now
-    this._newId = newId;
     this._limits = limits;
     this._generation = 0;
     this._loadedUnder = []; // the filters under which the loaded entries came
@@ -55,16 +43,16 @@ export class Model {
     if (isWelcome(envelope)) {
       this._times.welcome(envelope, now);
       this._welcome(envelope.payload);
-      this._dropTooLarge(envelope);
+      this.outbox.refuseTooLarge(envelope);
       return "welcome";
     }
     const place = this.session.classify(envelope);
     if (envelope.kind === "system/filter" && envelope.from === GATEWAY) {
-      this.pending.delete(envelope.correlation_id);
+      this.outbox.confirm(envelope.correlation_id);
       if (!isSame(envelope.payload.filter, this.filter)) this._setGeneration(envelope.payload.filter);
       return "filter";
     }
-    if (envelope.kind === "system/error" && place === "direct") this._refused(envelope);
+    if (envelope.kind === "system/error" && place === "direct") this.outbox.refuse(envelope);
     const facts = { place, generation: this._generation };
     if (place !== "direct") facts.at = this._times.place(envelope, place === "live" ? now : undefined);
     if (this._reload) {
@@ -76,55 +64,15 @@ export class Model {
     return place;
   }
 
-  /**
-   * Return the text of an envelope to send, which counts as sent once it comes back: what is to
-   * follow it `then` becomes due, and never if it is refused. Throw a TooLargeError if it cannot be
-   * sent.
-   */
-  compose(draft, now) {
-    const envelope = this._write(draft, now);
-    const then = draft.then && this._write(draft.then, now);
-    const problem = this._tooLarge(envelope);
-    if (problem) throw problem;
-    // A request with other arguments is about the proposal that its rejection names.
-    const about = (then ?? envelope).correlation_id;
-    this.pending.set(envelope.id, { envelope, then, since: now, about });
-    this._redraw([about]);
-    return JSON.stringify(envelope);
-  }
-
-  /** Return our answer to an envelope that is on its way. */
-  answerTo(id) {
-    return [...this.pending.values()].find(({ about }) => about === id)?.envelope;
-  }
-
-  /** Return why our last answer to an envelope was refused, unless another is on its way. */
-  refusalOf(id) {
-    if (this.answerTo(id)) return undefined;
-    return this.refusals.findLast(({ answers }) => answers === id)?.envelope.payload?.message;
-  }
-
-  /** Return what we said that is not confirmed, the oldest first: {envelope, since} each. */
-  get unheard() {
-    return [...this.pending.values()].filter(({ envelope }) => envelope.kind === "chat");
-  }
-
-  /** Tell whether something that a person said or decided waits for the line. */
-  get isOwed() {
-    return !this.session.isOpen && [...this.pending.values()].some(({ envelope }) => envelope.kind !== "pod/filter");
-  }
-
-  /** Return a question that changes nothing, so that the answer is a sign of life. */
+  /** Return a question that changes nothing, so that the answer is a sign of life; null if one is out. */
   question() {
-    const asked = [...this.pending.values()].some(({ envelope }) => envelope.kind === "pod/filter");
-    return asked ? null : { kind: "pod/filter", payload: { filter: this.filter } };
+    return this.outbox.hasFilter ? null : { kind: "pod/filter", payload: { filter: this.filter } };
   }
 
-  /** Return what has to be sent again on a new connection: the pod knows a repetition by its id. */
+  /** Return the texts that have to be sent again on a new connection. */
   unconfirmed() {
-    this.due.length = 0;
-    this._dropDecided();
-    return [...this.pending.values()].map(({ envelope }) => JSON.stringify(this._mine(envelope)));
+    const isDecided = (id) => ["fulfilled", "withdrawn"].includes(this.proposals.get(id)?.state);
+    return this.outbox.repeat(isDecided);
   }
 
   /** Tell whether a filter needs the history anew: something of it was never sent to us. */
@@ -134,9 +82,7 @@ export class Model {
 
   /** Use a filter from the next connection on, which reads the history anew if that is needed. */
   useFilter(filter) {
-    for (const [id, { envelope }] of this.pending) {
-      if (envelope.kind === "pod/filter") this.pending.delete(id); // this one is newer
-    }
+    this.outbox.dropFilters();
     if (this.isReloading || this.needsHistory(filter)) this._reload = { arrived: [] };
     this._setGeneration(filter);
   }
@@ -162,14 +108,14 @@ export class Model {
   }
 
   /** Tell whether an entry passes the filter: what came under it was judged by the gateway. */
-  passes(entry, test = this._test) {
+  passes(entry) {
     if (entry.mark || entry.generation === this._generation) return true;
     const { envelope } = entry;
     return (
       envelope.from === GATEWAY ||
       envelope.from === this.me ||
       (envelope.to?.includes(this.me) ?? false) ||
-      test(envelope, entry.lineage)
+      this._test(envelope, entry.lineage)
     );
   }
 
@@ -232,63 +178,6 @@ export class Model {
     this.rebuilt += 1;
   }
 
-  _refused(envelope) {
-    const { envelope: about, about: answers } = this.pending.get(envelope.correlation_id) ?? {};
-    this.pending.delete(envelope.correlation_id);
-    this._redraw([answers]); // it waits for an answer again
-    this.refusals.push({ envelope, about, answers });
-    if (this.refusals.length > MAX_REFUSALS) this.refusals.shift();
-  }
-
-  _confirm(id) {
-    const { then, since, about } = this.pending.get(id) ?? {};
-    this.pending.delete(id);
-    if (!then) return;
-    this.pending.set(then.id, { envelope: then, since, about });
-    this.due.push(JSON.stringify(this._mine(then)));
-  }
-
-  _write({ id = this._newId(), kind, payload = {}, to, context, correlation_id }, now) {
-    const envelope = { protocol: "mcpp/v0.1", id, ts: new Date(now).toISOString(), from: this.me };
-    if (to?.length) envelope.to = to;
-    envelope.kind = kind;
-    if (correlation_id) envelope.correlation_id = correlation_id;
-    if (context) envelope.context = context;
-    return { ...envelope, payload };
-  }
-
-  // What was said before the first welcome did not know yet whose it is.
-  _mine(envelope) {
-    return { ...envelope, from: this.me };
-  }
-
-  _tooLarge(envelope) {
-    const limit = this.session.limits.max_message_bytes ?? Infinity;
-    const bytes = new TextEncoder().encode(JSON.stringify(envelope)).length;
-    return bytes > limit ? new TooLargeError(bytes, limit) : null;
-  }
-
-  // What was said before a welcome did not know its limit, which may also be another one now.
-  _dropTooLarge({ id, ts }) {
-    for (const { envelope } of [...this.pending.values()]) {
-      const problem = this._tooLarge(this._mine(envelope));
-      if (!problem) continue;
-      const payload = { error: "too_large", message: problem.message };
-      this._refused({ id, ts, correlation_id: envelope.id, payload });
-    }
-  }
-
-  // Somebody else was first while we were away: a second request would be a second call.
-  _dropDecided() {
-    for (const { envelope, about } of [...this.pending.values()]) {
-      const state = this.proposals.get(about)?.state;
-      if (state !== "fulfilled" && state !== "withdrawn") continue;
-      const message = "It was not sent: the proposal was decided while the line was cut.";
-      const { id, ts } = envelope;
-      this._refused({ id, ts, correlation_id: id, payload: { error: "decided", message } });
-    }
-  }
-
   _markRestart() {
     this.tree.expireAll();
     this._redraw(this.proposals.lose());
@@ -298,7 +187,7 @@ export class Model {
   _add(envelope, text, { place, generation, at }, now) {
     const isNewContext = isObject(envelope.context) && !this.tree.get(envelope.context.id)?.count;
     const entry = this.log.add(envelope, text, { generation, at, direct: place === "direct" });
-    this._confirm(envelope.id);
+    this.outbox.confirm(envelope.id);
     if (!entry) {
       this._redraw([this.proposals.reopen(envelope.id)]);
       return;

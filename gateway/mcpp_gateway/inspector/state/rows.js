@@ -3,7 +3,6 @@
 // Rows follow the log: an arrival adds one at the end. When a context folds, only what came since
 // its beginning is laid out again.
 
-import { compile } from "./filter.js";
 import { unescaped } from "./json.js";
 
 export class Rows {
@@ -24,7 +23,6 @@ export class Rows {
   update() {
     if (this._rebuilt !== this.model.rebuilt) {
       this._rebuilt = this.model.rebuilt;
-      this._test = compile(this.model.filter);
       this.model.concluded.length = 0;
       return this.layOut(0);
     }
@@ -64,7 +62,7 @@ export class Rows {
     } else if (selection && !(this.descendants ? node?.isWithin(selection) : node === selection)) {
       return false;
     }
-    if (!this.model.passes(entry, this._test)) return false;
+    if (!this.model.passes(entry)) return false;
     return !this.search || unescaped(entry.text).toLowerCase().includes(this.search);
   }
 

@@ -1,7 +1,7 @@
 // Saying something: in the main context or another, to everybody or to one.
 
 import { newId } from "../state/ids.js";
-import { TooLargeError } from "../state/model.js";
+import { TooLargeError } from "../state/outbox.js";
 import { cut } from "../state/summaries.js";
 import { byId, h, many, setText } from "./dom.js";
 import { shortId } from "./log.js";
@@ -71,7 +71,7 @@ export class Composer {
   }
 
   _note() {
-    const [first, ...more] = this._model.unheard;
+    const [first, ...more] = this._model.outbox.unheard;
     if (!first) return this._whereTo();
     if (Date.now() - first.since < PROMPT_MS && this._model.session.isOpen) return "";
     const what = more.length ? many(more.length + 1, "message") : `“${cut(first.envelope.payload.text, 60)}”`;

@@ -25,7 +25,7 @@ export class PeopleView {
   }
 
   update() {
-    const { proposals, refusals, me } = this._model;
+    const { proposals, outbox: { refusals }, me } = this._model;
     // What was decided stays until that is confirmed.
     const shown = proposals.open.filter(({ rejections }) => !rejections.some(({ from }) => from === me));
     this.waiting = shown.filter((proposal) => !verdict(proposal, this._model)).length;
@@ -71,7 +71,7 @@ export class PeopleView {
   _card(proposal) {
     const { envelope, rejections } = proposal;
     const text = verdict(proposal, this._model)?.text ?? "";
-    const mark = `${rejections.length} ${text} ${this._model.refusalOf(envelope.id)}`;
+    const mark = `${rejections.length} ${text} ${this._model.outbox.refusalOf(envelope.id)}`;
     return { key: envelope.id, mark, make: () => this._proposal(proposal, text) };
   }
 
@@ -133,7 +133,7 @@ export class PeopleView {
   }
 
   _refusals() {
-    const { refusals } = this._model;
+    const { refusals } = this._model.outbox;
     setText(byId("refusals-count"), refusals.length ? String(refusals.length) : "");
     byId("refusals").replaceChildren(
       ...(refusals.length

@@ -11,7 +11,7 @@ export function proposalActions(proposal, model, actions) {
   for (const { from, reason } of proposal.rejections) {
     if (from !== model.me) box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `${from} objects: ${reason}`));
   }
-  const refusal = model.refusalOf(proposal.envelope.id);
+  const refusal = model.outbox.refusalOf(proposal.envelope.id);
   if (refusal) box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `Your answer was refused: ${refusal}`));
   return box;
 }
@@ -39,7 +39,7 @@ export function verdict({ envelope, state, by, rejections }, model) {
   };
   if (state in texts) return { name: state, text: texts[state] };
   // Whoever has spoken is not asked again: a second answer would be a second call.
-  const answer = model.answerTo(envelope.id);
+  const answer = model.outbox.answerTo(envelope.id);
   if (answer) {
     const [name, word] = wordFor(answer);
     const rest = model.session.isOpen ? ", not confirmed yet" : ": it will be sent when the line is back";
