@@ -1,0 +1,20 @@
+// What a person has set, kept by the browser from one visit to the next.
+
+const KEY = "mcpp.settings";
+const DEFAULTS = { hints: false, foldConcluded: true, shortcuts: true, theme: "auto" };
+
+export function loadSettings() {
+  try {
+    return { ...DEFAULTS, ...JSON.parse(localStorage.getItem(KEY)) };
+  } catch {
+    return { ...DEFAULTS };
+  }
+}
+
+export function saveSettings(settings) {
+  localStorage.setItem(KEY, JSON.stringify(settings));
+}
+
+export function showTheme({ theme }) {
+  document.documentElement.dataset.theme = theme;
+}
