@@ -587,6 +587,21 @@ def test_what_others_decided_meanwhile_is_not_decided_by_us_as_well(node: Node) 
     assert sent([edited], refused) == ([], [["r", "capability_violation"]])
 
 
+@pytest.mark.rule("P-21")
+def test_of_each_who_objects_the_last_word_counts(node: Node) -> None:
+    payload = {"method": "tools/call", "params": {"name": "t", "arguments": {}}}
+    asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
+
+    def objection(id: str, sender: str, reason: str) -> dict[str, Any]:
+        return frame(id, "mcp/reject", sender, correlation_id="p", payload={"reason": reason})
+
+    said = [objection(f"e{number}", "eve", f"no {number}") for number in range(100)]
+    frames = [welcome(), asked, objection("m", "mallory", "no " * 100_000), *said]
+    (long, last) = node.ask("model", frames=frames)["rejections"]["p"]
+    assert len(long["reason"]) <= 240
+    assert last == {"from": "eve", "reason": "no 99"}
+
+
 @pytest.mark.rule("P-20", "P-21")
 def test_the_owner_s_word_tells_what_a_filter_has_hidden(node: Node) -> None:
     params = {"name": "t", "arguments": {}}

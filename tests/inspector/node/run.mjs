@@ -97,6 +97,7 @@ const questions = {
       refusals: model.outbox.refusals.map(({ envelope }) => envelope.payload.error),
       kept: JSON.stringify([[...model.tracker._calls.values()], [...model.tracker._copies.keys()]]),
       open: model.proposals.open.map(({ envelope }) => envelope.id),
+      rejections: Object.fromEntries([...model.proposals].map(({ envelope, rejections }) => [envelope.id, rejections])),
       fates: Object.fromEntries([...model.proposals].map(({ envelope, state, by }) => [envelope.id, [state, by ?? null]])),
       tree: [...model.tree].map(({ id }) => id),
       spans: Object.fromEntries([...model.tree].map(({ id, start, end }) => [id, [start, end]])),

@@ -2,6 +2,7 @@
 
 import { canonical, hasDuplicateKeys } from "./json.js";
 import { isCoherent, isObject, parseKind } from "./kinds.js";
+import { cut } from "./summaries.js";
 
 export class Proposals {
   constructor() {
@@ -67,7 +68,9 @@ export class Proposals {
     } else if (family === "mcp/withdraw" && isOpen && envelope.from === proposal.envelope.from) {
       proposal.state = "withdrawn";
     } else if (family === "mcp/reject") {
-      proposal.rejections.push({ from: envelope.from, reason: reasonOf(envelope.payload) });
+      // The last of each, for one may say it a thousand times.
+      const others = proposal.rejections.filter(({ from }) => from !== envelope.from);
+      proposal.rejections = [...others, { from: envelope.from, reason: reasonOf(envelope.payload) }];
     } else {
       return undefined;
     }
@@ -107,7 +110,7 @@ function bare(params) {
 
 function reasonOf(payload) {
   if (!isObject(payload)) return "";
-  return [payload.reason, payload.text].filter((part) => typeof part === "string").join(": ");
+  return cut([payload.reason, payload.text].filter((part) => typeof part === "string").join(": "));
 }
 
 /** Return what a proposal asks for: a tool, or a method. */

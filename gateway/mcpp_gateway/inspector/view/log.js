@@ -185,8 +185,7 @@ export class LogView {
 
   _addressees({ to }) {
     if (!Array.isArray(to) || !to.length) return null;
-    const names = to.filter((name) => typeof name === "string").join(", ");
-    return h("span", { class: "to", dir: "auto" }, `→ ${names}`);
+    return h("span", { class: "to", dir: "auto" }, `→ ${cut(to.join(", "))}`);
   }
 
   _timing(envelope) {

@@ -71,7 +71,7 @@ export class PeopleView {
   _card(proposal) {
     const { envelope, rejections } = proposal;
     const text = verdict(proposal, this._model)?.text ?? "";
-    const mark = `${rejections.length} ${text} ${this._model.outbox.refusalOf(envelope.id)}`;
+    const mark = JSON.stringify([rejections, text, this._model.outbox.refusalOf(envelope.id)]);
     return { key: envelope.id, mark, make: () => this._proposal(proposal, text) };
   }
 
