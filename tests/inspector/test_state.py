@@ -18,6 +18,7 @@ from mcpp.envelope import Envelope
 from mcpp.errors import FilterError
 from mcpp.testing.strategies import json_values
 from mcpp.transient import Tracker, transient
+from mcpp.transient.marks import cut
 from mcpp.tree import ContextTree
 from tests.properties.random_logs import LOGS
 
@@ -194,6 +195,14 @@ def test_badges_and_summaries_are_those_of_the_sdk(node: Node, log: list[Envelop
         summary = of_it.summary if of_it and folded else None
         expected.append([list(tracker.badges(envelope.id)), summary])
     assert node.ask("track", envelopes=as_json(log)) == expected
+
+
+WORDS = st.lists(st.sampled_from(["a", " ", "\n", "wörd", "\U0001f600", "\u3000", "xy" * 9]))
+
+
+@given(WORDS.map("".join), st.integers(2, 12))
+def test_a_text_is_cut_as_the_sdk_does_it(node: Node, text: str, limit: int) -> None:
+    assert node.ask("cut", text=text, limit=limit) == cut(text, limit)
 
 
 @given(LOGS)

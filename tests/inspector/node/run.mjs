@@ -5,9 +5,9 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading, { Session }, { Pulse }] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading, { Session }, { Pulse }, { cut }] =
   await Promise.all(
-    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe", "session", "pulse"].map(load),
+    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe", "session", "pulse", "summaries"].map(load),
   );
 
 const { hueOf } = await import(new URL("view/dom.js", folder));
@@ -137,6 +137,7 @@ const questions = {
     const session = new Session();
     return held.map((heldMs) => session.closed(1006, heldMs).delay);
   },
+  cut: ({ text, limit }) => cut(text, limit),
   reveal: ({ text }) => json.reveal(text),
   unescaped: ({ text }) => json.unescaped(text),
   indent: ({ text }) => json.indent(text),

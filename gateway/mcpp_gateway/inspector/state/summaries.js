@@ -10,8 +10,14 @@ const SHOWN_IDS = 3;
 
 /** Return the text on one line and no longer than `limit` characters. */
 export function cut(text, limit = 240) {
-  const line = text.split(/\s+/u).filter(Boolean).join(" ");
-  const characters = [...line];
+  // A character has at most two units: a megabyte need not be read for a line.
+  const enough = 2 * limit + 2;
+  let line = "";
+  for (const [word] of text.matchAll(/\S+/gu)) {
+    line += (line && " ") + word.slice(0, enough);
+    if (line.length >= enough) break;
+  }
+  const characters = [...line.slice(0, enough)];
   return characters.length <= limit
     ? line
     : `${characters.slice(0, limit - 1).join("").trimEnd()}…`;
