@@ -178,7 +178,7 @@ def test_a_call_leads_to_its_answer_whatever_hides_it(page: Page, stage: Stage) 
     expect(page.locator("#log .tone-result:focus")).to_contain_text("nine records")
 
 
-def test_an_answer_to_a_context_leads_there(page: Page, stage: Stage) -> None:
+def test_an_answer_leads_to_what_it_is_about(page: Page, stage: Stage) -> None:
     analyst = stage.peer("analyst")
     analyst.think("Is this safe?", Context(id="reason-789", type="reasoning"))
     analyst.conclude("No: deny it.", "reason-789")
@@ -188,6 +188,11 @@ def test_an_answer_to_a_context_leads_there(page: Page, stage: Stage) -> None:
     row.get_by_text("on reasoning reason-789").click()
     expect(page.locator("#selection")).to_contain_text("Showing only reasoning reason-789")
     expect(page.locator("#log .row")).to_have_count(2)
+    page.keyboard.press("Escape")
+    asked = analyst.propose("write_file", {}, "files", context="reason-789")
+    stage.peer("crm").send("mcp/reject", {"reason": "too late"}, about=asked)
+    page.locator("#log .tone-reject").get_by_text("on analyst: write_file").click()
+    expect(page.locator("#log .tone-proposal")).to_be_focused()
 
 
 def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) -> None:

@@ -101,8 +101,8 @@ export class VirtualList {
   show(index, { focus = false, center = false } = {}) {
     const count = this._source.count();
     if (!count) return;
-    this._setActive(Math.max(0, Math.min(count - 1, index)));
-    const [top, height] = [this._heights.top(this.active), this._heights.get(this.active)];
+    const at = Math.max(0, Math.min(count - 1, index));
+    const [top, height] = [this._heights.top(at), this._heights.get(at)];
     const { scrollTop, clientHeight } = this.scroller;
     if (center) this.scroller.scrollTop = top - clientHeight / 3;
     else if (top < scrollTop) this.scroller.scrollTop = top;
@@ -112,7 +112,8 @@ export class VirtualList {
     this.isAtEnd = this._atEnd();
     this._anchor = null;
     this.draw();
-    if (focus) this.element(this.active)?.focus({ preventScroll: true });
+    this._setActive(at); // only now: what is drawn anew first gets the focus back that it had
+    if (focus) this.element(at)?.focus({ preventScroll: true });
   }
 
   toEnd() {

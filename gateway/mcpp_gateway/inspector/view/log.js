@@ -205,18 +205,19 @@ export class LogView {
     );
   }
 
-  _about({ about }) {
-    if (!about) return null;
-    return h(
-      "button",
-      {
-        class: "link",
-        title: `This answers the context ${about.id}: show that alone`,
-        "data-keep": "about",
-        on: { click: () => this._actions.select(about) },
-      },
-      h("span", { dir: "auto" }, `on ${about.type ?? "context"} ${shortId(about.id)}`),
-    );
+  /** Return a link to the context or the envelope that this one answers (E-16). */
+  _about({ envelope, about }) {
+    const link = (text, title, run) =>
+      h("button", { class: "link", title, "data-keep": "about", on: { click: run } }, h("span", { dir: "auto" }, text));
+    if (about) {
+      const title = `This answers the context ${about.id}: show that alone`;
+      return link(`on ${about.type ?? "context"} ${shortId(about.id)}`, title, () => this._actions.select(about));
+    }
+    const other = this._model.log.find(envelope.correlation_id)?.envelope;
+    if (!other || this._model.tracker.call(envelope)?.response === envelope) return null; // the time leads there
+    const { name, label } = describe(other);
+    const what = name === undefined ? label : reveal(name);
+    return link(`on ${other.from}: ${what}`, "Show what this answers", () => this._actions.find(other.id));
   }
 
   _rawButton(entry) {
