@@ -174,7 +174,7 @@ class Gateway:
                 async with asyncio.timeout(self.config.gateway.drain_seconds):
                     await self._drained.wait()
         # Up to here the port is open, so that those who ask are told 503.
-        self._server.close()
+        await self._stop_listening()
         for connection in list(self.connections):
             connection.abort()
 
@@ -202,6 +202,15 @@ class Gateway:
         return sum(connection.waiting_bytes for connection in self.connections)
 
     # --- private --------------------------------------------------------------------------------
+
+    async def _stop_listening(self) -> None:
+        if isinstance(self.loop, asyncio.SelectorEventLoop):
+            # A server of asyncio's that is closed drops what it has accepted in this tick, and
+            # leaves it open and unanswered (gh-109564): it is to be handed over first.
+            for each in self._server.sockets:
+                self.loop.remove_reader(each)
+            await asyncio.sleep(0)
+        self._server.close()
 
     def _joined(self) -> bool:
         return any(connection.peer is not None for connection in self.connections)

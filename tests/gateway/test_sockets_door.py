@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 
 import pytest
 from websockets.asyncio.client import connect
@@ -202,6 +203,17 @@ async def test_a_draining_gateway_is_not_healthy_and_takes_nobody() -> None:
         assert await status_of(gateway, bearer("alice")) == 503
         request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
         assert (await http(gateway, request))[0] == 503
+
+
+async def test_who_calls_in_the_last_moment_is_answered() -> None:
+    async with running() as gateway:
+        with socket.create_connection(("localhost", gateway.port), timeout=BOUND) as caller:
+            caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for _ in range(2):  # accepted in the first tick, not handed over in the second
+                await asyncio.sleep(0)
+            await gateway.drain()
+            answer = await asyncio.to_thread(caller.recv, 100)
+            assert answer.startswith(b"HTTP/1.1 ")
 
 
 async def test_tokens_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
