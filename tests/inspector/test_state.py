@@ -410,8 +410,13 @@ def test_what_was_said_is_unconfirmed_until_it_comes_back(node: Node) -> None:
     assert node.ask("unconfirmed", drafts=[draft], frames=[welcome()])["since"] is None
 
 
-def test_what_comes_twice_is_shown_once(node: Node) -> None:
-    assert node.ask("model", frames=[welcome(), frame("1"), frame("1")])["rows"] == ["1"]
+def test_an_id_that_is_used_again_hides_nothing(node: Node) -> None:
+    # The gateway takes it once it has forgotten the first.
+    found = node.ask("model", frames=[welcome(), frame("1"), frame("1", sender="bob"), frame("1")])
+    assert found["rows"] == ["1", "1", "1"]
+    draft = {"id": "1", "kind": "chat"}
+    frames = [welcome(), frame("1", sender="bob")]
+    assert node.ask("unconfirmed", drafts=[draft], frames=frames)["since"] == 1000
 
 
 def test_rates_count_what_was_replayed_when_it_was_sent(node: Node) -> None:
@@ -524,7 +529,66 @@ def test_a_history_read_anew_keeps_what_is_older_than_it(node: Node) -> None:
     inside: dict[str, Any] = {"context": {"id": "k"}}
     frames = [MAIN, welcome(), frame("1"), frame("2"), frame("4"), EVERYTHING, welcome(replayed=3)]
     frames += [frame("2"), frame("3", **inside), frame("4"), frame("5")]
-    assert node.ask("model", frames=frames)["rows"] == ["1", "2", "3", "4", "5"]
+    # What stood in a context between the first two, nobody has any more.
+    assert node.ask("model", frames=frames)["rows"] == ["1", "hole", "2", "3", "4", "5"]
+
+
+def test_a_hole_is_marked_only_where_something_may_be_missing(node: Node) -> None:
+    inside: dict[str, Any] = {"context": {"id": "k"}, "sender": "bob"}
+    loaded = [welcome(), frame("1"), frame("2"), frame("3")]
+
+    def rows(*more: dict[str, Any]) -> Any:
+        return node.ask("model", frames=[*loaded, *more])["rows"]
+
+    widened = [EVERYTHING, welcome(replayed=2)]
+    assert rows(MAIN, *widened, frame("2"), frame("3")) == ["1", "2", "3"]
+    assert rows(MAIN, *widened, frame("8", **inside), frame("9")) == [*"123", "hole", *"89"]
+    main = [MAIN, welcome(resumed=True), frame("4"), frame("5")]
+    holed = rows(*main, *widened, frame("5"), frame("6", **inside))
+    assert holed == [*"1234", "hole", *"56"]
+    # It stays where it is, however often the history is read again.
+    again = [*main, *widened, frame("5"), frame("6", **inside), MAIN, welcome(resumed=True)]
+    assert rows(*again, *widened, frame("5"), frame("6", **inside)) == holed
+    assert rows(*again, *widened, frame("6", **inside), frame("7")) == [*holed, "7"]
+
+
+def test_nothing_that_is_loaded_is_lost_to_a_filter(node: Node) -> None:
+    loaded = [welcome(), *(frame(str(number), sender="bob") for number in range(5))]
+    nothing = [{"use": {"kind": "conclusion"}}, welcome()]
+    frames = [*loaded, MAIN, welcome(resumed=True), *nothing]
+    assert node.ask("model", frames=frames)["rows"] == []  # nor is there a sign of a hole
+    frames += [EVERYTHING, welcome(replayed=2), frame("3", sender="bob"), frame("4", sender="bob")]
+    assert node.ask("model", frames=frames)["rows"] == list("01234")
+    # Not even if the gateway has nothing left to say.
+    frames = [*loaded, MAIN, welcome("e2"), nothing[0], welcome("e2")]
+    frames += [EVERYTHING, welcome("e2")]
+    assert node.ask("model", frames=frames)["rows"] == [*"01234", "restart"]
+
+
+SPOKEN = st.sampled_from([None, {"id": "k1", "type": "task"}, {"id": "k2"}])
+USED = st.sampled_from([{"all": []}, {"main": True}, {"type": "task"}, {"context": "k2"}])
+
+
+@given(st.lists(st.one_of(SPOKEN, USED.map(lambda used: {"use": used})), max_size=40))
+def test_whatever_filters_are_used_what_is_shown_is_true_and_a_hole_is_marked(
+    node: Node, steps: list[Any]
+) -> None:
+    said = [
+        step
+        if step and "use" in step
+        else frame(str(i), sender="bob", context=step, ts=f"2026-11-16T12:00:{i:02}Z")
+        for i, step in enumerate(steps)
+    ]
+    found = node.ask("filtered", steps=said, welcome=welcome(), history=6)
+    shown = [row for row in found["rows"] if row != "hole"]
+    assert [id for id in found["wanted"] if id in shown] == shown
+    assert shown[len(shown) - len(found["kept"]) :] == found["kept"]
+    # What is missing was before all that is shown, or stands before a mark.
+    unmarked = found["rows"][::-1]
+    if "hole" in unmarked:
+        unmarked = unmarked[: unmarked.index("hole")]
+    missing = set(found["wanted"]) - set(shown)
+    assert max(map(int, missing), default=-1) < min(map(int, unmarked), default=99)
 
 
 def test_a_filter_hides_at_once_what_does_not_pass_it_even_before_the_gateway_knows(
@@ -541,7 +605,7 @@ def test_a_filter_that_changes_while_the_history_comes_anew_hides_what_came_befo
     answer = frame("f", "system/filter", "system:gateway", payload={"filter": {"main": True}})
     frames = [MAIN, welcome(), frame("1"), EVERYTHING, welcome(replayed=2)]
     frames += [frame("2", **inside), answer, frame("3", sender="bob")]
-    assert node.ask("model", frames=frames)["rows"] == ["3"]
+    assert node.ask("model", frames=frames)["rows"] == ["1", "hole", "3"]
 
 
 def test_a_restart_is_marked_while_the_history_is_read_anew(node: Node) -> None:
@@ -639,6 +703,12 @@ def test_what_nobody_has_decided_is_lost_with_the_log(node: Node) -> None:
     assert node.ask("model", frames=[welcome(), asked, welcome("e2")])["open"] == []
     again = asked | {"id": "q"}
     assert node.ask("model", frames=[welcome(), asked, welcome("e2"), again])["open"] == ["q"]
+    # What is lost stays lost, whatever is looked at, until it is made again, and not by another.
+    filters = [MAIN, welcome("e2", resumed=True), {"use": {"type": "x"}}, welcome("e2")]
+    filters += [EVERYTHING, welcome("e2")]
+    assert node.ask("model", frames=[welcome(), asked, welcome("e2"), *filters])["open"] == []
+    reused = frame("p", sender="eve")
+    assert node.ask("model", frames=[welcome(), asked, welcome("e2"), reused])["open"] == []
     # Its proposer did not hear that it was taken before the restart, and sends it again.
     assert node.ask("model", frames=[welcome(), asked, welcome("e2"), asked])["open"] == ["p"]
 

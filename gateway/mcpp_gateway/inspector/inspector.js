@@ -228,7 +228,7 @@ export class Inspector {
 
   /** Answer a proposal, and only once: throw if it was decided while one made up one's mind. */
   _decide(proposal, draft) {
-    const now = this.model.proposals.get(proposal.envelope.id);
+    const now = this.model.proposals.find(proposal.envelope.id, proposal.text);
     const over = verdict(now ?? { ...proposal, state: "hidden" }, this.model);
     if (over) throw new Error(`This is decided already: ${over.text}.`);
     this.send(draft);

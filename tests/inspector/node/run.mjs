@@ -105,6 +105,38 @@ const questions = {
       states: Object.fromEntries([...model.tree].map((node) => [node.id, model.stateOf(node)])),
     };
   },
+  // A gateway that keeps so many envelopes: envelopes and filters as they come, and what is shown.
+  filtered({ steps, welcome, history }) {
+    const model = new Model({ newId: () => "new" });
+    const rows = new Rows(model);
+    rows.foldConcluded = false;
+    const [log, tree] = [[], new ContextTree()];
+    const hear = (envelope) => model.receive(JSON.stringify(envelope), Date.parse(log.at(-1)?.envelope.ts ?? envelope.ts));
+    const isSent = ({ envelope, node }) => filters.compile(model.filter)(envelope, tree.lineage(node));
+    const join = (members) => {
+      const contexts = [...tree].reverse().map(({ id, type, parent }) => ({ id, type, parent: parent?.id }));
+      const ts = log.at(-1)?.envelope.ts ?? welcome.ts;
+      hear({ ...welcome, ts, payload: { ...welcome.payload, contexts, ...members } });
+    };
+    join({});
+    for (const step of steps) {
+      if (step.use) {
+        model.useFilter(step.use);
+        const replay = model.isReloading ? log.slice(-history).filter(isSent) : [];
+        join({ resumed: !model.isReloading, replayed: replay.length });
+        for (const { envelope } of replay) hear(envelope);
+      } else {
+        log.push({ envelope: step, node: tree.add(step, log.length) });
+        if (isSent(log.at(-1))) hear(step);
+      }
+      rows.update();
+    }
+    return {
+      rows: rows.rows.map(({ entry }) => entry.mark ?? entry.envelope.id),
+      wanted: log.filter(isSent).map(({ envelope }) => envelope.id),
+      kept: log.slice(-history).filter(isSent).map(({ envelope }) => envelope.id),
+    };
+  },
   // Something said, and only then these frames: what is still to be sent.
   unconfirmed({ drafts, frames }) {
     const model = new Model({ newId: () => "new" });

@@ -11,12 +11,8 @@ export class Log {
     this._maxEntries = maxEntries;
     this._maxChars = maxChars;
     this._chars = 0;
-    this._byId = new Map();
-  }
-
-  /** How many envelopes there are. */
-  get size() {
-    return this._byId.size;
+    this.size = 0; // how many envelopes there are
+    this._byId = new Map(); // the last with that id: a gateway takes one again once it has forgotten it
   }
 
   get end() {
@@ -31,11 +27,11 @@ export class Log {
     return this._byId.get(id);
   }
 
-  /** Add an envelope and return its entry, or null if it is here already. */
+  /** Add an envelope and return its entry. */
   add(envelope, text, facts = {}) {
-    if (this._byId.has(envelope.id)) return null;
-    const entry = { seq: this.end, envelope, text, ...facts };
+    const entry = { ...facts, seq: this.end, envelope, text };
     this._byId.set(envelope.id, entry);
+    this.size += 1;
     this._chars += text.length;
     this.entries.push(entry);
     return entry;
@@ -63,7 +59,8 @@ export class Log {
     this.first = seq;
     for (const entry of gone) {
       if (!entry.envelope) continue;
-      this._byId.delete(entry.envelope.id);
+      if (this.find(entry.envelope.id) === entry) this._byId.delete(entry.envelope.id);
+      this.size -= 1;
       this._chars -= entry.text.length;
     }
     return gone;

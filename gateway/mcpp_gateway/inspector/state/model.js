@@ -4,12 +4,19 @@ import { compile, everything, isSame } from "./filter.js";
 import { GATEWAY, isObject, readEnvelope } from "./kinds.js";
 import { Log } from "./log.js";
 import { Outbox } from "./outbox.js";
+import { overlay } from "./overlay.js";
 import { Proposals } from "./proposals.js";
 import { Rates } from "./rates.js";
 import { HISTORY, Session, isWelcome } from "./session.js";
 import { Times } from "./times.js";
 import { Tracker } from "./transient.js";
 import { ContextTree } from "./tree.js";
+
+const BREAKS = {
+  restart: "The gateway was restarted: its log begins anew here.",
+  gap: "The line was cut for too long: some envelopes are missing here.",
+  hole: "What another filter hid may be missing here: the gateway no longer has it.",
+};
 
 export class Model {
   constructor({ newId, limits } = {}) {
@@ -53,7 +60,7 @@ export class Model {
       return "filter";
     }
     if (envelope.kind === "system/error" && place === "direct") this.outbox.refuse(envelope);
-    const facts = { place, generation: this._generation };
+    const facts = { place, generation: this._generation, under: this.filter };
     if (place !== "direct") facts.at = this._times.place(envelope, place === "live" ? now : undefined);
     if (this._reload) {
       this._reload.arrived.push({ envelope, text, facts });
@@ -94,6 +101,7 @@ export class Model {
   /** Return how a context stands: open only if its conclusion would have been sent to us. */
   stateOf(node) {
     if (node.state !== "open") return node.state;
+    if (node.isDoubtful) return "unknown";
     // A filter may have hidden its beginning, too: anybody may be the one who has it to conclude.
     const lineage = this.tree.lineage(node);
     const mayConclude = new Set([...node.participants, ...this.roster.keys()]);
@@ -146,11 +154,8 @@ export class Model {
       this._setGeneration(this.filter);
       if (payload.replayed >= HISTORY) this.log.markOlder();
     }
-    if (restarted) {
-      this._markRestart();
-    } else if (gap) {
-      this.log.mark("gap", "The line was cut for too long: some envelopes are missing here.");
-    }
+    if (restarted) this._break("restart");
+    else if (gap) this._break("gap");
     this._seed(payload.contexts);
   }
 
@@ -178,20 +183,22 @@ export class Model {
     this.rebuilt += 1;
   }
 
-  _markRestart() {
-    this.tree.expireAll();
-    this._redraw(this.proposals.lose());
-    this.log.mark("restart", "The gateway was restarted: its log begins anew here.");
+  /** Take note that the log does not follow on what stands before, and of what that leaves open. */
+  _break(mark) {
+    if (mark === "restart") {
+      this.tree.expireAll();
+      this._redraw(this.proposals.lose());
+    } else {
+      this.tree.doubt();
+      this._redraw(this.proposals.doubt());
+    }
+    this.log.mark(mark, BREAKS[mark]);
   }
 
-  _add(envelope, text, { place, generation, at }, now) {
+  _add(envelope, text, { place, generation, under, at }, now) {
     const isNewContext = isObject(envelope.context) && !this.tree.get(envelope.context.id)?.count;
-    const entry = this.log.add(envelope, text, { generation, at, direct: place === "direct" });
-    this.outbox.confirm(envelope.id);
-    if (!entry) {
-      this._redraw([this.proposals.reopen(envelope.id)]);
-      return;
-    }
+    const entry = this.log.add(envelope, text, { generation, under, at, direct: place === "direct" });
+    if (envelope.from === this.me) this.outbox.confirm(envelope.id);
     this._learn(entry);
     const isLive = place === "live";
     if (place !== "direct" && now !== null) {
@@ -208,7 +215,7 @@ export class Model {
     for (const { envelope } of gone) {
       if (!envelope) continue;
       this.tracker.forget(envelope);
-      this.proposals.forget(envelope.id);
+      this.proposals.forget(envelope);
     }
   }
 
@@ -245,26 +252,35 @@ export class Model {
     else if (this.roster.has(info.id)) this.roster.get(info.id).present = false;
   }
 
-  /** Put what came anew behind what is older than it, and learn all of it again. */
+  /** Lay what came anew over what is loaded, and learn all of it again. */
   _finishReload() {
     const { arrived, contexts, restarted } = this._reload;
     this._reload = null;
-    const old = this.log;
-    const known = arrived.map(({ envelope }) => old.find(envelope.id)).find(Boolean);
-    const older = known ? old.entries.slice(0, known.seq - old.first) : [];
-    const kept = restarted ? old.entries : older;
+    if (restarted) this._break("restart");
+    const { older, hole, rest } = overlay(this.log.entries, arrived, {
+      isWhole: isSame(this.filter, everything),
+      passes: (entry) => this.passes(entry),
+      misses: (under) => !isSame(under, everything) && !isSame(under, this.filter),
+    });
     this._clear();
-    if (!kept.length && arrived.length >= HISTORY) this.log.markOlder();
-    for (const entry of kept) {
-      const again = entry.mark
-        ? this.log.mark(entry.mark, entry.message)
-        : this.log.add(entry.envelope, entry.text, entry);
-      again.seq = this.log.end - 1;
-      if (again.envelope) this._learn(again);
-    }
-    if (restarted) this._markRestart();
+    if (!older.length && arrived.length >= HISTORY) this.log.markOlder();
+    older.forEach((entry, i) => {
+      if (i === hole) this._break("hole");
+      this._keep(entry);
+    });
+    if (hole === older.length) this._break("hole");
     this._seed(contexts);
-    for (const { envelope, text, facts } of arrived) this._add(envelope, text, facts, null);
+    for (const one of rest) {
+      if (one.facts) this._add(one.envelope, one.text, one.facts, null);
+      else this._keep(one);
+    }
+    this._trim();
     this.changed.clear();
+  }
+
+  _keep(entry) {
+    if (entry.mark in BREAKS) this._break(entry.mark);
+    else if (entry.mark) this.log.mark(entry.mark, entry.message);
+    else this._learn(this.log.add(entry.envelope, entry.text, entry));
   }
 }

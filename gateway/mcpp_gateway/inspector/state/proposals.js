@@ -7,11 +7,18 @@ import { cut } from "./summaries.js";
 export class Proposals {
   constructor() {
     this._all = new Map();
+    this._made = 0;
     this._byRequest = new Map(); // by the id of the request that fulfilled it
   }
 
   get(id) {
     return this._all.get(id);
+  }
+
+  /** Return the proposal that has this id and text; another may have the id by now. */
+  find(id, text) {
+    const proposal = this._all.get(id);
+    return proposal?.text === text ? proposal : undefined;
   }
 
   [Symbol.iterator]() {
@@ -29,19 +36,18 @@ export class Proposals {
     return lost.map(({ envelope }) => envelope.id);
   }
 
-  /** Take note that a proposal was made again after it was lost; return its id if it waits anew. */
-  reopen(id) {
-    const proposal = this._all.get(id);
-    if (proposal?.state !== "lost") return undefined;
-    proposal.state = "open";
-    return id;
+  /** Something is missing: what waits may have been decided there; return whose ids. */
+  doubt() {
+    const doubtful = this.open;
+    for (const proposal of doubtful) proposal.isDoubtful = true;
+    return doubtful.map(({ envelope }) => envelope.id);
   }
 
   /** Let go of a proposal that is no longer loaded, unless it still waits for a decision. */
-  forget(id) {
-    const proposal = this._all.get(id);
-    if (!proposal || proposal.state === "open") return;
-    this._all.delete(id);
+  forget(envelope) {
+    const proposal = this._all.get(envelope.id);
+    if (proposal?.envelope !== envelope || proposal.state === "open") return;
+    this._all.delete(envelope.id);
     this._byRequest.delete(proposal.request);
   }
 
@@ -52,7 +58,10 @@ export class Proposals {
       // P-15: whoever judges it by its kind would make a request for something else.
       if (!isCoherent(envelope) || envelope.to?.length !== 1) return undefined;
       const isAmbiguous = hasDuplicateKeys(text);
-      this._all.set(envelope.id, { envelope, state: "open", by: undefined, rejections: [], isAmbiguous });
+      const number = this._made++; // an id may come back: the number tells them apart
+      const proposal = { envelope, text, number, state: "open", by: undefined, rejections: [], isAmbiguous, isDoubtful: false };
+      this._all.delete(envelope.id); // the newest stands last
+      this._all.set(envelope.id, proposal);
       return envelope.id;
     }
     if (family === "mcp/response") return this._answered(envelope);

@@ -15,6 +15,7 @@ export class ContextNode {
     this.total = 0; // with those below it
     this.conclusion = null;
     this.expired = false;
+    this.isDoubtful = false; // whether its conclusion may be among what is missing
     this.isPlaced = true; // false as long as nothing has come that would tell since when it is
     this.firstSeq = -1;
     this.start = Infinity; // milliseconds, with what lies below it
@@ -121,6 +122,11 @@ export class ContextTree {
   /** The gateway has lost its log: no context of before is alive. */
   expireAll() {
     for (const node of this._current.values()) node.expired = true;
+  }
+
+  /** Something is missing: any context may have come to its conclusion there. */
+  doubt() {
+    for (const node of this._current.values()) node.isDoubtful = true;
   }
 
   _node(id) {

@@ -119,7 +119,7 @@ export class LogView {
       ),
       this._body(entry, reading),
     );
-    const proposal = this._model.proposals.get(envelope.id);
+    const proposal = this._model.proposals.find(envelope.id, entry.text);
     // Nobody approves what is out of sight.
     if (proposal && !(proposal.state === "open" && this._isCut(entry, reading))) row.append(proposalActions(proposal, this._model, this._actions));
     if (this._raw.has(envelope.id)) {

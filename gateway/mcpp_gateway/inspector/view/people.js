@@ -69,9 +69,9 @@ export class PeopleView {
   }
 
   _card(proposal) {
-    const { envelope, rejections } = proposal;
+    const { envelope, number, rejections, isDoubtful } = proposal;
     const text = verdict(proposal, this._model)?.text ?? "";
-    const mark = JSON.stringify([rejections, text, this._model.outbox.refusalOf(envelope.id)]);
+    const mark = JSON.stringify([number, rejections, text, isDoubtful, this._model.outbox.refusalOf(envelope.id)]);
     return { key: envelope.id, mark, make: () => this._proposal(proposal, text) };
   }
 

@@ -8,6 +8,9 @@ export function proposalActions(proposal, model, actions) {
   if (proposal.isAmbiguous) {
     box.prepend(h("p", { class: "quiet" }, "A key is written twice in it: what you see is what would be sent."));
   }
+  if (proposal.isDoubtful && proposal.state === "open") {
+    box.prepend(h("p", { class: "quiet" }, "Something is missing since: it may be decided already."));
+  }
   for (const { from, reason } of proposal.rejections) {
     if (from !== model.me) box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `${from} objects: ${reason}`));
   }
