@@ -5,6 +5,7 @@ import gc
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import anyio
@@ -1039,6 +1040,44 @@ async def test_a_flood_of_proposals_is_not_judged_all_at_once(venue: Venue) -> N
             await mallory.send("mcp/proposal:tools/call:x", payload, to=["other"], wait=False)
         await mallory.call("files", "sum", numbers=[], timeout=5)
         assert judging == MAX_JUDGED
+
+
+@pytest.mark.rule("P-20")
+@pytest.mark.parametrize("gives_up", ["timed out", "cancelled"])
+async def test_whoever_gives_up_a_fulfilment_ends_it_for_the_proposer(
+    venue: Venue, gives_up: str
+) -> None:
+    async with (
+        venue.run(toolbox()),
+        venue.connect("mallory") as mallory,
+        venue.connect("boss") as boss,
+        venue.connect("intern") as intern,
+    ):
+        proposal = await intern.propose("files", "hang")
+
+        async def fulfil(scope: anyio.CancelScope) -> None:
+            with scope, suppress(NoAnswerError):
+                timeout = 0.05 if gives_up == "timed out" else 60
+                await boss.fulfil(proposal.envelope, timeout=timeout)
+
+        scope = anyio.CancelScope()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fulfil, scope)
+            request = await next_of(intern, "mcp/request:tools/call:hang")
+            assert proposal.fulfilled_by == "boss"
+            if gives_up == "cancelled":
+                params = {"requestId": request.id, "reason": "not mine"}
+                await mallory.notify(
+                    "notifications/cancelled", params, to=["files"], correlation_id=request.id
+                )
+                await next_of(intern, "mcp/notification:notifications/cancelled")
+                assert intern._connection.expects(proposal.id)
+                scope.cancel()
+            for _ in range(2):
+                with pytest.raises(CallError, match=f"@boss, who then gave up: {gives_up}"):
+                    await proposal.result(timeout=5)
+        assert not intern._connection._exchanges
+        assert not intern._connection.session._asked
 
 
 @pytest.mark.rule("P-21")
