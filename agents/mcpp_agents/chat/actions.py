@@ -69,13 +69,13 @@ class Actions:
         return True
 
     def approve(self, proposal: str) -> None:
-        """Approve a proposal, beside everything else: a tool may take long."""
+        """Approve a proposal, unless there is more of it to be read."""
         known = self._open_proposal(proposal)
         if known is not None and self._transcript.is_cut(known):
             self._transcript.toggle(proposal)
             self._tell("There is more to it: read it whole, then approve again.")
         elif known is not None:
-            self._decide(known, lambda: self._pod.fulfil(known))
+            self._decide(known, lambda: self._pod.approve(known))
 
     def reject(self, proposal: str, why: str) -> None:
         """Reject a proposal, for a reason if one is given."""
