@@ -86,14 +86,22 @@ def whole(envelope: Envelope) -> str:
 
 
 def answer_of(envelope: Envelope) -> str:
-    """Return an answer for whoever asked: a tool's result is whole, however long."""
+    """Return an answer for whoever asked: a result is whole, however long."""
+    kind = Kind.parse(envelope.kind)
+    if kind.family != kinds.RESPONSE or is_failure(envelope):
+        return describe(envelope)
+    if kind.method != "tools/call":
+        return f"{kind.name or kind.method}: {_exact(_object(envelope.payload).get('result'))}"
+    text = ToolResult.from_json(read_result(envelope.payload)).text
+    return clean(f"{kind.name}: {text}") if text else describe(envelope)
+
+
+def is_failure(envelope: Envelope) -> bool:
+    """Tell whether an envelope answers a request with an error."""
     kind = Kind.parse(envelope.kind)
     if kind.family == kinds.RESPONSE and kind.method == "tools/call":
-        result = read_result(envelope.payload)
-        text = ToolResult.from_json(result).text
-        if text and not result.get("isError"):
-            return clean(f"{kind.name}: {text}")
-    return describe(envelope)
+        return bool(read_result(envelope.payload).get("isError"))
+    return kind.family == kinds.RESPONSE and _object(envelope.payload).get("error") is not None
 
 
 def progress_of(envelope: Envelope) -> str | None:
@@ -188,8 +196,8 @@ def _name(name: str) -> str:
 
 def _answer(kind: Kind, payload: Any) -> str:
     if kind.method != "tools/call":
-        failed = isinstance(payload, dict) and "error" in payload
-        return f"failed, {_plain(payload['error'])}" if failed else "answered"
+        wrong = _object(payload).get("error")
+        return "answered" if wrong is None else f"failed, {_plain(wrong)}"
     result = read_result(payload)
     text = ToolResult.from_json(result).text
     if result.get("isError"):
