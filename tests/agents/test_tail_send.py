@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,7 +19,7 @@ from mcpp_agents.display import Palette, answer_of, clean, describe
 from mcpp_agents.send import say
 from mcpp_agents.shorthand import read_filter, read_filters
 from mcpp_agents.tail import Lines, watch
-from tests.agents.processes import Commands
+from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketVenue
 
 
@@ -198,6 +199,25 @@ async def test_tail_prints_what_passes_and_ctrl_c_ends_it(
             sent = await alice.send("chat", {"text": "after"})
             assert mcpp.decode((await tail.line()).strip()) == sent
             assert await tail.interrupted() == 130
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("arguments", [["tail"], ["tail", "--json", "--no-follow"], ["send", "hi"]])
+async def test_a_full_disk_is_told_in_one_line(
+    sockets: SocketVenue, commands: Commands, arguments: list[str]
+) -> None:
+    async with sockets.connect("alice") as alice, await anyio.open_file("/dev/full", "wb") as full:
+        await alice.send("chat", {"text": "hello"})
+        with anyio.fail_after(BOUND):
+            ended = await anyio.run_process(
+                [MCPP, *arguments],
+                stdout=full.wrapped,
+                env=commands.environ("bob"),
+                check=False,
+            )
+    told = b"mcpp: cannot write: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, told)
 
 
 @pytest.mark.anyio
