@@ -386,6 +386,55 @@ async def test_a_proposal_is_approved_by_a_command_or_by_a_key(
 
 
 @pytest.mark.anyio
+async def test_a_call_goes_on_when_whoever_approved_it_has_left(pod: MemoryPod) -> None:
+    slow = Participant("slow")
+    may_end = anyio.Event()
+
+    @slow.tool
+    async def work() -> str:
+        await may_end.wait()
+        return "done"
+
+    async with pod.run(slow), pod.connect("bob") as bob:
+        proposal = await bob.propose("slow", "work")
+        async with at_the_keys(pod) as (keys, left):
+            keys.send_text("here\r")
+            await anext(message async for message in bob if message.text == "here")
+            keys.send_text("/approve 1\r")
+            kind = "mcp/request:tools/call:work"
+            await anext(message async for message in bob if message.kind == kind)
+            keys.send_text("\x03")
+            await left.wait()
+        may_end.set()
+        assert (await proposal.result(BOUND)).text == "done"
+
+
+@pytest.mark.anyio
+async def test_who_approves_is_told_of_a_failure_wherever_it_stands(pod: MemoryPod) -> None:
+    told: list[str] = []
+    transcript = Transcript("alice")
+    async with (
+        pod.run(safe()),
+        pod.connect("bob") as bob,
+        pod.connect("alice", own=True) as alice,
+        background() as tasks,
+    ):
+        actions = Actions(alice, transcript, tasks, told.append)
+        for code in ("seven", 7):
+            proposal = await bob.context("reasoning").propose("safe", "unlock", code=code)
+            with anyio.fail_after(BOUND):
+                async for message in alice:
+                    transcript.add(message.envelope)
+                    actions.hear(message)
+                    if message.id == proposal.id:
+                        actions.approve(proposal.id)
+                    if message.kind.startswith("mcp/response"):
+                        break
+    assert len(told) == 1
+    assert told[0].startswith("safe, unlock: failed, ")
+
+
+@pytest.mark.anyio
 async def test_what_is_shown_in_part_is_opened_before_it_is_approved(pod: MemoryPod) -> None:
     async with pod.run(safe()), pod.connect("bob") as bob:
         proposal = await bob.propose("safe", "unlock", code=7, note="x" * 2000)
