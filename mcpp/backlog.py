@@ -23,16 +23,19 @@ class Backlog(Generic[T]):
 
     max_messages: int = _MAX_MESSAGES
     max_bytes: int = _MAX_BYTES
+    behind: bool = False  # whether there was no room for the last message
     _waiting: deque[tuple[T, int]] = field(default_factory=deque)
     _bytes: int = 0
     _event: anyio.Event = field(default_factory=anyio.Event)
 
     def put(self, work: T, size_bytes: int) -> bool:
         """Add what is to be done with a message, or return False where there is no room for it."""
-        if len(self._waiting) >= self.max_messages or self._bytes + size_bytes > self.max_bytes:
-            return False
-        self._append(work, size_bytes)
-        return True
+        self.behind = (
+            len(self._waiting) >= self.max_messages or self._bytes + size_bytes > self.max_bytes
+        )
+        if not self.behind:
+            self._append(work, size_bytes)
+        return not self.behind
 
     def mark(self, work: T) -> None:
         """Add what is to be done where messages are missing. For that there is always room."""

@@ -7,6 +7,7 @@ those of our own packages have their line of help here.
 
 import argparse
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -24,6 +25,8 @@ _EXIT_USAGE: Final = 2
 # As a shell reports a process that SIGINT or SIGPIPE ended.
 _EXIT_INTERRUPTED: Final = 130
 _EXIT_PIPE_CLOSED: Final = 141
+# What a disk says to whoever writes to it: no fault of ours, so no traceback.
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _Main = Callable[[list[str]], int]
 
@@ -59,10 +62,19 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes once more when it ends: let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return _EXIT_PIPE_CLOSED
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        _discard_output()
+        return _complain(f"cannot write: {error.strerror}", _EXIT_FAILURE)
     return code
+
+
+def _discard_output() -> None:
+    # The interpreter flushes once more when it ends: let that go nowhere.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:

@@ -40,7 +40,7 @@ class Unsendable:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The participant that was asked has answered a request, or a proposal's fulfilment."""
+    """The answer to a request or to a proposal's fulfilment, or that fulfilment's cancellation."""
 
     request_id: str
     envelope: Envelope

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, overload
 
 import anyio
+from anyio.abc import TaskGroup
 
 from mcpp import kinds, rpc
 from mcpp.backlog import Backlog
 from mcpp.connection import Options
 from mcpp.envelope import PARTICIPANT_PATTERN
 from mcpp.errors import (
-    CallError,
     ConnectionLostError,
     DecodeError,
     LocalPodError,
@@ -58,7 +58,7 @@ log = logging.getLogger("mcpp")
 
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 
-# Proposals before a policy at once. The next ones are left to others: a flood must not fill us up.
+# Proposals before a policy at once. The next ones wait: a flood must not fill us up.
 MAX_JUDGED: Final = 256
 
 
@@ -197,13 +197,13 @@ class Participant:
             verdict = await decide(message)
             if verdict is True:
                 try:
-                    await message.pod.fulfil(message)
-                except (CallError, Refused) as error:
-                    log.info("a fulfilled proposal failed: %s", error)
+                    await message.pod.approve(message)
+                except Refused as error:
+                    log.warning("a proposal of %s is not fulfilled: %s", message.sender, error)
             elif verdict is not None:
                 await message.pod.reject(message, verdict or "rejected")
 
-        # To fulfil one proposal may take as long as its tool does: the others need not wait.
+        # To decide on one proposal may take long: the others need not wait.
         every = compile_glob(f"{kinds.PROPOSAL}:*")
         self._subscriptions.append(_Subscription(every, False, judge, concurrent=True))
         return decide
@@ -238,19 +238,18 @@ class Participant:
 
     async def serve(self, pod: Pod, on_error: Callable[[Exception], None] | None = None) -> None:
         """Serve a pod that was opened with `own=True`."""
-        backlog = Backlog[Work]()
-        places = anyio.Semaphore(MAX_JUDGED)
-        behind = False
+        handled, judged = Backlog[Work](), Backlog[Work]()
         tell_gap = pod.tell_gap if self._on_gap is None else self._tell_gap
         async with background() as tasks:
-            tasks.start_soon(self._handle, backlog, on_error)
+            tasks.start_soon(self._handle, handled, on_error)
+            tasks.start_soon(self._judge, judged, tasks, on_error)
             for task in self._tasks:
                 tasks.start_soon(self._guard, task, pod, on_error)
             server = Server(self._methods, tasks)
             while True:
                 message = await pod.next()
                 if isinstance(message, Gap):
-                    backlog.mark((tell_gap, message))
+                    handled.mark((tell_gap, message))
                     continue
                 server.receive(message)
                 if message.replayed:
@@ -258,21 +257,12 @@ class Participant:
                 for subscription in self._subscriptions:
                     if not subscription.wants(message):
                         continue
-                    if subscription.concurrent:
-                        if places.value:
-                            places.acquire_nowait()
-                            judge = subscription.handler
-                            tasks.start_soon(self._judge, places, judge, message, on_error)
-                        else:
-                            log.warning("a proposal of %s is left to others", message.sender)
-                    elif backlog.put(
-                        (subscription.handler, message), len(message.envelope.raw_payload)
-                    ):
-                        behind = False
-                    elif not behind:
-                        behind = True
+                    backlog = judged if subscription.concurrent else handled
+                    was_behind, size_bytes = backlog.behind, len(message.envelope.raw_payload)
+                    has_room = backlog.put((subscription.handler, message), size_bytes)
+                    if not has_room and not was_behind:
                         log.error("the handlers of %s are too slow: messages are missed", self.name)
-                        backlog.mark((tell_gap, Gap(lost_log=False)))
+                        handled.mark((tell_gap, Gap(lost_log=False)))
 
     @asynccontextmanager
     async def beside(self, connecting: AbstractAsyncContextManager[Pod]) -> AsyncIterator[Pod]:
@@ -312,15 +302,21 @@ class Participant:
 
     async def _judge(
         self,
-        places: anyio.Semaphore,
-        handler: Handler,
-        message: Message,
+        backlog: Backlog[Work],
+        tasks: TaskGroup,
         on_error: Callable[[Exception], None] | None,
     ) -> None:
-        try:
-            await self._guard(handler, message, on_error)
-        finally:
-            places.release()
+        places = anyio.Semaphore(MAX_JUDGED)
+
+        async def judge(handler: Callable[[Any], Awaitable[None]], argument: Any) -> None:
+            try:
+                await self._guard(handler, argument, on_error)
+            finally:
+                places.release()
+
+        while True:
+            await places.acquire()
+            tasks.start_soon(judge, *await backlog.take())
 
     async def _guard(
         self,

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from mcpp import kinds, payloads, rpc
+from mcpp import kinds, mint, payloads, rpc
 from mcpp.connection import Connection
 from mcpp.envelope import Context, Envelope
 from mcpp.filters import Filter, parse
+from mcpp.kinds import Kind
 from mcpp.message import Message
 from mcpp.payloads import ContextInfo, ParticipantInfo
 from mcpp.scope import ContextScope
@@ -138,8 +139,31 @@ class Pod(Voice):
         wanted = filter if isinstance(filter, Filter) else parse(filter)
         await self.send(kinds.SET_FILTER, {"filter": wanted.to_json()})
 
+    async def approve(self, proposal: Message | Envelope) -> Envelope:
+        """Make the request that somebody proposed, and leave its answer to whoever proposed it.
+
+        The call takes the time that it takes, whether we stay or not. Returns the request.
+
+        Raises DecodeError for what is no proposal to one participant or whose kind belies its
+        payload, and Refused.
+        """
+        envelope = proposal.envelope if isinstance(proposal, Message) else proposal
+        proposed = rpc.read_proposal(envelope)
+        id = mint.new_id()
+        return await self.send(
+            str(Kind.parse(envelope.kind)._replace(family=kinds.REQUEST)),
+            rpc.request(id, proposed.method, proposed.params),
+            to=envelope.to,
+            correlation_id=envelope.id,
+            context=None if envelope.context is None else envelope.context.id,
+            id=id,
+        )
+
     async def fulfil(self, proposal: Message | Envelope, *, timeout: float | None = None) -> Any:
         """Make the request that somebody proposed, and return its result.
+
+        The call is then ours: when the time is up or we leave it is cancelled, also for whoever
+        proposed it.
 
         Raises DecodeError for what is no proposal to one participant or whose kind belies its
         payload, and what `request` raises.

@@ -1,7 +1,8 @@
 """Proposals: asking for what one may not request, so that somebody who may can do it.
 
 A request that carries the proposal's id fulfils it; the first one in the log's order wins, and its
-answer is the proposer's too. A rejection is an opinion and closes nothing.
+answer is the proposer's too, and so is its cancellation. A rejection is an opinion and closes
+nothing.
 """
 
 from contextlib import suppress
@@ -15,7 +16,7 @@ from mcpp.envelope import Envelope
 from mcpp.errors import CallError, DecodeError, NoAnswerError, ToolError
 from mcpp.exchange import Exchange
 from mcpp.kinds import Kind
-from mcpp.payloads import Reject
+from mcpp.payloads import Notification, Reject
 
 if TYPE_CHECKING:
     from mcpp.voice import Voice
@@ -111,7 +112,10 @@ class OpenProposal:
         while True:
             answer = self._fate.answer
             if answer is not None:
-                return _outcome(answer)
+                if answer.kind.startswith(kinds.RESPONSE):
+                    return _outcome(answer)
+                problem = f"approved by @{answer.sender}, who then gave up: {_reason(answer)}"
+                raise CallError(self._owner, self._method, problem)
             if self._fate.withdrawn:
                 raise CallError(self._owner, self._method, "the proposal was withdrawn")
             if until_rejected and self.rejections and self.fulfilled_by is None:
@@ -119,6 +123,14 @@ class OpenProposal:
                 problem = f"rejected by @{who}: {opinion.text or opinion.reason}"
                 raise CallError(self._owner, self._method, problem)
             await self._fate.change()
+
+
+def _reason(cancelled: Envelope) -> str:
+    try:
+        params = cancelled.payload_as(Notification).params
+    except DecodeError:
+        params = {}
+    return str(params.get("reason") or "no reason given")
 
 
 def _outcome(envelope: Envelope) -> Any:

@@ -41,7 +41,8 @@ from mcpp.payloads import Filter as SetFilter
 # gateway keeps by default.
 MISSED_MESSAGES: Final = 10_000
 _SEEN_IDS: Final = 2 * MISSED_MESSAGES
-_PROGRESS: Final = f"{kinds.NOTIFICATION}:notifications/progress"
+_PROGRESS: Final = str(Kind(kinds.NOTIFICATION, rpc.PROGRESS))
+_CANCELLED: Final = str(Kind(kinds.NOTIFICATION, rpc.CANCELLED))
 
 
 def is_final(code: int) -> bool:
@@ -87,6 +88,7 @@ class Gap:
 
 
 class _Question(NamedTuple):
+    requester: str
     participant: str
     origins: tuple[str, ...]  # the request itself, if ours, and the proposal that it fulfils
 
@@ -193,7 +195,7 @@ class Session:
         if Kind.parse(asking.kind).family == kinds.PROPOSAL:
             self._proposed[asking.id] = asking
         else:
-            self._asked[asking.id] = _Question(participant, (asking.id,))
+            self._asked[asking.id] = _Question(asking.sender, participant, (asking.id,))
 
     def forget(self, id: str) -> None:
         """Expect no answer any more to the request or proposal with this id."""
@@ -356,16 +358,23 @@ class Session:
                 return [Answered(origin, envelope) for origin in asked.origins]
             if envelope.kind == _PROGRESS:
                 return [Noted(origin, envelope) for origin in asked.origins]
+        if asked is not None and asked.requester == envelope.sender and envelope.kind == _CANCELLED:
+            # P-20: whoever gives up on the fulfilment of a proposal ends it for the proposer, too.
+            fulfilled = [origin for origin in asked.origins if origin != id]
+            for origin in fulfilled:
+                self.forget(origin)
+            return [Answered(origin, envelope) for origin in fulfilled]
         proposal = self._proposed.get(id)
         if proposal is not None:
             if rpc.fulfils(envelope, proposal):
                 # P-20: the first in the log's order wins; its answer is the proposal's.
                 (owner,) = proposal.to or ("",)
-                ours = self._asked.get(envelope.id, _Question(owner, ()))
+                ours = self._asked.get(envelope.id, _Question("", owner, ()))
                 if ours.participant != owner:
                     return ()  # with an id of ours, which a gateway that lost its log lets pass
                 del self._proposed[id]
-                self._asked[envelope.id] = _Question(owner, (*ours.origins, id))
+                origins = (*ours.origins, id)
+                self._asked[envelope.id] = _Question(envelope.sender, owner, origins)
                 return (Noted(id, envelope),)
             if envelope.kind == kinds.WITHDRAW and envelope.sender == self.name:
                 del self._proposed[id]

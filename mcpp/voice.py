@@ -57,18 +57,19 @@ class Voice:
         context: Place = None,
         wait: bool = True,
         rate_limit_seconds: float | None = None,
+        id: str | None = None,
     ) -> Envelope:
         """Send an envelope and return its echo, which says that everybody gets it.
 
         With `wait=False` it returns at once, and a refusal is only logged. The end of the
         connection's block waits for the rest, as long as the gateway's limits make it take, but an
         exception does not: then it is logged how many may be lost. A rate limit is waited out for
-        up to `rate_limit_seconds`.
+        up to `rate_limit_seconds`. `id` is for a payload that names it, such as a request's.
 
         Raises Refused, DecodeError for what breaks a rule of the protocol, or ConnectionLostError.
         """
         place = self if context is None else context
-        envelope = self._envelope(kind, payload, to, correlation_id, place)
+        envelope = self._envelope(kind, payload, to, correlation_id, place, id=id)
         echo = await self._connection.send(
             envelope, wait=wait, rate_limit_seconds=rate_limit_seconds
         )

@@ -22,7 +22,7 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
 _MAX_ARGUMENTS: Final = 100
-_USUAL_PARAMS: Final = ("name", "arguments", "_meta")
+_is_plain_name = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 _SENDER_COLOURS: Final = (32, 33, 34, 35, 36, 92, 93, 94, 95, 96)
 
 
@@ -33,8 +33,7 @@ def clean(text: str) -> str:
 
 def one_line(text: str, limit: int | None = None) -> str:
     """Return the text safe and on one line, cut at `limit` characters."""
-    line = " ".join(clean(text).split())
-    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+    return _cut(" ".join(clean(text).split()), limit)
 
 
 def safe_json(text: str) -> str:
@@ -57,8 +56,7 @@ def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> 
             return "∎ " + one_line(_plain(known.get("decision", known.get("text", payload))))
         case kinds.REQUEST | kinds.PROPOSAL:
             verb = "calls" if kind.family == kinds.REQUEST else "proposes"
-            asked = _question(kind, _object(known.get("params")), max_arguments)
-            return one_line(f"{verb} {asked}")
+            return f"{verb} {_question(kind, _object(known.get('params')), max_arguments)}"
         case kinds.RESPONSE:
             return one_line(f"{kind.name or kind.method}: {_answer(kind, payload)}")
         case kinds.NOTIFICATION:
@@ -84,19 +82,26 @@ def whole(envelope: Envelope) -> str:
     payload = envelope.payload
     if envelope.kind == kinds.CHAT and describe(envelope):
         return describe(envelope)
-    text = msgspec.json.format(msgspec.json.encode(payload), indent=2).decode()
-    return f"{describe(envelope)}\n{clean(text)}"
+    return f"{describe(envelope)}\n{msgspec.json.format(_exact(payload), indent=2)}"
 
 
 def answer_of(envelope: Envelope) -> str:
-    """Return an answer for whoever asked: a tool's result is whole, however long."""
+    """Return an answer for whoever asked: a result is whole, however long."""
+    kind = Kind.parse(envelope.kind)
+    if kind.family != kinds.RESPONSE or is_failure(envelope):
+        return describe(envelope)
+    if kind.method != "tools/call":
+        return f"{kind.name or kind.method}: {_exact(_object(envelope.payload).get('result'))}"
+    text = ToolResult.from_json(read_result(envelope.payload)).text
+    return clean(f"{kind.name}: {text}") if text else describe(envelope)
+
+
+def is_failure(envelope: Envelope) -> bool:
+    """Tell whether an envelope answers a request with an error."""
     kind = Kind.parse(envelope.kind)
     if kind.family == kinds.RESPONSE and kind.method == "tools/call":
-        result = read_result(envelope.payload)
-        text = ToolResult.from_json(result).text
-        if text and not result.get("isError"):
-            return clean(f"{kind.name}: {text}")
-    return describe(envelope)
+        return bool(read_result(envelope.payload).get("isError"))
+    return kind.family == kinds.RESPONSE and _object(envelope.payload).get("error") is not None
 
 
 def progress_of(envelope: Envelope) -> str | None:
@@ -169,23 +174,30 @@ def _style(kind: Kind) -> tuple[int, ...]:
 
 def _question(kind: Kind, params: Mapping[str, Any], limit: int | None) -> str:
     # Whoever approves a call has to see all that is asked for, not only what is usual.
-    odd = {name: value for name, value in params.items() if name not in _USUAL_PARAMS}
-    more = f" {one_line(_plain(odd), limit)}" if odd else ""
+    usual = {"name"} if kind.name is None else {"name", "arguments"}
+    if kind.family == kinds.REQUEST:
+        usual.add("_meta")
+    odd = {name: value for name, value in params.items() if name not in usual}
+    more = f" {_cut(_exact(odd), limit)}" if odd else ""
     if kind.name is None:
         return f"{kind.method or '?'}{more}"
     arguments = params.get("arguments", {})
     if isinstance(arguments, dict):
-        members = arguments.items()
-        given = ", ".join(f"{name}={_plain(value, quoted=True)}" for name, value in members)
+        given = ", ".join(f"{_name(name)}={_exact(value)}" for name, value in arguments.items())
     else:
-        given = _plain(arguments, quoted=True)
-    return f"{kind.name}({one_line(given, limit)}){more}"
+        given = _exact(arguments)
+    return f"{kind.name}({_cut(given, limit)}){more}"
+
+
+def _name(name: str) -> str:
+    """Return an argument's name; in quotes where it could be read as more than that."""
+    return name if _is_plain_name(name) else _exact(name)
 
 
 def _answer(kind: Kind, payload: Any) -> str:
     if kind.method != "tools/call":
-        failed = isinstance(payload, dict) and "error" in payload
-        return f"failed, {_plain(payload['error'])}" if failed else "answered"
+        wrong = _object(payload).get("error")
+        return "answered" if wrong is None else f"failed, {_plain(wrong)}"
     result = read_result(payload)
     text = ToolResult.from_json(result).text
     if result.get("isError"):
@@ -214,7 +226,17 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _plain(value: Any, *, quoted: bool = False) -> str:
-    if isinstance(value, str) and not quoted:
-        return value
-    return msgspec.json.encode(value).decode()
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _exact(value: Any) -> str:
+    """Return a value as JSON of which each character is seen: others are written out."""
+    text = msgspec.json.encode(value).decode()
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _escaped(one) for one in text)
+
+
+def _cut(text: str, limit: int | None) -> str:
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"

@@ -2,16 +2,19 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import msgspec
 
 import mcpp
-from mcpp import Context, McppError, Pod, kinds
+from mcpp import Context, Envelope, Kind, McppError, Pod, kinds, mint, rpc
 from mcpp.errors import NoAnswerError
 from mcpp_agents import joining
-from mcpp_agents.display import answer_of, progress_of
+from mcpp_agents.display import answer_of, is_failure, progress_of
+
+# For what is said on the way out, however we leave.
+_TELL_SECONDS: Final = 1.0
 
 
 def main(argv: list[str]) -> int:
@@ -19,7 +22,10 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="mcpp send",
         description="Say one thing in a pod and print its id. Without a text it reads one from "
-        "standard input.",
+        "standard input. With --wait it exits with 1 if the answer is an error.",
+        epilog="A tool is called with --kind mcp/request:tools/call:TOOL --to NAME --json "
+        '\'{"params": {"arguments": {...}}}\': what a request needs besides (jsonrpc, id, method, '
+        "params.name) is filled in.",
     )
     parser.add_argument("text", nargs="*", help="what to say, or with --json the payload")
     parser.add_argument("--to", action="append", metavar="NAME", help="whom it is for")
@@ -37,41 +43,78 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.context is None and (arguments.type or arguments.parent):
         parser.error("--type and --parent describe a --context")
+    is_request = Kind.parse(arguments.kind).family == kinds.REQUEST
+    if is_request and not arguments.json:
+        parser.error("a request's payload is JSON: add --json")
     text = " ".join(arguments.text) if arguments.text else _standard_input()
     payload = _json(text) if arguments.json else payload_of(arguments.kind, text)
 
-    async def run() -> str:
+    async def run() -> tuple[str, int]:
         address = joining.address_of_person(arguments, arguments.name)
         async with mcpp.connect(address, name=arguments.name) as pod:
             return await say(pod, payload, arguments)
 
-    sys.stdout.write(anyio.run(run) + "\n")
-    return 0
+    printed, code = anyio.run(run)
+    sys.stdout.write(printed + "\n")
+    return code
 
 
-async def say(pod: Pod, payload: Any, arguments: argparse.Namespace) -> str:
-    """Send the payload and return its id, or what the first answer to it says."""
+async def say(pod: Pod, payload: Any, arguments: argparse.Namespace) -> tuple[str, int]:
+    """Send the payload; return its id, or what the first answer to it says, and an exit code."""
     context = None
     if arguments.context is not None:
         context = Context(id=arguments.context, type=arguments.type, parent=arguments.parent)
+    id = mint.new_id()
     sent = await pod.send(
         arguments.kind,
-        payload,
+        request_of(Kind.parse(arguments.kind), payload, id),
         to=arguments.to,
         correlation_id=arguments.answers,
         context=context,
+        id=id,
     )
     if arguments.wait is None:
-        return sent.id
-    with anyio.move_on_after(arguments.wait):
-        async for message in pod:
-            if message.correlation_id != sent.id:
-                continue
-            if (progress := progress_of(message.envelope)) is None:
-                return answer_of(message.envelope)
+        return id, 0
+    answer: Envelope | None = None
+    try:
+        with anyio.move_on_after(arguments.wait):
+            answer = await _answer(pod, sent)
+    finally:
+        if answer is None and Kind.parse(sent.kind).family == kinds.REQUEST:
+            with anyio.move_on_after(_TELL_SECONDS, shield=True):  # P-18
+                params = {"requestId": id, "reason": "nobody waits for it any more"}
+                await pod.notify(
+                    rpc.CANCELLED, params, to=sent.to, correlation_id=id, context=context
+                )
+    if answer is None:
+        raise NoAnswerError(", ".join(arguments.to or ["the pod"]), arguments.kind, arguments.wait)
+    return answer_of(answer), 1 if is_failure(answer) else 0
+
+
+async def _answer(pod: Pod, sent: Envelope) -> Envelope:
+    is_request = Kind.parse(sent.kind).family == kinds.REQUEST
+    async for message in pod:
+        if message.correlation_id != sent.id:
+            continue
+        if (progress := progress_of(message.envelope)) is not None:
             if sys.stderr.isatty():
                 sys.stderr.write(f"{message.sender}: {progress}\n")
-    raise NoAnswerError(", ".join(arguments.to or ["the pod"]), arguments.kind, arguments.wait)
+        # P-14: anybody could answer what everybody sees.
+        elif not is_request or (
+            message.sender in (sent.to or ()) and message.kind.startswith(kinds.RESPONSE)
+        ):
+            return message.envelope
+    raise AssertionError("a pod's messages end with an error")
+
+
+def request_of(kind: Kind, payload: Any, id: str) -> Any:
+    """Return the payload, a request's with what it lacks and its kind and id tell."""
+    if kind.family != kinds.REQUEST or not isinstance(payload, dict):
+        return payload
+    params = payload.get("params", {})
+    if kind.name is not None and isinstance(params, dict):
+        params = {"name": kind.name} | params
+    return rpc.request(id, kind.method or "", {}) | payload | {"params": params}
 
 
 def payload_of(kind: str, text: str) -> dict[str, str]:

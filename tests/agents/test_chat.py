@@ -1,5 +1,7 @@
 """The chat: what a person sees, types and decides; once in a real terminal."""
 
+import json
+import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -25,7 +27,7 @@ from mcpp_agents.chat.actions import Actions
 from mcpp_agents.chat.command import talk
 from mcpp_agents.chat.screen import Screen, cut_to
 from mcpp_agents.chat.transcript import Transcript
-from mcpp_agents.display import clean
+from mcpp_agents.display import clean, describe
 from mcpp_agents.shorthand import read_filter
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketVenue
@@ -202,6 +204,48 @@ def test_a_proposal_hides_nothing_of_what_is_asked_for() -> None:
     assert "file:///etc/shadow" in second
 
 
+@pytest.mark.parametrize(
+    ("params", "seen"),
+    [
+        (
+            {"name": "x", "arguments": {"cmd": "rm -rf /tmp/a      b "}},
+            'x(cmd="rm -rf /tmp/a      b ")',
+        ),
+        ({"name": "x", "arguments": {"cmd": "a\u00a0b\u200b\t\n"}}, r'x(cmd="a\u00a0b\u200b\t\n")'),
+        ({"name": "x", "arguments": {"a=1, b": 2}}, 'x("a=1, b"=2)'),
+        ({"name": "x", "_meta": {"hidden": "  yes"}}, 'x() {"_meta":{"hidden":"  yes"}}'),
+        ({"uri": "a  b", "arguments": {"c": 1}}, 'read {"uri":"a  b","arguments":{"c":1}}'),
+    ],
+)
+def test_a_proposal_is_shown_to_the_last_character(params: dict[str, Any], seen: str) -> None:
+    transcript = Transcript()
+    method = "tools/call" if "name" in params else "read"
+    kind = mcpp.Kind("mcp/proposal", method, params.get("name"))
+    proposal = said(str(kind), {"method": method, "params": params}, to=["files"])
+    transcript.add(proposal)
+    assert shown(transcript) == [f"a|→ files: ◆ [1] open — proposes {seen}"]
+    assert not transcript.is_cut(proposal)
+    transcript.toggle(proposal.id)
+    opened = "".join(row.text for row in transcript.rows()[1:])
+    assert json.loads(opened) == proposal.payload
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_two_proposals_look_the_same_only_if_they_are(arguments: dict[str, str]) -> None:
+    payload = {"method": "tools/call", "params": {"name": "x", "arguments": arguments}}
+    line = describe(said("mcp/proposal:tools/call:x", payload, to=["files"]), None)
+    assert line.isprintable()
+    members = line.removeprefix("proposes x(").removesuffix(")")
+    read: dict[str, str] = {}
+    decode = json.JSONDecoder().raw_decode
+    while members:
+        plain = re.match(r"[\w.-]+", members, re.ASCII)
+        name, end = (plain[0], plain.end()) if plain else decode(members)
+        read[name], length = decode(members[end + 1 :])
+        members = members[end + 1 + length :].removeprefix(", ")
+    assert read == arguments
+
+
 def test_an_open_context_shows_how_far_it_is() -> None:
     transcript = Transcript()
     inside = mcpp.new_context("reasoning", id="r")
@@ -339,6 +383,55 @@ async def test_a_proposal_is_approved_by_a_command_or_by_a_key(
             assert proposal.fulfilled_by == "alice"
             keys.send_text("\x03")
             await left.wait()
+
+
+@pytest.mark.anyio
+async def test_a_call_goes_on_when_whoever_approved_it_has_left(pod: MemoryPod) -> None:
+    slow = Participant("slow")
+    may_end = anyio.Event()
+
+    @slow.tool
+    async def work() -> str:
+        await may_end.wait()
+        return "done"
+
+    async with pod.run(slow), pod.connect("bob") as bob:
+        proposal = await bob.propose("slow", "work")
+        async with at_the_keys(pod) as (keys, left):
+            keys.send_text("here\r")
+            await anext(message async for message in bob if message.text == "here")
+            keys.send_text("/approve 1\r")
+            kind = "mcp/request:tools/call:work"
+            await anext(message async for message in bob if message.kind == kind)
+            keys.send_text("\x03")
+            await left.wait()
+        may_end.set()
+        assert (await proposal.result(BOUND)).text == "done"
+
+
+@pytest.mark.anyio
+async def test_who_approves_is_told_of_a_failure_wherever_it_stands(pod: MemoryPod) -> None:
+    told: list[str] = []
+    transcript = Transcript("alice")
+    async with (
+        pod.run(safe()),
+        pod.connect("bob") as bob,
+        pod.connect("alice", own=True) as alice,
+        background() as tasks,
+    ):
+        actions = Actions(alice, transcript, tasks, told.append)
+        for code in ("seven", 7):
+            proposal = await bob.context("reasoning").propose("safe", "unlock", code=code)
+            with anyio.fail_after(BOUND):
+                async for message in alice:
+                    transcript.add(message.envelope)
+                    actions.hear(message)
+                    if message.id == proposal.id:
+                        actions.approve(proposal.id)
+                    if message.kind.startswith("mcp/response"):
+                        break
+    assert len(told) == 1
+    assert told[0].startswith("safe, unlock: failed, ")
 
 
 @pytest.mark.anyio

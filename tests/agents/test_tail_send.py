@@ -1,6 +1,8 @@
 """`mcpp tail` and `mcpp send`: what they show, what they take, how they end."""
 
+import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -9,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcpp
-from mcpp import FilterError, filters
+from mcpp import FilterError, filters, rpc
+from mcpp.errors import NoAnswerError
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
 from mcpp_agents.display import Palette, answer_of, clean, describe
+from mcpp_agents.send import say
 from mcpp_agents.shorthand import read_filter, read_filters
 from mcpp_agents.tail import Lines, watch
-from tests.agents.processes import Commands
+from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketVenue
 
 
@@ -198,6 +202,25 @@ async def test_tail_prints_what_passes_and_ctrl_c_ends_it(
 
 
 @pytest.mark.anyio
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("arguments", [["tail"], ["tail", "--json", "--no-follow"], ["send", "hi"]])
+async def test_a_full_disk_is_told_in_one_line(
+    sockets: SocketVenue, commands: Commands, arguments: list[str]
+) -> None:
+    async with sockets.connect("alice") as alice, await anyio.open_file("/dev/full", "wb") as full:
+        await alice.send("chat", {"text": "hello"})
+        with anyio.fail_after(BOUND):
+            ended = await anyio.run_process(
+                [MCPP, *arguments],
+                stdout=full.wrapped,
+                env=commands.environ("bob"),
+                check=False,
+            )
+    told = b"mcpp: cannot write: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, told)
+
+
+@pytest.mark.anyio
 async def test_send_says_one_thing_and_prints_its_id(
     sockets: SocketVenue, commands: Commands
 ) -> None:
@@ -229,6 +252,61 @@ async def test_send_waits_for_an_answer(sockets: SocketVenue, commands: Commands
             assert said == (0, f"you said hi as {kind}\n", "")
 
 
+@pytest.mark.anyio
+async def test_send_calls_a_tool_and_fails_if_the_tool_does(
+    sockets: SocketVenue, commands: Commands
+) -> None:
+    files = mcpp.Participant("files")
+
+    @files.tool
+    async def read(path: str) -> str:
+        if path == "missing":
+            raise FileNotFoundError("no such file")
+        return f"text of {path}"
+
+    async def send(kind: str, payload: str) -> tuple[int, str, str]:
+        kind = f"mcp/request:{kind}"
+        asked = ("--kind", kind, "--to", "files", "--wait", "10", "--json", payload)
+        return await commands.run("bob", "send", *asked)
+
+    async with sockets.run(files):
+        found = await send("tools/call:read", '{"params": {"arguments": {"path": "a"}}}')
+        assert found == (0, "read: text of a\n", "")
+        missing = await send("tools/call:read", '{"params": {"arguments": {"path": "missing"}}}')
+        assert missing == (1, "read: failed, no such file\n", "")
+        code, said, _ = await send("tools/list", "{}")
+        assert (code, '"name":"read"' in said) == (0, True)
+        code, said, _ = await send("nothing/known", "{}")
+        assert (code, "does not know this method" in said) == (1, True)
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-14", "P-18")
+async def test_send_takes_an_answer_of_whom_it_asked_alone_and_says_when_it_gives_up(
+    pod: MemoryPod,
+) -> None:
+    asked = argparse.Namespace(
+        kind="mcp/request:tools/call:read", to=["files"], answers=None, context=None, wait=0.05
+    )
+    async with pod.connect("bob") as bob, pod.connect("mallory") as mallory:
+
+        async def answer() -> None:
+            async for message in mallory:
+                if message.kind == asked.kind:
+                    payload = rpc.response(message.id, {"content": []})
+                    kind = "mcp/response:tools/call:read"
+                    await mallory.send(kind, payload, correlation_id=message.id)
+                    return
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer)
+            with pytest.raises(NoAnswerError):
+                await say(bob, {"params": {}}, asked)
+        kind = "mcp/notification:notifications/cancelled"
+        gave_up = await anext(message async for message in mallory if message.kind == kind)
+        assert gave_up.correlation_id == gave_up.payload["params"]["requestId"]
+
+
 @pytest.mark.parametrize("meta", [{}, {"_meta": {"context": {"lifecycle": "transient"}}}])
 def test_the_answer_to_a_call_is_printed_whole(meta: dict[str, Any]) -> None:
     text = "a line\n" * 100
@@ -246,6 +324,7 @@ def test_the_answer_to_a_call_is_printed_whole(meta: dict[str, Any]) -> None:
         (["--wait", "-1", "hi"], b"", "must be a number of seconds"),
         ([], b"\xff\xfe", "standard input is no UTF-8 text"),
         (["--json", "{"], b"", "the payload is not JSON"),
+        (["--kind", "mcp/request:tools/call:x", "hi"], b"", "add --json"),
     ],
 )
 async def test_what_makes_no_sense_is_said_without_a_traceback(

@@ -5,6 +5,7 @@ import gc
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import anyio
@@ -1026,19 +1027,120 @@ async def test_what_is_kept_of_proposals_is_bounded(venue: Venue) -> None:
 async def test_a_flood_of_proposals_is_not_judged_all_at_once(venue: Venue) -> None:
     approver = toolbox()
     judging = 0
+    full = anyio.Event()
 
     @approver.policy
     async def decide(message: mcpp.Message) -> None:
         nonlocal judging
         judging += 1
+        if judging == MAX_JUDGED:
+            full.set()
         await anyio.sleep_forever()
 
     payload = {"method": "tools/call", "params": {"name": "x"}}
     async with venue.run(approver), venue.connect("mallory") as mallory:
         for _ in range(MAX_JUDGED + 50):
             await mallory.send("mcp/proposal:tools/call:x", payload, to=["other"], wait=False)
+        with anyio.fail_after(10):
+            await full.wait()
         await mallory.call("files", "sum", numbers=[], timeout=5)
         assert judging == MAX_JUDGED
+
+
+@pytest.mark.rule("P-20")
+@pytest.mark.parametrize("gives_up", ["timed out", "cancelled"])
+async def test_whoever_gives_up_a_fulfilment_ends_it_for_the_proposer(
+    venue: Venue, gives_up: str
+) -> None:
+    async with (
+        venue.run(toolbox()),
+        venue.connect("mallory") as mallory,
+        venue.connect("boss") as boss,
+        venue.connect("intern") as intern,
+    ):
+        proposal = await intern.propose("files", "hang")
+
+        async def fulfil(scope: anyio.CancelScope) -> None:
+            with scope, suppress(NoAnswerError):
+                timeout = 0.05 if gives_up == "timed out" else 60
+                await boss.fulfil(proposal.envelope, timeout=timeout)
+
+        scope = anyio.CancelScope()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fulfil, scope)
+            request = await next_of(intern, "mcp/request:tools/call:hang")
+            assert proposal.fulfilled_by == "boss"
+            if gives_up == "cancelled":
+                params = {"requestId": request.id, "reason": "not mine"}
+                await mallory.notify(
+                    "notifications/cancelled", params, to=["files"], correlation_id=request.id
+                )
+                await next_of(intern, "mcp/notification:notifications/cancelled")
+                assert intern._connection.expects(proposal.id)
+                scope.cancel()
+            for _ in range(2):
+                with pytest.raises(CallError, match=f"@boss, who then gave up: {gives_up}"):
+                    await proposal.result(timeout=5)
+        assert not intern._connection._exchanges
+        assert not intern._connection.session._asked
+
+
+async def test_a_call_that_was_approved_outlives_whoever_approved_it(venue: Venue) -> None:
+    agent = mcpp.Participant("files")
+    done = anyio.Event()
+
+    @agent.tool
+    async def work() -> str:
+        await done.wait()
+        return "done"
+
+    async with venue.run(agent), venue.connect("intern") as intern:
+        proposal = await intern.propose("files", "work")
+        async with venue.connect("boss") as boss:
+            request = await boss.approve(proposal.envelope)
+        assert request.correlation_id == proposal.id
+        done.set()
+        assert (await proposal.result(timeout=5)).text == "done"
+        assert proposal.fulfilled_by == "boss"
+
+
+@pytest.mark.parametrize("limits", [UNLIMITED])
+async def test_calls_that_never_end_do_not_keep_a_policy_from_judging(venue: Venue) -> None:
+    approver = mcpp.Participant("boss")
+
+    @approver.policy
+    async def decide(message: mcpp.Message) -> bool | str:
+        return True if message.kind.endswith(":hang") else "not that one"
+
+    async with venue.run(toolbox()), venue.run(approver), venue.connect("intern") as intern:
+        params = {"name": "hang", "arguments": {}}
+        payload = {"method": "tools/call", "params": params}
+        for _ in range(MAX_JUDGED + 4):
+            await intern.send("mcp/proposal:tools/call:hang", payload, to=["files"], wait=False)
+        other = await intern.propose("files", "sum", numbers=[1, 2])
+        with pytest.raises(CallError, match="rejected by @boss: not that one"):
+            await other.result(timeout=10, until_rejected=True)
+
+
+@pytest.mark.parametrize("limits", [UNLIMITED])
+async def test_a_proposal_that_cannot_be_judged_at_once_is_judged_later(venue: Venue) -> None:
+    approver = mcpp.Participant("boss")
+    go_on = anyio.Event()
+
+    @approver.policy
+    async def decide(message: mcpp.Message) -> str:
+        await go_on.wait()
+        return "no"
+
+    async with venue.run(approver), venue.connect("intern") as intern:
+        payload = {"method": "tools/call", "params": {"name": "x"}}
+        for _ in range(MAX_JUDGED):
+            await intern.send("mcp/proposal:tools/call:x", payload, to=["other"], wait=False)
+        last = await intern.propose("other", "x")
+        await intern.request("boss", "ping")
+        go_on.set()
+        with pytest.raises(CallError, match="rejected by @boss: no"):
+            await last.result(timeout=10, until_rejected=True)
 
 
 @pytest.mark.rule("P-21")

@@ -112,6 +112,14 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
     assert (result.returncode, result.stderr) == (141, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run([MCPP, "schema"], stdout=full, stderr=subprocess.PIPE)
+    told = b"mcpp: cannot write: No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, told)
+
+
 def test_the_schema_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["schema"]) == 0
     assert capsys.readouterr().out == schema.render()

@@ -6,9 +6,9 @@ from typing import Final
 
 from anyio.abc import TaskGroup
 
-from mcpp import Envelope, McppError, Pod
+from mcpp import Envelope, Kind, McppError, Message, Pod, kinds
 from mcpp_agents.chat.transcript import Transcript
-from mcpp_agents.display import one_line
+from mcpp_agents.display import describe, is_failure, one_line
 from mcpp_agents.shorthand import read_filter
 from mcpp_agents.toolbox import Toolbox
 
@@ -36,11 +36,21 @@ class Actions:
         self._toolbox = Toolbox(pod, tasks)
         self._tell = tell
         self._deciding: set[str] = set()
+        self._approved: set[str] = set()  # proposals, then the requests that fulfil them
 
-    @property
-    def toolbox(self) -> Toolbox:
-        """Everybody's tools; it wants to hear every message."""
-        return self._toolbox
+    def hear(self, message: Message) -> None:
+        """Hear the next message. What was approved and failed may stand where nobody looks."""
+        self._toolbox.hear(message)
+        if message.correlation_id not in self._approved:
+            return
+        family = Kind.parse(message.kind).family
+        if family == kinds.REQUEST and message.sender == self._pod.me:
+            self._approved.add(message.id)
+            self._approved.discard(message.correlation_id)
+        elif family == kinds.RESPONSE:
+            self._approved.discard(message.correlation_id)
+            if is_failure(message.envelope):
+                self._tell(one_line(f"{message.sender}, {describe(message.envelope)}"))
 
     async def do(self, line: str) -> bool:
         """Do what a line says; False when it says to leave."""
@@ -69,13 +79,14 @@ class Actions:
         return True
 
     def approve(self, proposal: str) -> None:
-        """Approve a proposal, beside everything else: a tool may take long."""
+        """Approve a proposal, unless there is more of it to be read."""
         known = self._open_proposal(proposal)
         if known is not None and self._transcript.is_cut(known):
             self._transcript.toggle(proposal)
             self._tell("There is more to it: read it whole, then approve again.")
         elif known is not None:
-            self._decide(known, lambda: self._pod.fulfil(known))
+            self._approved.add(proposal)
+            self._decide(known, lambda: self._pod.approve(known))
 
     def reject(self, proposal: str, why: str) -> None:
         """Reject a proposal, for a reason if one is given."""

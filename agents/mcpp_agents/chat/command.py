@@ -79,7 +79,7 @@ async def talk(pod: Pod, *, input: Input | None = None, output: Output | None = 
                         transcript.miss(heard)
                     else:
                         transcript.add(heard.envelope)
-                        actions.toolbox.hear(heard)
+                        actions.hear(heard)
                     screen.redraw()
             except ConnectionLostError as error:
                 ended.set()
