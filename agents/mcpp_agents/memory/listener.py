@@ -45,12 +45,18 @@ class _Place(NamedTuple):
     """Where something was said: as much of an envelope as is kept."""
 
     id: str
-    sender: str
     ts: str
 
     @classmethod
     def of(cls, envelope: Envelope) -> "_Place":
-        return cls(envelope.id, envelope.sender, envelope.ts)
+        return cls(envelope.id, envelope.ts)
+
+
+class _Failure(NamedTuple):
+    """A call that failed: where that was answered, and whose call it was."""
+
+    place: _Place
+    asker: str
 
 
 @dataclass
@@ -69,8 +75,8 @@ class _Episode:
     envelopes: list[str] = field(default_factory=list)
     participants: set[str] = field(default_factory=set)
     calls: dict[str, dict[str, set[str]]] = field(default_factory=dict)  # asker → id → asked
-    errors: dict[str, _Place] = field(default_factory=dict)  # of calls that the creator made
-    other_errors: dict[str, _Place] = field(default_factory=dict)
+    errors: dict[str, _Failure] = field(default_factory=dict)  # of calls that the creator made
+    other_errors: dict[str, _Failure] = field(default_factory=dict)
 
     @property
     def subject(self) -> str:
@@ -253,7 +259,7 @@ class Listener:
         episode.calls[asker][id].remove(envelope.sender)
         errors = episode.errors if asker == episode.creator else episode.other_errors
         if len(errors) < _MAX_GOTCHAS and (wrong := problem(envelope)):
-            errors.setdefault(wrong, _Place.of(envelope))
+            errors.setdefault(wrong, _Failure(_Place.of(envelope), asker))
 
     def _concluded(self, id: str, episode: _Episode, envelope: Envelope) -> list[Finding]:
         text, place = said(envelope), _Place.of(envelope)
@@ -304,9 +310,12 @@ class Listener:
         errors = {**episode.other_errors, **episode.errors}
         first = list(dict.fromkeys([*episode.errors, *episode.other_errors]))[:_MAX_GOTCHAS]
         return [
-            self._finding(id, episode, errors[wrong], "gotcha", headline(wrong), wrong)
+            self._finding(
+                id, episode, errors[wrong].place, "gotcha", headline(wrong), wrong,
+                author=errors[wrong].asker,
+            )
             for wrong in first
-        ]
+        ]  # fmt: skip
 
     def _finding(
         self,
@@ -317,9 +326,10 @@ class Listener:
         title: str,
         told: str,
         turns: tuple[Turn, ...] = (),
+        *,
+        author: str | None = None,
     ) -> Finding:
-        # Of failed calls those tell who answered them, of all else the creator.
-        author = place.sender if kind == "gotcha" else episode.creator
+        author = author or episode.creator
         assert author is not None
         draft = Draft(
             title=title,

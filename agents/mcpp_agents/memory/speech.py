@@ -89,8 +89,9 @@ def problem(envelope: Envelope) -> str | None:
             message = _first_text(rest.get("content"))
         case _:
             return None
-    call = _text(kind.name or kind.method or "call")
-    return _without_secrets(f"{call} failed: {message}" if message else f"{call} failed")
+    call = f"{envelope.sender}'s {_text(kind.name or kind.method or 'call')}"
+    text = _without_secrets(f"{call} failed: {message}" if message else f"{call} failed")
+    return in_ones_own_name(envelope.sender, text)
 
 
 def moment(ts: str) -> str | None:
