@@ -167,7 +167,7 @@ class Listener:
                 self._opted_out |= {envelope.context.id}
                 episode.forget_talk()
             return []
-        if self._is_off(envelope.context.id):
+        if not self._keeps(envelope.context.id):
             return []
         self._hear(episode, envelope)
         # M-30: nobody concludes another's reasoning, or says what it is about.
@@ -239,7 +239,7 @@ class Listener:
     def _hear_question(self, episode: _Episode, id: object) -> bool:
         """Whether it is a chat's id; where nothing was said yet, that is how the talk begins."""
         chat = self._chats.get(id) if isinstance(id, str) else None
-        if chat is None or (chat.context is not None and self._is_off(chat.context.id)):
+        if chat is None or (chat.context is not None and not self._keeps(chat.context.id)):
             return False
         if not episode.turns and not episode.concluded:
             self._add_turn(episode, chat)
@@ -282,7 +282,7 @@ class Listener:
     def _ended(self, id: str, place: _Place) -> list[Finding]:
         episode = self._episodes.get(id)
         left = self._left_of(id, episode, place) if episode else []
-        if self._is_off(id):
+        if not self._keeps(id):
             for chat in list(self._chats.values()):
                 if chat.context is not None and chat.context.id == id:
                     del self._chats[chat.id]
@@ -292,7 +292,7 @@ class Listener:
 
     def _left_of(self, id: str, episode: _Episode, place: _Place) -> list[Finding]:
         """What is to be remembered of a context that has ended."""
-        if episode.creator is None or self._is_off(id):
+        if not self._keeps(id):
             return []
         found = self._gotchas(id, episode)
         return found if episode.concluded else self._talk(id, episode, place) + found
@@ -361,6 +361,11 @@ class Listener:
             above = self._episodes.get(parent)
             parent = above.parent if above else None
         return line[::-1]
+
+    def _keeps(self, id: str) -> bool:
+        """Whether anything said in a context may be kept: M-30 and M-33."""
+        episode = self._episodes.get(id)
+        return (episode is None or episode.creator is not None) and not self._is_off(id)
 
     def _is_off(self, id: str) -> bool:
         """M-33, where nobody else can opt a context out by putting it below such a one."""

@@ -348,6 +348,22 @@ def test_nobody_else_names_the_question_and_no_private_one_is_kept() -> None:
     assert (live.draft.content, ended.draft.content) == ("Done.", "Done.")
 
 
+@pytest.mark.rule("M-30", "M-38")
+@pytest.mark.parametrize("lost", ["before it was asked", "after it was asked"])
+def test_no_question_is_kept_of_a_context_whose_beginning_was_not_heard(lost: str) -> None:
+    bus = Bus()
+    if lost == "before it was asked":
+        bus.listener.adopt("c0")
+    bus.say("bob", "chat", {"text": "A secret walrus."}, "c0")
+    asked = bus.sent[-1].id
+    if lost == "after it was asked":
+        bus.listener.disown()
+    [live] = bus.conclude("ann", "Done.", "c2", correlation_id=asked)
+    bus.expire("c0")
+    [ended] = bus.conclude("ann", "Done.", "c3", correlation_id=asked)
+    assert (live.draft.content, ended.draft.content) == ("Done.", "Done.")
+
+
 @pytest.mark.rule("M-38")
 def test_only_the_creator_says_what_a_context_is_about() -> None:
     bus = Bus()
