@@ -156,6 +156,8 @@ def _remember(options: argparse.Namespace) -> int:
     with _open(options) as store:
         answer = store.remember(options.title, content, options.kind, **fields)
     sys.stdout.write(f"{answer.id}\n")
+    if answer.secrets_withheld:
+        sys.stderr.write("mcpp memory: what looks like a secret in it is withheld\n")
     return 0
 
 

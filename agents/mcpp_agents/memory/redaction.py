@@ -26,6 +26,11 @@ _PROSE: Final = (
     r"parameter|should|switch|the|to|was|when|which|will|with)\b"
 )
 
+# What is drawn at random is told from a name, whose words are parted and seldom have digits: by a
+# long run of letters and digits, or of letters; after a prefix that is no word, by less.
+_DRAWN: Final = r"(?=[A-Za-z]{0,255}\d|[A-Za-z]{30})[A-Za-z0-9]{20,255}[A-Za-z0-9_-]{0,255}"
+_RANDOM: Final = r"(?=[A-Za-z_-]{0,64}(?:\d|[a-z][A-Z])|[A-Za-z]{16})"
+
 # Secrets that show by themselves.
 _FORMS: Final = tuple(
     re.compile(pattern)
@@ -39,22 +44,28 @@ _FORMS: Final = tuple(
         r"(?<![\w/+=.-])(?=(?:[a-z0-9/+]*[A-Z]){4})(?=(?:[A-Za-z/+]*\d){2})[A-Za-z0-9/+]{40}(?![\w/+=.-])",
         r"\bgh[pousr]_[A-Za-z0-9]{20,255}",
         r"\bgithub_pat_[A-Za-z0-9_]{20,255}",
-        r"\bglpat-[A-Za-z0-9_-]{16,64}",
-        r"\bsk-[A-Za-z0-9_-]{16,255}",
+        rf"\bglpat-{_RANDOM}[A-Za-z0-9_-]{{16,64}}",
+        r"\bsk-ant-[a-z]{2,9}\d\d-[A-Za-z0-9_-]{16,255}",
+        r"\bsk-(?:proj|svcacct|admin)-(?=[a-z0-9_-]{0,99}[A-Z])(?=[A-Za-z_-]{0,99}\d)[A-Za-z0-9_-]{40,255}",
+        rf"\bsk-(?:[A-Za-z0-9]{{1,12}}[_-]){{0,4}}{_DRAWN}",
+        rf"\b(?:npm|hf|gsk|xai|pplx)[_-]{_DRAWN}",
+        rf"\bfigd_{_RANDOM}[A-Za-z0-9_-]{{20,64}}",
         r"\b(?:[sr]k_(?:live|test)|whsec)_[A-Za-z0-9]{10,255}",
-        r"\b(?:xox[abeoprs]|xapp)-[A-Za-z0-9-]{10,255}",
+        rf"\b(?:xox[abeoprs]|xapp)-{_RANDOM}[A-Za-z0-9-]{{10,255}}",
         r"\bhv[sbr]\.[A-Za-z0-9_-]{20,255}",
         r"\bA(?:TAT|TCT|TBB)T3[A-Za-z0-9_=-]{20,255}",
         r"\bdapi[0-9a-f]{32}\b",
-        r"\bsq0[a-z]{3}-[A-Za-z0-9_-]{20,64}",
-        r"\bGOCSPX-[A-Za-z0-9_-]{20,64}",
+        rf"\bsq0[a-z]{{3}}-{_RANDOM}[A-Za-z0-9_-]{{20,64}}",
+        rf"\bGOCSPX-{_RANDOM}[A-Za-z0-9_-]{{20,64}}",
         r"\b(?:lin_api|ntn)_[A-Za-z0-9]{20,64}",
         r"\b(?:key-|SK)[0-9a-f]{32}\b",
         r"\bhooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9/_-]{8,256})",
         r"\bAIza[0-9A-Za-z_-]{30,64}",
         r"\bya29\.[A-Za-z0-9_-]{16,2048}",
         r"\bSG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,128}",
-        r"\b(?:npm|pypi|hf|dop_v1|shpat|dckr_pat)[_-][A-Za-z0-9_-]{24,255}",
+        r"\bpypi-AgE[A-Za-z0-9_-]{24,255}",
+        r"\b(?:dop_v1|shpat)_[0-9a-fA-F]{32,64}\b",
+        rf"\bdckr_pat_{_RANDOM}[A-Za-z0-9_-]{{24,64}}",
         r"\beyJ[A-Za-z0-9_-]{6,2048}\.[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,1024}",
         r"\bAGE-SECRET-KEY-1[0-9A-Z]{40,80}",
         r"\b\d{8,10}:AA[A-Za-z0-9_-]{32,40}",  # a bot's at Telegram

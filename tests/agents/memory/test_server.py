@@ -233,6 +233,16 @@ def test_the_command_line_remembers_recalls_and_forgets(
     assert f"Unknown memory: {stored}" in capsys.readouterr().err
 
 
+@pytest.mark.rule("M-08")
+def test_the_command_line_says_that_something_was_withheld(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["remember", "Rotation", "plain", "--file", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["remember", "Rotation", "password: hunter2", "--file", str(path)]) == 0
+    assert "looks like a secret in it is withheld" in capsys.readouterr().err
+
+
 @pytest.mark.rule("M-14")
 @pytest.mark.parametrize("command", [["context", "rotation"], ["forget", "mem_1"], ["audit"]])
 def test_a_mistyped_file_is_told_and_not_made(

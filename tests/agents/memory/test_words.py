@@ -177,6 +177,17 @@ FAKE = "A1b2C3d4E5f6G7h8I9j0"  # has the form of a secret, and is none
         "dapi" + "0123456789abcdef" * 2,
         f"sq0atp-{FAKE}",
         f"GOCSPX-{FAKE}",
+        f"glpat-{FAKE}",
+        f"sk-or-v1-{FAKE}",
+        f"sk-ant-api03-{FAKE}-_A",
+        f"sk-proj-{'a1-B2_c3d4' * 5}",
+        f"npm_{FAKE}",
+        "hf_" + "abcDEFghiJ" * 3,
+        f"pypi-AgE{FAKE}{FAKE}",
+        f"gsk_{FAKE}",
+        f"xai-{FAKE}",
+        f"pplx-{FAKE}",
+        f"figd_{FAKE}",
     ],
 )
 def test_a_secret_by_its_form_is_withheld(secret: str) -> None:
@@ -256,6 +267,15 @@ def test_only_the_secret_part_is_withheld(text: str, kept: str) -> None:
         "api_key=settings.api_key",
         "call(api_key=read_the_key())",
         "the `token` and `secret` columns",
+        "npm-package-publishing-pipeline",
+        "npm_config_registry_mirror_settings",
+        "hf-transformers-migration-guide-v2",
+        "sk-learn-migration-2026",
+        "sk-SK-localization-site",
+        "sk-proj-planning-board-for-the-second-quarter-of-2026",
+        "pypi-trusted-publishing-rollout-2026",
+        "xai-explainability-dashboard-v3",
+        "xapp-manifest-migration",
     ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
