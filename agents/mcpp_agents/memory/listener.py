@@ -2,7 +2,8 @@
 
 A `Listener` is fed a pod's envelopes in their order and answers with what to remember. It does no
 I/O and knows no clock, so every rule (M-30 to M-38 of spec/memory.md) is testable without a pod.
-What it keeps of a live context is bounded, and so is their number.
+What it keeps of a live context is bounded; how many there are is the gateway's to bound, for one
+whose beginning was forgotten would seem to begin anew, with another creator.
 """
 
 from collections import OrderedDict
@@ -30,7 +31,6 @@ KINDS_BY_TYPE: Final = {
     "task": "summary",
 }
 
-_MAX_CONTEXTS: Final = 10_000
 _MAX_CHATS: Final = 1_000  # that a context may answer
 _MAX_CHAT_BYTES: Final = 8_192
 _MAX_TURNS: Final = 200
@@ -113,7 +113,7 @@ class Listener:
     def __init__(self, pod: str, *, participant: str | None = None) -> None:
         self._pod = pod
         self._participant = participant  # what memory itself answers is no news to it
-        self._episodes: OrderedDict[str, _Episode] = OrderedDict()
+        self._episodes: dict[str, _Episode] = {}
         self._chats: OrderedDict[str, Envelope] = OrderedDict()
         self._lives = 0
         self._opted_out: frozenset[str] = frozenset()
@@ -135,6 +135,7 @@ class Listener:
         """Something was missed: any context may have ended and begun anew, with another creator."""
         for episode in self._episodes.values():
             episode.creator = None
+            episode.forget_talk()
 
     @property
     def contexts(self) -> tuple[str, ...]:
@@ -185,9 +186,6 @@ class Listener:
         episode = self._episodes.get(context.id)
         if episode is None:
             episode = self._episodes[context.id] = self._new(envelope.sender)
-            if len(self._episodes) > _MAX_CONTEXTS:
-                self._opted_out -= {self._episodes.popitem(last=False)[0]}
-        self._episodes.move_to_end(context.id)
         # As at the gateway, the first envelope that names them fixes them.
         episode.type = episode.type or context.type
         if episode.parent is None and context.parent is not None:

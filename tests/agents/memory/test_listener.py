@@ -528,6 +528,18 @@ def test_a_context_from_before_we_listened_has_no_creator() -> None:
     assert bus.conclude("eve", "Mine.") == []
 
 
+@pytest.mark.rule("M-30", "M-33")
+def test_however_many_contexts_live_none_begins_anew() -> None:
+    bus = Bus()
+    bus.think("ann", "Private.", "off", metadata={"memory": "off"})
+    bus.think("ann", "Which port?", "r")
+    for number in range(10_001):
+        bus.say("eve", "chat", {"text": "x"}, f"c{number}")
+    assert bus.conclude("eve", "Port 1.", "r") == []
+    assert bus.conclude("ann", "Private.", "off") == []
+    assert [finding.author for finding in bus.conclude("ann", "Port 8787.", "r")] == ["ann"]
+
+
 def test_what_is_said_in_the_main_context_is_not_kept() -> None:
     bus = Bus()
     assert bus.say("ann", "conclusion", {"decision": "x"}, None) == []
