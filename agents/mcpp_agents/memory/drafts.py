@@ -22,6 +22,7 @@ MAX_GOAL_CHARS: Final = 32_768
 MAX_LIST: Final = 64
 MAX_WORD_CHARS: Final = 256
 MAX_ADDRESS_CHARS: Final = 2_048
+_MAX_NUMBER: Final = 2**53
 
 # Only what memory itself has heard comes from there.
 BUS_SCHEME: Final = "mcpp://"
@@ -181,7 +182,7 @@ def read(fields: object, type: type[T]) -> T:
         InvalidMemory: one is missing, unknown or of a wrong type.
     """
     if isinstance(fields, Mapping):
-        fields = {name: value for name, value in fields.items() if value is not None}
+        fields = {name: _number(value) for name, value in fields.items() if value is not None}
     try:
         return msgspec.convert(fields, type)
     except msgspec.ValidationError as error:
@@ -211,6 +212,11 @@ def digest_key(key: str) -> str:
 def clean(text: str) -> str:
     """The text without the characters that no field may hold."""
     return _NOT_TEXT.sub("", text)
+
+
+def _number(value: Any) -> Any:
+    """A whole number as far as others can count, which is more than any argument may be."""
+    return max(-_MAX_NUMBER, min(value, _MAX_NUMBER)) if type(value) is int else value
 
 
 def _redacted(value: S) -> S:

@@ -73,7 +73,7 @@ def test_every_facet_has_a_section_of_its_own(store: MemoryStore) -> None:
 @pytest.mark.parametrize(
     ("asked", "given"),
     [(-3, 1), (0, 1), (1, 1), (50, 50), (9_999, 50), (12.0, 12), (12.9, 12), (1e300, 50),
-     (float("nan"), 1), (float("-inf"), 1)],
+     (float("nan"), 1), (float("-inf"), 1), (10**400, 50), (-(10**400), 1)],
 )  # fmt: skip
 @pytest.mark.rule("M-20")
 def test_the_limit_is_clamped(store: MemoryStore, asked: float, given: int) -> None:
