@@ -152,11 +152,20 @@ def _remember(options: argparse.Namespace) -> int:
             "tags", "related_to", "retrieval_keys",
         )
     }  # fmt: skip
-    content = sys.stdin.read() if options.content == "-" else options.content
+    content = _read_input() if options.content == "-" else options.content
     with _open(options) as store:
         answer = store.remember(options.title, content, options.kind, **fields)
     sys.stdout.write(f"{answer.id}\n")
+    if answer.secrets_withheld:
+        sys.stderr.write("mcpp memory: what looks like a secret in it is withheld\n")
     return 0
+
+
+def _read_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise _WrongUsage(f"standard input is not {error.encoding} text") from error
 
 
 def _context(options: argparse.Namespace) -> int:

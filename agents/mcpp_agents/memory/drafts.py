@@ -22,9 +22,13 @@ MAX_GOAL_CHARS: Final = 32_768
 MAX_LIST: Final = 64
 MAX_WORD_CHARS: Final = 256
 MAX_ADDRESS_CHARS: Final = 2_048
+_MAX_NUMBER: Final = 2**53
 
 # Only what memory itself has heard comes from there.
 BUS_SCHEME: Final = "mcpp://"
+
+# Ids, which are what they are: two that were rewritten could become one.
+_SCOPE: Final = ("domain", "project", "agent_id")
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -72,7 +76,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return tuple(dict.fromkeys(_relation(text) for text in self.related_to))
 
     def redacted(self) -> "Draft":
-        """The same without secrets in any field: an equal one where there are none."""
+        """The same without secrets in its texts: an equal one where there are none."""
         return _redacted(self)
 
     def check(self) -> None:
@@ -81,10 +85,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         _check_text("content", self.content, MAX_CONTENT_CHARS)
         if not _KIND.fullmatch(self.kind):
             raise InvalidMemory("kind must be 1 to 32 of a-z, 0-9, _ and -, a letter first")
-        if redact(self.kind) != self.kind:
-            raise InvalidMemory("kind must not be a secret")
+        for name in ("kind", *_SCOPE):
+            _check_id(name, getattr(self, name))
         # Python lets any character stand between a day and an hour.
-        for name in ("domain", "project", "agent_id", "idempotency_key", "valid_at"):
+        for name in ("idempotency_key", "valid_at"):
             _check_word(name, getattr(self, name))
         for name in ("source", "url"):
             _check_word(name, getattr(self, name), MAX_ADDRESS_CHARS)
@@ -122,14 +126,14 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     related_limit: Annotated[float, _says("Most related items for each item")] = 3
 
     def redacted(self) -> "PackRequest":
-        """The same as `Draft.redacted` would name its scope, or a redacted one is never found."""
+        """The same without secrets in its goal."""
         return _redacted(self)
 
     def check(self) -> None:
         """Raises InvalidMemory, naming the first field that breaks a rule."""
         _check_text("goal", self.goal, MAX_GOAL_CHARS)
-        for name in ("domain", "project", "agent_id"):
-            _check_word(name, getattr(self, name))
+        for name in _SCOPE:
+            _check_id(name, getattr(self, name))
 
 
 class DraftFields(TypedDict, total=False):
@@ -178,7 +182,7 @@ def read(fields: object, type: type[T]) -> T:
         InvalidMemory: one is missing, unknown or of a wrong type.
     """
     if isinstance(fields, Mapping):
-        fields = {name: value for name, value in fields.items() if value is not None}
+        fields = {name: _number(value) for name, value in fields.items() if value is not None}
     try:
         return msgspec.convert(fields, type)
     except msgspec.ValidationError as error:
@@ -210,9 +214,15 @@ def clean(text: str) -> str:
     return _NOT_TEXT.sub("", text)
 
 
+def _number(value: Any) -> Any:
+    """A whole number as far as others can count, which is more than any argument may be."""
+    return max(-_MAX_NUMBER, min(value, _MAX_NUMBER)) if type(value) is int else value
+
+
 def _redacted(value: S) -> S:
-    fields: dict[str, Any] = redact_all(msgspec.structs.asdict(value))
-    return msgspec.structs.replace(value, **fields)
+    fields = msgspec.structs.asdict(value)
+    texts: dict[str, Any] = {name: fields[name] for name in fields if name not in _SCOPE}
+    return msgspec.structs.replace(value, **redact_all(texts))
 
 
 def _relation(text: str) -> Relation:
@@ -238,3 +248,9 @@ def _check_word(name: str, word: str | None, max_chars: int = MAX_WORD_CHARS) ->
         raise InvalidMemory(f"{name} must have 1 to {max_chars} characters")
     if _CONTROL.search(word) or _NOT_TEXT.search(word):
         raise InvalidMemory(f"{name} must be one line of text")
+
+
+def _check_id(name: str, word: str | None) -> None:
+    _check_word(name, word)
+    if word is not None and redact(word) != word:
+        raise InvalidMemory(f"{name} must not be a secret, and looks like one")

@@ -2,7 +2,8 @@
 
 A `Listener` is fed a pod's envelopes in their order and answers with what to remember. It does no
 I/O and knows no clock, so every rule (M-30 to M-38 of spec/memory.md) is testable without a pod.
-What it keeps of a live context is bounded, and so is their number.
+What it keeps of a live context is bounded; how many there are is the gateway's to bound, for one
+whose beginning was forgotten would seem to begin anew, with another creator.
 """
 
 from collections import OrderedDict
@@ -30,7 +31,6 @@ KINDS_BY_TYPE: Final = {
     "task": "summary",
 }
 
-_MAX_CONTEXTS: Final = 10_000
 _MAX_CHATS: Final = 1_000  # that a context may answer
 _MAX_CHAT_BYTES: Final = 8_192
 _MAX_TURNS: Final = 200
@@ -45,12 +45,18 @@ class _Place(NamedTuple):
     """Where something was said: as much of an envelope as is kept."""
 
     id: str
-    sender: str
     ts: str
 
     @classmethod
     def of(cls, envelope: Envelope) -> "_Place":
-        return cls(envelope.id, envelope.sender, envelope.ts)
+        return cls(envelope.id, envelope.ts)
+
+
+class _Failure(NamedTuple):
+    """A call that failed: where that was answered, and whose call it was."""
+
+    place: _Place
+    asker: str
 
 
 @dataclass
@@ -69,8 +75,8 @@ class _Episode:
     envelopes: list[str] = field(default_factory=list)
     participants: set[str] = field(default_factory=set)
     calls: dict[str, dict[str, set[str]]] = field(default_factory=dict)  # asker → id → asked
-    errors: dict[str, _Place] = field(default_factory=dict)  # of calls that the creator made
-    other_errors: dict[str, _Place] = field(default_factory=dict)
+    errors: dict[str, _Failure] = field(default_factory=dict)  # of calls that the creator made
+    other_errors: dict[str, _Failure] = field(default_factory=dict)
 
     @property
     def subject(self) -> str:
@@ -107,7 +113,7 @@ class Listener:
     def __init__(self, pod: str, *, participant: str | None = None) -> None:
         self._pod = pod
         self._participant = participant  # what memory itself answers is no news to it
-        self._episodes: OrderedDict[str, _Episode] = OrderedDict()
+        self._episodes: dict[str, _Episode] = {}
         self._chats: OrderedDict[str, Envelope] = OrderedDict()
         self._lives = 0
         self._opted_out: frozenset[str] = frozenset()
@@ -129,6 +135,7 @@ class Listener:
         """Something was missed: any context may have ended and begun anew, with another creator."""
         for episode in self._episodes.values():
             episode.creator = None
+            episode.forget_talk()
 
     @property
     def contexts(self) -> tuple[str, ...]:
@@ -161,7 +168,7 @@ class Listener:
                 self._opted_out |= {envelope.context.id}
                 episode.forget_talk()
             return []
-        if self._is_off(envelope.context.id):
+        if not self._keeps(envelope.context.id):
             return []
         self._hear(episode, envelope)
         # M-30: nobody concludes another's reasoning, or says what it is about.
@@ -179,9 +186,6 @@ class Listener:
         episode = self._episodes.get(context.id)
         if episode is None:
             episode = self._episodes[context.id] = self._new(envelope.sender)
-            if len(self._episodes) > _MAX_CONTEXTS:
-                self._opted_out -= {self._episodes.popitem(last=False)[0]}
-        self._episodes.move_to_end(context.id)
         # As at the gateway, the first envelope that names them fixes them.
         episode.type = episode.type or context.type
         if episode.parent is None and context.parent is not None:
@@ -233,7 +237,7 @@ class Listener:
     def _hear_question(self, episode: _Episode, id: object) -> bool:
         """Whether it is a chat's id; where nothing was said yet, that is how the talk begins."""
         chat = self._chats.get(id) if isinstance(id, str) else None
-        if chat is None or (chat.context is not None and self._is_off(chat.context.id)):
+        if chat is None or (chat.context is not None and not self._keeps(chat.context.id)):
             return False
         if not episode.turns and not episode.concluded:
             self._add_turn(episode, chat)
@@ -253,7 +257,7 @@ class Listener:
         episode.calls[asker][id].remove(envelope.sender)
         errors = episode.errors if asker == episode.creator else episode.other_errors
         if len(errors) < _MAX_GOTCHAS and (wrong := problem(envelope)):
-            errors.setdefault(wrong, _Place.of(envelope))
+            errors.setdefault(wrong, _Failure(_Place.of(envelope), asker))
 
     def _concluded(self, id: str, episode: _Episode, envelope: Envelope) -> list[Finding]:
         text, place = said(envelope), _Place.of(envelope)
@@ -276,7 +280,7 @@ class Listener:
     def _ended(self, id: str, place: _Place) -> list[Finding]:
         episode = self._episodes.get(id)
         left = self._left_of(id, episode, place) if episode else []
-        if self._is_off(id):
+        if not self._keeps(id):
             for chat in list(self._chats.values()):
                 if chat.context is not None and chat.context.id == id:
                     del self._chats[chat.id]
@@ -286,7 +290,7 @@ class Listener:
 
     def _left_of(self, id: str, episode: _Episode, place: _Place) -> list[Finding]:
         """What is to be remembered of a context that has ended."""
-        if episode.creator is None or self._is_off(id):
+        if not self._keeps(id):
             return []
         found = self._gotchas(id, episode)
         return found if episode.concluded else self._talk(id, episode, place) + found
@@ -304,9 +308,12 @@ class Listener:
         errors = {**episode.other_errors, **episode.errors}
         first = list(dict.fromkeys([*episode.errors, *episode.other_errors]))[:_MAX_GOTCHAS]
         return [
-            self._finding(id, episode, errors[wrong], "gotcha", headline(wrong), wrong)
+            self._finding(
+                id, episode, errors[wrong].place, "gotcha", headline(wrong), wrong,
+                author=errors[wrong].asker,
+            )
             for wrong in first
-        ]
+        ]  # fmt: skip
 
     def _finding(
         self,
@@ -317,9 +324,10 @@ class Listener:
         title: str,
         told: str,
         turns: tuple[Turn, ...] = (),
+        *,
+        author: str | None = None,
     ) -> Finding:
-        # Of failed calls those tell who answered them, of all else the creator.
-        author = place.sender if kind == "gotcha" else episode.creator
+        author = author or episode.creator
         assert author is not None
         draft = Draft(
             title=title,
@@ -351,6 +359,11 @@ class Listener:
             above = self._episodes.get(parent)
             parent = above.parent if above else None
         return line[::-1]
+
+    def _keeps(self, id: str) -> bool:
+        """Whether anything said in a context may be kept: M-30 and M-33."""
+        episode = self._episodes.get(id)
+        return (episode is None or episode.creator is not None) and not self._is_off(id)
 
     def _is_off(self, id: str) -> bool:
         """M-33, where nobody else can opt a context out by putting it below such a one."""

@@ -6,6 +6,7 @@ from typing import Final
 from .engine import Evidence, Item, Matches
 from .ranking import MEANINGFUL_COSINE, Candidate
 from .terms import Query, spans
+from .vocabulary import known_kind
 
 _MAX_TERMS: Final = 4
 _MAX_TITLE_CHARS: Final = 60
@@ -39,7 +40,7 @@ def reason(
         parts.append(f"said after something close in meaning ({before:.2f})")
     if candidate.newest:
         where = f" in project {item.project}" if item.project else ""
-        parts.append(f"the latest {item.kind}{where}")
+        parts.append(f"the latest {known_kind(item.kind, item.origin)}{where}")
     if kin := next((other for other in better if _same_context(other, item)), None):
         verb = "decided in" if candidate.facet == "decisions" else "from"
         parts.append(f"{verb} the same context as {_name(kin)}")
@@ -87,7 +88,7 @@ def _life(item: Item) -> tuple[object, object, object] | None:
 def _name(item: Item) -> str:
     """What to call another item here, where nothing is quotation: by its title, if it is ours."""
     if item.origin == "bus":
-        return f"a {item.kind} of {item.author} ({item.id})"
+        return f"a {known_kind(item.kind, item.origin)} of {item.author} ({item.id})"
     text = " ".join(item.title.split())
     text = text if len(text) <= _MAX_TITLE_CHARS else text[: _MAX_TITLE_CHARS - 1] + "…"
     return _quoted([text])

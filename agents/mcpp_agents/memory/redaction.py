@@ -20,11 +20,22 @@ _KEY: Final = r"(?:secret|token|api[ _-]?key)"
 _BARE: Final = r"[^\s\"'`,;]"
 _ODD: Final = rf"(?={_BARE}{{0,99}}[\d!@#$%^&])"  # a phrase has no such characters
 _DIGIT: Final = rf"(?={_BARE}{{0,99}}\d)"
+# What is called only a key may be a word, a path or a number: one to open something with has a long
+# run of letters and digits, and is no variable's member or call.
+_LONG: Final = (
+    r"(?:[A-Za-z0-9]{1,15}[+/_-]){0,6}(?=[A-Za-z]{0,99}\d)(?=\d{0,99}[A-Za-z])"
+    r"[A-Za-z0-9]{16,256}+[A-Za-z0-9+/_-]{0,256}+={0,2}(?!\.?\w|[(\[])"
+)
 # What follows "--password" where people write about the option.
 _PROSE: Final = (
     r"(?:and|argument|as|but|can|flag|for|from|has|if|in|instead|is|may|must|on|option|or|"
     r"parameter|should|switch|the|to|was|when|which|will|with)\b"
 )
+
+# What is drawn at random is told from a name, whose words are parted and seldom have digits: by a
+# long run of letters and digits, or of letters; after a prefix that is no word, by less.
+_DRAWN: Final = r"(?=[A-Za-z]{0,255}\d|[A-Za-z]{30})[A-Za-z0-9]{20,255}[A-Za-z0-9_-]{0,255}"
+_RANDOM: Final = r"(?=[A-Za-z_-]{0,64}(?:\d|[a-z][A-Z])|[A-Za-z]{16})"
 
 # Secrets that show by themselves.
 _FORMS: Final = tuple(
@@ -39,22 +50,28 @@ _FORMS: Final = tuple(
         r"(?<![\w/+=.-])(?=(?:[a-z0-9/+]*[A-Z]){4})(?=(?:[A-Za-z/+]*\d){2})[A-Za-z0-9/+]{40}(?![\w/+=.-])",
         r"\bgh[pousr]_[A-Za-z0-9]{20,255}",
         r"\bgithub_pat_[A-Za-z0-9_]{20,255}",
-        r"\bglpat-[A-Za-z0-9_-]{16,64}",
-        r"\bsk-[A-Za-z0-9_-]{16,255}",
+        rf"\bglpat-{_RANDOM}[A-Za-z0-9_-]{{16,64}}",
+        r"\bsk-ant-[a-z]{2,9}\d\d-[A-Za-z0-9_-]{16,255}",
+        r"\bsk-(?:proj|svcacct|admin)-(?=[a-z0-9_-]{0,99}[A-Z])(?=[A-Za-z_-]{0,99}\d)[A-Za-z0-9_-]{40,255}",
+        rf"\bsk-(?:[A-Za-z0-9]{{1,12}}[_-]){{0,4}}{_DRAWN}",
+        rf"\b(?:npm|hf|gsk|xai|pplx|r8)[_-]{_DRAWN}",
+        rf"\bfigd_{_RANDOM}[A-Za-z0-9_-]{{20,64}}",
         r"\b(?:[sr]k_(?:live|test)|whsec)_[A-Za-z0-9]{10,255}",
-        r"\b(?:xox[abeoprs]|xapp)-[A-Za-z0-9-]{10,255}",
+        rf"\b(?:xox[abeoprs]|xapp)-{_RANDOM}[A-Za-z0-9-]{{10,255}}",
         r"\bhv[sbr]\.[A-Za-z0-9_-]{20,255}",
         r"\bA(?:TAT|TCT|TBB)T3[A-Za-z0-9_=-]{20,255}",
         r"\bdapi[0-9a-f]{32}\b",
-        r"\bsq0[a-z]{3}-[A-Za-z0-9_-]{20,64}",
-        r"\bGOCSPX-[A-Za-z0-9_-]{20,64}",
+        rf"\bsq0[a-z]{{3}}-{_RANDOM}[A-Za-z0-9_-]{{20,64}}",
+        rf"\bGOCSPX-{_RANDOM}[A-Za-z0-9_-]{{20,64}}",
         r"\b(?:lin_api|ntn)_[A-Za-z0-9]{20,64}",
         r"\b(?:key-|SK)[0-9a-f]{32}\b",
         r"\bhooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9/_-]{8,256})",
         r"\bAIza[0-9A-Za-z_-]{30,64}",
         r"\bya29\.[A-Za-z0-9_-]{16,2048}",
         r"\bSG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,128}",
-        r"\b(?:npm|pypi|hf|dop_v1|shpat|dckr_pat)[_-][A-Za-z0-9_-]{24,255}",
+        r"\bpypi-AgE[A-Za-z0-9_-]{24,255}",
+        r"\b(?:dop_v1|shpat)_[0-9a-fA-F]{32,64}\b",
+        rf"\bdckr_pat_{_RANDOM}[A-Za-z0-9_-]{{24,64}}",
         r"\beyJ[A-Za-z0-9_-]{6,2048}\.[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,1024}",
         r"\bAGE-SECRET-KEY-1[0-9A-Z]{40,80}",
         r"\b\d{8,10}:AA[A-Za-z0-9_-]{32,40}",  # a bot's at Telegram
@@ -62,14 +79,20 @@ _FORMS: Final = tuple(
         r"(?i)[?&](?:sig|signature|x-amz-signature|access_token)=([^\s&\"']{8,1024})",
         r"(?i)\b(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,2048}=*)",
         rf"(?i)\bauthorization{_IS}(?:[a-z]{{1,20}}\s{{1,4}})?([^\s\"',;]{{8,2048}})",
-        r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,128}:([^\s/@]{1,256})@",
+        # It may hold a slash, but a port and a path are none.
+        r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@\[]{0,128}:(?!\d{1,5}/)([^\s@]{1,256})@",
+        (
+            r"\b(?:(?:mysql|mariadb)\w{0,10}\b[^\n]{0,120}?\s-p(?![-$<{(])([^\s\"'`]{4,256})"
+            r"|redis-cli\b[^\n]{0,120}?\s-a\s{1,4}[\"']?(?![-$<{(])([^\s\"'`]{4,256})"
+            r"|sshpass\s{1,4}-p\s{0,4}[\"']?(?![-$<{(])([^\s\"'`]{4,256}))"
+        ),
         r"(?<!\S)(?:-u|--user)[ =]?[\"']?[^\s:/\"']{1,64}:(?!\d{1,9}(?:\s|\Z))([^\s\"'`]{4,256})",
     )
 )
 # Secrets that show by what they are called: where nothing is called so, there is nothing to seek.
 _NAMES: Final = (
     "pass",
-    "pwd",
+    "pw",
     "contraseña",
     "密码",
     "密碼",
@@ -91,9 +114,17 @@ _NAMED: Final = tuple(
         ),
         rf"(?i){_PASSWORD}{_IS}((?:(?!</|\\[\"']){_BARE}){{4,256}})",
         # As people say it, but not "the password is required".
-        rf"(?i)\bpass(?:word|phrase)\s{{1,4}}(?:is|was|to)\s{{1,4}}{_MARKS}({_ODD}{_BARE}{{4,256}})",
+        (
+            r"(?i)\bpass(?:word|phrase)(?:\s{1,4}(?:for|of|on|in|at)(?:\s{1,4}[\w.@/-]{1,40}){1,4}?)?"
+            rf"\s{{1,4}}(?:is|was|to)\s{{1,4}}{_MARKS}({_ODD}{_BARE}{{4,256}})"
+        ),
+        rf"(?i)\bpass(?:word|phrase)\s{{1,4}}`({_ODD}[^`\s=()]{{6,256}})`",
         rf"(?i){_KEY}\s{{1,4}}(?:is|was)\s{{1,4}}{_MARKS}({_DIGIT}{_BARE}{{12,256}})",
-        rf"(?i)(?:pass(?:word|phrase)|{_KEY})\s{{1,4}}`({_DIGIT}[^`\s]{{12,256}})`",
+        rf"(?i){_KEY}\s{{1,4}}`({_DIGIT}[^`\s]{{12,256}})`",
+        (
+            rf"(?i:key)(?:{_IS}|\s{{1,4}}(?i:(?:is|was)\s{{1,4}})?{_MARKS}"
+            rf"|{_MARKS}\s{{0,20}}\|\s{{0,4}}{_MARKS})({_LONG})"
+        ),
         # In a table's cell and in an element.
         (
             rf"(?i)(?:{_PASSWORD}|\bpwd|{_KEY}){_MARKS}\s{{0,20}}\|\s{{0,4}}{_MARKS}"
@@ -106,10 +137,15 @@ _NAMED: Final = tuple(
             rf"(?!{_PROSE}|[-<$\[{{(])([^\s\"'`]{{4,256}})"
         ),
         r"(?i)\bpass=[\"']?([^\s\"',;]{4,256})",
+        # But not "all tests pass: python311".
+        (
+            rf"(?i)(?<![sy] )\b(?:pass|pw){_IS}((?=[^\s\d]{{0,99}}\d)(?=[^\sa-z]{{0,99}}[a-z])"
+            r"[^\s\"'`,;/.()\[\]_]{6,256}+)(?=[\s\"'`,;.]|\Z)"
+        ),
         rf"(?i)\bpwd{_IS}(?![/~.])({_BARE}{{4,256}})",  # a path is where one works
         (
             r"(?i)(?:secret[ _-]?(?:access[ _-]?)?|account[ _-]?|access[ _-]?)key"
-            rf"{_IS}({_BARE}{{8,256}})"
+            rf"{_IS}(?![\\\"'`*_>])({_BARE}{{8,256}})"
         ),
         # Assigned, but not from a variable's member or a call.
         (
@@ -117,8 +153,10 @@ _NAMED: Final = tuple(
             rf"{_MARKS}[=:]\s?{_MARKS}([\w+/=-]{{12,256}})(?![\w+/=.(\[-])"
         ),
         # A bare "token: rotation" is a phrase; with a digit in it, it is a token, and so is a
-        # longer word than there are.
-        rf"(?i){_KEY}{_IS}((?:{_DIGIT}|(?=[a-z]{{20}})){_BARE}{{8,256}})",
+        # longer word than there are, or a long one that is assigned or ends the line.
+        rf"(?i){_KEY}{_IS}((?:{_DIGIT}|(?=[a-z]{{16}})){_BARE}{{8,256}})",
+        rf"(?i)(?:secret|token){_MARKS}\s{{0,4}}=\s{{0,4}}{_MARKS}([a-z]{{10,256}}+)(?![\w.(\[-])",
+        rf"(?im)secret{_IS}([a-z]{{12,256}}+)(?=[\"'`.,;}}]{{0,3}}\s{{0,4}}$)",
     )
 )
 

@@ -26,9 +26,6 @@ _NOT_ABOUT: Final = frozenset({"memory", "confidence", "started_at", "ended_at"}
 _OF_SECRETS: Final = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 _MAX_SECRET_CHARS: Final = 8_192
 
-# What people write where they mean it; in doubt, what was said is not kept.
-_OFF: Final = frozenset({"off", "false", "no", "none", "never"})
-
 # A word and a colon, whatever markup is before it and whichever colon it is. It takes each
 # character once, because the line is another's.
 _LIKE_A_TURN: Final = re.compile(
@@ -37,9 +34,9 @@ _LIKE_A_TURN: Final = re.compile(
 
 
 def says_off(metadata: Mapping[str, Any]) -> bool:
-    """Whether a context's metadata opt it out (M-33)."""
-    value = metadata.get("memory")
-    return value is False or (isinstance(value, str) and value.strip().casefold() in _OFF)
+    """Whether a context's metadata opt it out (M-33): in doubt, what was said is not kept."""
+    value = metadata.get("memory", True)
+    return value is not True and not (isinstance(value, str) and value.strip().casefold() == "on")
 
 
 def said(envelope: Envelope) -> str:
@@ -89,8 +86,9 @@ def problem(envelope: Envelope) -> str | None:
             message = _first_text(rest.get("content"))
         case _:
             return None
-    call = _text(kind.name or kind.method or "call")
-    return _without_secrets(f"{call} failed: {message}" if message else f"{call} failed")
+    call = f"{envelope.sender}'s {_text(kind.name or kind.method or 'call')}"
+    text = _without_secrets(f"{call} failed: {message}" if message else f"{call} failed")
+    return in_ones_own_name(envelope.sender, text)
 
 
 def moment(ts: str) -> str | None:

@@ -294,12 +294,16 @@ class MemoryStore:
             item = self._engine.find([request.id], view).get(request.id)
             if item is None:
                 raise UnknownMemory(request.id)
-            own = (item.principal, item.author) == (caller.principal.id, caller.author)
-            if not own and caller != _OWNER:
+            if not self._owns(item) and caller != _OWNER:
                 raise AccessDenied(f"Only its author may forget {request.id}")
             self._engine.remove(item.seq)
             self._audit("forget", ids=[item.id])
         return Forgotten(id=item.id)
+
+    def _owns(self, item: Item) -> bool:
+        """Whether the caller is its author: a name alone is somebody else's in another pod."""
+        caller = self._caller
+        return (item.principal, item.author) == (caller.principal.id, caller.author)
 
     def _compiler(self) -> Compiler:
         return Compiler(self._engine, self._background.index if self._background else None)
@@ -353,7 +357,7 @@ class MemoryStore:
         # Otherwise its readers would lose it for something that they cannot see.
         if item.scope != target.scope:
             raise InvalidMemory(f"{target.id} lies in another scope, and cannot be superseded here")
-        if item.origin == "bus" and (target.origin, target.author) != ("bus", item.author):
+        if item.origin == "bus" and not self._owns(target):
             raise AccessDenied(f"Only its author may supersede {target.id}")
 
     def _check_cap(self, adding: int, now: float) -> None:

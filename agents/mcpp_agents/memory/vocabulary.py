@@ -49,6 +49,11 @@ def facet_of(kind: str) -> str:
     return KINDS.get(kind, "domain")
 
 
+def known_kind(kind: str, origin: str | None) -> str:
+    """What to call a kind where nothing is quotation: those of the bus are others' words."""
+    return kind if kind in KINDS or origin != "bus" else "note"
+
+
 # Intent → the facets it stresses, most first, and those it plays down. The rest stand between.
 _STRESS: Final[dict[Intent, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "build": (

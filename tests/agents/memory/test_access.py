@@ -210,6 +210,23 @@ def test_a_participant_never_supersedes_or_forgets_anothers_item(store: MemorySt
     assert names(ann) == {"ann, better"}
 
 
+@pytest.mark.rule("M-35")
+def test_one_of_the_same_name_in_another_pod_is_another_author(store: MemoryStore) -> None:
+    granted = frozenset({"api"})
+    here, there = (
+        store.acting_as(Principal.for_pod(pod, granted=granted), author="ann", origin="bus")
+        for pod in ("red", "blue")
+    )
+    owned = here.remember("red", "apple", "note", project="api")
+    with pytest.raises(AccessDenied, match="Only its author"):
+        there.remember(
+            "blue", "apple", "note", project="api", related_to=[f"supersedes:{owned.id}"]
+        )
+    with pytest.raises(AccessDenied):
+        there.forget(owned.id)
+    assert names(here) == {"red"}
+
+
 IDS = st.text("abc/:*%_\\'\" ", min_size=1, max_size=4)
 PRINCIPALS = st.builds(
     Principal, id=IDS, projects=st.none() | st.frozensets(IDS, max_size=3), organization=IDS

@@ -89,6 +89,15 @@ def test_two_processes_work_on_one_file(path: Path) -> None:
         assert len(store.search("pear", limit=500)) == 120
 
 
+@pytest.mark.rule("M-41")
+def test_a_file_that_is_there_keeps_its_mode(path: Path) -> None:
+    MemoryStore.open(path, embedder=None).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    MemoryStore.open(path, embedder=None).close()
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 # Opens new files at the same moments as its colleagues: each waits for a line before each file.
 FOUNDER = """
 import sys

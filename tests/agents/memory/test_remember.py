@@ -260,18 +260,37 @@ def test_secrets_are_never_stored(store: MemoryStore, path: Path) -> None:
 @pytest.mark.rule("M-08")
 @pytest.mark.parametrize(
     "field",
-    ["title", "content", "domain", "project", "agent_id", "source", "url", "idempotency_key",
-     "tags", "retrieval_keys"],
-)  # fmt: skip
+    ["title", "content", "source", "url", "idempotency_key", "tags", "retrieval_keys"],
+)
 def test_no_field_stores_a_secret(store: MemoryStore, path: Path, field: str) -> None:
     key = "AKIA" + "ABCDEFGHIJKLMNOP"
     fields: dict[str, Any] = {"title": "Deploy", "content": "zebra", "kind": "note"}
     fields[field] = [key] if field in ("tags", "retrieval_keys") else key
     assert store.remember(**fields).secrets_withheld
     assert store.remember("Plain", "zebra", "note", idempotency_key="a").secrets_withheld is False
-    agent = fields.get("agent_id")
-    names = {item.name for item in store.context("zebra deploy secret", agent_id=agent).items}
-    assert len(names) == 2
+    assert len({item.name for item in store.context("zebra deploy secret").items}) == 2
+    store.close()
+    assert not any(key.encode() in file.read_bytes() for file in path.parent.iterdir())
+
+
+@pytest.mark.rule("M-08")
+@pytest.mark.parametrize("field", ["domain", "project", "agent_id"])
+def test_an_id_is_kept_as_it_is_and_refused_where_it_is_a_secret(
+    store: MemoryStore, path: Path, field: str
+) -> None:
+    ids = ("npm-package-publishing-pipeline", "hf-model-evaluation-harness", "sk-SK-shop-2026")
+    for id in ids:
+        stored = {"title": id, "content": "zebra", "kind": "note", field: id}
+        assert store.remember(**stored).secrets_withheld is False
+    for id in ids:
+        asked: dict[str, Any] = {field: id}
+        assert [item.name for item in store.context("zebra", **asked).items] == [id]
+    key = "AKIA" + "ABCDEFGHIJKLMNOP"
+    secret: dict[str, Any] = {field: key}
+    with pytest.raises(InvalidMemory, match=f"{field} must not be a secret"):
+        store.remember("Deploy", "zebra", "note", **secret)
+    with pytest.raises(InvalidMemory, match=f"{field} must not be a secret"):
+        store.context("zebra", **secret)
     store.close()
     assert not any(key.encode() in file.read_bytes() for file in path.parent.iterdir())
 

@@ -1,6 +1,7 @@
 """Memory as an MCP server: stdio, streamable HTTP, tokens, and the command line."""
 
 import hashlib
+import io
 import json
 import signal
 import socket
@@ -231,6 +232,25 @@ def test_the_command_line_remembers_recalls_and_forgets(
     assert json.loads(capsys.readouterr().out)["total_items"] == 0
     assert main(["forget", stored, *file]) == 1
     assert f"Unknown memory: {stored}" in capsys.readouterr().err
+
+
+def test_input_that_is_no_text_is_told_in_one_line(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8", "strict"))
+    assert main(["remember", "Rotation", "-", "--file", str(path)]) == 2
+    assert capsys.readouterr().err == "mcpp memory: standard input is not utf-8 text\n"
+    assert not path.exists()
+
+
+@pytest.mark.rule("M-08")
+def test_the_command_line_says_that_something_was_withheld(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["remember", "Rotation", "plain", "--file", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["remember", "Rotation", "password: hunter2", "--file", str(path)]) == 0
+    assert "looks like a secret in it is withheld" in capsys.readouterr().err
 
 
 @pytest.mark.rule("M-14")
