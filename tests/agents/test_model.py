@@ -384,6 +384,42 @@ async def test_old_results_are_collapsed_and_can_be_expanded_again(
         assert (await ask(alice, "What was it?"))[0].text == "Now I see."
 
 
+@APIS
+@pytest.mark.parametrize("limits", [{"messages_per_second": 0, "context_messages_per_second": 0}])
+async def test_nobody_talks_the_question_or_the_calls_for_it_out_of_the_prompt(
+    pod: MemoryPod, api: str
+) -> None:
+    fair = Participant("fair")
+
+    @fair.tool
+    async def visit(stall: str, call: ToolCall) -> str:
+        thinking = call.envelope.context
+        for number in range(150):
+            where = thinking if number % 2 else None
+            await call.pod.send("chat", {"text": f"{number}: " + "buy! " * 60}, context=where)
+        return f"{stall} is closed"
+
+    script = [*(Say("", [("fair__visit", {"stall": f"stall-{n}"})]) for n in range(3)), Say("No.")]
+    async with (
+        pod.run(fair),
+        joined(pod, api, script, Limits(prompt_tokens=4000)) as (alice, server),
+    ):
+        assert (await ask(alice, "Which stall has pears?"))[0].text == "No."
+    for made, request in enumerate(server.requests):
+        shown = json.dumps(request["messages"])
+        assert "Which stall has pears?" in shown
+        assert all(f"stall-{n} is closed" in shown for n in range(made))
+        assert shown.count("buy!") < 3000
+    assert "buy!" in shown  # some of what is said meanwhile is seen
+
+
+async def test_a_question_that_is_longer_than_a_prompt_is_answered(pod: MemoryPod) -> None:
+    script = [Say("", [("library__burn", {"book": 1})]), Say("Long.")]
+    async with joined(pod, "openai", script, Limits(prompt_tokens=2000)) as (alice, server):
+        assert (await ask(alice, "Why? " * 20_000))[0].text == "Long."
+        assert all("Why? Why?" in json.dumps(request) for request in server.requests)
+
+
 async def test_a_call_ends_when_whoever_was_asked_leaves(pod: MemoryPod) -> None:
     guest = Participant("guest")
     asked = anyio.Event()

@@ -1,11 +1,13 @@
 """The model agent: hears the pod, thinks when it is spoken to, and says what it concludes.
 
-One task hears: every envelope goes into the prompt builder, in the log's order. Another thinks, one
-question at a time, and sees nothing but what was heard: what the model is shown is always what
-stands in the log, its own calls and their results too.
+One task hears: every envelope goes into the log. Another thinks, one question at a time, and sees
+nothing but what was heard: what the model is shown is always what stands in the log, its own calls
+and their results too. What others say meanwhile gets a part of the prompt, and the question is
+pinned: nobody can talk it out of the model's sight.
 """
 
 import logging
+import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,6 +24,7 @@ from mcpp.rpc import Failure, ToolResult
 from mcpp.scope import ContextScope
 from mcpp.server import Server
 from mcpp.tasks import background
+from mcpp.tokens import estimate
 from mcpp.tools import ToolCall
 from mcpp.transient.marks import cut
 from mcpp_agents.model.progress import Progress
@@ -40,6 +43,8 @@ _REMEMBERED_IDS: Final = 4096
 # Of the log, at most twice as much: then the older half is forgotten, or a long life would fill us.
 _KEPT_ENVELOPES: Final = 10_000
 _CATCH_UP_SECONDS: Final = 5.0
+# A part of the prompt: for what others say while a question is answered.
+_MEANWHILE_SHARE: Final = 4
 
 log = logging.getLogger("mcpp")
 
@@ -74,7 +79,8 @@ class ModelAgent:
         self._limits = limits
         self._toolbox = Toolbox(pod, tasks, patience_seconds=limits.patience_seconds)
         self._system = system
-        self._builder = self._new_builder()
+        self._builder = PromptBuilder(pod.me)
+        self._room: float = 0
         self._prompt: Prompt | None = None
         self._log: list[Envelope] = []
         self._heard: dict[str, None] = {}
@@ -112,6 +118,7 @@ class ModelAgent:
         )
         try:
             progress = Progress(thinking, question)
+            self._take_up(question.envelope)
             text = await self._think(thinking, progress)
         except ConnectionLostError:
             return
@@ -248,9 +255,6 @@ class ModelAgent:
         self._builder.add(message.envelope)
         if len(self._log) >= 2 * _KEPT_ENVELOPES:
             del self._log[:_KEPT_ENVELOPES]
-            self._builder = self._new_builder()
-            for envelope in self._log:
-                self._builder.add(envelope)
         if self._toolbox.hear(message) and message.kind == kinds.PRESENCE:
             # Now, or the first question would wait for people, who never say what they offer. Not
             # when somebody's tools have changed: that may be said a hundred times a second.
@@ -260,11 +264,31 @@ class ModelAgent:
             _remember(self._own, message.id)
         self._moved.set()
 
-    def _new_builder(self) -> PromptBuilder:
+    def _take_up(self, question: Envelope) -> None:
+        """Begin the prompts for a question with all that was heard until now."""
         budget = self._limits.prompt_tokens
-        return PromptBuilder(
-            self._pod.me, contexts="fold", token_budget=budget, system=self._system
+        # One that would fill the prompt by itself is shown in part, like all that is long.
+        is_short = _tokens(question) <= budget // 2
+        self._builder = PromptBuilder(
+            self._pod.me,
+            filter=self._has_room,
+            contexts="fold",
+            token_budget=budget,
+            pins=[question.id] if is_short else (),
+            system=self._system,
         )
+        self._room = math.inf
+        for envelope in (*self._log, question):  # the log may have lost it while it waited
+            self._builder.add(envelope)
+        self._room = budget // _MEANWHILE_SHARE
+
+    def _has_room(self, envelope: Envelope) -> bool:
+        if envelope.sender == self._pod.me or self._room == math.inf:
+            return True
+        tokens = _tokens(envelope)
+        has_room = tokens <= self._room
+        self._room -= tokens if has_room else 0
+        return has_room
 
     def _is_asked(self, message: Message) -> bool:
         if message.kind != kinds.CHAT or message.replayed or message.sender == self._pod.me:
@@ -289,6 +313,10 @@ class ModelAgent:
         if call.sender != self._pod.me or params.get("name") != EXPAND or self._prompt is None:
             raise Failure(rpc.INVALID_PARAMS, f"{self._pod.me} offers no tools")
         return self._prompt.expand(handle if isinstance(handle, str) else "")
+
+
+def _tokens(envelope: Envelope) -> int:
+    return estimate(bytes(envelope.raw_payload).decode())
 
 
 def _remember(ids: dict[str, None], id: str) -> None:
