@@ -59,6 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
     patience_seconds: float = PATIENCE_SECONDS  # with newcomers' offers, and lines that were lost
+    remind_seconds: float = 15.0  # those who wait are told so
 
 
 class ModelAgent:
@@ -83,6 +84,7 @@ class ModelAgent:
         self._room: float = 0
         self._prompt: Prompt | None = None
         self._log: list[Envelope] = []
+        self._open: dict[str, Progress] = {}  # the first is thought about, the others wait
         self._heard: dict[str, None] = {}
         self._own: dict[str, None] = {}
         self._moved = anyio.Event()
@@ -101,6 +103,7 @@ class ModelAgent:
                     await self.answer(question)
 
             thinking.start_soon(think)
+            thinking.start_soon(self._remind)
             self._toolbox.ask()
             async for message in self._pod:
                 self._hear(message)
@@ -110,27 +113,43 @@ class ModelAgent:
                         sending.send_nowait(message)
                     except anyio.WouldBlock:
                         thinking.start_soon(self._decline, message)
+                    else:
+                        self._open[message.id] = Progress(self._place_for(message), message)
 
     async def answer(self, question: Message) -> None:
         """Think about a question in a context of its own, and reply with the conclusion."""
-        thinking = self._pod.context(
-            "reasoning", parent=question.context, trigger=question.id, asked_by=question.sender
-        )
+        progress = self._open[question.id]
         try:
-            progress = Progress(thinking, question)
             self._take_up(question.envelope)
-            text = await self._think(thinking, progress)
+            text = await self._think(progress.thinking, progress)
         except ConnectionLostError:
             return
         except McppError as error:
             log.warning("no answer for %s: %s", question.sender, error)
             text = f"I cannot think about this now: {error}"
+        finally:
+            del self._open[question.id]
         try:
             with suppress(Refused):  # no room for our context is no reason not to answer
-                await thinking.conclude(cut(text))
-            await question.reply(text)
+                await progress.thinking.conclude(cut(text))
+            await _say(question, text)
         except McppError as error:
             log.warning("the answer for %s was lost: %s", question.sender, error)
+
+    def _place_for(self, question: Message) -> ContextScope:
+        return self._pod.context(
+            "reasoning", parent=question.context, trigger=question.id, asked_by=question.sender
+        )
+
+    async def _remind(self) -> None:
+        """Tell everybody who waits for an answer that it will come."""
+        with suppress(ConnectionLostError):
+            while True:
+                await anyio.sleep(self._limits.remind_seconds)
+                for place, (id, progress) in enumerate(list(self._open.items())):
+                    waits = f"waiting, {place} asked before" if place else "still thinking"
+                    if id in self._open:  # it may have been answered while others were told
+                        await progress.remind(waits)
 
     async def _decline(self, question: Message) -> None:
         log.warning("too many questions at once: %s is not answered", question.id)
@@ -146,8 +165,10 @@ class ModelAgent:
             reply = await self._next(thinking, progress)
             spent += reply.tokens
             if not reply.calls:
-                text = reply.text or "I have nothing to say to this."
-                return f"{text} … (cut at the limit of a reply)" if reply.is_cut else text
+                if not reply.broken_off:
+                    return reply.text or "I have nothing to say to this."
+                said = f"{reply.text} …" if reply.text else "I have no answer"
+                return f"{said} ({reply.broken_off})"
             if spent >= self._limits.tokens:
                 return f"I stop here: {spent} tokens are spent on this."
         return f"I stop here: {self._limits.turns} turns were not enough."
@@ -313,6 +334,21 @@ class ModelAgent:
         if call.sender != self._pod.me or params.get("name") != EXPAND or self._prompt is None:
             raise Failure(rpc.INVALID_PARAMS, f"{self._pod.me} offers no tools")
         return self._prompt.expand(handle if isinstance(handle, str) else "")
+
+
+async def _say(question: Message, text: str) -> None:
+    """Answer; what no envelope holds is cut until one does, and says so."""
+    shown = text
+    while True:
+        try:
+            await question.reply(shown)
+        except TooLargeError:
+            if not text:
+                raise
+            text = text[: len(text) // 2]
+            shown = f"{text} … (cut at the limit of an envelope)"
+        else:
+            return
 
 
 def _tokens(envelope: Envelope) -> int:
