@@ -56,10 +56,12 @@ class Toolbox:
 
     def hear(self, message: Message) -> bool:
         """Learn from a message who came, left or changed; tell whether the tools may differ."""
+        if message.replayed:
+            return False  # it is older than what we were answered, or will be
         if message.kind == _CHANGED:
             self._forget(message.sender)
             return True
-        if message.kind != kinds.PRESENCE or message.replayed:
+        if message.kind != kinds.PRESENCE:
             return False
         who = message.payload["participant"]["id"]
         self._forget(who)

@@ -23,7 +23,8 @@ class Say:
     calls: list[tuple[str, dict[str, Any] | str]] = field(default_factory=list)
     status: int = 200
     retry_after: str | None = None  # of a failure
-    is_cut: bool = False  # ended by the limit of a reply
+    reason: str | None = None  # why it ended, if not because all was said
+    has_one_index: bool = False  # some servers number all calls alike (OpenAI's API)
     is_counted: bool = True  # some local servers tell no usage
     ends_after: int | None = None  # events: the stream ends early
     nonsense: str | None = None  # sent instead of a stream
@@ -65,11 +66,13 @@ class ModelServer:
         for index, (name, arguments) in enumerate(say.calls):
             written = arguments if isinstance(arguments, str) else json.dumps(arguments)
             head = {"index": index, "id": f"their-{index}", "type": "function"}
+            if say.has_one_index:
+                head["index"] = 0
             yield chunk({"tool_calls": [head | {"function": {"name": name, "arguments": ""}}]})
             for part in (written[:3], written[3:]):
-                piece = {"index": index, "function": {"arguments": part}}
+                piece = {"index": head["index"], "function": {"arguments": part}}
                 yield chunk({"tool_calls": [piece]})
-        reason = "length" if say.is_cut else "tool_calls" if say.calls else "stop"
+        reason = say.reason or ("tool_calls" if say.calls else "stop")
         yield chunk({}, choices=[{"index": 0, "delta": {}, "finish_reason": reason}])
         usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
         if say.is_counted:
@@ -98,7 +101,7 @@ class ModelServer:
             yield event("content_block_start", index=index, content_block=block)
             yield event("content_block_delta", index=index, delta=delta)
             yield event("content_block_stop", index=index)
-        reason = "max_tokens" if say.is_cut else "tool_use" if say.calls else "end_turn"
+        reason = say.reason or ("tool_use" if say.calls else "end_turn")
         yield event("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": 10})
         yield event("message_stop")
 

@@ -16,6 +16,11 @@ TOOLS = [
     "list",
     "batch",
     "refuse",
+    "no_utf8",
+    "half_emoji",
+    "deep",
+    "nan",
+    "chatter",
 ]
 waiting: set[Any] = set()
 cancelled: list[Any] = []
@@ -66,6 +71,23 @@ def call(id: Any, params: dict[str, Any]) -> dict[str, Any] | None:
         case "refuse":
             write({"id": id, "error": {"code": -32000, "message": "not today"}})
             return None
+        case "no_utf8":
+            line = json.dumps({"jsonrpc": "2.0", "id": id, "result": text("caf?")}).encode()
+            sys.stdout.buffer.write(line.replace(b"?", b"\xe9") + b"\n")
+            return None
+        case "half_emoji":
+            return {"content": [{"type": "text", "text": "well done \ud83d"}]}
+        case "deep":
+            nested: list[Any] = []
+            for _ in range(200):
+                nested = [nested]
+            return text("deep") | {"structuredContent": {"nested": nested}}
+        case "nan":
+            return text("nan") | {"structuredContent": {"value": float("nan")}}
+        case "chatter":
+            for _ in range(2000):
+                write({"method": "notifications/tools/list_changed"})
+            return text("at last")
         case "die":
             os._exit(3)
     raise KeyError(params["name"])

@@ -86,6 +86,13 @@ async def test_a_changed_list_is_told_to_the_pod(pod: MemoryPod) -> None:
         assert "grown" in names
 
 
+@pytest.mark.parametrize("limits", [{"messages_per_second": 50, "burst": 50}])
+async def test_a_list_that_changes_without_end_does_not_hold_up_answers(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        assert (await alice.call("odd", "chatter")).text == '"at last"'
+        assert (await alice.call("odd", "was_cancelled")).value == "false"
+
+
 async def test_a_call_in_flight_when_the_server_dies_gets_a_clear_error(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         with pytest.raises(RemoteError, match="odd ended before it answered"):
@@ -207,6 +214,27 @@ async def test_an_answer_that_is_none_and_one_in_a_batch_find_whoever_asked(pod:
         with pytest.raises(RemoteError, match="the MCP server's answer is no JSON-RPC"):
             await alice.call("odd", "list")
         assert (await alice.call("odd", "batch")).text == "1"
+
+
+async def test_a_byte_that_is_no_utf8_ends_nothing(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        assert (await alice.call("odd", "no_utf8")).text == '"caf\ufffd"'
+        assert (await alice.call("odd", "was_cancelled")).value == "false"
+
+
+async def test_a_text_that_was_cut_within_a_character_is_answered(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice:
+        assert (await alice.call("odd", "half_emoji")).text == "well done \ufffd"
+
+
+@pytest.mark.parametrize("tool", ["deep", "nan"])
+async def test_a_result_that_no_envelope_holds_is_an_error_for_whoever_asked(
+    pod: MemoryPod, tool: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bridged(pod) as alice:
+        with pytest.raises(RemoteError, match="odd answered with what no envelope holds"):
+            await alice.call("odd", tool)
+    assert not [record for record in caplog.records if record.name == "mcpp" and record.exc_info]
 
 
 async def test_the_servers_errors_and_noise_stay_what_they_are(pod: MemoryPod) -> None:

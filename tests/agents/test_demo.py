@@ -23,6 +23,7 @@ from mcpp.testing import MemoryPod
 from mcpp_agents.demo import analyst, records, reviewer
 from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.member import join
+from mcpp_agents.memory.store import BUS_HOURLY_CAP
 from tests.agents.processes import BOUND, MCPP
 
 pytestmark = pytest.mark.anyio
@@ -131,6 +132,37 @@ async def test_the_analyst_says_what_is_remembered_and_later_it_is_found(
     names = [item["name"] for part in found.value["sections"] for item in part["items"]]
     assert set(texts) <= set(names)
     assert [name for name in names if name.startswith("Activity ")]  # the reviewer's, too
+
+
+async def test_a_demo_of_hours_stays_below_what_the_memory_takes_in_an_hour(
+    pod: MemoryPod, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        beats += 1
+
+    months = range(1, 13)
+    async with (
+        pod.run(records.agent()),
+        pod.run(reviewer.agent(beat)),
+        pod.connect("alice") as alice,
+        background() as tasks,
+    ):
+        # One memory a month for each of the two, and no more.
+        path = tmp_path / "memory.db"
+        with MemoryStore.open(path, embedder="none", bus_hourly_cap=len(months)) as store:
+            tasks.start_soon(join, partial(pod.connect, "memory"), store)
+            with anyio.fail_after(BOUND):
+                await analyst.everybody(alice, "memory")
+                texts = [(await analyst.go_through(alice, n, beat))["text"] for n in months]
+                found = await alice.call("memory", "context", {"goal": texts[-1]})
+            tasks.cancel_scope.cancel()
+    assert texts[-1] in found.text
+    assert not [one.getMessage() for one in caplog.records if "this hour" in one.getMessage()]
+    month_seconds = analyst.REST_SECONDS + beats / len(months) * reviewer.BEAT_SECONDS
+    assert 3600 / month_seconds < 0.9 * BUS_HOURLY_CAP
 
 
 async def test_without_a_memory_that_makes_sense_the_analyst_goes_on(pod: MemoryPod) -> None:

@@ -289,15 +289,54 @@ async def test_nonsense_of_the_api_is_said_and_the_agent_lives(pod: MemoryPod, a
 async def test_a_reply_that_was_cut_says_so_and_its_last_call_is_not_made(
     pod: MemoryPod, api: str
 ) -> None:
+    reason = {"openai": "length", "anthropic": "max_tokens"}[api]
     script = [
-        Say("", [("library__burn", {}), ("library__burn", {"book": 1})], is_cut=True),
-        Say("It was", is_cut=True),
+        Say("", [("library__burn", {}), ("library__burn", {"book": 1})], reason=reason),
+        Say("It was", reason=reason),
     ]
     async with joined(pod, api, script) as (alice, server):
         answer, log = await ask(alice, "Burn the first")
         assert answer.text == "It was … (cut at the limit of a reply)"
         assert "burnt" not in json.dumps([one.payload for one in log])
         assert "the arguments are no JSON object" in json.dumps(server.requests[1])
+
+
+@pytest.mark.parametrize(
+    ("api", "reason", "told"),
+    [
+        ("openai", "content_filter", "the model's API withheld the rest"),
+        ("anthropic", "refusal", "the model refused to say more"),
+        ("anthropic", "model_context_window_exceeded", "cut where the model's context was full"),
+    ],
+)
+async def test_a_reply_that_was_broken_off_is_not_passed_on_as_whole(
+    pod: MemoryPod, api: str, reason: str, told: str
+) -> None:
+    script = [Say("At most 5", reason=reason), Say("", reason=reason)]
+    async with joined(pod, api, script) as (alice, _):
+        assert (await ask(alice, "How much?"))[0].text == f"At most 5 … ({told})"
+        assert (await ask(alice, "And now?"))[0].text == f"I have no answer ({told})"
+
+
+async def test_calls_that_are_numbered_alike_are_told_apart_by_their_ids(pod: MemoryPod) -> None:
+    calls: list[tuple[str, dict[str, Any] | str]] = [
+        ("library__burn", {"book": 1}),
+        ("library__burn", {"book": 2}),
+    ]
+    script = [Say("", calls, has_one_index=True), Say("Both.")]
+    async with joined(pod, "openai", script) as (alice, server):
+        assert (await ask(alice, "Burn two"))[0].text == "Both."
+        shown = json.dumps(server.requests[1])
+        assert "burnt 1" in shown
+        assert "burnt 2" in shown
+
+
+@pytest.mark.parametrize("limits", [{"max_message_bytes": 10_000}])
+async def test_an_answer_that_no_envelope_holds_is_cut_and_says_so(pod: MemoryPod) -> None:
+    async with joined(pod, "openai", [Say("\N{SNOWMAN}" * 9000)]) as (alice, _):
+        said = (await ask(alice, "Tell"))[0].text
+        assert len(said) > 2000
+        assert said.endswith("\N{SNOWMAN} … (cut at the limit of an envelope)")
 
 
 @APIS
@@ -349,6 +388,44 @@ async def test_who_watches_sees_it_take_up_a_question_and_write(pod: MemoryPod, 
         assert (told[0]["progress"], told[0]["message"]) == (0, "thinking")
 
 
+async def test_whoever_waits_is_reminded_and_so_is_whoever_waits_behind(pod: MemoryPod) -> None:
+    class Silent:
+        async def reply(self, *asked: object) -> Reply:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    async with (
+        pod.connect("alice", own=True) as alice,
+        pod.connect("mind", own=True) as mind,
+        background() as tasks,
+    ):
+        limits = Limits(patience_seconds=0.01, remind_seconds=0.01)
+        tasks.start_soon(ModelAgent(mind, Silent(), tasks, limits=limits).run)
+        questions = [await alice.send("chat", {"text": f"{n}?"}, to=["mind"]) for n in range(2)]
+        told: dict[str | None, list[str]] = {question.id: [] for question in questions}
+        with anyio.fail_after(BOUND):
+            async for message in alice:
+                if message.kind.endswith("notifications/progress"):
+                    told[message.correlation_id].append(message.payload["params"]["message"])
+                    if min(map(len, told.values())) >= 3:
+                        break
+    first, second = told.values()
+    assert set(first) == {"thinking", "still thinking"}
+    assert set(second) == {"waiting, 1 asked before"}
+
+
+async def test_a_reminder_comes_only_where_nothing_else_was_told(pod: MemoryPod) -> None:
+    async with pod.connect("mind", own=True) as mind, pod.connect("alice", own=True) as alice:
+        await alice.send("chat", {"text": "Tell"})
+        question = await anext(alice)
+        progress = Progress(mind.context("reasoning"), question)
+        await progress.begin()
+        for message in ("too soon", "first", "second"):
+            await progress.remind(message)
+        told = [(await anext(alice)).payload["params"]["message"] for _ in range(3)]
+        assert told == ["thinking", "first", "second"]
+
+
 async def test_progress_is_told_now_and_then_and_not_for_every_word(pod: MemoryPod) -> None:
     now = [0.0]
     async with pod.connect("mind", own=True) as mind, pod.connect("alice", own=True) as alice:
@@ -382,6 +459,42 @@ async def test_old_results_are_collapsed_and_can_be_expanded_again(
         assert handle, "nothing was collapsed, folded or cut"
         server.script[:] = [Say("", [("expand", {"handle": handle})]), Say("Now I see.")]
         assert (await ask(alice, "What was it?"))[0].text == "Now I see."
+
+
+@APIS
+@pytest.mark.parametrize("limits", [{"messages_per_second": 0, "context_messages_per_second": 0}])
+async def test_nobody_talks_the_question_or_the_calls_for_it_out_of_the_prompt(
+    pod: MemoryPod, api: str
+) -> None:
+    fair = Participant("fair")
+
+    @fair.tool
+    async def visit(stall: str, call: ToolCall) -> str:
+        thinking = call.envelope.context
+        for number in range(60):
+            where = thinking if number % 2 else None
+            await call.pod.send("chat", {"text": f"{number}: " + "buy! " * 60}, context=where)
+        return f"{stall} is closed"
+
+    script = [*(Say("", [("fair__visit", {"stall": f"stall-{n}"})]) for n in range(3)), Say("No.")]
+    async with (
+        pod.run(fair),
+        joined(pod, api, script, Limits(prompt_tokens=4000)) as (alice, server),
+    ):
+        assert (await ask(alice, "Which stall has pears?"))[0].text == "No."
+    for made, request in enumerate(server.requests):
+        shown = json.dumps(request["messages"])
+        assert "Which stall has pears?" in shown
+        assert all(f"stall-{n} is closed" in shown for n in range(made))
+        assert shown.count("buy!") < 3000
+    assert "buy!" in shown  # some of what is said meanwhile is seen
+
+
+async def test_a_question_that_is_longer_than_a_prompt_is_answered(pod: MemoryPod) -> None:
+    script = [Say("", [("library__burn", {"book": 1})]), Say("Long.")]
+    async with joined(pod, "openai", script, Limits(prompt_tokens=2000)) as (alice, server):
+        assert (await ask(alice, "Why? " * 20_000))[0].text == "Long."
+        assert all("Why? Why?" in json.dumps(request) for request in server.requests)
 
 
 async def test_a_call_ends_when_whoever_was_asked_leaves(pod: MemoryPod) -> None:
@@ -503,6 +616,25 @@ async def test_an_api_that_is_away_is_told_with_its_address_to_whoever_runs_the_
     (told,) = [record.getMessage() for record in caplog.records if record.name == "mcpp"]
     assert told.startswith(f"http://{host}/")
     assert told.endswith(": All connection attempts failed")
+
+
+@APIS
+async def test_an_api_that_says_nothing_is_not_waited_for_for_ever(api: str) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        provider = (OpenAI if api == "openai" else Anthropic)(
+            "m",
+            api_key="k",
+            base_url=f"http://127.0.0.1:{silent.getsockname()[1]}",
+            retries=0,
+            silent_seconds=0.05,
+        )
+        with (
+            anyio.fail_after(BOUND),
+            pytest.raises(ProviderError, match=r"^the model's API does not answer$"),
+        ):
+            await provider.reply(PromptBuilder("me").build([]), [], 100)
 
 
 @pytest.mark.parametrize("address", ["foo", "htp://x/", "http://", "http://x:port/", "http://a b/"])

@@ -226,6 +226,43 @@ async def test_a_tool_that_is_known_waits_for_no_newcomer(pod: MemoryPod) -> Non
                 assert await toolbox.offer("library__search") is not None
 
 
+async def test_a_list_that_changed_before_we_came_is_no_news(pod: MemoryPod) -> None:
+    changed = "notifications/tools/list_changed"
+    async with pod.connect("calc") as calc:
+        await calc.notify(changed)
+        async with pod.connect("ide", last=10) as ide, background() as tasks:
+            toolbox = Toolbox(ide, tasks)
+            with anyio.fail_after(BOUND):
+                heard = [await anext(ide) for _ in range(ide.history)]
+                assert not any(map(toolbox.hear, heard))
+                await calc.notify(changed)
+                assert toolbox.hear(await anext(m async for m in ide if changed in m.kind))
+
+
+async def test_a_client_that_asks_at_once_waits_for_the_history(pod: MemoryPod) -> None:
+    async with pod.connect("alice") as alice:
+        await alice.send("chat", {"text": "you are late"})
+        await alice.send("chat", {"text": "as ever"}, context="c1")
+    texts: dict[str, str] = {}
+    async with (
+        pod.connect("ide", last=10, own=True) as ide,
+        background() as tasks,
+        Client((server := PodServer(ide, tasks)).server) as client,
+    ):
+
+        async def ask(tool: str) -> None:
+            texts[tool] = _text(await client.call_tool(tool))
+
+        with anyio.fail_after(BOUND):
+            async with anyio.create_task_group() as asking:
+                asking.start_soon(ask, "pod_read")
+                asking.start_soon(ask, "pod_contexts")
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(server.listen)
+    assert "you are late" in texts["pod_read"]
+    assert "c1" in texts["pod_contexts"]
+
+
 async def test_whoever_was_waited_for_in_vain_is_not_waited_for_again(pod: MemoryPod) -> None:
     with anyio.fail_after(BOUND):
         async with pod.connect("ide") as ide, background() as tasks:

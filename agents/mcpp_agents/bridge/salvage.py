@@ -1,9 +1,11 @@
 """Answers in what a server wrote and the SDK cannot read, so that nobody waits for them in vain.
 
-A revision of MCP had batches: several messages in a JSON list. And an answer that is none still
-says whom it is for.
+A revision of MCP had batches: several messages in a JSON list. An answer that is none still says
+whom it is for. And Python reads more than the SDK does: half of an emoji, where a server has cut a
+text in the middle, and what nests deep.
 """
 
+import json
 from typing import Any
 
 from mcp.shared.message import SessionMessage
@@ -28,7 +30,18 @@ def _written(error: ValidationError) -> Any:
     for detail in error.errors(include_url=False, include_context=False):
         if detail["type"] in ("model_type", "missing"):
             return detail["input"]
+        if detail["type"] == "json_invalid":
+            return _parse(detail["input"])
     return None
+
+
+def _parse(line: str | bytes) -> Any:
+    """Return the JSON value of a line; what is half of a character there is U+FFFD here."""
+    try:
+        text = json.dumps(json.loads(line), ensure_ascii=False)
+        return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _read(written: Any) -> SessionMessage | None:

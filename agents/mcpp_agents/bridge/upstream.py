@@ -8,7 +8,7 @@ revision the server knows.
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -34,7 +34,6 @@ from mcpp_agents.bridge.salvage import salvaged
 from mcpp_agents.display import one_line
 
 Open = Callable[[], AbstractAsyncContextManager[Any]]
-OnNotification = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 
 # How long a request waits for a server that is starting, before it is told so.
 START_SECONDS: Final = 15.0
@@ -58,6 +57,9 @@ _TROUBLE: Final = (MCPError, OSError, httpx2.HTTPError, ValidationError, Runtime
 _UNREAD: Final = (400, 404)
 # What the SDK says for a server that refuses without a word of its own: the status says more.
 _STAND_INS: Final = ("Server returned an error response", "Session terminated", "Not Found")
+
+# More resources than anybody watches: a server that names ever new ones must not fill the memory.
+_MAX_NEWS: Final = 1000
 
 _ANY_RESULT: Final = TypeAdapter(dict[str, Any])
 _LISTS: Final = (
@@ -95,7 +97,10 @@ def over_stdio(command: list[str], env: Mapping[str, str] = os.environ) -> Open:
     """Return what starts a server as a process. It gets no secrets of the pod."""
     program, *arguments = command
     inherited = {name: value for name, value in env.items() if not name.startswith("MCPP_")}
-    parameters = StdioServerParameters(command=program, args=arguments, env=inherited)
+    # One byte that is no UTF-8 would end the reading, and with it every answer.
+    parameters = StdioServerParameters(
+        command=program, args=arguments, env=inherited, encoding_error_handler="replace"
+    )
     return lambda: stdio_client(parameters)
 
 
@@ -136,12 +141,13 @@ class Upstream:
         self.name = name
         self._start_seconds = start_seconds
         self._open_seconds = open_seconds
-        self.on_notification: OnNotification | None = None
         self._open = open
         self._backoff = backoff
         self._client: Client | None = None
         self._ready = anyio.Event()
         self._ended = anyio.Event()
+        self._news: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._has_news = anyio.Event()
 
     async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the server open; `started` when it first is.
@@ -161,7 +167,7 @@ class Upstream:
                             known = True
                             task_status.started()
                         else:
-                            await self._tell_lists()
+                            self._tell_lists()
                         await self._watch(client)
                 has = "has not answered" if opening.cancelled_caught else "has ended"
                 log.warning("%s %s; starting it again", self.name, has)
@@ -189,6 +195,18 @@ class Upstream:
             return await self._pass_on(method, params, on_progress)
         except _ForgottenError:
             return await self._pass_on(method, params, on_progress)
+
+    async def news(self) -> tuple[str, Mapping[str, Any]]:
+        """Return a notification of the server, waiting for one.
+
+        What it says again before somebody asks for it is told once: of a list that has changed a
+        thousand times, only the last state is there to be read.
+        """
+        while not self._news:
+            self._has_news = anyio.Event()
+            await self._has_news.wait()
+        first = next(iter(self._news))
+        return first[0], self._news.pop(first)
 
     async def _pass_on(
         self, method: str, params: Mapping[str, Any], on_progress: ProgressFnT | None
@@ -299,25 +317,26 @@ class Upstream:
             )
             async with changes as events:
                 async for event in events:
-                    notice = event_to_notification(event, {})
-                    await self._tell(notice.method, {})
+                    self._tell(event_to_notification(event, {}).method)
         except (ListenNotSupportedError, SubscriptionLost, MCPError) as error:
             log.debug("%s tells no changes: %s", self.name, error)
 
     async def _hear(self, message: object) -> None:
         if isinstance(message, types.ResourceUpdatedNotification):
-            await self._tell(message.method, {"uri": str(message.params.uri)})
+            self._tell(message.method, uri=str(message.params.uri))
         elif isinstance(message, types.Notification) and message.method in _LISTS:
-            await self._tell(message.method, {})
+            self._tell(message.method)
 
-    async def _tell_lists(self) -> None:
+    def _tell_lists(self) -> None:
         # Another process may offer other things than the one before it.
         for method in _LISTS:
-            await self._tell(method, {})
+            self._tell(method)
 
-    async def _tell(self, method: str, params: Mapping[str, Any]) -> None:
-        if self.on_notification is not None:
-            await self.on_notification(method, params)
+    def _tell(self, method: str, **params: str) -> None:
+        self._news[method, params.get("uri", "")] = params
+        if len(self._news) > _MAX_NEWS:
+            del self._news[next(iter(self._news))]
+        self._has_news.set()
 
 
 @asynccontextmanager

@@ -21,11 +21,14 @@ _DECISION_SECONDS: Final = 900.0
 # More at once would be a heap that nobody wants to begin with.
 _MAX_WAITING: Final = 3
 _CALL_SECONDS: Final = 10.0
+# What the memory takes of one participant in an hour (M-35) lasts for about as many months: with
+# this pause, and what one takes to read and review, a demo of hours goes on remembering.
+REST_SECONDS: Final = 25.0
 # More than is said while a proposal waits.
 _HISTORY: Final = 5000
 
 
-def agent(beat: Beat = a_moment, rest_seconds: float = 15.0) -> Participant:
+def agent(beat: Beat = a_moment, rest_seconds: float = REST_SECONDS) -> Participant:
     """Return the analyst; `beat` is its pace, `rest_seconds` its pause between months."""
     analyst = Participant("analyst", last=_HISTORY)
     done = ["I have only just begun."]

@@ -19,13 +19,14 @@ from mcpp.tools import ToolCall
 SLIPS: Final = {10: "a zero too many", 60: "minutes were typed as hours"}
 _LONGEST_MINUTES: Final = 240  # that somebody works on one thing
 _USUAL_MINUTES: Final = 60.0  # where nothing is known of somebody
+BEAT_SECONDS: Final = 1.5
 
 Beat = Callable[[], Awaitable[None]]
 
 
 async def a_moment() -> None:
     """Wait as long as a reader needs."""
-    await anyio.sleep(1.5)
+    await anyio.sleep(BEAT_SECONDS)
 
 
 def agent(beat: Beat = a_moment) -> Participant:
@@ -56,7 +57,9 @@ def agent(beat: Beat = a_moment) -> Participant:
             return {"id": id, "minutes": should_be, "wrong": factor != 1}
 
     async def compare(thinking: ContextScope, *, who: str, work: str, month: int) -> float:
-        async with thinking.child("comparison", of=f"{who}, {work}") as comparing:
+        # Steps on the way are not remembered (M-33): the verdict is, and has what came of them.
+        about = f"{who}, {work}"
+        async with thinking.child("comparison", of=about, memory="off") as comparing:
             result = await comparing.call("records", "history", who=who, work=work, month=month)
             await beat()
             if not result.value:
@@ -67,7 +70,7 @@ def agent(beat: Beat = a_moment) -> Participant:
             return usual
 
     async def find_slip(thinking: ContextScope, what: str, minutes: int, usual: float) -> int:
-        async with thinking.child("hypothesis", of=what) as testing:
+        async with thinking.child("hypothesis", of=what, memory="off") as testing:
             for factor, reason in SLIPS.items():
                 await testing.send("reflection", {"thought": f"Perhaps {reason}?"})
                 await beat()

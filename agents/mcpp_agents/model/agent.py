@@ -1,11 +1,13 @@
 """The model agent: hears the pod, thinks when it is spoken to, and says what it concludes.
 
-One task hears: every envelope goes into the prompt builder, in the log's order. Another thinks, one
-question at a time, and sees nothing but what was heard: what the model is shown is always what
-stands in the log, its own calls and their results too.
+One task hears: every envelope goes into the log. Another thinks, one question at a time, and sees
+nothing but what was heard: what the model is shown is always what stands in the log, its own calls
+and their results too. What others say meanwhile gets a part of the prompt, and the question is
+pinned: nobody can talk it out of the model's sight.
 """
 
 import logging
+import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,6 +24,7 @@ from mcpp.rpc import Failure, ToolResult
 from mcpp.scope import ContextScope
 from mcpp.server import Server
 from mcpp.tasks import background
+from mcpp.tokens import estimate
 from mcpp.tools import ToolCall
 from mcpp.transient.marks import cut
 from mcpp_agents.model.progress import Progress
@@ -40,6 +43,8 @@ _REMEMBERED_IDS: Final = 4096
 # Of the log, at most twice as much: then the older half is forgotten, or a long life would fill us.
 _KEPT_ENVELOPES: Final = 10_000
 _CATCH_UP_SECONDS: Final = 5.0
+# A part of the prompt: for what others say while a question is answered.
+_MEANWHILE_SHARE: Final = 4
 
 log = logging.getLogger("mcpp")
 
@@ -54,6 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
     patience_seconds: float = PATIENCE_SECONDS  # with newcomers' offers, and lines that were lost
+    remind_seconds: float = 15.0  # those who wait are told so
 
 
 class ModelAgent:
@@ -74,9 +80,11 @@ class ModelAgent:
         self._limits = limits
         self._toolbox = Toolbox(pod, tasks, patience_seconds=limits.patience_seconds)
         self._system = system
-        self._builder = self._new_builder()
+        self._builder = PromptBuilder(pod.me)
+        self._room: float = 0
         self._prompt: Prompt | None = None
         self._log: list[Envelope] = []
+        self._open: dict[str, Progress] = {}  # the first is thought about, the others wait
         self._heard: dict[str, None] = {}
         self._own: dict[str, None] = {}
         self._moved = anyio.Event()
@@ -95,6 +103,7 @@ class ModelAgent:
                     await self.answer(question)
 
             thinking.start_soon(think)
+            thinking.start_soon(self._remind)
             self._toolbox.ask()
             async for message in self._pod:
                 self._hear(message)
@@ -104,26 +113,43 @@ class ModelAgent:
                         sending.send_nowait(message)
                     except anyio.WouldBlock:
                         thinking.start_soon(self._decline, message)
+                    else:
+                        self._open[message.id] = Progress(self._place_for(message), message)
 
     async def answer(self, question: Message) -> None:
         """Think about a question in a context of its own, and reply with the conclusion."""
-        thinking = self._pod.context(
-            "reasoning", parent=question.context, trigger=question.id, asked_by=question.sender
-        )
+        progress = self._open[question.id]
         try:
-            progress = Progress(thinking, question)
-            text = await self._think(thinking, progress)
+            self._take_up(question.envelope)
+            text = await self._think(progress.thinking, progress)
         except ConnectionLostError:
             return
         except McppError as error:
             log.warning("no answer for %s: %s", question.sender, error)
             text = f"I cannot think about this now: {error}"
+        finally:
+            del self._open[question.id]
         try:
             with suppress(Refused):  # no room for our context is no reason not to answer
-                await thinking.conclude(cut(text))
-            await question.reply(text)
+                await progress.thinking.conclude(cut(text))
+            await _say(question, text)
         except McppError as error:
             log.warning("the answer for %s was lost: %s", question.sender, error)
+
+    def _place_for(self, question: Message) -> ContextScope:
+        return self._pod.context(
+            "reasoning", parent=question.context, trigger=question.id, asked_by=question.sender
+        )
+
+    async def _remind(self) -> None:
+        """Tell everybody who waits for an answer that it will come."""
+        with suppress(ConnectionLostError):
+            while True:
+                await anyio.sleep(self._limits.remind_seconds)
+                for place, (id, progress) in enumerate(list(self._open.items())):
+                    waits = f"waiting, {place} asked before" if place else "still thinking"
+                    if id in self._open:  # it may have been answered while others were told
+                        await progress.remind(waits)
 
     async def _decline(self, question: Message) -> None:
         log.warning("too many questions at once: %s is not answered", question.id)
@@ -139,8 +165,10 @@ class ModelAgent:
             reply = await self._next(thinking, progress)
             spent += reply.tokens
             if not reply.calls:
-                text = reply.text or "I have nothing to say to this."
-                return f"{text} … (cut at the limit of a reply)" if reply.is_cut else text
+                if not reply.broken_off:
+                    return reply.text or "I have nothing to say to this."
+                said = f"{reply.text} …" if reply.text else "I have no answer"
+                return f"{said} ({reply.broken_off})"
             if spent >= self._limits.tokens:
                 return f"I stop here: {spent} tokens are spent on this."
         return f"I stop here: {self._limits.turns} turns were not enough."
@@ -233,7 +261,12 @@ class ModelAgent:
             )
             outcome = f"was fulfilled by @{proposal.fulfilled_by}: {cut(result.text)}"
         except NoAnswerError:
-            outcome = "was not decided"
+            by = proposal.fulfilled_by
+            outcome = (
+                "was not decided"
+                if by is None
+                else f"was approved by @{by}, and is not answered yet"
+            )
         except CallError as error:
             outcome = f"failed: {error.problem}"
         finally:
@@ -248,9 +281,6 @@ class ModelAgent:
         self._builder.add(message.envelope)
         if len(self._log) >= 2 * _KEPT_ENVELOPES:
             del self._log[:_KEPT_ENVELOPES]
-            self._builder = self._new_builder()
-            for envelope in self._log:
-                self._builder.add(envelope)
         if self._toolbox.hear(message) and message.kind == kinds.PRESENCE:
             # Now, or the first question would wait for people, who never say what they offer. Not
             # when somebody's tools have changed: that may be said a hundred times a second.
@@ -260,11 +290,31 @@ class ModelAgent:
             _remember(self._own, message.id)
         self._moved.set()
 
-    def _new_builder(self) -> PromptBuilder:
+    def _take_up(self, question: Envelope) -> None:
+        """Begin the prompts for a question with all that was heard until now."""
         budget = self._limits.prompt_tokens
-        return PromptBuilder(
-            self._pod.me, contexts="fold", token_budget=budget, system=self._system
+        # One that would fill the prompt by itself is shown in part, like all that is long.
+        is_short = _tokens(question) <= budget // 2
+        self._builder = PromptBuilder(
+            self._pod.me,
+            filter=self._has_room,
+            contexts="fold",
+            token_budget=budget,
+            pins=[question.id] if is_short else (),
+            system=self._system,
         )
+        self._room = math.inf
+        for envelope in (*self._log, question):  # the log may have lost it while it waited
+            self._builder.add(envelope)
+        self._room = budget // _MEANWHILE_SHARE
+
+    def _has_room(self, envelope: Envelope) -> bool:
+        if envelope.sender == self._pod.me or self._room == math.inf:
+            return True
+        tokens = _tokens(envelope)
+        has_room = tokens <= self._room
+        self._room -= tokens if has_room else 0
+        return has_room
 
     def _is_asked(self, message: Message) -> bool:
         if message.kind != kinds.CHAT or message.replayed or message.sender == self._pod.me:
@@ -289,6 +339,25 @@ class ModelAgent:
         if call.sender != self._pod.me or params.get("name") != EXPAND or self._prompt is None:
             raise Failure(rpc.INVALID_PARAMS, f"{self._pod.me} offers no tools")
         return self._prompt.expand(handle if isinstance(handle, str) else "")
+
+
+async def _say(question: Message, text: str) -> None:
+    """Answer; what no envelope holds is cut until one does, and says so."""
+    shown = text
+    while True:
+        try:
+            await question.reply(shown)
+        except TooLargeError:
+            if not text:
+                raise
+            text = text[: len(text) // 2]
+            shown = f"{text} … (cut at the limit of an envelope)"
+        else:
+            return
+
+
+def _tokens(envelope: Envelope) -> int:
+    return estimate(bytes(envelope.raw_payload).decode())
 
 
 def _remember(ids: dict[str, None], id: str) -> None:

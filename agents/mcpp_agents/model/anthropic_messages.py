@@ -7,9 +7,13 @@ import anthropic
 
 from mcpp.prompts import Prompt, expand_tool
 from mcpp_agents.model.providers import (
+    AT_CONTEXT,
+    AT_LIMIT,
     CUT_OFF,
     HOOKS,
+    REFUSED,
     RETRIES,
+    SILENT_SECONDS,
     OnText,
     ProviderError,
     Reply,
@@ -17,12 +21,18 @@ from mcpp_agents.model.providers import (
     describe,
     read_calls,
     schema_of,
+    timeout,
     tools_of,
     unheard,
 )
 from mcpp_agents.toolbox import Offer
 
 _MAX_DESCRIPTION: Final = 10_000
+_BROKEN_OFF: Final = {
+    "max_tokens": AT_LIMIT,
+    "model_context_window_exceeded": AT_CONTEXT,
+    "refusal": REFUSED,
+}
 _COUNTS: Final = (
     "input_tokens",
     "cache_creation_input_tokens",
@@ -35,13 +45,20 @@ class Anthropic:
     """A model behind Anthropic's Messages API."""
 
     def __init__(
-        self, model: str, *, api_key: str, base_url: str | None = None, retries: int = RETRIES
+        self,
+        model: str,
+        *,
+        api_key: str,
+        base_url: str | None = None,
+        retries: int = RETRIES,
+        silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         self._model = model
         self._client = anthropic.AsyncAnthropic(
             api_key=api_key,
             base_url=base_url,
             max_retries=retries,
+            timeout=timeout(silent_seconds),
             http_client=anthropic.DefaultAsyncHttpxClient(event_hooks=HOOKS),
         )
 
@@ -86,8 +103,9 @@ class Anthropic:
                         is_whole = True
         if not is_whole:
             raise ProviderError(CUT_OFF)
-        is_cut = reason == "max_tokens"
-        return Reply("".join(text), read_calls(calls.values(), is_cut), sum(usage.values()), is_cut)
+        broken_off = _BROKEN_OFF.get(reason or "", "")
+        made = read_calls(calls.values(), broken_off)
+        return Reply("".join(text), made, sum(usage.values()), broken_off)
 
 
 def _counted(usage: Any) -> dict[str, int]:

@@ -26,12 +26,20 @@ from mcpp_agents.toolbox import Offer
 
 OnText = Callable[[str], Awaitable[None]]
 
-RETRIES: Final = 3
+RETRIES: Final = 2
+# A model on one's own machine may take minutes to read a prompt; its API is silent meanwhile.
+SILENT_SECONDS: Final = 300.0
+_CONNECT_SECONDS: Final = 10.0
 # An API may ask to be left alone. Longer than this is told to those who wait, and longer than that
 # nobody waits.
 _QUIET_SECONDS: Final = 5.0
 PATIENT_SECONDS: Final = 60.0
 CUT_OFF: Final = "the reply was cut off"
+# Why a reply ends before its end, as those who asked are told.
+AT_LIMIT: Final = "cut at the limit of a reply"
+AT_CONTEXT: Final = "cut where the model's context was full"
+REFUSED: Final = "the model refused to say more"
+FILTERED: Final = "the model's API withheld the rest"
 
 
 async def unheard(text: str) -> None:
@@ -65,12 +73,12 @@ class ToolUse(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a model said, what it wants called, what that cost, and whether it was cut short."""
+    """What a model said, what it wants called, what that cost, and why it is not whole, if so."""
 
     text: str
     calls: tuple[ToolUse, ...] = ()
     tokens: int = 0
-    is_cut: bool = False
+    broken_off: str = ""
 
 
 class Provider(Protocol):
@@ -96,6 +104,11 @@ async def tell_long_waits(response: httpx2.Response) -> None:
 HOOKS: Final = {"response": [tell_long_waits]}
 
 
+def timeout(silent_seconds: float) -> httpx2.Timeout:
+    """Return how long a client waits: to be connected, and for each next piece of a reply."""
+    return httpx2.Timeout(silent_seconds, connect=_CONNECT_SECONDS)
+
+
 @contextmanager
 def boundary(foreign: type[Exception]) -> Iterator[None]:
     """Turn what goes wrong at an API into a ProviderError; `foreign` is its client's own error."""
@@ -117,10 +130,10 @@ def boundary(foreign: type[Exception]) -> Iterator[None]:
         raise ProviderError("the model's API sent what is no reply") from error
 
 
-def read_calls(written: Iterable[tuple[str, str]], is_cut: bool) -> tuple[ToolUse, ...]:
+def read_calls(written: Iterable[tuple[str, str]], broken_off: str) -> tuple[ToolUse, ...]:
     """Return the calls that a model wrote: names, and arguments as JSON."""
     uses = [ToolUse(name, _object(arguments)) for name, arguments in written]
-    if is_cut and uses:
+    if broken_off and uses:
         uses[-1] = ToolUse(uses[-1].name, None)  # what was cut was never meant
     return tuple(uses)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import anyio
 from msgspec import Meta
 
-from mcpp import ContextTree, Envelope, McppError, Pod, kinds
+from mcpp import ContextTree, Envelope, McppError, Message, Pod, kinds
 from mcpp.errors import CallError, NoAnswerError
 from mcpp.prompts import Prompt, PromptBuilder
 from mcpp.prompts.turns import BEGINNING
@@ -22,6 +22,8 @@ from mcpp_agents.toolbox import Toolbox, take_back
 # As much of the log as `pod_read` can look back on.
 KEPT_ENVELOPES: Final = 2000
 _USUAL_TOKENS: Final = 4000
+# More than a history takes; less may come of it than was announced, if the line is lost meanwhile.
+_HISTORY_SECONDS: Final = 5.0
 
 
 class Desk:
@@ -33,7 +35,9 @@ class Desk:
     def __init__(self, pod: Pod, toolbox: Toolbox) -> None:
         self._pod = pod
         self._toolbox = toolbox
-        self.log: deque[Envelope] = deque(maxlen=KEPT_ENVELOPES)
+        self._log: deque[Envelope] = deque(maxlen=KEPT_ENVELOPES)
+        self._to_come = pod.history
+        self._caught_up = anyio.Event()
         self._read: Prompt | None = None
         self._undecided: list[OpenProposal] = []
         made: list[Callable[..., Awaitable[Any]]] = [
@@ -43,6 +47,13 @@ class Desk:
         self.tools: Mapping[str, Tool] = {
             tool.name: tool for tool in (Tool.from_function(_telling(one)) for one in made)
         }
+
+    def hear(self, message: Message) -> None:
+        """Take in what was said."""
+        self._log.append(message.envelope)
+        self._to_come -= 1
+        if self._to_come <= 0 or not message.replayed:
+            self._caught_up.set()
 
     async def run(self, name: str, arguments: Mapping[str, Any], call: ToolCall) -> ToolResult:
         """Run one of the tools."""
@@ -88,7 +99,7 @@ class Desk:
             token_budget=max_tokens,
             cache=None,
         )
-        self._read = builder.build(list(self.log))
+        self._read = builder.build(await self._heard())
         if [message.blocks for message in self._read.messages] == [(BEGINNING,)]:
             return "Nothing was said that passes the filter."
         # Without the system's part: it is about a prompt of ours, and here are other tools.
@@ -115,7 +126,7 @@ class Desk:
 
     async def pod_contexts(self) -> str:
         """Show the contexts as a tree: who thinks about what, and what came of it."""
-        return ContextTree(self.log).outline()
+        return ContextTree(await self._heard()).outline()
 
     async def pod_propose(
         self,
@@ -144,6 +155,13 @@ class Desk:
             await take_back(proposal)
             raise
         return result
+
+    async def _heard(self) -> list[Envelope]:
+        """Return the log: a client that asks at once waits for the history."""
+        if self._to_come > 0:
+            with anyio.move_on_after(_HISTORY_SECONDS):
+                await self._caught_up.wait()
+        return list(self._log)
 
 
 def _telling(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

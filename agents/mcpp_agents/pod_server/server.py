@@ -74,7 +74,7 @@ class PodServer:
     async def listen(self) -> None:
         """Hear what happens in the pod: keep the log, and tell the client of changed tools."""
         async for message in self._pod:
-            self._desk.log.append(message.envelope)
+            self._desk.hear(message)
             if self._toolbox.hear(message):
                 await self._changes.publish(ToolsListChanged())
                 if self._client is not None and self._client.client_params is not None:
