@@ -201,6 +201,33 @@ async def test_what_it_may_not_call_it_proposes(pod: MemoryPod, api: str) -> Non
         assert "fulfilled by @boss: burnt 7" in json.dumps(server.requests[1])
 
 
+async def test_what_was_approved_and_takes_long_is_not_said_to_be_undecided(
+    pod: MemoryPod,
+) -> None:
+    pod.add(
+        "mind", [{"kind": ["chat", "reflection", "conclusion", "mcp/proposal:*", "mcp/req*list"]}]
+    )
+    forge, boss = Participant("forge"), Participant("boss")
+
+    @forge.tool
+    async def smelt() -> str:
+        await anyio.sleep_forever()
+
+    @boss.policy
+    async def allow(proposal: Message) -> bool:
+        return True
+
+    script = [Say("", [("forge__smelt", {})]), Say("It takes its time.")]
+    limits = Limits(approval_seconds=0.5)
+    async with (
+        pod.run(forge),
+        pod.run(boss),
+        joined(pod, "openai", script, limits) as (alice, server),
+    ):
+        assert (await ask(alice, "Smelt it"))[0].text == "It takes its time."
+    assert "was approved by @boss, and is not answered yet" in json.dumps(server.requests[1])
+
+
 @APIS
 async def test_a_rejection_ends_the_wait_and_a_refusal_is_told_to_the_model(
     pod: MemoryPod, api: str
