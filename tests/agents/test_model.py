@@ -210,7 +210,7 @@ async def test_what_was_approved_and_takes_long_is_not_said_to_be_undecided(
     forge, boss = Participant("forge"), Participant("boss")
 
     @forge.tool
-    async def smelt() -> str:
+    async def smelt() -> None:
         await anyio.sleep_forever()
 
     @boss.policy
