@@ -506,6 +506,30 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
 
 
 @pytest.mark.rule("P-20")
+def test_an_edited_call_keeps_all_but_its_arguments_and_may_have_had_none(
+    page: Page, stage: Stage
+) -> None:
+    analyst, files = stage.peer("analyst"), stage.peer("files")
+    rows = page.locator("#log .tone-proposal")
+    for number, more in enumerate(({}, {"arguments": None, "_meta": {"a": 1}})):
+        params = {"name": "write_file", **more}
+        payload = {"method": "tools/call", "params": params}
+        analyst.send("mcp/proposal:tools/call:write_file", payload, to="files")
+        rows.nth(number).get_by_text("Edit").click()
+        expect(page.locator("dialog textarea")).to_have_value("{}")
+        page.fill("dialog textarea", '{"path": "b.csv"}')
+        page.click("dialog .primary")
+        sent = files.receive_kind("mcp/request")["payload"]["params"]
+        assert sent == params | {"arguments": {"path": "b.csv"}}
+    payload = {"method": "resources/read", "params": {"uri": "file:///a"}}
+    analyst.send("mcp/proposal:resources/read", payload, to="files")
+    rows.nth(2).get_by_text("Edit").click()
+    page.fill("dialog textarea", '{"uri": "file:///b"}')
+    page.click("dialog .primary")
+    assert files.receive_kind("mcp/request")["payload"]["params"] == {"uri": "file:///b"}
+
+
+@pytest.mark.rule("P-20")
 def test_nobody_is_told_of_a_changed_request_that_was_refused(
     new_page: NewPage, stage: Stage
 ) -> None:

@@ -5,6 +5,7 @@ import { loadSettings, saveSettings, showTheme } from "./settings.js";
 import { print } from "./state/expression.js";
 import { everything, isSame } from "./state/filter.js";
 import { newId } from "./state/ids.js";
+import { parseKind } from "./state/kinds.js";
 import { writeView } from "./state/link.js";
 import { Model } from "./state/model.js";
 import { amendment, approval, nameOf, rejection, withdrawal } from "./state/proposals.js";
@@ -150,8 +151,13 @@ export class Inspector {
   }
 
   edit(proposal) {
-    const params = proposal.envelope.payload.params ?? {};
-    askArguments(nameOf(proposal), params, (changed) => this._decide(proposal, amendment(proposal, newId(), changed)));
+    const { kind, payload: { params = {} } } = proposal.envelope;
+    // What is called by a name keeps it.
+    const isNamed = parseKind(kind).name !== undefined;
+    askArguments(nameOf(proposal), isNamed ? params.arguments ?? {} : params, (value) => {
+      const changed = isNamed ? { ...params, arguments: value } : value;
+      this._decide(proposal, amendment(proposal, newId(), changed));
+    });
   }
 
   reject(proposal) {
