@@ -686,6 +686,36 @@ def test_progress_reads_as_a_line(node: Node) -> None:
     assert (read["label"], read["text"]) == ("progress", "1 of 2 compared")
 
 
+@pytest.mark.parametrize(
+    ("content", "text", "note"),
+    [
+        ([{"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}}], "inside", None),
+        ([{"type": "resource_link", "uri": "file:///b", "name": "b.txt"}], "b.txt: file:///b", None),
+        ([{"type": "resource", "resource": {"blob": "AA=="}}], "", "1 file, not shown"),
+        (
+            [{"type": "image"}, {"type": "text", "text": "a"}, {"type": "image"}, {"type": "audio"}],
+            "a",
+            "2 images, 1 recording, not shown",
+        ),
+        ([{"type": "x"}, {"type": ["y"]}], "", "2 parts of another type, not shown"),
+        ([], "", "An empty result."),
+    ],
+)
+def test_a_result_shows_what_can_be_read_and_tells_of_the_rest(
+    node: Node, content: list[Any], text: str, note: str | None
+) -> None:
+    told = {"kind": "mcp/response:tools/call:t", "payload": {"result": {"content": content}}}
+    read = node.ask("describe", envelope=told)
+    assert (read["text"], read.get("note")) == (text, note)
+
+
+def test_a_failure_that_says_nothing_is_said_to_be_one(node: Node) -> None:
+    result = {"content": [], "isError": True}
+    told = {"kind": "mcp/response:tools/call:t", "payload": {"result": result}}
+    read = node.ask("describe", envelope=told)
+    assert (read["label"], read["note"]) == ("failed", "It does not say why.")
+
+
 def test_characters_that_reorder_text_are_written_out(node: Node) -> None:
     assert "\\u202e" in node.ask("indent", text='"a\u202eb"')
 
