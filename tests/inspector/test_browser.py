@@ -11,7 +11,7 @@ from playwright.sync_api import Page, WebSocket, expect
 
 from mcpp.envelope import Context
 from mcpp.transient.summaries import summarize
-from tests.inspector.conftest import sign_in
+from tests.inspector.conftest import press, sign_in
 from tests.inspector.scene import play
 from tests.inspector.stage import Stage, free_port, plugged, staged, up
 
@@ -494,7 +494,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     expect(page.locator("#proposals-count")).to_have_text("3")
     expect(page.get_by_role("article", name="analyst proposes write_file")).to_have_count(3)
     expect(page).to_have_title(f"(3) {stage.pod} · MCPP inspector")
-    rows.nth(0).locator("text=Approve").click()
+    press(rows.nth(0).locator("text=Approve"))
     request = files.receive_kind("mcp/request")
     assert request["kind"] == "mcp/request:tools/call:write_file"
     assert request["payload"]["params"] == {"name": "write_file", "arguments": {"path": "a.csv"}}
@@ -502,7 +502,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     assert (request["to"], request["context"]) == (["files"], {"id": "w"})
     expect(rows.nth(0)).to_contain_text("Approved by ada")
 
-    rows.nth(1).locator("text=Edit").click()
+    press(rows.nth(1).locator("text=Edit"))
     expect(page.get_by_role("dialog", name="Change the arguments of write_file")).to_be_visible()
     page.fill("dialog textarea", "{")
     page.click("dialog >> text=Send request")
@@ -516,7 +516,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     assert request["payload"]["params"]["arguments"] == {"path": "other.csv"}
     assert "correlation_id" not in request
 
-    rows.nth(2).locator("text=Reject").click()
+    press(rows.nth(2).locator("text=Reject"))
     page.fill("dialog input", "not before the backup")
     page.click("dialog .primary")
     objection = files.receive_kind("mcp/reject")
@@ -540,7 +540,7 @@ def test_an_edited_call_keeps_all_but_its_arguments_and_may_have_had_none(
         params = {"name": "write_file", **more}
         payload = {"method": "tools/call", "params": params}
         analyst.send("mcp/proposal:tools/call:write_file", payload, to="files")
-        rows.nth(number).get_by_text("Edit").click()
+        press(rows.nth(number).get_by_text("Edit"))
         expect(page.locator("dialog textarea")).to_have_value("{}")
         page.fill("dialog textarea", '{"path": "b.csv"}')
         page.click("dialog .primary")
@@ -548,7 +548,7 @@ def test_an_edited_call_keeps_all_but_its_arguments_and_may_have_had_none(
         assert sent == params | {"arguments": {"path": "b.csv"}}
     payload = {"method": "resources/read", "params": {"uri": "file:///a"}}
     analyst.send("mcp/proposal:resources/read", payload, to="files")
-    rows.nth(2).get_by_text("Edit").click()
+    press(rows.nth(2).get_by_text("Edit"))
     page.fill("dialog textarea", '{"uri": "file:///b"}')
     page.click("dialog .primary")
     assert files.receive_kind("mcp/request")["payload"]["params"] == {"uri": "file:///b"}
@@ -562,13 +562,13 @@ def test_nobody_is_told_of_a_changed_request_that_was_refused(
     analyst = stage.peer("analyst")
     analyst.propose("write_file", {"path": "a.csv"}, "files")
     card = page.locator("#proposals .card")
-    card.get_by_text("Edit").click()
+    press(card.get_by_text("Edit"))
     page.fill("dialog textarea", '{"path": "b.csv"}')
     page.click("dialog .primary")
     for where in (card, page.locator("#log .tone-proposal")):
         expect(where).to_contain_text("Your answer was refused")
         expect(where.get_by_text("Edit")).to_be_visible()
-    card.get_by_text("Reject").click()
+    press(card.get_by_text("Reject"))
     page.fill("dialog input", "not today")
     page.click("dialog .primary")
     assert analyst.receive_kind("mcp/")["payload"] == {"reason": "not today"}
@@ -598,8 +598,8 @@ def test_what_somebody_else_has_decided_is_not_decided_again(
 ) -> None:
     page, other = sign_in(new_page(), stage), sign_in(new_page(), stage, "crm")
     stage.peer("analyst").propose("write_file", {"path": "a.csv"}, "files")
-    page.locator("#proposals").get_by_text("Edit").click()
-    other.locator("#proposals").get_by_text("Approve").click()
+    press(page.locator("#proposals").get_by_text("Edit"))
+    press(other.locator("#proposals").get_by_text("Approve"))
     expect(page.locator("#log .tone-proposal")).to_contain_text("Approved by crm")
     page.fill("dialog textarea", '{"path": 1, "path": 2}')
     page.click("dialog .primary")
@@ -626,10 +626,44 @@ def test_nothing_moves_under_a_pointer_that_is_about_to_decide(page: Page, stage
     expect(cards.nth(0).locator("button")).to_have_count(0)
     expect(cards.locator(".name")).to_have_text(["first", "second", "third"])
     assert approve.bounding_box() == before
-    approve.click()
+    press(approve)
     expect(cards.nth(1)).to_contain_text("Approved by ada")
     page.hover("#pod-name")
     expect(cards.locator(".name")).to_have_text(["third"])
+
+
+# Press what comes to the place of a button that decides, in the moment in which it has come.
+PRESS_WHAT_COMES = """button => {
+  const {x, y} = button.getBoundingClientRect();
+  const about = one => one.closest('.decision').dataset.about;
+  const before = about(button);
+  delete document.body.dataset.pressed;
+  requestAnimationFrame(function look() {
+    const there = document.elementFromPoint(x + 5, y + 5)?.closest('.decision button');
+    if (!there || about(there) === before) return requestAnimationFrame(look);
+    there.dispatchEvent(new MouseEvent('click', {bubbles: true, detail: 1}));
+    document.body.dataset.pressed = about(there);
+  });
+}"""
+
+
+def test_a_finger_decides_nothing_that_has_only_just_come_under_it(
+    page: Page, stage: Stage
+) -> None:
+    analyst, files = stage.peer("analyst"), stage.peer("files")
+    for number in range(30):
+        analyst.chat(f"before {number}")
+    first, other = [analyst.propose(name, {}, "files") for name in ("first", "other")]
+    row = page.locator("#log .tone-proposal", has_text="first")
+    row.get_by_text("Approve").evaluate(PRESS_WHAT_COMES)
+    analyst.propose("third", {}, "files")
+    expect(page.locator("body")).to_have_attribute("data-pressed", other)
+    card = page.locator("#proposals .card", has_text="first")
+    card.get_by_text("Approve").evaluate(PRESS_WHAT_COMES)
+    analyst.send("mcp/withdraw", {}, to="files", about=first)
+    expect(page.locator("body")).to_have_attribute("data-pressed", other)
+    press(page.locator("#proposals .card", has_text="third").get_by_text("Approve"))
+    assert files.receive_kind("mcp/request")["kind"] == "mcp/request:tools/call:third"
 
 
 def test_the_log_does_not_move_under_a_pointer_that_is_about_to_decide(
@@ -738,11 +772,11 @@ def test_what_is_too_large_is_told_in_its_place_and_costs_no_connection(
         expect(page.locator("#composer-problem")).to_have_text(too_large)
         expect(page.locator("#composer-text")).to_have_value("q" * 3000)
         row, dialog = page.locator("#log .tone-proposal"), page.locator("dialog")
-        row.get_by_text("Approve").click()
+        press(row.get_by_text("Approve"))
         expect(dialog).to_contain_text(too_large)
         dialog.get_by_text("Close").click()
         for button, field in (("Edit…", "textarea"), ("Reject…", "input")):
-            row.get_by_text(button).click()
+            press(row.get_by_text(button))
             text = json.dumps({"text": "n" * 3000})
             dialog.locator(field).fill(text)
             dialog.locator(".primary").click()
@@ -780,7 +814,7 @@ def test_participants_and_refusals_are_listed_with_their_reasons(
     me.locator("summary").click()
     expect(me.locator("code")).to_have_text('{ "kind": "chat" }')
     crm.propose("write_file", {}, "files")
-    page.locator("#log").get_by_text("Approve").click()
+    press(page.locator("#log").get_by_text("Approve"))
     expect(page.locator("#refusals")).to_contain_text("capability_violation")
     expect(page.locator("#refusals")).to_contain_text("none of your capabilities allows this")
 
@@ -917,9 +951,9 @@ def test_what_is_decided_while_the_line_is_cut_says_so_and_is_sent_once(
         expect(cards).to_have_count(3)
         cable.cut()
         expect(page.locator("#status")).to_contain_text("reconnecting")
-        cards.nth(0).get_by_text("Approve").click()
+        press(cards.nth(0).get_by_text("Approve"))
         for place, button in ((1, "Reject"), (2, "Edit")):
-            rows.nth(place).get_by_text(button).click()
+            press(rows.nth(place).get_by_text(button))
             page.locator("dialog input, dialog textarea").fill('{"x": 1}')
             page.click("dialog .primary")
         for place, word in enumerate(("Approved", "Rejected", "Edited")):

@@ -19,6 +19,7 @@ import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
 import { PeopleView } from "./view/people.js";
 import { verdict } from "./view/proposals.js";
+import { Stillness } from "./view/stillness.js";
 import { TimelineView } from "./view/timeline.js";
 import { TreeView } from "./view/tree.js";
 
@@ -44,6 +45,7 @@ export class Inspector {
     };
     this.bar = new Bar(model);
     this.announcer = new Announcer();
+    this.stillness = new Stillness(".decision");
     this.log = new LogView(byId("log"), model, this.rows, this.settings, actions);
     this.tree = new TreeView(byId("tree"), model, (item) => this.select(item));
     this.timeline = new TimelineView(byId("timeline"), model, (node) => this.select(node));
