@@ -178,6 +178,13 @@ def test_a_call_leads_to_its_answer_whatever_hides_it(page: Page, stage: Stage) 
     expect(page.locator("#log")).not_to_contain_text("nine records")
     page.click("#log .tone-call [title='Show the answer']")
     expect(page.locator("#log .tone-result:focus")).to_contain_text("nine records")
+    page.fill("#filter", "kind:mcp/response:*")
+    page.press("#filter", "Enter")
+    expect(page.locator("#log .tone-call")).to_have_count(0)
+    page.fill("#search", "nine")
+    page.click("#log .tone-result [title='Show the call']")
+    expect(page.locator("#log .tone-call:focus")).to_contain_text("search")
+    expect(page.locator("[data-strategy=everything][aria-pressed=true]")).to_have_count(1)
 
 
 def test_an_answer_leads_to_what_it_is_about(page: Page, stage: Stage) -> None:
@@ -1073,6 +1080,12 @@ def test_an_empty_log_says_why(page: Page, stage: Stage) -> None:
     expect(empty).to_have_text("Nothing that is loaded contains “evening”.")
     page.fill("#search", "")
     expect(empty).to_be_hidden()
+    stage.peer("crm").think("hm", Context(id="k", type="task"))
+    page.click("[data-strategy=main]")
+    page.locator("#tree .tree-item", has_text="task").click()
+    expect(empty).to_have_text("The filter hides 1 message here. Show everything")
+    empty.get_by_text("Show everything").click()
+    expect(page.locator("#log .row")).to_contain_text("hm")
 
 
 def test_what_comes_is_announced_whatever_it_holds(new_page: NewPage, stage: Stage) -> None:

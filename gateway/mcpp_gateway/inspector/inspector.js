@@ -31,6 +31,7 @@ export class Inspector {
   constructor(token, view, signOut) {
     this._view = view;
     this._signOut = signOut;
+    this._sought = null; // the id of an envelope to show as soon as the filter lets it through
     this.settings = loadSettings();
     const model = (this.model = new Model({ newId }));
     this.rows = new Rows(model);
@@ -38,6 +39,7 @@ export class Inspector {
       fold: (node, folded) => this.fold(node, folded),
       select: (node) => this.select(node),
       find: (id) => this.find(id),
+      lift: () => this.applyFilter(everything),
       approve: (proposal) => this.approve(proposal),
       edit: (proposal) => this.edit(proposal),
       reject: (proposal) => this.reject(proposal),
@@ -99,6 +101,7 @@ export class Inspector {
     if (this._cleared !== this.model.cleared) this._forgetNodes();
     this._followBegun();
     if (!this.model.session.isReplaying || this.rows.rows.length === 0) this.log.update();
+    this._showSought();
     this._showFollow();
     const now = performance.now();
     if (now - (this._slow ?? 0) >= SLOW_MS) {
@@ -169,6 +172,7 @@ export class Inspector {
   /** Have the gateway send what a filter passes, and hide the rest at once. */
   applyFilter(filter) {
     const { model, line } = this;
+    this._sought = null;
     if (line.isOpen && !model.needsHistory(filter)) {
       this.send({ kind: "pod/filter", payload: { filter } });
     } else {
@@ -181,6 +185,7 @@ export class Inspector {
   }
 
   select(item) {
+    this._sought = null;
     this._view.main = false;
     this._view.context = null;
     this.rows.selection = item;
@@ -202,6 +207,11 @@ export class Inspector {
   find(id) {
     const entry = this.model.log.find(id);
     if (!entry) return;
+    if (!this.model.passes(entry)) {
+      this.applyFilter(everything);
+      this._sought = id;
+      return;
+    }
     if (!this.rows.isWanted(entry)) this._showEverything();
     for (let node = entry.node; node; node = node.parent) {
       if (this.rows.isFolded(node)) this.fold(node, false);
@@ -289,6 +299,15 @@ export class Inspector {
     if (!again || again === this._begun) return;
     if (this.rows.selection === this._begun) this.select(again);
     this._begun = null;
+  }
+
+  // What a filter hid is shown once that is lifted, which may take the history anew.
+  _showSought() {
+    const { model, _sought: id } = this;
+    const entry = id && !model.isReloading && model.log.find(id);
+    if (!entry || !model.passes(entry)) return;
+    this._sought = null;
+    this.find(id);
   }
 
   _refused({ envelope, about }) {
