@@ -135,6 +135,24 @@ def test_messages_appear_as_they_are_sent_readable_by_kind(page: Page, stage: St
     expect(log.locator(".raw")).to_have_count(0)
 
 
+def test_nobody_writes_over_another_s_words(page: Page, stage: Stage) -> None:
+    analyst, crm = stage.peer("analyst"), stage.peer("crm")
+    asked = analyst.propose("write_file", {"path": "a.csv"}, "files")
+    analyst.chat("an honest word")
+    expect(page.locator("#proposals").get_by_text("Approve")).to_be_enabled()
+    honest = [page.locator("#log .tone-chat .text").first, page.locator("#proposals .decision")]
+    before = [one.screenshot() for one in honest]
+    stacked = "".join(
+        letter + "".join(chr(0x300 + n % 0x60) for n in range(60)) for letter in "OVERWRITE" * 3
+    )
+    crm.chat(stacked)
+    crm.send("mcp/reject", {"reason": stacked}, about=asked)
+    expect(page.locator("#log .tone-reject")).to_be_visible()
+    expect(page.locator("#proposals")).to_contain_text("crm objects")
+    expect(page.locator("#proposals").get_by_text("Approve")).to_be_enabled()
+    assert [one.screenshot() for one in honest] == before
+
+
 def test_the_tree_shows_contexts_and_selects_them(page: Page, stage: Stage) -> None:
     play(stage)
     tree = page.locator("#tree")
