@@ -418,6 +418,15 @@ def test_the_algebra_is_completed_and_mistakes_are_explained(page: Page, stage: 
     page.press("#filter", "Enter")
     expect(page.locator("#filter-problem")).to_contain_text("“kin” is not known")
     expect(page.locator("#filter-options")).to_be_hidden()
+    # What is typed stays until it is applied or dropped.
+    page.fill("#filter", "kind:chat")
+    page.locator("#filter").blur()
+    stage.peer("files")
+    expect(page.locator("#participants-count")).to_have_text("4")
+    expect(page.locator("#filter")).to_have_value("kind:chat")
+    page.press("#filter", "Escape")
+    page.press("#filter", "Escape")
+    expect(page.locator("#filter")).to_have_value("not from:crm")
 
 
 # --- transient results ---------------------------------------------------------------------------
