@@ -489,6 +489,26 @@ def test_a_concluded_context_folds_where_it_began(node: Node) -> None:
     assert node.ask("model", frames=frames, search='"5"')["rows"] == ["5"]
 
 
+def test_a_folded_context_counts_what_came_since_and_what_is_for_us(node: Node) -> None:
+    inside: dict[str, Any] = {"context": {"id": "k"}, "sender": "bob"}
+    other: dict[str, Any] = {"context": {"id": "l"}}
+    frames = [
+        welcome(),
+        frame("1", to=["ada"], **inside),
+        frame("2", "conclusion", **inside),
+        frame("3", **other),
+        frame("4", **inside),
+        frame("5", to=["crm", "ada"], **inside),
+        # Its rows are laid out again, and with them those of the first.
+        frame("6", "conclusion", **other),
+    ]
+    for updates in (True, False):
+        folds = node.ask("model", frames=frames, updates=updates)["folds"]
+        assert folds == {"k": [2, 2], "l": [0, 0]}
+    again = frame("7", "conclusion", **inside)
+    assert node.ask("model", frames=[*frames, again])["folds"]["k"] == [0, 2]
+
+
 def test_a_search_finds_what_was_said_however_it_was_escaped(node: Node) -> None:
     said = {"text": 'he said "caf\u00e9"\nand left'}
     frames = [welcome(), frame("1"), frame("2", payload=said)]

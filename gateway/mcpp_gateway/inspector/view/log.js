@@ -101,11 +101,12 @@ export class LogView {
   }
 
   render(index) {
-    const { entry, fold } = this._rows.rows[index];
+    const row = this._rows.rows[index];
+    const { entry } = row;
     if (entry.mark) {
       return h("article", { class: `row mark mark-${entry.mark}` }, h("p", {}, entry.message));
     }
-    return fold ? this._fold(entry, fold) : this._envelope(entry);
+    return row.fold ? this._fold(row) : this._envelope(entry);
   }
 
   // --- rows -------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ export class LogView {
     return row;
   }
 
-  _fold(entry, node) {
+  _fold({ entry, fold: node, since, forMe }) {
     const { conclusion } = node;
     const state = this._model.stateOf(node);
     const outcome = conclusion ? cut(conclusionText(conclusion.payload), 400) : `${state}…`;
@@ -161,6 +162,8 @@ export class LogView {
         // Where the beginning was not loaded, somebody else may have spoken first: say whose word it is.
         conclusion && h("span", { class: `who hue-${hueOf(conclusion.from)}`, dir: "auto" }, conclusion.from),
         h("span", { class: "outcome", dir: "auto", title: outcome }, outcome),
+        since > 0 && h("span", { class: "badge badge-since" }, `${since.toLocaleString("en")} more since`),
+        forMe > 0 && h("span", { class: "badge badge-for-me" }, `${forMe.toLocaleString("en")} to you`),
         h("span", { class: "quiet" }, [many(node.total, "message"), duration(node.end - node.start), ...(conclusion && node.expired ? ["expired"] : [])].join(" · ")),
         h("span", { class: "row-end" }, this._chip(node, shortId(node.id))),
       ),
