@@ -96,7 +96,7 @@ def sign_in(
 
 
 def press(button: Locator) -> None:
-    """Click on a button that decides, once it has stood still: Playwright would scroll as it waits."""
+    """Click on what decides, once it has stood still: Playwright would scroll as it waits."""
     button.scroll_into_view_if_needed()
     expect(button).to_be_enabled()
     button.click()

@@ -709,11 +709,11 @@ def test_progress_reads_as_a_line(node: Node) -> None:
 @pytest.mark.parametrize(
     ("content", "text", "note"),
     [
-        ([{"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}}], "inside", None),
-        ([{"type": "resource_link", "uri": "file:///b", "name": "b.txt"}], "b.txt: file:///b", None),
+        ([{"type": "resource", "resource": {"uri": "x:a", "text": "inside"}}], "inside", None),
+        ([{"type": "resource_link", "uri": "x:b", "name": "b.txt"}], "b.txt: x:b", None),
         ([{"type": "resource", "resource": {"blob": "AA=="}}], "", "1 file, not shown"),
         (
-            [{"type": "image"}, {"type": "text", "text": "a"}, {"type": "image"}, {"type": "audio"}],
+            [{"type": "image"}, {"text": "a"}, {"type": "image"}, {"type": "audio"}],
             "a",
             "2 images, 1 recording, not shown",
         ),
