@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.inspector.stage import BOUND, CHROMIUM_FLAGS, Stage, chromium, staged
 
@@ -93,6 +93,13 @@ def sign_in(
     page.press("#token", "Enter")
     expect(page.locator("#status")).to_have_text(f"you are {participant}")
     return page
+
+
+def press(button: Locator) -> None:
+    """Click on what decides, once it has stood still: Playwright would scroll as it waits."""
+    button.scroll_into_view_if_needed()
+    expect(button).to_be_enabled()
+    button.click()
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, WebSocket, expect
 
 from mcpp.envelope import Context
-from tests.inspector.conftest import sign_in
+from mcpp.transient.summaries import summarize
+from tests.inspector.conftest import press, sign_in
 from tests.inspector.scene import play
 from tests.inspector.stage import Stage, free_port, plugged, staged, up
 
@@ -133,6 +135,24 @@ def test_messages_appear_as_they_are_sent_readable_by_kind(page: Page, stage: St
     expect(log.locator(".raw")).to_have_count(0)
 
 
+def test_nobody_writes_over_another_s_words(page: Page, stage: Stage) -> None:
+    analyst, crm = stage.peer("analyst"), stage.peer("crm")
+    asked = analyst.propose("write_file", {"path": "a.csv"}, "files")
+    analyst.chat("an honest word")
+    expect(page.locator("#proposals").get_by_text("Approve")).to_be_enabled()
+    honest = [page.locator("#log .tone-chat .text").first, page.locator("#proposals .decision")]
+    before = [one.screenshot() for one in honest]
+    stacked = "".join(
+        letter + "".join(chr(0x300 + n % 0x60) for n in range(60)) for letter in "OVERWRITE" * 3
+    )
+    crm.chat(stacked)
+    crm.send("mcp/reject", {"reason": stacked}, about=asked)
+    expect(page.locator("#log .tone-reject")).to_be_visible()
+    expect(page.locator("#proposals")).to_contain_text("crm objects")
+    expect(page.locator("#proposals").get_by_text("Approve")).to_be_enabled()
+    assert [one.screenshot() for one in honest] == before
+
+
 def test_the_tree_shows_contexts_and_selects_them(page: Page, stage: Stage) -> None:
     play(stage)
     tree = page.locator("#tree")
@@ -164,6 +184,10 @@ def test_a_concluded_context_is_one_line_that_unfolds(page: Page, stage: Stage) 
     expect(fold).to_contain_text("yes, from today")
     expect(fold.locator(".who")).to_have_text("files")
     expect(page.locator("#log .tone-thought")).to_have_count(0)
+    expect(fold.locator(".badge")).to_have_count(0)
+    files.ask("delete", {"path": "/"}, "crm", context="check")
+    files.chat("please read", context="check", to="ada")
+    expect(fold.locator(".badge")).to_have_text(["2 more since", "1 to you"])
     fold.locator("button.twisty").click()
     expect(page.locator("#log .tone-thought")).to_have_count(1)
 
@@ -176,6 +200,13 @@ def test_a_call_leads_to_its_answer_whatever_hides_it(page: Page, stage: Stage) 
     expect(page.locator("#log")).not_to_contain_text("nine records")
     page.click("#log .tone-call [title='Show the answer']")
     expect(page.locator("#log .tone-result:focus")).to_contain_text("nine records")
+    page.fill("#filter", "kind:mcp/response:*")
+    page.press("#filter", "Enter")
+    expect(page.locator("#log .tone-call")).to_have_count(0)
+    page.fill("#search", "nine")
+    page.click("#log .tone-result [title='Show the call']")
+    expect(page.locator("#log .tone-call:focus")).to_contain_text("search")
+    expect(page.locator("[data-strategy=everything][aria-pressed=true]")).to_have_count(1)
 
 
 def test_an_answer_leads_to_what_it_is_about(page: Page, stage: Stage) -> None:
@@ -226,6 +257,18 @@ def test_what_is_said_in_an_expired_context_is_said_there(
         assert files.receive_kind("chat")["context"] == {"id": "brief", "type": "task"}
         expect(page.locator("#log .row")).to_have_count(1)
         expect(page.locator("#log .row")).to_contain_text("still here?")
+        # Even where a filter leaves nothing of that context to know it by.
+        files.think("hm", Context(id="hidden", type="task"))
+        page.locator("#tree .tree-item", has_text=re.compile("hidden.*expired")).click()
+        page.fill("#composer-text", "and here?")
+        for strategy in ("main", "conclusions"):
+            page.click(f"[data-strategy={strategy}]")
+            pressed = page.locator("#strategies [aria-pressed=true]")
+            expect(pressed).to_have_attribute("data-strategy", strategy)
+        expect(page.locator("#selection")).to_contain_text("Not in what is loaded")
+        expect(page.locator("#composer-context option:checked")).to_have_text("context hidden")
+        page.press("#composer-text", "Enter")
+        assert files.receive_kind("chat")["context"] == {"id": "hidden"}
 
 
 def test_a_draft_stays_in_its_place_whatever_is_looked_at(page: Page, stage: Stage) -> None:
@@ -379,6 +422,15 @@ def test_the_algebra_is_completed_and_mistakes_are_explained(page: Page, stage: 
     page.press("#filter", "Enter")
     expect(page.locator("#filter-problem")).to_contain_text("“kin” is not known")
     expect(page.locator("#filter-options")).to_be_hidden()
+    # What is typed stays until it is applied or dropped.
+    page.fill("#filter", "kind:chat")
+    page.locator("#filter").blur()
+    stage.peer("files")
+    expect(page.locator("#participants-count")).to_have_text("4")
+    expect(page.locator("#filter")).to_have_value("kind:chat")
+    page.press("#filter", "Escape")
+    page.press("#filter", "Escape")
+    expect(page.locator("#filter")).to_have_value("not from:crm")
 
 
 # --- transient results ---------------------------------------------------------------------------
@@ -402,6 +454,29 @@ def test_a_consumed_result_is_a_gray_accordion_with_its_original_inside(
     expect(page.locator("#log .badge-collapsed")).to_have_count(1)
     expect(page.locator("#log .badge-consumed")).to_have_count(1)
     expect(page.locator("#log .badge-transient")).to_have_count(1)
+
+
+# Asked in the browser: Node has not learnt yet to keep the digits of a number.
+SUMMARIZE = """async texts => {
+  const {parseExactly} = await import('/inspector/state/json.js');
+  const {summarize} = await import('/inspector/state/summaries.js');
+  return texts.map(text => summarize(parseExactly(text)));
+}"""
+
+
+def test_the_ids_in_a_summary_are_those_of_the_sdk_to_the_last_digit(page: Page) -> None:
+    long = 1234567890123456789
+    values: list[Any] = [
+        {"records": [{"id": long}, {"id": long + 1}]},
+        {"rows": [{"id": -long}, long, {"id": 10**30, "name": "x"}], "page": long, "pages": 7},
+        [{"id": 1e30, "key": 2**53}, {"id": 5, "key": 2**53 + 1}],
+        [long],
+        {"pagination": long, "items": [{"id": 1}]},
+    ]
+    results = [{"content": [{"type": "text", "text": json.dumps(value)}]} for value in values]
+    results += [{"content": [], "structuredContent": value} for value in values]
+    texts = [json.dumps(result) for result in results]
+    assert page.evaluate(SUMMARIZE, texts) == [summarize(json.loads(text)) for text in texts]
 
 
 # --- taking part ---------------------------------------------------------------------------------
@@ -457,7 +532,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     expect(page.locator("#proposals-count")).to_have_text("3")
     expect(page.get_by_role("article", name="analyst proposes write_file")).to_have_count(3)
     expect(page).to_have_title(f"(3) {stage.pod} · MCPP inspector")
-    rows.nth(0).locator("text=Approve").click()
+    press(rows.nth(0).locator("text=Approve"))
     request = files.receive_kind("mcp/request")
     assert request["kind"] == "mcp/request:tools/call:write_file"
     assert request["payload"]["params"] == {"name": "write_file", "arguments": {"path": "a.csv"}}
@@ -465,7 +540,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     assert (request["to"], request["context"]) == (["files"], {"id": "w"})
     expect(rows.nth(0)).to_contain_text("Approved by ada")
 
-    rows.nth(1).locator("text=Edit").click()
+    press(rows.nth(1).locator("text=Edit"))
     expect(page.get_by_role("dialog", name="Change the arguments of write_file")).to_be_visible()
     page.fill("dialog textarea", "{")
     page.click("dialog >> text=Send request")
@@ -479,7 +554,7 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     assert request["payload"]["params"]["arguments"] == {"path": "other.csv"}
     assert "correlation_id" not in request
 
-    rows.nth(2).locator("text=Reject").click()
+    press(rows.nth(2).locator("text=Reject"))
     page.fill("dialog input", "not before the backup")
     page.click("dialog .primary")
     objection = files.receive_kind("mcp/reject")
@@ -494,6 +569,30 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
 
 
 @pytest.mark.rule("P-20")
+def test_an_edited_call_keeps_all_but_its_arguments_and_may_have_had_none(
+    page: Page, stage: Stage
+) -> None:
+    analyst, files = stage.peer("analyst"), stage.peer("files")
+    rows = page.locator("#log .tone-proposal")
+    for number, more in enumerate(({}, {"arguments": None, "_meta": {"a": 1}})):
+        params = {"name": "write_file", **more}
+        payload = {"method": "tools/call", "params": params}
+        analyst.send("mcp/proposal:tools/call:write_file", payload, to="files")
+        press(rows.nth(number).get_by_text("Edit"))
+        expect(page.locator("dialog textarea")).to_have_value("{}")
+        page.fill("dialog textarea", '{"path": "b.csv"}')
+        page.click("dialog .primary")
+        sent = files.receive_kind("mcp/request")["payload"]["params"]
+        assert sent == params | {"arguments": {"path": "b.csv"}}
+    payload = {"method": "resources/read", "params": {"uri": "file:///a"}}
+    analyst.send("mcp/proposal:resources/read", payload, to="files")
+    press(rows.nth(2).get_by_text("Edit"))
+    page.fill("dialog textarea", '{"uri": "file:///b"}')
+    page.click("dialog .primary")
+    assert files.receive_kind("mcp/request")["payload"]["params"] == {"uri": "file:///b"}
+
+
+@pytest.mark.rule("P-20")
 def test_nobody_is_told_of_a_changed_request_that_was_refused(
     new_page: NewPage, stage: Stage
 ) -> None:
@@ -501,13 +600,13 @@ def test_nobody_is_told_of_a_changed_request_that_was_refused(
     analyst = stage.peer("analyst")
     analyst.propose("write_file", {"path": "a.csv"}, "files")
     card = page.locator("#proposals .card")
-    card.get_by_text("Edit").click()
+    press(card.get_by_text("Edit"))
     page.fill("dialog textarea", '{"path": "b.csv"}')
     page.click("dialog .primary")
     for where in (card, page.locator("#log .tone-proposal")):
         expect(where).to_contain_text("Your answer was refused")
         expect(where.get_by_text("Edit")).to_be_visible()
-    card.get_by_text("Reject").click()
+    press(card.get_by_text("Reject"))
     page.fill("dialog input", "not today")
     page.click("dialog .primary")
     assert analyst.receive_kind("mcp/")["payload"] == {"reason": "not today"}
@@ -537,8 +636,8 @@ def test_what_somebody_else_has_decided_is_not_decided_again(
 ) -> None:
     page, other = sign_in(new_page(), stage), sign_in(new_page(), stage, "crm")
     stage.peer("analyst").propose("write_file", {"path": "a.csv"}, "files")
-    page.locator("#proposals").get_by_text("Edit").click()
-    other.locator("#proposals").get_by_text("Approve").click()
+    press(page.locator("#proposals").get_by_text("Edit"))
+    press(other.locator("#proposals").get_by_text("Approve"))
     expect(page.locator("#log .tone-proposal")).to_contain_text("Approved by crm")
     page.fill("dialog textarea", '{"path": 1, "path": 2}')
     page.click("dialog .primary")
@@ -565,10 +664,44 @@ def test_nothing_moves_under_a_pointer_that_is_about_to_decide(page: Page, stage
     expect(cards.nth(0).locator("button")).to_have_count(0)
     expect(cards.locator(".name")).to_have_text(["first", "second", "third"])
     assert approve.bounding_box() == before
-    approve.click()
+    press(approve)
     expect(cards.nth(1)).to_contain_text("Approved by ada")
     page.hover("#pod-name")
     expect(cards.locator(".name")).to_have_text(["third"])
+
+
+# Press what comes to the place of a button that decides, in the moment in which it has come.
+PRESS_WHAT_COMES = """button => {
+  const {x, y} = button.getBoundingClientRect();
+  const about = one => one.closest('.decision').dataset.about;
+  const before = about(button);
+  delete document.body.dataset.pressed;
+  requestAnimationFrame(function look() {
+    const there = document.elementFromPoint(x + 5, y + 5)?.closest('.decision button');
+    if (!there || about(there) === before) return requestAnimationFrame(look);
+    there.dispatchEvent(new MouseEvent('click', {bubbles: true, detail: 1}));
+    document.body.dataset.pressed = about(there);
+  });
+}"""
+
+
+def test_a_finger_decides_nothing_that_has_only_just_come_under_it(
+    page: Page, stage: Stage
+) -> None:
+    analyst, files = stage.peer("analyst"), stage.peer("files")
+    for number in range(30):
+        analyst.chat(f"before {number}")
+    first, other = [analyst.propose(name, {}, "files") for name in ("first", "other")]
+    row = page.locator("#log .tone-proposal", has_text="first")
+    row.get_by_text("Approve").evaluate(PRESS_WHAT_COMES)
+    analyst.propose("third", {}, "files")
+    expect(page.locator("body")).to_have_attribute("data-pressed", other)
+    card = page.locator("#proposals .card", has_text="first")
+    card.get_by_text("Approve").evaluate(PRESS_WHAT_COMES)
+    analyst.send("mcp/withdraw", {}, to="files", about=first)
+    expect(page.locator("body")).to_have_attribute("data-pressed", other)
+    press(page.locator("#proposals .card", has_text="third").get_by_text("Approve"))
+    assert files.receive_kind("mcp/request")["kind"] == "mcp/request:tools/call:third"
 
 
 def test_the_log_does_not_move_under_a_pointer_that_is_about_to_decide(
@@ -677,11 +810,11 @@ def test_what_is_too_large_is_told_in_its_place_and_costs_no_connection(
         expect(page.locator("#composer-problem")).to_have_text(too_large)
         expect(page.locator("#composer-text")).to_have_value("q" * 3000)
         row, dialog = page.locator("#log .tone-proposal"), page.locator("dialog")
-        row.get_by_text("Approve").click()
+        press(row.get_by_text("Approve"))
         expect(dialog).to_contain_text(too_large)
         dialog.get_by_text("Close").click()
         for button, field in (("Edit…", "textarea"), ("Reject…", "input")):
-            row.get_by_text(button).click()
+            press(row.get_by_text(button))
             text = json.dumps({"text": "n" * 3000})
             dialog.locator(field).fill(text)
             dialog.locator(".primary").click()
@@ -719,7 +852,7 @@ def test_participants_and_refusals_are_listed_with_their_reasons(
     me.locator("summary").click()
     expect(me.locator("code")).to_have_text('{ "kind": "chat" }')
     crm.propose("write_file", {}, "files")
-    page.locator("#log").get_by_text("Approve").click()
+    press(page.locator("#log").get_by_text("Approve"))
     expect(page.locator("#refusals")).to_contain_text("capability_violation")
     expect(page.locator("#refusals")).to_contain_text("none of your capabilities allows this")
 
@@ -856,9 +989,9 @@ def test_what_is_decided_while_the_line_is_cut_says_so_and_is_sent_once(
         expect(cards).to_have_count(3)
         cable.cut()
         expect(page.locator("#status")).to_contain_text("reconnecting")
-        cards.nth(0).get_by_text("Approve").click()
+        press(cards.nth(0).get_by_text("Approve"))
         for place, button in ((1, "Reject"), (2, "Edit")):
-            rows.nth(place).get_by_text(button).click()
+            press(rows.nth(place).get_by_text(button))
             page.locator("dialog input, dialog textarea").fill('{"x": 1}')
             page.click("dialog .primary")
         for place, word in enumerate(("Approved", "Rejected", "Edited")):
@@ -978,6 +1111,12 @@ def test_an_empty_log_says_why(page: Page, stage: Stage) -> None:
     expect(empty).to_have_text("Nothing that is loaded contains “evening”.")
     page.fill("#search", "")
     expect(empty).to_be_hidden()
+    stage.peer("crm").think("hm", Context(id="k", type="task"))
+    page.click("[data-strategy=main]")
+    page.locator("#tree .tree-item", has_text="task").click()
+    expect(empty).to_have_text("The filter hides 1 message here. Show everything")
+    empty.get_by_text("Show everything").click()
+    expect(page.locator("#log .row")).to_contain_text("hm")
 
 
 def test_what_comes_is_announced_whatever_it_holds(new_page: NewPage, stage: Stage) -> None:

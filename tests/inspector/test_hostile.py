@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 import mcpp
 from mcpp.transient import consumed, transient
-from tests.inspector.conftest import sign_in
+from tests.inspector.conftest import press, sign_in
 from tests.inspector.stage import staged
 
 CALLS = ("hit()", "alert(1)", "top.hit()", "window['hit']()", "import('/inspector/x.js')")
@@ -124,7 +124,7 @@ def test_hostile_strings_in_every_field_run_nothing(
         page.click("[data-part=timeline]")
         page.fill("#search", HOSTILE[2])
         page.fill("#filter", HOSTILE[3])
-        page.click("#proposals >> text=Edit… >> nth=0")
+        press(page.locator("#proposals").get_by_text("Edit…", exact=True).first)
         page.click("dialog >> text=Cancel")
         assert page.evaluate(FOREIGN) == 0
         assert page.evaluate("window.hits") == 0

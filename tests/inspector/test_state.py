@@ -494,6 +494,26 @@ def test_a_concluded_context_folds_where_it_began(node: Node) -> None:
     assert node.ask("model", frames=frames, search='"5"')["rows"] == ["5"]
 
 
+def test_a_folded_context_counts_what_came_since_and_what_is_for_us(node: Node) -> None:
+    inside: dict[str, Any] = {"context": {"id": "k"}, "sender": "bob"}
+    other: dict[str, Any] = {"context": {"id": "l"}}
+    frames = [
+        welcome(),
+        frame("1", to=["ada"], **inside),
+        frame("2", "conclusion", **inside),
+        frame("3", **other),
+        frame("4", **inside),
+        frame("5", to=["crm", "ada"], **inside),
+        # Its rows are laid out again, and with them those of the first.
+        frame("6", "conclusion", **other),
+    ]
+    for updates in (True, False):
+        folds = node.ask("model", frames=frames, updates=updates)["folds"]
+        assert folds == {"k": [2, 2], "l": [0, 0]}
+    again = frame("7", "conclusion", **inside)
+    assert node.ask("model", frames=[*frames, again])["folds"]["k"] == [0, 2]
+
+
 def test_a_search_finds_what_was_said_however_it_was_escaped(node: Node) -> None:
     said = {"text": 'he said "caf\u00e9"\nand left'}
     frames = [welcome(), frame("1"), frame("2", payload=said)]
@@ -754,6 +774,36 @@ def test_progress_reads_as_a_line(node: Node) -> None:
     told = {"kind": "mcp/notification:notifications/progress", "payload": {"params": params}}
     read = node.ask("describe", envelope=told)
     assert (read["label"], read["text"]) == ("progress", "1 of 2 compared")
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "note"),
+    [
+        ([{"type": "resource", "resource": {"uri": "x:a", "text": "inside"}}], "inside", None),
+        ([{"type": "resource_link", "uri": "x:b", "name": "b.txt"}], "b.txt: x:b", None),
+        ([{"type": "resource", "resource": {"blob": "AA=="}}], "", "1 file, not shown"),
+        (
+            [{"type": "image"}, {"text": "a"}, {"type": "image"}, {"type": "audio"}],
+            "a",
+            "2 images, 1 recording, not shown",
+        ),
+        ([{"type": "x"}, {"type": ["y"]}], "", "2 parts of another type, not shown"),
+        ([], "", "An empty result."),
+    ],
+)
+def test_a_result_shows_what_can_be_read_and_tells_of_the_rest(
+    node: Node, content: list[Any], text: str, note: str | None
+) -> None:
+    told = {"kind": "mcp/response:tools/call:t", "payload": {"result": {"content": content}}}
+    read = node.ask("describe", envelope=told)
+    assert (read["text"], read.get("note")) == (text, note)
+
+
+def test_a_failure_that_says_nothing_is_said_to_be_one(node: Node) -> None:
+    result = {"content": [], "isError": True}
+    told = {"kind": "mcp/response:tools/call:t", "payload": {"result": result}}
+    read = node.ask("describe", envelope=told)
+    assert (read["label"], read["note"]) == ("failed", "It does not say why.")
 
 
 def test_characters_that_reorder_text_are_written_out(node: Node) -> None:

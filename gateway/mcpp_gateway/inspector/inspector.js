@@ -5,6 +5,7 @@ import { loadSettings, saveSettings, showTheme } from "./settings.js";
 import { print } from "./state/expression.js";
 import { everything, isSame } from "./state/filter.js";
 import { newId } from "./state/ids.js";
+import { parseKind } from "./state/kinds.js";
 import { writeView } from "./state/link.js";
 import { Model } from "./state/model.js";
 import { amendment, approval, nameOf, rejection, withdrawal } from "./state/proposals.js";
@@ -18,6 +19,7 @@ import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
 import { PeopleView } from "./view/people.js";
 import { verdict } from "./view/proposals.js";
+import { Stillness } from "./view/stillness.js";
 import { TimelineView } from "./view/timeline.js";
 import { TreeView } from "./view/tree.js";
 
@@ -29,6 +31,7 @@ export class Inspector {
   constructor(token, view, signOut) {
     this._view = view;
     this._signOut = signOut;
+    this._sought = null; // the id of an envelope to show as soon as the filter lets it through
     this.settings = loadSettings();
     const model = (this.model = new Model({ newId }));
     this.rows = new Rows(model);
@@ -36,6 +39,7 @@ export class Inspector {
       fold: (node, folded) => this.fold(node, folded),
       select: (node) => this.select(node),
       find: (id) => this.find(id),
+      lift: () => this.applyFilter(everything),
       approve: (proposal) => this.approve(proposal),
       edit: (proposal) => this.edit(proposal),
       reject: (proposal) => this.reject(proposal),
@@ -43,6 +47,7 @@ export class Inspector {
     };
     this.bar = new Bar(model);
     this.announcer = new Announcer();
+    this.stillness = new Stillness(".decision");
     this.log = new LogView(byId("log"), model, this.rows, this.settings, actions);
     this.tree = new TreeView(byId("tree"), model, (item) => this.select(item));
     this.timeline = new TimelineView(byId("timeline"), model, (node) => this.select(node));
@@ -96,6 +101,7 @@ export class Inspector {
     if (this._cleared !== this.model.cleared) this._forgetNodes();
     this._followBegun();
     if (!this.model.session.isReplaying || this.rows.rows.length === 0) this.log.update();
+    this._showSought();
     this._showFollow();
     const now = performance.now();
     if (now - (this._slow ?? 0) >= SLOW_MS) {
@@ -150,8 +156,13 @@ export class Inspector {
   }
 
   edit(proposal) {
-    const params = proposal.envelope.payload.params ?? {};
-    askArguments(nameOf(proposal), params, (changed) => this._decide(proposal, amendment(proposal, newId(), changed)));
+    const { kind, payload: { params = {} } } = proposal.envelope;
+    // What is called by a name keeps it.
+    const isNamed = parseKind(kind).name !== undefined;
+    askArguments(nameOf(proposal), isNamed ? params.arguments ?? {} : params, (value) => {
+      const changed = isNamed ? { ...params, arguments: value } : value;
+      this._decide(proposal, amendment(proposal, newId(), changed));
+    });
   }
 
   reject(proposal) {
@@ -161,6 +172,7 @@ export class Inspector {
   /** Have the gateway send what a filter passes, and hide the rest at once. */
   applyFilter(filter) {
     const { model, line } = this;
+    this._sought = null;
     if (line.isOpen && !model.needsHistory(filter)) {
       this.send({ kind: "pod/filter", payload: { filter } });
     } else {
@@ -173,6 +185,7 @@ export class Inspector {
   }
 
   select(item) {
+    this._sought = null;
     this._view.main = false;
     this._view.context = null;
     this.rows.selection = item;
@@ -194,6 +207,11 @@ export class Inspector {
   find(id) {
     const entry = this.model.log.find(id);
     if (!entry) return;
+    if (!this.model.passes(entry)) {
+      this.applyFilter(everything);
+      this._sought = id;
+      return;
+    }
     if (!this.rows.isWanted(entry)) this._showEverything();
     for (let node = entry.node; node; node = node.parent) {
       if (this.rows.isFolded(node)) this.fold(node, false);
@@ -281,6 +299,15 @@ export class Inspector {
     if (!again || again === this._begun) return;
     if (this.rows.selection === this._begun) this.select(again);
     this._begun = null;
+  }
+
+  // What a filter hid is shown once that is lifted, which may take the history anew.
+  _showSought() {
+    const { model, _sought: id } = this;
+    const entry = id && !model.isReloading && model.log.find(id);
+    if (!entry || !model.passes(entry)) return;
+    this._sought = null;
+    this.find(id);
   }
 
   _refused({ envelope, about }) {

@@ -92,6 +92,7 @@ const questions = {
     return {
       rebuilt: model.rebuilt,
       rows: rows.rows.map(({ entry, fold }) => (fold ? `fold ${fold.id}` : entry.mark ?? entry.envelope.id)),
+      folds: Object.fromEntries(rows.rows.filter(({ fold }) => fold).map(({ fold, since, forMe }) => [fold.id, [since, forMe]])),
       query: model.session.query(model.filter),
       present: [...model.roster.values()].filter(({ present }) => present).map(({ id }) => id),
       refusals: model.outbox.refusals.map(({ envelope }) => envelope.payload.error),

@@ -76,11 +76,33 @@ function response(payload, method, name) {
     return { tone, label: `answers ${method ?? ""}`, json: failed ? payload.error : payload.result };
   }
   const result = readResult(payload);
-  const images = blocksOf(result).filter((block) => block.type === "image").length;
-  const note = images ? `${images} image${images > 1 ? "s" : ""}, not shown` : undefined;
   const tone = result.isError ? "error" : "result";
   const label = result.isError ? "failed" : "returns";
-  return { tone, label, name, text: visibleText(result), note };
+  const texts = blocksOf(result).map(textOf).filter(isText);
+  const said = texts.length ? texts.join("\n") : visibleText(result);
+  const empty = result.isError ? "It does not say why." : "An empty result.";
+  return { tone, label, name, text: said, note: notShown(result) ?? (said ? undefined : empty) };
+}
+
+/** Return what a person can read of a block: more than a model is shown of it. */
+function textOf({ type, text: own, resource, name, uri }) {
+  if (isText(own)) return own;
+  if (type === "resource" && isObject(resource)) return resource.text;
+  return type === "resource_link" ? [name, uri].filter(isText).join(": ") : undefined;
+}
+
+const NOUNS = new Map([["image", "image"], ["audio", "recording"], ["resource", "file"]]);
+
+function notShown(result) {
+  const counts = new Map();
+  for (const block of blocksOf(result)) {
+    if (isText(textOf(block))) continue;
+    const noun = NOUNS.get(block.type) ?? "part of another type";
+    counts.set(noun, (counts.get(noun) ?? 0) + 1);
+  }
+  if (!counts.size) return undefined;
+  const parts = [...counts].map(([noun, count]) => `${count} ${count > 1 ? noun.replace(/^\w+/, "$&s") : noun}`);
+  return `${parts.join(", ")}, not shown`;
 }
 
 function notice(method, params) {

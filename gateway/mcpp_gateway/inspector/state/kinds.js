@@ -14,8 +14,9 @@ const DIRECT = new Set(["system/welcome", "system/error", "system/filter"]);
 
 export const isDirect = (envelope) => DIRECT.has(envelope.kind) && envelope.from === GATEWAY;
 
+// A number that kept its digits is an object only to JavaScript.
 export const isObject = (value) =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
+  typeof value === "object" && value !== null && !Array.isArray(value) && !JSON.isRawJSON?.(value);
 
 /** Tell whether a request or a proposal asks for what its kind says (P-15). */
 export function isCoherent({ kind, payload }) {

@@ -8,7 +8,9 @@ import { unescaped } from "./json.js";
 export class Rows {
   constructor(model) {
     this.model = model;
-    this.rows = []; // {entry} or {entry, fold: node}: a folded context stands at its first envelope
+    // {entry} or {entry, fold: node, since, forMe, counted}: a folded context stands at its first envelope, and
+    // counts what has come since its conclusion and what is addressed to us.
+    this.rows = [];
     this.selection = null; // a ContextNode, "main", or null for all
     this.descendants = true;
     this.foldConcluded = true;
@@ -94,12 +96,23 @@ export class Rows {
     const folded = this.search ? null : this._outermostFold(node);
     if (!folded) {
       this.rows.push({ entry });
-    } else if (this._foldRows.has(folded)) {
-      this.model.changed.add(this.rows[this._foldRows.get(folded)].entry.seq);
-    } else {
-      this._foldRows.set(folded, this.rows.length);
-      this.rows.push({ entry, fold: folded });
+      return;
     }
+    if (!this._foldRows.has(folded)) {
+      this._foldRows.set(folded, this.rows.length);
+      this.rows.push({ entry, fold: folded, since: 0, forMe: 0, counted: -1 });
+    }
+    const row = this.rows[this._foldRows.get(folded)];
+    if (entry.seq <= row.counted) return; // laid out again for the sake of another context
+    row.counted = entry.seq;
+    row.since += Number(this._isSinceConclusion(entry, folded));
+    row.forMe += Number(entry.envelope.to?.includes(this.model.me) ?? false);
+    this.model.changed.add(row.entry.seq);
+  }
+
+  // A conclusion that is no longer loaded is older than all that is.
+  _isSinceConclusion({ seq }, { conclusion }) {
+    return Boolean(conclusion) && seq > (this.model.log.find(conclusion.id)?.seq ?? -1);
   }
 
   // The selected context itself is what one wants to read: only what lies below it folds.

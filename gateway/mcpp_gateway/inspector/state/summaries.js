@@ -1,5 +1,6 @@
 // One line that stands for a tool's result, as mcpp/transient/summaries.py writes it.
 
+import { parseExactly } from "./json.js";
 import { isObject } from "./kinds.js";
 
 const GENERIC = new Set(["records", "items", "results", "data", "rows", "entries", "result"]);
@@ -76,7 +77,7 @@ function onlyJson(result) {
   const text = blocks.length === 1 ? blocks[0].text : undefined;
   if (typeof text !== "string" || !/^[[{]/.test(text)) return null;
   try {
-    return JSON.parse(text);
+    return parseExactly(text);
   } catch {
     return null;
   }
@@ -102,9 +103,14 @@ function page(around) {
 
 function firstInteger(places, keys) {
   for (const place of places) {
-    for (const name of keys) if (Number.isInteger(place[name])) return place[name];
+    for (const name of keys) if (digitsOf(place[name])) return digitsOf(place[name]);
   }
   return null;
+}
+
+// Beyond what JavaScript counts exactly, an integer has kept its digits and anything else was no integer.
+function digitsOf(value) {
+  return JSON.isRawJSON?.(value) ? value.rawJSON : Number.isSafeInteger(value) ? String(value) : null;
 }
 
 function ids(records) {
@@ -112,11 +118,10 @@ function ids(records) {
     const shown = records
       .slice(0, SHOWN_IDS)
       .filter(isObject)
-      .map((record) => record[name]);
-    const good = (value) => typeof value === "string" || Number.isInteger(value);
-    if (shown.length && shown.every(good)) {
+      .map((record) => (typeof record[name] === "string" ? record[name] : digitsOf(record[name])));
+    if (shown.length && shown.every((id) => id !== null)) {
       const more = records.length > SHOWN_IDS ? "…" : "";
-      return `IDs: ${shown.map((value) => cut(String(value), 40)).join(", ")}${more}`;
+      return `IDs: ${shown.map((id) => cut(id, 40)).join(", ")}${more}`;
     }
   }
   return "";

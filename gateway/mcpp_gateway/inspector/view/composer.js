@@ -107,14 +107,20 @@ export class Composer {
     offer(this._context, [["", "the main context"], ...options], chosen, (id) => this._name(id));
   }
 
+  // What is chosen is where it goes, whether or not anything of it is loaded.
+  _place() {
+    const id = this._context.value;
+    if (!id) return undefined;
+    const { type, parent } = this._model.tree.get(id) ?? {};
+    return { id, ...(type && { type }), ...(parent && { parent: parent.id }) };
+  }
+
   _submit() {
     const text = this._text.value.trim();
     if (!text) return;
-    const node = this._context.value && this._model.tree.get(this._context.value);
-    const context = node && { id: node.id, ...(node.type && { type: node.type }), ...(node.parent && { parent: node.parent.id }) };
     const id = newId();
     try {
-      this._send({ id, kind: "chat", payload: { text }, to: this._to.value ? [this._to.value] : undefined, context: context || undefined });
+      this._send({ id, kind: "chat", payload: { text }, to: this._to.value ? [this._to.value] : undefined, context: this._place() });
     } catch (error) {
       if (!(error instanceof TooLargeError)) throw error;
       this._complain(error.message);

@@ -37,10 +37,10 @@ export function showProblem(title, message) {
   ask(title, h("p", {}, message));
 }
 
-/** Ask for the arguments that `name`, as it was proposed, should be called with instead. */
-export function askArguments(name, params, send) {
+/** Ask for the arguments that `name` should be called with instead of those that were proposed. */
+export function askArguments(name, proposed, send) {
   const area = h("textarea", { rows: 12, class: "code", spellcheck: "false", "aria-label": "Arguments as JSON" });
-  area.value = JSON.stringify(params.arguments ?? params, null, 2);
+  area.value = JSON.stringify(proposed, null, 2);
   ask(["Change the arguments of ", called(name)], [
     h("p", {}, "The changed request is made in your own name, and the proposer is told."), area,
   ], {
@@ -54,7 +54,7 @@ export function askArguments(name, params, send) {
       }
       if (!isObject(value)) throw new Error("Arguments are an object: { … }.");
       if (hasDuplicateKeys(area.value)) throw new Error("A key is there twice, and only one would be sent.");
-      send("arguments" in params ? { ...params, arguments: value } : value);
+      send(value);
     },
   });
 }

@@ -18,6 +18,7 @@ export class FilterBar {
     this._strategies = byId("strategies");
     this._chosen = -1;
     this._completion = null;
+    this._isDraft = false; // what is in the field was typed and neither applied nor dropped
     this._types = h("div", { class: "popover", role: "group", "aria-label": "Types of contexts", hidden: true });
     this._draw();
     this._field.addEventListener("input", () => this._typed());
@@ -35,9 +36,7 @@ export class FilterBar {
       if (button.dataset.strategy === "context") button.disabled = !(selection instanceof Object);
     }
     // What is wrong stays beside what is said about it.
-    if (document.activeElement !== this._field && this._problem.hidden) {
-      this._field.value = isSame(this._model.filter, everything) ? "" : print(this._model.filter);
-    }
+    if (document.activeElement !== this._field && this._problem.hidden && !this._isDraft) this._write(this._model.filter);
   }
 
   /** Show why the gateway did not take a filter. */
@@ -101,12 +100,24 @@ export class FilterBar {
     this._types.hidden = true;
     this._complain("");
     this._apply(filter);
-    this._field.value = isSame(filter, everything) ? "" : print(filter);
+    this._write(filter);
   }
 
   // --- the field ----------------------------------------------------------------------------------
 
+  _write(filter) {
+    this._field.value = isSame(filter, everything) ? "" : print(filter);
+    this._setDraft(false);
+  }
+
+  _setDraft(isDraft) {
+    this._isDraft = isDraft;
+    this._field.classList.toggle("draft", isDraft);
+    this._field.title = isDraft ? "Not in force yet: Enter applies it, Escape drops it" : "";
+  }
+
   _typed() {
+    this._setDraft(true);
     this._suggest();
     // What can still become something is not wrong yet.
     if (this._completion.options.length) this._complain("");
@@ -190,9 +201,15 @@ export class FilterBar {
     } else if (event.key === "Enter") {
       this._hide(); // what is wrong would stand behind the completions
       const filter = this.read();
-      if (filter) this._apply(filter);
+      if (filter) {
+        this._setDraft(false);
+        this._apply(filter);
+      }
     } else if (event.key === "Escape" && !this._options.hidden) {
       this._hide();
+    } else if (event.key === "Escape") {
+      this._complain("");
+      this._write(this._model.filter);
     } else {
       return;
     }

@@ -13,7 +13,7 @@ const SHOWN_CHARS = 1_600;
 const LARGE_CHARS = 20_000; // a hundred thousand take a browser a second to lay out
 
 export class LogView {
-  /** `actions` has fold(node, folded), select(node), find(id) and those of proposals. */
+  /** `actions` has fold(node, folded), select(node), find(id), lift() and those of proposals. */
   constructor(scroller, model, rows, settings, actions) {
     this._model = model;
     this._rows = rows;
@@ -22,7 +22,9 @@ export class LogView {
     this._raw = new Set(); // ids of envelopes whose raw JSON is shown
     this._whole = new Set(); // whose long text is
     this._originals = new Set(); // whose collapsed result is
-    this._empty = h("p", { class: "quiet empty" });
+    this._why = h("span");
+    this._lift = h("button", { class: "link", on: { click: () => actions.lift() } }, "Show everything");
+    this._empty = h("p", { class: "quiet empty" }, this._why);
     scroller.append(this._empty);
     // What comes must not put another button under a pointer that is about to decide.
     this.list = new VirtualList(scroller, this, { follows: true, holds: ".proposal button" });
@@ -42,15 +44,30 @@ export class LogView {
     if (this._expired !== this._model.expired) this.list.invalidateAll();
     this._expired = this._model.expired;
     this._empty.hidden = this._rows.rows.length > 0;
-    if (!this._empty.hidden) setText(this._empty, this._whyEmpty());
+    if (!this._empty.hidden) this._sayWhyEmpty();
   }
 
-  _whyEmpty() {
-    const { session, filter, log } = this._model;
-    if (session.pod === null || session.isReplaying) return "Reading the log…";
-    if (this._rows.search) return `Nothing that is loaded contains “${this._rows.search}”.`;
-    if (this._rows.selection && log.size) return "Nothing here yet.";
-    return isSame(filter, everything) ? "Nothing was said here yet." : "Nothing has passed the filter yet.";
+  _sayWhyEmpty() {
+    const { session, filter } = this._model;
+    const isReading = session.pod === null || session.isReplaying;
+    const isFiltered = !isReading && !this._rows.search && !isSame(filter, everything);
+    setText(this._why, isReading ? "Reading the log…" : isFiltered ? this._whatIsHidden() : this._whatIsMissing());
+    if (isFiltered === this._lift.isConnected) return;
+    if (isFiltered) this._why.after(" ", this._lift);
+    else this._empty.replaceChildren(this._why);
+  }
+
+  _whatIsHidden() {
+    const { selection, descendants } = this._rows;
+    const { tree } = this._model;
+    const count = selection === "main" ? tree.mainCount : descendants ? selection?.total : selection?.count;
+    return count ? `The filter hides ${many(count, "message")} here.` : "Nothing has passed the filter yet.";
+  }
+
+  _whatIsMissing() {
+    const { search, selection } = this._rows;
+    if (search) return `Nothing that is loaded contains “${search}”.`;
+    return selection && this._model.log.size ? "Nothing here yet." : "Nothing was said here yet.";
   }
 
   // --- what the list asks -----------------------------------------------------------------------
@@ -84,11 +101,12 @@ export class LogView {
   }
 
   render(index) {
-    const { entry, fold } = this._rows.rows[index];
+    const row = this._rows.rows[index];
+    const { entry } = row;
     if (entry.mark) {
       return h("article", { class: `row mark mark-${entry.mark}` }, h("p", {}, entry.message));
     }
-    return fold ? this._fold(entry, fold) : this._envelope(entry);
+    return row.fold ? this._fold(row) : this._envelope(entry);
   }
 
   // --- rows -------------------------------------------------------------------------------------
@@ -128,7 +146,7 @@ export class LogView {
     return row;
   }
 
-  _fold(entry, node) {
+  _fold({ entry, fold: node, since, forMe }) {
     const { conclusion } = node;
     const state = this._model.stateOf(node);
     const outcome = conclusion ? cut(conclusionText(conclusion.payload), 400) : `${state}…`;
@@ -144,6 +162,8 @@ export class LogView {
         // Where the beginning was not loaded, somebody else may have spoken first: say whose word it is.
         conclusion && h("span", { class: `who hue-${hueOf(conclusion.from)}`, dir: "auto" }, conclusion.from),
         h("span", { class: "outcome", dir: "auto", title: outcome }, outcome),
+        since > 0 && h("span", { class: "badge badge-since" }, `${since.toLocaleString("en")} more since`),
+        forMe > 0 && h("span", { class: "badge badge-for-me" }, `${forMe.toLocaleString("en")} to you`),
         h("span", { class: "quiet" }, [many(node.total, "message"), duration(node.end - node.start), ...(conclusion && node.expired ? ["expired"] : [])].join(" · ")),
         h("span", { class: "row-end" }, this._chip(node, shortId(node.id))),
       ),

@@ -4,7 +4,8 @@ import { h } from "./dom.js";
 
 /** `actions` has approve(proposal), edit(proposal), reject(proposal) and withdraw(proposal). */
 export function proposalActions(proposal, model, actions) {
-  const box = h("div", { class: "proposal" }, h("div", { class: "decision" }, decision(proposal, model, actions)));
+  const box = h("div", { class: "proposal" },
+    h("div", { class: "decision", "data-about": proposal.envelope.id }, decision(proposal, model, actions)));
   if (proposal.isAmbiguous) {
     box.prepend(h("p", { class: "quiet" }, "A key is written twice in it: what you see is what would be sent."));
   }
@@ -24,7 +25,7 @@ export function decision(proposal, model, actions) {
   const over = verdict(proposal, model);
   if (over) return [h("p", { class: `fate fate-${over.name}`, dir: "auto", title: over.text }, over.text)];
   const button = (label, run, name) =>
-    h("button", { class: name, "data-keep": label, on: { click: () => run(proposal) } }, label);
+    h("button", { class: name, "data-keep": label, "aria-disabled": "true", on: { click: () => run(proposal) } }, label);
   if (proposal.envelope.from === model.me) return [button("Withdraw", actions.withdraw)];
   return [
     button("Approve", actions.approve, "primary"),
