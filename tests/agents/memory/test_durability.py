@@ -170,13 +170,14 @@ def test_a_file_of_the_first_version_is_upgraded_and_its_keys_still_hold(path: P
         raw.execute("ALTER TABLE memory DROP COLUMN before")
         raw.execute("DROP TABLE forgotten")
         raw.execute("DROP INDEX vector_seq")
+        raw.execute("DROP INDEX memory_superseded")
         raw.execute("CREATE INDEX memory_author ON memory (author, created_at)")
         raw.execute("PRAGMA user_version = 1")
     with MemoryStore.open(path, embedder=None) as store:
         assert keep(store, "as given") == (given, False)
         assert keep(store, "digested") == (digested, False)
     assert rows(path, f"{digest} '{digested}'") == [(before,)]
-    assert rows(path, "PRAGMA user_version") == [(4,)]
+    assert rows(path, "PRAGMA user_version") == [(5,)]
     assert rows(path, "SELECT count(*) FROM opt_out") == [(0,)]
     indices = {name for (name,) in rows(path, "SELECT name FROM sqlite_schema")}
     assert ("audit_author" in indices, "memory_author" in indices) == (True, False)
@@ -190,6 +191,7 @@ def test_a_file_of_the_third_version_is_upgraded(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("DROP TABLE forgotten")
         raw.execute("DROP INDEX vector_seq")
+        raw.execute("DROP INDEX memory_superseded")
         raw.execute("ALTER TABLE tally ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0")
         raw.execute("PRAGMA user_version = 3")
     with MemoryStore.open(path, embedder=None) as store:
