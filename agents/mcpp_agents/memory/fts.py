@@ -100,6 +100,10 @@ class WordIndex:
             [seq],
         )
 
+    def purge(self) -> None:
+        """Leave no word of removed rows in the index, by writing all of it anew."""
+        self._connection.execute("INSERT INTO memory_index (memory_index) VALUES ('optimize')")
+
     def match(self, query: Query, mask: Mask | None, limit: int) -> Matches:
         """The best rows that a mask shows; without one, of the whole file.
 

@@ -126,6 +126,7 @@ def connect(path: str) -> sqlite3.Connection:
         _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # M-07: what is freed is overwritten
         connection.execute("PRAGMA cache_size = -65536")
         connection.execute("PRAGMA mmap_size = 1073741824")
         _prepare(connection)

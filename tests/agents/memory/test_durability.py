@@ -200,6 +200,49 @@ def test_a_file_of_the_third_version_is_upgraded(path: Path) -> None:
     assert rows(path, "SELECT seq FROM forgotten") == [(2,)]
 
 
+def _forget_zebra(store: MemoryStore) -> None:
+    for number in range(30):
+        store.remember(f"Pear {number}", "shared pear", "message", source="talk")
+    answer = store.remember("The zebra", "quagga okapi", "message", source="talk", tags=["tapir"])
+    store.remember("Plum", "shared plum", "message", source="talk")
+    store.forget(answer.id)
+
+
+def _remains(path: Path) -> list[bytes]:
+    found = b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*")).lower()
+    return [word for word in (b"zebra", b"quagga", b"okapi", b"tapir") if word in found]
+
+
+@pytest.mark.rule("M-07")
+def test_of_what_is_forgotten_no_word_is_left_in_the_file_or_beside_it(path: Path) -> None:
+    with MemoryStore.open(path, embedder=None) as store:
+        _forget_zebra(store)
+        assert _remains(path) == []
+    assert _remains(path) == []
+
+
+@pytest.mark.rule("M-07")
+def test_in_a_large_file_the_forgotten_words_are_gone_when_it_is_closed(path: Path) -> None:
+    with MemoryStore(SqliteEngine(str(path), purged_at_once=0)) as store:
+        _forget_zebra(store)
+    assert _remains(path) == []
+    rows(path, "INSERT INTO memory_index (memory_index) VALUES ('integrity-check')")
+
+
+@pytest.mark.rule("M-07")
+def test_a_reader_neither_delays_nor_fails_a_forget(path: Path) -> None:
+    with MemoryStore.open(path, embedder=None) as store:
+        store.remember("Pear", "shared pear", "note")
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM memory").fetchone()
+            began = time.monotonic()
+            _forget_zebra(store)
+            assert time.monotonic() - began < 5
+            assert reader.execute("SELECT count(*) FROM memory").fetchone() == (1,)
+    assert _remains(path) == []
+
+
 def test_what_is_no_database_is_named(path: Path) -> None:
     path.write_text("this is a letter, not a database, and long enough to be told from one")
     with pytest.raises(MemoryFault, match="not a database"):
