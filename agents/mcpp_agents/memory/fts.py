@@ -7,8 +7,10 @@ out again, and Lucene's, which never reaches zero, is put in its place.
 Reading the rows of a term takes 0.1 µs a row, scoring them 1 µs and more, so that common words
 alone could cost a pack its 50 ms. Hence the rarest terms choose the candidates, as many as a
 budget of rows allows, and the commoner ones are scored among these only; the commonest just count
-as present, which is what BM25 says of one mention in a row of average length. While all rows fit
-the budget, as in most files, nothing is lost.
+as present, which is what BM25 says of one mention in a row of average length. Where even the rarest
+is common, those of its rows are scored that the other terms speak for, and the newest of them; and
+how common a common term is, is told by the newest rows. All this is of what the view shows. While
+all rows fit the budget, as in most files, nothing is lost.
 
 Looking up the scope of each row would cost several times as much as reading the rows. So what a
 view shows is kept as one byte a row, and FTS5's rows are tested against that. Neither scope nor
@@ -20,22 +22,26 @@ import json
 import math
 import sqlite3
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 from .engine import Evidence, Matches, PairMatch
 from .terms import Pair, Query
 
-# Rows scored to find candidates: about 5 ms.
-_SCORED_ROWS: Final = 2_500
-# Scoring reads all rows of a term twice; from here on that takes too long.
-_COMMON_ROWS: Final = 5_000
-# Passing over a row that the view does not show costs this part of scoring one.
-_PASSED_OVER: Final = 0.1
+# Other terms that are asked which of a common one's rows are worth scoring.
+_OTHERS: Final = 4
+# Passing over a row that the view does not show, again for each other term, costs this part of
+# scoring one.
+_PASSED_OVER: Final = 0.3
+# So many rows are looked up one by one as fast as by reading all that match.
+_FEW: Final = 8
 # Weights of title, content, keys, near, grams: a title says what an item is about, a neighbour
 # only what was being talked about.
 _WEIGHTS: Final = "2.0, 1.0, 2.0, 0.15, 1.0"
+_NAMING: Final = "{title keys}"
 _OWN: Final = "{title content keys grams}"
 # What FTS5 takes for the weight of a term in half of the rows or more.
 _LEAST_WEIGHT: Final = 1e-6
@@ -49,6 +55,19 @@ Within = tuple[str, Sequence[Any]]
 Mask = bytes
 
 
+@dataclass(frozen=True)
+class Budget:
+    """How many rows may be looked at for a goal."""
+
+    scored_rows: int = 2_500  # to find candidates: about 5 ms
+    common_rows: int = 5_000  # scoring reads all rows of a term; from here on that takes too long
+    sampled_rows: int = 10_000  # the newest rows, which tell how common a term is
+    enough: int = 30  # if so many of them hold it
+
+
+_BUDGET: Final = Budget()
+
+
 @dataclass(slots=True)
 class _GrowingMask:
     """What a view shows as far as it was looked at, and which forgettings it has heard of."""
@@ -60,8 +79,9 @@ class _GrowingMask:
 class WordIndex:
     """The table `memory_index` of a connection, which its owner guards with a lock."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, budget: Budget = _BUDGET) -> None:
         self._connection = connection
+        self._budget = budget
         self._masks: OrderedDict[tuple[Any, ...], _GrowingMask] = OrderedDict()
 
     def add(self, first: int, last: int) -> None:
@@ -80,53 +100,70 @@ class WordIndex:
             [seq],
         )
 
+    def purge(self) -> None:
+        """Leave no word of removed rows in the index, by writing all of it anew."""
+        self._connection.execute("INSERT INTO memory_index (memory_index) VALUES ('optimize')")
+
     def match(self, query: Query, mask: Mask | None, limit: int) -> Matches:
         """The best rows that a mask shows; without one, of the whole file.
 
         What is rare is counted in the view: by a word's weight one could else tell whether others
         have it among their own.
         """
-        total = self._all("SELECT items FROM tally")[0][0]
-        counts = {term: self._count(_quoted(term)) for term in query.terms}
-        seen, seen_total = counts, total
+        [(total, last)] = self._all(
+            "SELECT items, (SELECT coalesce(max(seq), 0) FROM memory) FROM tally"
+        )
+        seen_total = total if mask is None else mask.count(1)
+        counts = {term: self._estimate(_quoted(term), None, last) for term in query.terms}
+        seen = counts
         if mask is not None:
-            seen = {t: self._count(_quoted(t), mask) for t, count in counts.items() if count}
-            seen_total = mask.count(1)
+            found = [term for term, count in counts.items() if count]
+            seen = {term: self._estimate(_quoted(term), mask, last) for term in found}
         rarity = {term: _rarity(seen_total, count) for term, count in seen.items() if count}
         cost = {t: seen[t] + int(_PASSED_OVER * (counts[t] - seen[t])) for t in rarity}
         ordered = sorted(rarity, key=cost.__getitem__)
-        weights = {t: rarity[t] / _fts_weight(total, counts[t]) for t in ordered}
+        standing = self._standing(mask)
         words: defaultdict[int, float] = defaultdict(float)
         holders: dict[str, set[int]] = {}
 
-        def take(term: str, rows: Iterable[tuple[int, float]], weight: float) -> None:
-            holders[term] = set()
+        def take(term: str, rows: Sequence[tuple[int, float]], weight: float) -> None:
+            holders[term] = {seq for seq, _ in rows}
             for seq, points in rows:
                 words[seq] += weight * points
-                holders[term].add(seq)
 
-        budget, scored = _SCORED_ROWS, 0
-        while scored < len(ordered) and len(words) < limit:
-            affordable = _affordable([cost[term] for term in ordered], budget)
-            for term in ordered[scored:affordable]:
-                take(term, self._bm25(_quoted(term), mask), weights[term])
-            scored = max(scored, affordable)
-            budget *= 8  # too few of those rows were left
-        chosen = sorted(words, key=lambda seq: (-words[seq], -seq))[: limit * 2]
-        for term in ordered[scored:]:
-            if counts[term] > _COMMON_ROWS:
-                present = [(seq, 1.0) for seq in self._holding(_quoted(term), chosen)]
-                take(term, present, rarity[term])
-            else:
-                take(term, self._bm25_among(_quoted(term), chosen), weights[term])
-        best = sorted(chosen, key=lambda seq: (-words[seq], -seq))[:limit]
-        known = [p for p in query.pairs if p.first in rarity and p.second in rarity]
-        return Matches(
-            words={seq: words[seq] for seq in best},
-            holders=holders,
-            pairs=self._pairs(known, best, seen_total, mask),
-            rarity=rarity,
-        )
+        def score(term: str, among: Mask | None) -> None:
+            weight = rarity[term] / _fts_weight(total, self._count(_quoted(term)))
+            take(term, self._bm25(_quoted(term), among), weight)
+
+        leading = _affordable([cost[term] for term in ordered], self._budget.scored_rows)
+        for term in ordered[:leading]:
+            score(term, standing)
+        while len(words) < limit and leading < len(ordered):
+            among = standing
+            if cost[ordered[leading]] > self._budget.common_rows:
+                likeliest = self._likeliest(ordered[leading:], rarity, standing)
+                among = _mask(words.keys() | likeliest)
+            score(ordered[leading], among)
+            leading += 1
+        rest = ordered[leading:]
+        leaders = " OR ".join(map(_quoted, ordered[:leading]))
+        close = _best(words, limit * 4)
+        for term in rest:
+            if counts[term] >= self._budget.common_rows:
+                present = self._rows(f"({leaders}) AND {_quoted(term)}", _mask(close))
+                take(term, [(seq, 1.0) for seq in present], rarity[term])
+        chosen = _best({seq: words[seq] for seq in close}, limit * 2)
+        for term in rest:
+            if counts[term] < self._budget.common_rows:
+                score(term, _mask(chosen))
+        best = _best({seq: words[seq] for seq in chosen}, limit)
+        pairs = []
+        for pair in query.pairs:
+            both = holders.get(pair.first, set()) & holders.get(pair.second, set()) & set(best)
+            if seqs := self._saying(pair, both, leaders):
+                count = self._estimate(_paired(pair), mask, last)
+                pairs.append(PairMatch(pair, _rarity(seen_total, count), seqs))
+        return Matches({seq: words[seq] for seq in best}, holders, pairs, rarity)
 
     def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
         """Which terms these rows hold, and which stand only beside them."""
@@ -148,17 +185,43 @@ class WordIndex:
         sql = "SELECT seq FROM memory WHERE near != '' AND seq IN (SELECT value FROM json_each(?))"
         return [row[0] for row in self._all(sql, json.dumps(list(seqs)))]
 
-    def _pairs(
-        self, pairs: Sequence[Pair], seqs: Sequence[int], total: int, mask: Mask | None
-    ) -> list[PairMatch]:
-        sql = f"SELECT rowid FROM memory_index WHERE memory_index MATCH ?{_shown(mask)}"
-        found = []
-        for pair in pairs:
-            # What a neighbour says in one breath is not said here.
-            expression = f"{_OWN} : {_quoted(f'{pair.first} {pair.second}')}"
-            rows = {row[0] for row in self._all(sql, expression, *_values(mask))}
-            found.append(PairMatch(pair, _rarity(total, len(rows)), rows.intersection(seqs)))
-        return found
+    def _likeliest(
+        self, terms: Sequence[str], rarity: Mapping[str, float], standing: Mask | None
+    ) -> list[int]:
+        """Of the rows of the first term, which are many, those that the other terms speak for, or
+        that have it in their title or keys; among equals the newest."""
+        expression = _quoted(terms[0])
+        points = dict.fromkeys(self._newest(expression, standing), 0.0)
+        named = f"{_NAMING} : {expression}"
+        others = [(term, _quoted(term)) for term in terms[1 : 1 + _OTHERS]]
+        for term, held in ((terms[0], named), *others):
+            rows = self._newest(f"{expression} AND {held}", standing)
+            for seq in rows:
+                points[seq] = points.get(seq, 0.0) + rarity[term]
+            # Where enough rows hold both, the other terms are asked about those.
+            if len(rows) == self._budget.scored_rows and held != named:
+                expression += f" AND {held}"
+        return _best(points, self._budget.scored_rows)
+
+    def _saying(self, pair: Pair, seqs: AbstractSet[int], leaders: str) -> frozenset[int]:
+        """Which of these rows, all found by the leaders, hold a pair."""
+        if len(seqs) <= _FEW:
+            return frozenset(self._looked_up(_paired(pair), list(seqs)) if seqs else ())
+        return frozenset(self._rows(f"({leaders}) AND {_paired(pair)}", _mask(seqs)))
+
+    def _standing(self, mask: Mask | None) -> Mask | None:
+        """What a mask shows without the superseded."""
+        superseded = self._all("SELECT seq FROM memory WHERE superseded > 0")
+        if not superseded:
+            return mask
+        if mask is None:
+            last = self._all("SELECT max(seq) FROM memory")[0][0]
+            mask = b"\x01" * last
+        shown = bytearray(mask)
+        for (seq,) in superseded:
+            if seq <= len(shown):
+                shown[seq - 1] = 0
+        return bytes(shown)
 
     def mask(self, within: Within) -> Mask:
         """What a view shows of the rows there are by now."""
@@ -188,40 +251,50 @@ class WordIndex:
                 mask.shown[seq - 1] = 1
         return bytes(mask.shown)  # it may grow while others still look at it
 
-    def _count(self, expression: str, mask: Mask | None = None) -> int:
-        sql = f"SELECT count(*) FROM memory_index WHERE memory_index MATCH ?{_shown(mask)}"
-        return int(self._all(sql, expression, *_values(mask))[0][0])
+    def _count(self, expression: str, mask: Mask | None = None, since: int = 0) -> int:
+        where, values = _shown(mask, since)
+        sql = f"SELECT count(*) FROM memory_index WHERE memory_index MATCH ?{where}"
+        return int(self._all(sql, expression, *values)[0][0])
+
+    def _estimate(self, expression: str, mask: Mask | None, last: int) -> int:
+        """How many rows match; where they are many, as the newest rows tell."""
+        since = last - self._budget.sampled_rows
+        if since > self._budget.sampled_rows:
+            sample = self._count(expression, mask, since)
+            if sample >= self._budget.enough:
+                ratio = last / self._budget.sampled_rows
+                if mask is not None:
+                    ratio = mask.count(1) / mask.count(1, since)
+                return round(sample * ratio)
+        return self._count(expression, mask)
 
     def _bm25(self, expression: str, mask: Mask | None) -> list[Any]:
+        where, values = _shown(mask)
         return self._all(
-            f"SELECT m.seq, -bm25(memory_index, {_WEIGHTS})"
-            " FROM memory_index JOIN memory m ON m.seq = memory_index.rowid"
-            f" WHERE memory_index MATCH ?{_shown(mask)} AND m.superseded = 0",
+            f"SELECT rowid, -bm25(memory_index, {_WEIGHTS})"
+            f" FROM memory_index WHERE memory_index MATCH ?{where}",
             expression,
-            *_values(mask),
+            *values,
         )
 
-    def _bm25_among(self, expression: str, seqs: Sequence[int]) -> list[Any]:
-        # The plus keeps SQLite from looking up each row by itself, which is slower.
-        return self._all(
-            f"SELECT rowid, -bm25(memory_index, {_WEIGHTS}) FROM memory_index"
-            " WHERE memory_index MATCH ? AND +rowid IN (SELECT value FROM json_each(?))",
-            expression,
-            json.dumps(list(seqs)),
-        )
+    def _rows(self, expression: str, mask: Mask | None) -> list[int]:
+        where, values = _shown(mask)
+        sql = f"SELECT rowid FROM memory_index WHERE memory_index MATCH ?{where}"
+        return [row[0] for row in self._all(sql, expression, *values)]
 
-    def _holding(self, expression: str, seqs: Sequence[int]) -> list[int]:
-        """Which of many rows match."""
+    def _newest(self, expression: str, mask: Mask | None) -> list[int]:
+        where, values = _shown(mask)
         rows = self._all(
-            "SELECT rowid FROM memory_index WHERE memory_index MATCH ?"
-            " AND +rowid IN (SELECT value FROM json_each(?))",
+            f"SELECT rowid FROM memory_index WHERE memory_index MATCH ?{where}"
+            " ORDER BY rowid DESC LIMIT ?",
             expression,
-            json.dumps(list(seqs)),
+            *values,
+            self._budget.scored_rows,
         )
         return [row[0] for row in rows]
 
     def _looked_up(self, expression: str, seqs: Sequence[int]) -> list[int]:
-        """The same for a few rows, each found by itself."""
+        """Which of a few rows match, each found by itself."""
         rows = self._all(
             "SELECT rowid FROM memory_index WHERE memory_index MATCH ?"
             " AND rowid IN (SELECT value FROM json_each(?))",
@@ -234,12 +307,25 @@ class WordIndex:
         return self._connection.execute(sql, values).fetchall()
 
 
-def _shown(mask: Mask | None) -> str:
-    return "" if mask is None else " AND substr(?, memory_index.rowid, 1) = x'01'"
+def _mask(seqs: Collection[int]) -> Mask:
+    shown = bytearray(max(seqs, default=0))
+    for seq in seqs:
+        shown[seq - 1] = 1
+    return bytes(shown)
 
 
-def _values(mask: Mask | None) -> Sequence[Mask]:
-    return () if mask is None else (mask,)
+def _shown(mask: Mask | None, since: int = 0) -> tuple[str, Sequence[Any]]:
+    """The condition that keeps a query to what a mask shows after a row, and its values."""
+    if mask is None:
+        return (" AND rowid > ?", [since]) if since else ("", [])
+    first, last = max(since, mask.find(1)) + 1, mask.rfind(1) + 1
+    where = " AND rowid BETWEEN ? AND ? AND substr(?, memory_index.rowid, 1) = x'01'"
+    return where, [first, last, mask]
+
+
+def _best(points: Mapping[int, float], limit: int) -> list[int]:
+    newest_first = sorted(points, reverse=True)
+    return sorted(newest_first, key=points.__getitem__, reverse=True)[:limit]
 
 
 def _rarity(total: int, count: int) -> float:
@@ -253,13 +339,13 @@ def _fts_weight(total: int, count: int) -> float:
 
 
 def _affordable(counts: Sequence[int], budget: int) -> int:
-    """How many of the terms, rarest first, keep within the budget; at least one."""
-    spent = 0
-    for index, count in enumerate(counts):
-        spent += count
-        if index and spent > budget:
-            return index
-    return len(counts)
+    """How many of the terms, rarest first, keep within the budget."""
+    return sum(spent <= budget for spent in accumulate(counts))
+
+
+def _paired(pair: Pair) -> str:
+    # What a neighbour says in one breath is not said here.
+    return f"{_OWN} : {_quoted(f'{pair.first} {pair.second}')}"
 
 
 def _quoted(term: str) -> str:

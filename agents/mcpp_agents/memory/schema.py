@@ -8,7 +8,7 @@ from typing import Final
 from .drafts import digest_key
 from .errors import MemoryFault
 
-VERSION: Final = 4
+VERSION: Final = 5
 BUSY_SECONDS: Final = 30.0
 # By which every version of a memory file is known; a version's number may be anybody's.
 _OURS: Final = frozenset({"memory", "memory_index", "audit"})
@@ -100,6 +100,8 @@ CREATE TABLE forgotten (
 """
 # Without it, whatever is forgotten would be sought in all vectors.
 _VECTOR_SEQ: Final = "CREATE INDEX vector_seq ON vector (seq)"
+# The superseded, which every pack leaves out, are few.
+_SUPERSEDED: Final = "CREATE INDEX memory_superseded ON memory (seq) WHERE superseded > 0"
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -124,6 +126,7 @@ def connect(path: str) -> sqlite3.Connection:
         _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # M-07: what is freed is overwritten
         connection.execute("PRAGMA cache_size = -65536")
         connection.execute("PRAGMA mmap_size = 1073741824")
         _prepare(connection)
@@ -189,8 +192,10 @@ def _make(connection: sqlite3.Connection) -> None:
         _upgrade_from_1(connection)
     if version < 3:
         connection.execute(_OPT_OUT)
-    connection.execute(_FORGOTTEN)  # new in version 4
-    connection.execute(_VECTOR_SEQ)
+    if version < 4:
+        connection.execute(_FORGOTTEN)
+        connection.execute(_VECTOR_SEQ)
+    connection.execute(_SUPERSEDED)  # new in version 5
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 

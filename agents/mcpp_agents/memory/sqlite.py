@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ _RETRY_SECONDS: Final = 0.01
 _AUDIT_WAIT_SECONDS: Final = 0.05
 _LAST_WAIT_SECONDS: Final = 2.0
 _MAX_UNAUDITED: Final = 10_000
+# Items whose index is written anew in a tenth of a second.
+_PURGED_AT_ONCE: Final = 10_000
 
 _COLUMNS: Final = (
     "m.seq, m.id, s.name, m.kind, m.title, m.content, m.principal, m.origin, m.created_at,"
@@ -50,12 +52,21 @@ _MORE: Final = (
 class SqliteEngine:
     """An open memory file; it owns its connection and the lock around it."""
 
-    def __init__(self, path: str, *, busy_seconds: float = BUSY_SECONDS) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        busy_seconds: float = BUSY_SECONDS,
+        purged_at_once: int = _PURGED_AT_ONCE,
+    ) -> None:
         self._connection = connect(path)
         self._busy_seconds = busy_seconds
+        self._purged_at_once = purged_at_once
         self._words = WordIndex(self._connection)
         self._lock = threading.RLock()
         self._unaudited: deque[AuditEntry] = deque()
+        self._removed = False  # in this write
+        self._unpurged = False  # the index still has words of what was removed
 
     @contextmanager
     def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
@@ -66,13 +77,19 @@ class SqliteEngine:
                     self._audit(entry)
                 self._connection.execute("COMMIT")
                 self._unaudited.clear()
+                if self._removed:
+                    self._empty_log()
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+            finally:
+                self._removed = False
 
     def close(self) -> None:
         with self._using():
+            if self._unpurged:
+                self._purge()
             self._write_audit(_LAST_WAIT_SECONDS)
             for entry in self._unaudited:
                 _log.error("lost for the audit: %s", entry)
@@ -131,6 +148,11 @@ class SqliteEngine:
             )
         for target in superseded:
             self._count_superseding(target)
+        self._removed = True
+        if self._one("SELECT items FROM tally")[0] <= self._purged_at_once:
+            self._words.purge()
+        else:
+            self._unpurged = True
 
     def opt_out(self, principal: str, begun: Iterable[str], ended: Iterable[str]) -> None:
         self._connection.executemany(
@@ -151,6 +173,19 @@ class SqliteEngine:
             self._write_audit(_AUDIT_WAIT_SECONDS)
             while len(self._unaudited) > _MAX_UNAUDITED:
                 _log.error("lost for the audit: %s", self._unaudited.popleft())
+
+    def _purge(self) -> None:
+        try:
+            with self.writing(wait_seconds=_LAST_WAIT_SECONDS):
+                self._words.purge()
+                self._removed = True
+        except Unavailable as fault:
+            _log.warning("words of what was forgotten stay in the index: %s", fault.__cause__)
+
+    def _empty_log(self) -> None:
+        """Move the log of writes into the file, if no reader needs it: it holds what was erased."""
+        with self._at_once(), suppress(sqlite3.OperationalError):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def _write_audit(self, wait_seconds: float) -> None:
         """Write what no write has taken along; a reader does not wait for long for that."""
@@ -349,9 +384,15 @@ class SqliteEngine:
             time.sleep(_RETRY_SECONDS)
 
     def _begin(self) -> None:
+        with self._at_once():
+            self._connection.execute("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """Without waiting for others."""
         self._connection.execute("PRAGMA busy_timeout = 0")
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            yield
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1000)}")
 

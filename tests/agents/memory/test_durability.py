@@ -179,13 +179,14 @@ def test_a_file_of_the_first_version_is_upgraded_and_its_keys_still_hold(path: P
         raw.execute("ALTER TABLE memory DROP COLUMN before")
         raw.execute("DROP TABLE forgotten")
         raw.execute("DROP INDEX vector_seq")
+        raw.execute("DROP INDEX memory_superseded")
         raw.execute("CREATE INDEX memory_author ON memory (author, created_at)")
         raw.execute("PRAGMA user_version = 1")
     with MemoryStore.open(path, embedder=None) as store:
         assert keep(store, "as given") == (given, False)
         assert keep(store, "digested") == (digested, False)
     assert rows(path, f"{digest} '{digested}'") == [(before,)]
-    assert rows(path, "PRAGMA user_version") == [(4,)]
+    assert rows(path, "PRAGMA user_version") == [(5,)]
     assert rows(path, "SELECT count(*) FROM opt_out") == [(0,)]
     indices = {name for (name,) in rows(path, "SELECT name FROM sqlite_schema")}
     assert ("audit_author" in indices, "memory_author" in indices) == (True, False)
@@ -199,12 +200,56 @@ def test_a_file_of_the_third_version_is_upgraded(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("DROP TABLE forgotten")
         raw.execute("DROP INDEX vector_seq")
+        raw.execute("DROP INDEX memory_superseded")
         raw.execute("ALTER TABLE tally ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0")
         raw.execute("PRAGMA user_version = 3")
     with MemoryStore.open(path, embedder=None) as store:
         store.forget(gone.id)
         assert [item.id for item in store.context("shared").items] == [kept.id]
     assert rows(path, "SELECT seq FROM forgotten") == [(2,)]
+
+
+def _forget_zebra(store: MemoryStore) -> None:
+    for number in range(30):
+        store.remember(f"Pear {number}", "shared pear", "message", source="talk")
+    answer = store.remember("The zebra", "quagga okapi", "message", source="talk", tags=["tapir"])
+    store.remember("Plum", "shared plum", "message", source="talk")
+    store.forget(answer.id)
+
+
+def _remains(path: Path) -> list[bytes]:
+    found = b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*")).lower()
+    return [word for word in (b"zebra", b"quagga", b"okapi", b"tapir") if word in found]
+
+
+@pytest.mark.rule("M-07")
+def test_of_what_is_forgotten_no_word_is_left_in_the_file_or_beside_it(path: Path) -> None:
+    with MemoryStore.open(path, embedder=None) as store:
+        _forget_zebra(store)
+        assert _remains(path) == []
+    assert _remains(path) == []
+
+
+@pytest.mark.rule("M-07")
+def test_in_a_large_file_the_forgotten_words_are_gone_when_it_is_closed(path: Path) -> None:
+    with MemoryStore(SqliteEngine(str(path), purged_at_once=0)) as store:
+        _forget_zebra(store)
+    assert _remains(path) == []
+    rows(path, "INSERT INTO memory_index (memory_index) VALUES ('integrity-check')")
+
+
+@pytest.mark.rule("M-07")
+def test_a_reader_neither_delays_nor_fails_a_forget(path: Path) -> None:
+    with MemoryStore.open(path, embedder=None) as store:
+        store.remember("Pear", "shared pear", "note")
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM memory").fetchone()
+            began = time.monotonic()
+            _forget_zebra(store)
+            assert time.monotonic() - began < 5
+            assert reader.execute("SELECT count(*) FROM memory").fetchone() == (1,)
+    assert _remains(path) == []
 
 
 def test_what_is_no_database_is_named(path: Path) -> None:

@@ -1,11 +1,18 @@
 """Finding by words: people's text, unspaced scripts, neighbours, secrets."""
 
+import math
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpp_agents.memory import MemoryStore
+from mcpp_agents.memory import Draft, MemoryStore
+from mcpp_agents.memory.engine import Matches
+from mcpp_agents.memory.fts import Budget, WordIndex
 from mcpp_agents.memory.redaction import WITHHELD, redact
+from mcpp_agents.memory.schema import connect
 from mcpp_agents.memory.terms import parse
 
 
@@ -141,6 +148,64 @@ def test_common_words_do_not_hide_matches_in_a_small_view(store: MemoryStore) ->
     for number in range(50):
         store.remember(f"Other {number}", "rare common", "note", project="large")
     assert [i.name for i in store.context("rare common", project="small").items] == ["Mine"]
+
+
+SMALL = Budget(scored_rows=4, common_rows=6, sampled_rows=10, enough=2)
+
+
+def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> Matches:
+    """What the words find with hardly any rows looked at, as in a file of very many."""
+    with closing(connect(str(path))) as connection:
+        return WordIndex(connection, SMALL).match(parse(goal), mask, limit)
+
+
+def test_among_common_words_what_holds_all_of_them_is_found_however_old(
+    store: MemoryStore, path: Path
+) -> None:
+    store.remember("Both", "wing flow", "note")
+    store.remember_many(
+        Draft(title=str(n), content="the wing" if n % 2 else "the flow", kind="note")
+        for n in range(60)
+    )
+    found = _found(path, "wing flow")
+    assert next(iter(found.words)) == 1
+    assert [(match.pair.shown, match.seqs) for match in found.pairs] == [("wing flow", {1})]
+    assert found.holders["wing"] & found.holders["flow"] == {1}
+
+
+def test_of_a_common_word_titles_and_the_newest_are_found(store: MemoryStore, path: Path) -> None:
+    store.remember("Flow", "what it is", "note")
+    store.remember_many(Draft(title=str(n), content="a flow", kind="note") for n in range(60))
+    assert list(_found(path, "flow").words) == [1, 61, 60, 59]
+
+
+def test_however_common_a_word_others_rows_take_no_place_of_the_callers(
+    store: MemoryStore, path: Path
+) -> None:
+    store.remember_many(Draft(title="Mine", content="a flow", kind="note") for _ in range(8))
+    store.remember_many(Draft(title="Flow", content="flow", kind="note") for _ in range(60))
+    mask = b"\x01" * 8 + bytes(60)
+    found = _found(path, "flow", mask)
+    assert list(found.words) == [8, 7, 6, 5]
+    assert found.rarity["flow"] == pytest.approx(math.log1p(0.5 / 8.5))
+
+
+def test_however_common_a_word_the_superseded_take_no_place(store: MemoryStore, path: Path) -> None:
+    store.remember_many(Draft(title="Old", content="a flow", kind="note") for _ in range(3))
+    more = store.remember_many(Draft(title="Flow", content="flow", kind="note") for _ in range(40))
+    links = [f"supersedes:{each.id}" for each in more]
+    store.remember("New", "nothing of it", "note", related_to=links)
+    assert list(_found(path, "flow").words) == [3, 2, 1]
+
+
+def test_a_rare_word_is_not_parted_from_the_common_ones_beside_it(
+    store: MemoryStore, path: Path
+) -> None:
+    store.remember("Old", "ogive flow", "note")
+    store.remember_many(Draft(title=str(n), content="a flow", kind="note") for n in range(60))
+    found = _found(path, "ogive flow")
+    assert next(iter(found.words)) == 1
+    assert 1 in found.holders["flow"]
 
 
 @given(st.text())
