@@ -5,6 +5,7 @@ write. For a round trip that is a third of the time, so asyncio gets a stream of
 """
 
 import asyncio
+import ipaddress
 import ssl
 from collections import deque
 from typing import Final, Protocol, cast
@@ -32,8 +33,10 @@ async def open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> Strea
     """Connect. Raises OSError, which ssl.SSLError is too."""
     if _on_asyncio():
         loop = asyncio.get_running_loop()
+        # One address needs no race, in which asyncio may lose a socket if it is cancelled.
+        delay = None if _is_address(host) else 0.25
         _, stream = await loop.create_connection(
-            _AsyncioStream, host, port, ssl=tls, happy_eyeballs_delay=0.25
+            _AsyncioStream, host, port, ssl=tls, happy_eyeballs_delay=delay
         )
         return stream
     if tls is None:
@@ -41,6 +44,14 @@ async def open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> Strea
     return await anyio.connect_tcp(
         host, port, tls=True, ssl_context=tls, tls_standard_compatible=False
     )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _on_asyncio() -> bool:
