@@ -221,8 +221,8 @@ def _number(value: Any) -> Any:
 
 def _redacted(value: S) -> S:
     fields = msgspec.structs.asdict(value)
-    texts: dict[str, Any] = {name: fields[name] for name in fields if name not in _SCOPE}
-    return msgspec.structs.replace(value, **redact_all(texts))
+    texts = {name: redact_all(text) for name, text in fields.items() if name not in _SCOPE}
+    return msgspec.structs.replace(value, **texts)
 
 
 def _relation(text: str) -> Relation:

@@ -37,14 +37,11 @@ _PROSE: Final = (
 _DRAWN: Final = r"(?=[A-Za-z]{0,255}\d|[A-Za-z]{30})[A-Za-z0-9]{20,255}[A-Za-z0-9_-]{0,255}"
 _RANDOM: Final = r"(?=[A-Za-z_-]{0,64}(?:\d|[a-z][A-Z])|[A-Za-z]{16})"
 
-# Secrets that show by themselves.
-_FORMS: Final = tuple(
+# Secrets that show by themselves, none of which is shorter than this without a space.
+_has_long_word = re.compile(r"\S{15}").search
+_LONG_FORMS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        (
-            r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-            r"[\s\S]*?(?:-----END [A-Z ]{0,40}-----|\Z)"
-        ),
         r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
         # AWS's secret keys have no mark but their length; a commit's hash has no capitals.
         r"(?<![\w/+=.-])(?=(?:[a-z0-9/+]*[A-Z]){4})(?=(?:[A-Za-z/+]*\d){2})[A-Za-z0-9/+]{40}(?![\w/+=.-])",
@@ -76,8 +73,18 @@ _FORMS: Final = tuple(
         r"\bAGE-SECRET-KEY-1[0-9A-Z]{40,80}",
         r"\b\d{8,10}:AA[A-Za-z0-9_-]{32,40}",  # a bot's at Telegram
         r"\bmcpp\.bearer\.([A-Za-z0-9._~-]{8,2048})",
-        r"(?i)[?&](?:sig|signature|x-amz-signature|access_token)=([^\s&\"']{8,1024})",
         r"(?i)\b(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,2048}=*)",
+    )
+)
+# The same, which may be short.
+_FORMS: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        (
+            r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+            r"[\s\S]*?(?:-----END [A-Z ]{0,40}-----|\Z)"
+        ),
+        r"(?i)[?&](?:sig|signature|x-amz-signature|access_token)=([^\s&\"']{8,1024})",
         rf"(?i)\bauthorization{_IS}(?:[a-z]{{1,20}}\s{{1,4}})?([^\s\"',;]{{8,2048}})",
         # It may hold a slash, but a port and a path are none.
         r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@\[]{0,128}:(?!\d{1,5}/)([^\s@]{1,256})@",
@@ -165,7 +172,7 @@ _PASSWORD_NAME: Final = re.compile(rf"(?i)(?:{_PASSWORD}|\bpwd)\Z")
 
 def redact(text: str) -> str:
     """The text without its secrets; equal to what came in where there are none."""
-    for pattern in _FORMS:
+    for pattern in (*_LONG_FORMS, *_FORMS) if _has_long_word(text) else _FORMS:
         text = pattern.sub(_withhold, text)
     folded = text.casefold()
     if any(name in folded for name in _NAMES):
