@@ -75,6 +75,14 @@ async def joined(
         assert server.problems == []
 
 
+class Silent:
+    """A provider that never answers."""
+
+    async def reply(self, *asked: object) -> Reply:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
 async def ask(alice: mcpp.Pod, text: str) -> tuple[Message, list[Envelope]]:
     """Ask the model; return its answer and everything that was said until then."""
     question = await alice.send("chat", {"text": text}, to=["mind"])
@@ -416,11 +424,6 @@ async def test_who_watches_sees_it_take_up_a_question_and_write(pod: MemoryPod, 
 
 
 async def test_whoever_waits_is_reminded_and_so_is_whoever_waits_behind(pod: MemoryPod) -> None:
-    class Silent:
-        async def reply(self, *asked: object) -> Reply:
-            await anyio.sleep_forever()
-            raise AssertionError
-
     async with (
         pod.connect("alice", own=True) as alice,
         pod.connect("mind", own=True) as mind,
@@ -588,17 +591,12 @@ async def test_calls_that_make_no_sense_are_told_to_the_model(pod: MemoryPod, ap
 
 
 async def test_whoever_asks_too_much_at_once_is_told_so(pod: MemoryPod) -> None:
-    class Slow:
-        async def reply(self, *asked: object) -> Reply:
-            await anyio.sleep_forever()
-            raise AssertionError
-
     async with (
         pod.connect("alice", own=True) as alice,
         pod.connect("mind", own=True) as mind,
         background() as tasks,
     ):
-        tasks.start_soon(ModelAgent(mind, Slow(), tasks).run)
+        tasks.start_soon(ModelAgent(mind, Silent(), tasks).run)
         with anyio.fail_after(BOUND):
             for number in range(70):
                 asked = await alice.send("chat", {"text": f"{number}?"}, to=["mind"])

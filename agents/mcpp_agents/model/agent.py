@@ -278,7 +278,8 @@ class ModelAgent:
 
     def _hear(self, message: Message) -> None:
         self._log.append(message.envelope)
-        self._builder.add(message.envelope)
+        if self._open:  # the next question's builder begins with the log
+            self._builder.add(message.envelope)
         if len(self._log) >= 2 * _KEPT_ENVELOPES:
             del self._log[:_KEPT_ENVELOPES]
         if self._toolbox.hear(message) and message.kind == kinds.PRESENCE:
