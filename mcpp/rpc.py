@@ -29,6 +29,7 @@ TOOLS_CALL: Final = "tools/call"
 WRAPPED: Final = "mcpp/wrapped"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
+CANCELLED_KIND: Final = str(Kind(kinds.NOTIFICATION, CANCELLED))
 
 
 class Failure(Exception):  # noqa: N818  (an answer on its way, never seen by callers)

@@ -25,7 +25,6 @@ Method = Callable[[dict[str, Any], ToolCall], Awaitable[Any]]
 # the log come the cancellations and answers that would make room. When as many are being told so,
 # the rest gets no answer at all, for a flood must not fill the memory.
 MAX_REQUESTS: Final = 256
-_CANCELLED: Final = str(Kind(kinds.NOTIFICATION, rpc.CANCELLED))
 
 
 @dataclass(slots=True)
@@ -53,7 +52,7 @@ class Server:
             self._claims.propose(message.envelope)
         elif family == kinds.WITHDRAW:
             self._claims.withdraw(message.correlation_id or "", message.sender)
-        elif message.kind == _CANCELLED:
+        elif message.kind == rpc.CANCELLED_KIND:
             requester, scope = self._running.get(message.correlation_id or "", (None, None))
             if scope is not None and requester == message.sender:
                 scope.cancel()

@@ -42,7 +42,6 @@ from mcpp.payloads import Filter as SetFilter
 MISSED_MESSAGES: Final = 10_000
 _SEEN_IDS: Final = 2 * MISSED_MESSAGES
 _PROGRESS: Final = str(Kind(kinds.NOTIFICATION, rpc.PROGRESS))
-_CANCELLED: Final = str(Kind(kinds.NOTIFICATION, rpc.CANCELLED))
 
 
 def is_final(code: int) -> bool:
@@ -358,7 +357,11 @@ class Session:
                 return [Answered(origin, envelope) for origin in asked.origins]
             if envelope.kind == _PROGRESS:
                 return [Noted(origin, envelope) for origin in asked.origins]
-        if asked is not None and asked.requester == envelope.sender and envelope.kind == _CANCELLED:
+        if (
+            asked is not None
+            and asked.requester == envelope.sender
+            and envelope.kind == rpc.CANCELLED_KIND
+        ):
             # P-20: whoever gives up on the fulfilment of a proposal ends it for the proposer, too.
             fulfilled = [origin for origin in asked.origins if origin != id]
             for origin in fulfilled:

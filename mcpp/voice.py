@@ -242,7 +242,7 @@ class Voice:
 
 def _cancelled(id: str, reason: str) -> tuple[str, dict[str, Any]]:
     params = {"requestId": id, "reason": reason}
-    return str(Kind(kinds.NOTIFICATION, rpc.CANCELLED)), rpc.notification(rpc.CANCELLED, params)
+    return rpc.CANCELLED_KIND, rpc.notification(rpc.CANCELLED, params)
 
 
 def _note_told(place: Place) -> None:
