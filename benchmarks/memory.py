@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from mcpp_agents.memory import OWNER, Draft, MemoryStore, Principal
-from mcpp_agents.memory.embedding import NAMES, load
+from mcpp_agents.memory import OWNER, MemoryDraft, MemoryStore, Principal
+from mcpp_agents.memory.search.embedding import NAMES, load
 from mcpp_agents.memory.vocabulary import INTENTS, KINDS
 
 _BATCH = 1_000
@@ -127,7 +127,7 @@ def _store(store: MemoryStore, language: Language, count: int) -> float:
     spent = 0.0
     for _ in range(0, count, _BATCH):
         drafts = [
-            Draft(
+            MemoryDraft(
                 title=language.text(6),
                 content=language.text(language.words),
                 kind=language.chance.choice(kinds),

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from mcpp_agents.memory import Draft, MemoryStore
-from mcpp_agents.memory.embedding import available
+from mcpp_agents.memory import MemoryDraft, MemoryStore
+from mcpp_agents.memory.search.embedding import available
 
 _DATA = Path(__file__).parent.parent.parent / "shared" / "data" / "cranfield"
 _DIALOGUES = Path(__file__).parent / "dialogues.txt"
@@ -164,7 +164,7 @@ def memory(documents: Sequence[Document], path: Path, embedder: str) -> Search:
     """The store, one memory a document."""
     store = MemoryStore.open(path, embedder=embedder)
     drafts = [
-        Draft(
+        MemoryDraft(
             title=_title(document),
             content=document.text or "(empty)",
             kind=document.kind,

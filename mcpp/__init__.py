@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from mcpp import filters
-    from mcpp.codec import decode, encode
-    from mcpp.envelope import PROTOCOL, Context, Envelope
+    from mcpp.agent.participant import Participant, run
+    from mcpp.client.factory import new_context, new_envelope
+    from mcpp.client.joining import connect
+    from mcpp.client.message import Message
+    from mcpp.client.pod import Pod
     from mcpp.errors import DecodeError, FilterError, McppError, Refused
-    from mcpp.joining import connect
     from mcpp.kinds import Kind
-    from mcpp.message import Message
-    from mcpp.mint import new_context, new_envelope
-    from mcpp.participant import Participant, run
-    from mcpp.pod import Pod
-    from mcpp.tree import ContextTree
+    from mcpp.protocol.codec import decode, encode
+    from mcpp.protocol.envelope import PROTOCOL, Context, Envelope
+    from mcpp.protocol.tree import ContextTree
 
 __all__ = [
     "PROTOCOL",
@@ -43,17 +43,17 @@ __version__ = "0.1.0"
 # Where each public name lives. A name is imported when it is first used, so that the command line
 # answers at once; a test holds this table, the imports above and `__all__` together.
 _HOMES: Final = {
-    "mcpp.codec": ("decode", "encode"),
-    "mcpp.envelope": ("PROTOCOL", "Context", "Envelope"),
+    "mcpp.protocol.codec": ("decode", "encode"),
+    "mcpp.protocol.envelope": ("PROTOCOL", "Context", "Envelope"),
     "mcpp.errors": ("DecodeError", "FilterError", "McppError", "Refused"),
     "mcpp.filters": ("filters",),
-    "mcpp.joining": ("connect",),
+    "mcpp.client.joining": ("connect",),
     "mcpp.kinds": ("Kind",),
-    "mcpp.message": ("Message",),
-    "mcpp.mint": ("new_context", "new_envelope"),
-    "mcpp.participant": ("Participant", "run"),
-    "mcpp.pod": ("Pod",),
-    "mcpp.tree": ("ContextTree",),
+    "mcpp.client.message": ("Message",),
+    "mcpp.client.factory": ("new_context", "new_envelope"),
+    "mcpp.agent.participant": ("Participant", "run"),
+    "mcpp.client.pod": ("Pod",),
+    "mcpp.protocol.tree": ("ContextTree",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

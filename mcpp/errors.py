@@ -24,9 +24,9 @@ McppError
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mcpp.envelope import Envelope
     from mcpp.payloads import Error
-    from mcpp.rpc import ToolResult
+    from mcpp.protocol.envelope import Envelope
+    from mcpp.protocol.rpc import ToolResult
 
 
 class McppError(Exception):

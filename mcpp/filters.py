@@ -15,11 +15,11 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from mcpp import kinds
-from mcpp.codec import decode_unambiguous
-from mcpp.contexts import Lineage, Lineages
-from mcpp.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
 from mcpp.errors import DecodeError, FilterError
-from mcpp.globs import compile_glob
+from mcpp.protocol.codec import decode_unambiguous
+from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
+from mcpp.protocol.globs import compile_glob
 
 MAX_NODES: Final = 64
 MAX_DEPTH: Final = 8

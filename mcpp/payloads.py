@@ -154,7 +154,7 @@ class ContextEvent(_Payload, frozen=True):
     last: str
 
 
-class Filter(_Payload, frozen=True):
+class SetFilter(_Payload, frozen=True):
     """A filter asked for (`pod/filter`) or in force from here on (`system/filter`)."""
 
     filter: dict[str, Any]
@@ -174,6 +174,6 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.PRESENCE: Presence,
     kinds.ERROR: Error,
     kinds.CONTEXT: ContextEvent,
-    kinds.FILTER_SET: Filter,
-    kinds.SET_FILTER: Filter,
+    kinds.FILTER_SET: SetFilter,
+    kinds.SET_FILTER: SetFilter,
 }

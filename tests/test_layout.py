@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "mcpp": ROOT / "mcpp",
-    "mcpp_gateway": ROOT / "gateway" / "mcpp_gateway",
-    "mcpp_agents": ROOT / "agents" / "mcpp_agents",
+    "mcpp_gateway": ROOT / "mcpp_gateway",
+    "mcpp_agents": ROOT / "mcpp_agents",
 }
 FORBIDDEN = {
     "mcpp": {"mcpp_gateway", "mcpp_agents"},

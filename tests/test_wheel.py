@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "mcpp": ROOT / "mcpp",
-    "mcpp_gateway": ROOT / "gateway" / "mcpp_gateway",
-    "mcpp_agents": ROOT / "agents" / "mcpp_agents",
+    "mcpp_gateway": ROOT / "mcpp_gateway",
+    "mcpp_agents": ROOT / "mcpp_agents",
 }
 # What only extras and developers install; `import mcpp` must work without any of it.
 EXTRAS = {"hypothesis", "jsonschema", "mcp", "prometheus_client", "pydantic", "pytest", "uvloop"}

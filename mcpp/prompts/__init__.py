@@ -5,11 +5,11 @@ prompt = builder.build(envelopes)
 client.messages.create(model=…, tools=…, **prompt.anthropic())
 """
 
-from mcpp.prompts.blocks import Call, Image, Message, Result, Text
+from mcpp.prompts.blocks import CallBlock, ImageBlock, PromptMessage, ResultBlock, TextBlock
 from mcpp.prompts.budget import BudgetError
 from mcpp.prompts.builder import PromptBuilder
+from mcpp.prompts.cache_policy import CachePolicy
 from mcpp.prompts.draft import Changed, LeftOut
-from mcpp.prompts.economy import CachePolicy
 from mcpp.prompts.names import EXPAND, call_id, expand_tool, tool_name
 from mcpp.prompts.prompt import Prompt, Report
 
@@ -17,16 +17,16 @@ __all__ = [
     "EXPAND",
     "BudgetError",
     "CachePolicy",
-    "Call",
+    "CallBlock",
     "Changed",
-    "Image",
+    "ImageBlock",
     "LeftOut",
-    "Message",
     "Prompt",
     "PromptBuilder",
+    "PromptMessage",
     "Report",
-    "Result",
-    "Text",
+    "ResultBlock",
+    "TextBlock",
     "call_id",
     "expand_tool",
     "tool_name",

@@ -9,20 +9,20 @@ from mcpp.tokens import Counter, image_tokens
 Role = Literal["user", "assistant"]
 
 
-class Text(msgspec.Struct, frozen=True, gc=False):
+class TextBlock(msgspec.Struct, frozen=True, gc=False):
     """Something to read. Never empty, never only spaces: an API would refuse it."""
 
     text: str
 
 
-class Image(msgspec.Struct, frozen=True, gc=False):
+class ImageBlock(msgspec.Struct, frozen=True, gc=False):
     """A picture in base64."""
 
     data: str
     media_type: str
 
 
-class Call(msgspec.Struct, frozen=True):
+class CallBlock(msgspec.Struct, frozen=True):
     """A call that the viewer itself made, under the name its API knows."""
 
     id: str
@@ -31,18 +31,18 @@ class Call(msgspec.Struct, frozen=True):
     json: str  # the arguments as text
 
 
-class Result(msgspec.Struct, frozen=True):
+class ResultBlock(msgspec.Struct, frozen=True):
     """What a call of the viewer's gave."""
 
     call_id: str
-    content: tuple[Text | Image, ...]
+    content: tuple[TextBlock | ImageBlock, ...]
     is_error: bool = False
 
 
-Block = Text | Image | Call | Result
+Block = TextBlock | ImageBlock | CallBlock | ResultBlock
 
 
-class Message(msgspec.Struct, frozen=True):
+class PromptMessage(msgspec.Struct, frozen=True):
     """Blocks of one side. An assistant's calls come last, a user's results first."""
 
     role: Role
@@ -56,15 +56,15 @@ CALL_OVERHEAD: Final = 12
 
 def price(block: Block, count: Counter) -> int:
     """Return what a block costs in tokens, with what the API adds around it."""
-    if isinstance(block, Text):
+    if isinstance(block, TextBlock):
         return count(block.text) + TEXT_OVERHEAD
-    if isinstance(block, Image):
+    if isinstance(block, ImageBlock):
         return image_tokens(block.data) + TEXT_OVERHEAD
-    if isinstance(block, Call):
+    if isinstance(block, CallBlock):
         return count(block.name + block.json) + CALL_OVERHEAD
     return sum([price(part, count) for part in block.content]) + CALL_OVERHEAD
 
 
-def price_all(messages: "tuple[Message, ...] | list[Message]", count: Counter) -> int:
+def price_all(messages: "tuple[PromptMessage, ...] | list[PromptMessage]", count: Counter) -> int:
     """Return what messages cost in tokens."""
     return sum(price(block, count) for message in messages for block in message.blocks)

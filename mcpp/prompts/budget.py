@@ -16,9 +16,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from mcpp.errors import McppError
-from mcpp.prompts.blocks import Block, Result, Text
-from mcpp.prompts.draft import Draft
-from mcpp.prompts.entries import PREVIEW_CHARS, Entry, Episode
+from mcpp.prompts.blocks import Block, ResultBlock, TextBlock
+from mcpp.prompts.draft import PromptDraft
+from mcpp.prompts.entries import PREVIEW_CHARS, Episode, PromptEntry
 from mcpp.prompts.folding import members_of
 from mcpp.transient.tracker import State, Tracker
 
@@ -58,7 +58,7 @@ class _Move(NamedTuple):
 
 
 def fit(
-    draft: Draft,
+    draft: PromptDraft,
     allowed: int,
     *,
     fixed: int,
@@ -125,11 +125,13 @@ def _take(moves: Iterable[_Move], need: int) -> None:
             need -= move.saved
 
 
-def _replacing(draft: Draft, entry: Entry, block: Block, reason: str) -> _Move:
+def _replacing(draft: PromptDraft, entry: PromptEntry, block: Block, reason: str) -> _Move:
     return _Move(draft.saving(entry, block), partial(draft.replace, entry, block, reason))
 
 
-def _folds(draft: Draft, episodes: Iterable[Episode], kept: frozenset[int]) -> Iterator[_Move]:
+def _folds(
+    draft: PromptDraft, episodes: Iterable[Episode], kept: frozenset[int]
+) -> Iterator[_Move]:
     for episode in episodes:
         end = episode.conclusion
         if end is None or not draft.is_intact(end):
@@ -141,7 +143,7 @@ def _folds(draft: Draft, episodes: Iterable[Episode], kept: frozenset[int]) -> I
         yield _Move(saved, partial(draft.fold, episode, members, kept))
 
 
-def _previews(draft: Draft, kept: frozenset[int]) -> list[_Move]:
+def _previews(draft: PromptDraft, kept: frozenset[int]) -> list[_Move]:
     return [
         _replacing(draft, entry, entry.preview(), "preview")
         for entry in draft.entries
@@ -152,7 +154,7 @@ def _previews(draft: Draft, kept: frozenset[int]) -> list[_Move]:
     ]
 
 
-def _drops(draft: Draft, kept: frozenset[int]) -> Iterator[_Move]:
+def _drops(draft: PromptDraft, kept: frozenset[int]) -> Iterator[_Move]:
     for entry in draft.entries:
         if entry.sort == "result" or entry.at in kept or draft.is_hidden(entry):
             continue
@@ -162,7 +164,9 @@ def _drops(draft: Draft, kept: frozenset[int]) -> Iterator[_Move]:
         yield _Move(saved, partial(draft.remove, entry, "oldest"))
 
 
-def _cuts(draft: Draft, places: frozenset[int], budget: int, *, at_least: int = 0) -> list[_Move]:
+def _cuts(
+    draft: PromptDraft, places: frozenset[int], budget: int, *, at_least: int = 0
+) -> list[_Move]:
     entries = [
         entry
         for at in sorted(places)
@@ -173,7 +177,7 @@ def _cuts(draft: Draft, places: frozenset[int], budget: int, *, at_least: int = 
     moves = []
     for entry, cost in zip(entries, costs, strict=True):
         shown = draft.block(entry)
-        if cost <= share or (isinstance(shown, Text) and len(shown.text) <= at_least):
+        if cost <= share or (isinstance(shown, TextBlock) and len(shown.text) <= at_least):
             continue
         chars = max(at_least, _length(shown) * share // cost)
         block = entry.preview(chars)
@@ -196,7 +200,7 @@ def _share(costs: Iterable[int], budget: int) -> int:
 
 
 def _length(block: Block | None) -> int:
-    if isinstance(block, Text):
+    if isinstance(block, TextBlock):
         return len(block.text)
-    parts = block.content if isinstance(block, Result) else ()
-    return sum(len(part.text) for part in parts if isinstance(part, Text))
+    parts = block.content if isinstance(block, ResultBlock) else ()
+    return sum(len(part.text) for part in parts if isinstance(part, TextBlock))

@@ -10,20 +10,20 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from mcpp import kinds
-from mcpp.contexts import Lineage, Lineages
-from mcpp.envelope import Envelope
 from mcpp.filters import Filter
 from mcpp.prompts.blocks import price
 from mcpp.prompts.budget import Kept, fit
-from mcpp.prompts.draft import Draft, LeftOut, omission
-from mcpp.prompts.economy import CachePolicy, Collapses
-from mcpp.prompts.entries import Entry, Episode, Sort
+from mcpp.prompts.cache_policy import CachePolicy, Collapses
+from mcpp.prompts.draft import LeftOut, PromptDraft, omission
+from mcpp.prompts.entries import Episode, PromptEntry, Sort
 from mcpp.prompts.folding import Episodes, concludes, members_of
 from mcpp.prompts.pictures import bound_images
 from mcpp.prompts.prompt import Prompt
 from mcpp.prompts.turns import BEGINNING, NOTHING_NEW
+from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter, estimate
-from mcpp.transient.calls import ToolCall
+from mcpp.transient.calls import LoggedCall
 from mcpp.transient.tracker import Tracked, Tracker
 
 Test = Filter | Callable[[Envelope], bool]
@@ -102,14 +102,14 @@ class PromptBuilder:
         self._clear()
 
     def _clear(self) -> None:
-        self._entries: list[Entry] = []
+        self._entries: list[PromptEntry] = []
         # What the entries behind `_sums_from` cost up to each place; only as far as asked.
         self._sums: list[int] = []
         self._sums_from = 0
         self._left_out: list[LeftOut] = []
         self._pinned: set[int] = set()  # whole pairs
-        self._calls: dict[str, Entry] = {}  # entries of the viewer's own calls
-        self._results: dict[str, Entry] = {}  # entries of transient results, by the call's id
+        self._calls: dict[str, PromptEntry] = {}  # entries of the viewer's own calls
+        self._results: dict[str, PromptEntry] = {}  # entries of transient results, by the call's id
         self._waiting: list[Tracked] = []  # settled, but not shown yet
         self._concluded: dict[Episode, None] = {}
         self._tracker = Tracker()
@@ -129,7 +129,7 @@ class PromptBuilder:
         """
         if envelopes is not None:
             return self._fresh(envelopes).build(previous=previous)
-        draft = Draft(tuple(self._entries), self._count)
+        draft = PromptDraft(tuple(self._entries), self._count)
         for at in sorted(self._collapses.collapsed):
             entry = self._entries[at]
             assert entry.tracked is not None
@@ -175,8 +175,8 @@ class PromptBuilder:
         index: int,
         lineage: Lineage | None,
         episode: Episode | None,
-        call: ToolCall | None,
-    ) -> Entry | None:
+        call: LoggedCall | None,
+    ) -> PromptEntry | None:
         """Return the envelope's entry, or None and a reason why it is left out."""
         own = envelope.sender == self.viewer
         sort: Sort = "hear"
@@ -203,7 +203,7 @@ class PromptBuilder:
         if reason:
             self._left_out.append(LeftOut(envelope.id, reason))
             return None
-        entry = Entry(sort, envelope, index, self.viewer)
+        entry = PromptEntry(sort, envelope, index, self.viewer)
         entry.call = call
         entry.topic = (topic.type or topic.id) if topic else ""
         if partner is not None:
@@ -221,7 +221,7 @@ class PromptBuilder:
             return "sub-context"
         return ""
 
-    def _append(self, entry: Entry, episode: Episode | None) -> None:
+    def _append(self, entry: PromptEntry, episode: Episode | None) -> None:
         entry.at = len(self._entries)
         self._entries.append(entry)
         if entry.partner is not None:  # a result stands in its call's context, whatever it says
@@ -239,7 +239,7 @@ class PromptBuilder:
             if self._is_pinned(entry) or not self._pinned.isdisjoint(pair):
                 self._pinned |= pair
 
-    def _is_pinned(self, entry: Entry) -> bool:
+    def _is_pinned(self, entry: PromptEntry) -> bool:
         if isinstance(self._pins, frozenset):
             return entry.envelope.id in self._pins
         lineage = self._lineages.observe(entry.envelope.context)
@@ -280,7 +280,7 @@ class PromptBuilder:
         if self._collapses.is_idle:
             self._sums.clear()
 
-    def _tokens_after(self, entry: Entry) -> int:
+    def _tokens_after(self, entry: PromptEntry) -> int:
         if not self._sums or entry.at < self._sums_from:
             self._sums_from = entry.at
             self._sums = [0]
@@ -308,7 +308,7 @@ class PromptBuilder:
                 places.add(entry.at)
         return frozenset(places)
 
-    def _fit(self, draft: Draft, budget: int, unseen: frozenset[int]) -> None:
+    def _fit(self, draft: PromptDraft, budget: int, unseen: frozenset[int]) -> None:
         # The notes that the turns or the omission may add, and the system text.
         notes = (BEGINNING, NOTHING_NEW, omission(len(self._entries) or 1))
         fixed = self._count(self.system)
@@ -361,7 +361,7 @@ def _passes(test: Test, envelope: Envelope, lineage: Lineage | None) -> bool:
     return test.matches(envelope, lineage) if isinstance(test, Filter) else test(envelope)
 
 
-def _whole_pairs(entries: Iterable[Entry]) -> frozenset[int]:
+def _whole_pairs(entries: Iterable[PromptEntry]) -> frozenset[int]:
     return frozenset(
         one.at for entry in entries for one in (entry, entry.partner) if one is not None
     )

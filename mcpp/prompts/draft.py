@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from mcpp.prompts.blocks import CALL_OVERHEAD, Block, Text, price
-from mcpp.prompts.entries import NO_RESULT, Entry, Episode
+from mcpp.prompts.blocks import CALL_OVERHEAD, Block, TextBlock, price
+from mcpp.prompts.entries import NO_RESULT, Episode, PromptEntry
 from mcpp.prompts.folding import fold_handle, fold_note
 from mcpp.tokens import Counter
 
@@ -33,17 +33,17 @@ class LeftOut(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-class Draft:
+class PromptDraft:
     """What a prompt shows of its entries. Owns the choice, never the entries."""
 
-    def __init__(self, entries: Sequence[Entry], count: Counter) -> None:
+    def __init__(self, entries: Sequence[PromptEntry], count: Counter) -> None:
         self.entries: Final = entries
         self.count: Final = count
         # By place; where none stands the whole entry is shown, read only when it is asked for.
         self._blocks: dict[int, Block | None] = {}
         self.changed: dict[str, Changed] = {}
         self.left_out: dict[str, LeftOut] = {}
-        self.originals: dict[str, tuple[Entry, ...]] = {}
+        self.originals: dict[str, tuple[PromptEntry, ...]] = {}
         self.dropped = 0
         self._costs: list[int] | None = None
         self._missing = price(NO_RESULT, count) + CALL_OVERHEAD
@@ -60,7 +60,7 @@ class Draft:
             self._costs = list(map(self._cost, self.entries))
         return self._costs
 
-    def shown(self) -> Iterator[tuple[Entry, Block]]:
+    def shown(self) -> Iterator[tuple[PromptEntry, Block]]:
         """Yield the entries that are shown, each with its block."""
         blocks = self._blocks
         for at, entry in enumerate(self.entries):
@@ -68,36 +68,36 @@ class Draft:
             if block is not None:
                 yield entry, block
 
-    def block(self, entry: Entry) -> Block | None:
+    def block(self, entry: PromptEntry) -> Block | None:
         """Return what an entry is shown by, None if it is not."""
         return self._blocks[entry.at] if entry.at in self._blocks else entry.whole()
 
-    def is_hidden(self, entry: Entry) -> bool:
+    def is_hidden(self, entry: PromptEntry) -> bool:
         """Tell whether an entry is not shown."""
         return entry.at in self._blocks and self._blocks[entry.at] is None
 
-    def saving(self, entry: Entry, block: Block) -> int:
+    def saving(self, entry: PromptEntry, block: Block) -> int:
         """Return what it would save to show an entry by this block."""
         return self.costs[entry.at] - price(block, self.count)
 
-    def is_intact(self, entry: Entry) -> bool:
+    def is_intact(self, entry: PromptEntry) -> bool:
         """Tell whether an entry is shown as it came, but perhaps for pictures."""
         if entry.at not in self._blocks:
             return True
         change = self.changed.get(entry.envelope.id)
         return change is not None and change.reason == _IMAGES
 
-    def name_images(self, entry: Entry, count: int) -> None:
+    def name_images(self, entry: PromptEntry, count: int) -> None:
         """Show a result with its first so many pictures named."""
         self.replace(entry, entry.without_images(count), _IMAGES)
 
-    def replace(self, entry: Entry, block: Block, reason: str) -> None:
+    def replace(self, entry: PromptEntry, block: Block, reason: str) -> None:
         """Show an entry in another form; its original stays under its handle."""
         self._put(entry, block)
         self.changed[entry.envelope.id] = Changed(entry.envelope.id, entry.handle, reason)
         self._remember(entry.handle, [entry])
 
-    def remove(self, entry: Entry, reason: str) -> None:
+    def remove(self, entry: PromptEntry, reason: str) -> None:
         """Show an entry no more, nor the other half of its pair."""
         for one in (entry, entry.partner):
             if one is not None and not self.is_hidden(one):
@@ -106,7 +106,7 @@ class Draft:
                 self.left_out[one.envelope.id] = LeftOut(one.envelope.id, reason)
                 self.dropped += 1
 
-    def fold(self, episode: Episode, members: Sequence[Entry], kept: frozenset[int]) -> None:
+    def fold(self, episode: Episode, members: Sequence[PromptEntry], kept: frozenset[int]) -> None:
         """Show a concluded context by its conclusion and an outline, but for the places kept."""
         end = episode.conclusion
         assert end is not None
@@ -120,24 +120,24 @@ class Draft:
         self.changed[end.envelope.id] = Changed(end.envelope.id, handle, _FOLDED)
         self._remember(handle, members)
 
-    def _remember(self, handle: str, entries: Sequence[Entry]) -> None:
+    def _remember(self, handle: str, entries: Sequence[PromptEntry]) -> None:
         # T-16: handles are short, and senders choose the ids they are made from. Where two fall
         # on one handle it stands for both, so that neither hides the other.
         both = dict.fromkeys((*self.originals.get(handle, ()), *entries))
         self.originals[handle] = tuple(both)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: PromptEntry) -> None:
         change = self.changed.pop(entry.envelope.id, None)
         if change is not None:
             left = [one for one in self.originals[change.handle] if one is not entry]
             self.originals[change.handle] = tuple(left)
 
-    def _put(self, entry: Entry, block: Block | None) -> None:
+    def _put(self, entry: PromptEntry, block: Block | None) -> None:
         self._blocks[entry.at] = block
         if self._costs is not None:
             self._costs[entry.at] = self._cost(entry)
 
-    def _cost(self, entry: Entry) -> int:
+    def _cost(self, entry: PromptEntry) -> int:
         if entry.at in self._blocks:
             block = self._blocks[entry.at]
             return 0 if block is None else price(block, self.count)
@@ -145,6 +145,6 @@ class Draft:
         return cost + self._missing if entry.sort == "call" and not entry.partner else cost
 
 
-def omission(dropped: int) -> Text | None:
+def omission(dropped: int) -> TextBlock | None:
     """Return the word that stands for messages left out at the beginning."""
-    return Text(f"[{dropped} earlier messages are left out.]") if dropped else None
+    return TextBlock(f"[{dropped} earlier messages are left out.]") if dropped else None

@@ -12,12 +12,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mcpp import kinds
-from mcpp.envelope import Envelope
-from mcpp.prompts import fences
-from mcpp.prompts.blocks import Block, Call, Image, Result, Text, price
+from mcpp.prompts import quoting
+from mcpp.prompts.blocks import Block, CallBlock, ImageBlock, ResultBlock, TextBlock, price
 from mcpp.prompts.names import EXPAND, call_id, tool_name
+from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter, image_size
-from mcpp.transient.calls import ToolCall
+from mcpp.transient.calls import LoggedCall
 from mcpp.transient.summaries import blocks_of, compact
 from mcpp.transient.tracker import Tracked, new_handle
 
@@ -39,7 +39,7 @@ MAX_IMAGE_CHARS: Final = 5_000_000
 MAX_NAMED: Final = 5
 """How many recipients are named: a header is never cut, so its length must not be its author's."""
 
-NO_RESULT: Final = Text("No result has come.")
+NO_RESULT: Final = TextBlock("No result has come.")
 
 
 class Episode:
@@ -53,8 +53,8 @@ class Episode:
         self.type: str | None = None
         self.parent: Episode | None = None
         self.inner: list[Episode] = []
-        self.members: list[Entry] = []  # without those of inner contexts
-        self.conclusion: Entry | None = None
+        self.members: list[PromptEntry] = []  # without those of inner contexts
+        self.conclusion: PromptEntry | None = None
 
     def around(self) -> "Iterator[Episode]":
         """Yield this context and those around it, the outermost last."""
@@ -77,15 +77,15 @@ class Episode:
         return sum(1 for _ in self.around())
 
 
-class Entry(msgspec.Struct, eq=False):
+class PromptEntry(msgspec.Struct, eq=False):
     """One envelope in a viewer's prompt. Owns its blocks and prices, made on first use."""
 
     sort: Sort
     envelope: Envelope
     index: int  # in the log
     viewer: str
-    call: ToolCall | None = None
-    partner: "Entry | None" = None  # a call's result, a result's call
+    call: LoggedCall | None = None
+    partner: "PromptEntry | None" = None  # a call's result, a result's call
     at: int = -1  # among the entries
     episode: Episode | None = None  # its context
     place: str = ""  # the context's type, or its id while no type was known
@@ -126,7 +126,7 @@ class Entry(msgspec.Struct, eq=False):
         """Return the summary with its handle in place of the whole result (T-15, T-18)."""
         if self._collapsed is None:
             assert self.tracked is not None
-            quoted = fences.quote(self.tracked.summary)
+            quoted = quoting.quote(self.tracked.summary)
             self._collapsed = self._short(f"[collapsed; handle {self.handle}]\n{quoted}")
         return self._collapsed
 
@@ -142,40 +142,42 @@ class Entry(msgspec.Struct, eq=False):
         note = f"[cut; {count}handle {self.handle}]"
         shown = text[:chars]
         return self._short(
-            f"{note}\n{shown if self.sort == 'result' else fences.quote(shown)}", cut=True
+            f"{note}\n{shown if self.sort == 'result' else quoting.quote(shown)}", cut=True
         )
 
-    def images(self) -> list[Image]:
+    def images(self) -> list[ImageBlock]:
         """Return the pictures that the whole entry shows."""
         block = self.whole() if self.sort == "result" else None
-        parts = block.content if isinstance(block, Result) else ()
-        return [part for part in parts if isinstance(part, Image)]
+        parts = block.content if isinstance(block, ResultBlock) else ()
+        return [part for part in parts if isinstance(part, ImageBlock)]
 
     def without_images(self, count: int) -> Block:
         """Return the whole result with its first so many pictures named instead of shown."""
         whole = self.whole()
-        assert isinstance(whole, Result)
-        content: list[Text | Image] = []
+        assert isinstance(whole, ResultBlock)
+        content: list[TextBlock | ImageBlock] = []
         for part in whole.content:
-            if count and isinstance(part, Image):
+            if count and isinstance(part, ImageBlock):
                 count -= 1
-                part = Text(f"[cut; {part.media_type}; handle {self.handle}]")
+                part = TextBlock(f"[cut; {part.media_type}; handle {self.handle}]")
             content.append(part)
-        return Result(whole.call_id, tuple(content))
+        return ResultBlock(whole.call_id, tuple(content))
 
     def _short(self, text: str, *, cut: bool = False) -> Block:
         if self.sort == "result":
             assert self.call is not None
-            return Result(call_id(self.call.id), (Text(text),), cut and self.call.is_error)
-        return Text(f"{self._header()}\n{text}")
+            return ResultBlock(
+                call_id(self.call.id), (TextBlock(text),), cut and self.call.is_error
+            )
+        return TextBlock(f"{self._header()}\n{text}")
 
     def _read(self) -> Block:
         match self.sort:
             case "say":
                 said = _said(self.envelope)
-                return Text(said if said.strip() else "…")
+                return TextBlock(said if said.strip() else "…")
             case "hear":
-                return Text(f"{self._header()}\n{fences.quote(self._body())}")
+                return TextBlock(f"{self._header()}\n{quoting.quote(self._body())}")
             case "call":
                 assert self.call is not None
                 call = self.call
@@ -183,29 +185,29 @@ class Entry(msgspec.Struct, eq=False):
                 own = server == self.viewer and call.tool == EXPAND
                 shown = EXPAND if own else tool_name(server, call.tool)
                 arguments = dict(call.arguments)
-                return Call(call_id(call.id), shown, arguments, compact(arguments))
+                return CallBlock(call_id(call.id), shown, arguments, compact(arguments))
             case "result":
                 assert self.call is not None
                 content = result_content(self.call.result)
                 if self.call.is_error:  # Anthropic takes nothing but text in a failed call
-                    content = tuple(Text(as_text(part)) for part in content)
-                return Result(call_id(self.call.id), content, self.call.is_error)
+                    content = tuple(TextBlock(as_text(part)) for part in content)
+                return ResultBlock(call_id(self.call.id), content, self.call.is_error)
 
     def _header(self) -> str:
         envelope = self.envelope
-        who = f"@{fences.name(envelope.sender)}"
+        who = f"@{quoting.name(envelope.sender)}"
         call = self.call
         if call is not None:
-            tool = fences.tool(call.tool)
+            tool = quoting.tool(call.tool)
             if call.response is envelope:
                 verb = "fails" if call.is_error else "answers"
-                return f"{who} {verb} @{fences.name(call.caller)}'s {tool}:"
+                return f"{who} {verb} @{quoting.name(call.caller)}'s {tool}:"
             return f"{who} calls {tool}{_named(' of ', envelope.to)}:"
-        about = [] if envelope.kind == kinds.CHAT else [fences.name(envelope.kind)]
+        about = [] if envelope.kind == kinds.CHAT else [quoting.name(envelope.kind)]
         if self.place:
-            about.append(f"in {fences.name(self.place)}")
+            about.append(f"in {quoting.name(self.place)}")
         if self.topic:
-            about.append(f"on {fences.name(self.topic)}")
+            about.append(f"on {quoting.name(self.topic)}")
         said = f" ({' '.join(about)})" if about else ""
         return f"{who}{_named(' to ', envelope.to)}{said}:"
 
@@ -218,37 +220,37 @@ class Entry(msgspec.Struct, eq=False):
         return "\n".join(map(as_text, result_content(call.result)))
 
 
-def result_content(result: Mapping[str, Any]) -> tuple[Text | Image, ...]:
+def result_content(result: Mapping[str, Any]) -> tuple[TextBlock | ImageBlock, ...]:
     """Return what a model sees of a tool result; what it cannot see is named."""
     parts = [part for block in blocks_of(result) if (part := _part(block)) is not None]
     structured = result.get("structuredContent")
-    if structured is not None and not any(isinstance(part, Text) for part in parts):
-        parts.append(Text(compact(structured)))
-    return tuple(parts) or (Text("(nothing)"),)
+    if structured is not None and not any(isinstance(part, TextBlock) for part in parts):
+        parts.append(TextBlock(compact(structured)))
+    return tuple(parts) or (TextBlock("(nothing)"),)
 
 
-def as_text(part: Text | Image) -> str:
+def as_text(part: TextBlock | ImageBlock) -> str:
     """Return a part where only text can stand; a picture is named."""
-    return part.text if isinstance(part, Text) else f"[image, {part.media_type}]"
+    return part.text if isinstance(part, TextBlock) else f"[image, {part.media_type}]"
 
 
-def _part(block: Mapping[str, Any]) -> Text | Image | None:
+def _part(block: Mapping[str, Any]) -> TextBlock | ImageBlock | None:
     sort = block.get("type")
     text = block.get("text")
     if sort == "text" and isinstance(text, str):
-        return Text(text) if text.strip() else None
+        return TextBlock(text) if text.strip() else None
     data, media_type = block.get("data"), str(block.get("mimeType"))
     if sort == "image" and isinstance(data, str) and _is_image(data, media_type):
-        return Image(data, media_type)
+        return ImageBlock(data, media_type)
     resource = block.get("resource")
     if sort == "resource" and isinstance(resource, dict):
         inner = resource.get("text")
         if isinstance(inner, str) and inner.strip():
-            return Text(inner)
-        return Text(f"[resource {fences.name(str(resource.get('uri')))}]")
+            return TextBlock(inner)
+        return TextBlock(f"[resource {quoting.name(str(resource.get('uri')))}]")
     if sort == "resource_link":
-        return Text(f"[link {fences.name(str(block.get('uri')))}]")
-    return Text(f"[{fences.name(str(sort))}, {fences.name(media_type)}]")
+        return TextBlock(f"[link {quoting.name(str(block.get('uri')))}]")
+    return TextBlock(f"[{quoting.name(str(sort))}, {quoting.name(media_type)}]")
 
 
 def _is_image(data: str, media_type: str) -> bool:
@@ -269,7 +271,7 @@ def _is_image(data: str, media_type: str) -> bool:
 def _named(preposition: str, recipients: tuple[str, ...] | None) -> str:
     if not recipients:
         return ""
-    shown = ", ".join(f"@{fences.name(one)}" for one in recipients[:MAX_NAMED])
+    shown = ", ".join(f"@{quoting.name(one)}" for one in recipients[:MAX_NAMED])
     more = len(recipients) - MAX_NAMED
     return f"{preposition}{shown}{f' and {more} more' if more > 0 else ''}"
 

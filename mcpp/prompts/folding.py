@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from mcpp import kinds
-from mcpp.contexts import Lineage
-from mcpp.envelope import Envelope
-from mcpp.prompts import fences
-from mcpp.prompts.blocks import Text
-from mcpp.prompts.entries import Entry, Episode, conclusion_text
+from mcpp.prompts import quoting
+from mcpp.prompts.blocks import TextBlock
+from mcpp.prompts.entries import Episode, PromptEntry, conclusion_text
+from mcpp.protocol.contexts import Lineage
+from mcpp.protocol.envelope import Envelope
 from mcpp.transient.tracker import new_handle
 
 
@@ -59,7 +59,7 @@ def concludes(envelope: Envelope, episode: Episode | None) -> bool:
     )
 
 
-def members_of(episode: Episode) -> list[Entry]:
+def members_of(episode: Episode) -> list[PromptEntry]:
     """Return what a context's conclusion folds: all before it, here and in inner contexts.
 
     A result stands where its call does, so that a pair is never broken.
@@ -83,7 +83,7 @@ def fold_handle(episode: Episode) -> str:
     return new_handle("context " + episode.conclusion.envelope.id)
 
 
-def fold_note(episode: Episode, members: Sequence[Entry], handle: str) -> Text:
+def fold_note(episode: Episode, members: Sequence[PromptEntry], handle: str) -> TextBlock:
     """Return what stands for a folded context: its outline in our words, its conclusion quoted."""
     end = episode.conclusion
     assert end is not None
@@ -91,14 +91,14 @@ def fold_note(episode: Episode, members: Sequence[Entry], handle: str) -> Text:
     calls = [entry.call for entry in members if entry.call is not None and not entry.is_result]
     tools = Counter([call.tool for call in calls])
     inner = {entry.episode for entry in members} - {episode}
-    outline = [f"{len(members)} messages from {_some(senders, fences.name)}"]
-    outline += [f"calls of {_some(tools, fences.tool)}"] if tools else []
+    outline = [f"{len(members)} messages from {_some(senders, quoting.name)}"]
+    outline += [f"calls of {_some(tools, quoting.tool)}"] if tools else []
     outline += [f"{len(inner)} inner contexts"] if inner else []
-    sort = f"{fences.name(episode.type)} " if episode.type else ""
+    sort = f"{quoting.name(episode.type)} " if episode.type else ""
     said = conclusion_text(end.envelope.payload)
-    return Text(
-        f"[folded; handle {handle}] {sort}{fences.name(episode.id)}: "
-        f"{'; '.join(outline)}. @{fences.name(episode.creator)} concludes:\n{fences.quote(said)}"
+    return TextBlock(
+        f"[folded; handle {handle}] {sort}{quoting.name(episode.id)}: "
+        f"{'; '.join(outline)}. @{quoting.name(episode.creator)} concludes:\n{quoting.quote(said)}"
     )
 
 

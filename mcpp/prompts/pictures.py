@@ -9,8 +9,8 @@ prompt where the oldest one stood.
 from collections import Counter
 from typing import Final
 
-from mcpp.prompts.draft import Draft
-from mcpp.prompts.entries import Entry
+from mcpp.prompts.draft import PromptDraft
+from mcpp.prompts.entries import PromptEntry
 
 MAX_IMAGES: Final = 20
 """Anthropic takes a hundred, but past twenty only such as have at most 2,000 pixels a side."""
@@ -21,7 +21,7 @@ MAX_IMAGES_CHARS: Final = 20_000_000
 STEPS: Final = 4
 
 
-def bound_images(draft: Draft) -> None:
+def bound_images(draft: PromptDraft) -> None:
     """Name the oldest pictures of a draft until what is left is taken by every API."""
     shown = [
         (entry, len(image.data))
@@ -31,7 +31,7 @@ def bound_images(draft: Draft) -> None:
     ]
     number = _excess(len(shown), MAX_IMAGES)
     chars = _excess(sum(length for _, length in shown), MAX_IMAGES_CHARS)
-    named: Counter[Entry] = Counter()
+    named: Counter[PromptEntry] = Counter()
     for entry, length in shown:
         if number <= 0 and chars <= 0:
             break

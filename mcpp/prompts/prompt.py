@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp.envelope import Envelope
-from mcpp.prompts import fences, render
-from mcpp.prompts.blocks import Block, Message, price, price_all
-from mcpp.prompts.draft import Changed, Draft, LeftOut, omission
-from mcpp.prompts.entries import Entry
+from mcpp.prompts import quoting, render
+from mcpp.prompts.blocks import Block, PromptMessage, price, price_all
+from mcpp.prompts.draft import Changed, LeftOut, PromptDraft, omission
+from mcpp.prompts.entries import PromptEntry
 from mcpp.prompts.turns import to_messages
+from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter
 from mcpp.transient.calls import failure
 from mcpp.transient.marks import transient
@@ -39,7 +39,7 @@ class Prompt:
     def __init__(
         self,
         system: str,
-        draft: Draft,
+        draft: PromptDraft,
         *,
         left_out: tuple[LeftOut, ...] = (),
         previous: "Prompt | None" = None,
@@ -108,20 +108,20 @@ class Prompt:
         """
         entries = self._behind(handle)
         if not entries:
-            return failure(f"Nothing is collapsed under {fences.name(handle)}.")
+            return failure(f"Nothing is collapsed under {quoting.name(handle)}.")
         first = entries[0]
         if len(entries) == 1 and first.sort == "result" and first.call is not None:
             result = first.call.original()
             result.pop("_meta", None)
             return transient(result)
         lines = [
-            f"@{fences.name(one.envelope.sender)} ({fences.name(one.envelope.kind)}):\n"
-            + fences.quote(bytes(one.envelope.raw_payload).decode())
+            f"@{quoting.name(one.envelope.sender)} ({quoting.name(one.envelope.kind)}):\n"
+            + quoting.quote(bytes(one.envelope.raw_payload).decode())
             for one in entries
         ]
         return transient({"content": [{"type": "text", "text": "\n".join(lines)}]})
 
-    def _behind(self, handle: str) -> tuple[Entry, ...]:
+    def _behind(self, handle: str) -> tuple[PromptEntry, ...]:
         return self._draft.originals[handle] if handle in self.handles else ()
 
     @property
@@ -130,7 +130,7 @@ class Prompt:
 
 
 def _departure(
-    before: tuple[Message, ...], after: tuple[Message, ...], count: Counter
+    before: tuple[PromptMessage, ...], after: tuple[PromptMessage, ...], count: Counter
 ) -> tuple[int | None, int]:
     """Return the message of `after` in which `before` is left, and what of `before` is lost."""
     old, new = _flat(before), _flat(after)
@@ -145,7 +145,7 @@ def _departure(
     return index, sum(price(block, count) for _, (_, block) in old[same:])
 
 
-def _flat(messages: tuple[Message, ...]) -> list[tuple[int, tuple[str, Block]]]:
+def _flat(messages: tuple[PromptMessage, ...]) -> list[tuple[int, tuple[str, Block]]]:
     return list(
         chain.from_iterable(
             ((index, (message.role, block)) for block in message.blocks)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from mcpp.prompts.blocks import Block, Call, Image, Message, Result, Text
+from mcpp.prompts.blocks import Block, CallBlock, ImageBlock, PromptMessage, ResultBlock, TextBlock
 
 
-def anthropic(system: str, messages: Sequence[Message]) -> dict[str, Any]:
+def anthropic(system: str, messages: Sequence[PromptMessage]) -> dict[str, Any]:
     """Return `system` and `messages` for Anthropic's Messages API."""
     rendered = [
         {"role": message.role, "content": [_anthropic(block) for block in message.blocks]}
@@ -19,17 +19,19 @@ def anthropic(system: str, messages: Sequence[Message]) -> dict[str, Any]:
     return {"system": system, "messages": rendered}
 
 
-def openai_chat(system: str, messages: Sequence[Message]) -> dict[str, Any]:
+def openai_chat(system: str, messages: Sequence[PromptMessage]) -> dict[str, Any]:
     """Return `messages` for OpenAI's Chat Completions API: one `tool` message for each call.
 
     A `tool` message holds text only, so a result's images come in the user message behind it.
     """
     rendered: list[dict[str, Any]] = [{"role": "system", "content": system}]
     for message in messages:
-        calls = [block for block in message.blocks if isinstance(block, Call)]
-        results = [block for block in message.blocks if isinstance(block, Result)]
+        calls = [block for block in message.blocks if isinstance(block, CallBlock)]
+        results = [block for block in message.blocks if isinstance(block, ResultBlock)]
         parts = [
-            _chat_part(block) for block in message.blocks if not isinstance(block, Call | Result)
+            _chat_part(block)
+            for block in message.blocks
+            if not isinstance(block, CallBlock | ResultBlock)
         ]
         if message.role == "assistant":
             said: dict[str, Any] = {"role": "assistant", "content": parts or None}
@@ -46,7 +48,7 @@ def openai_chat(system: str, messages: Sequence[Message]) -> dict[str, Any]:
             continue
         images: list[dict[str, Any]] = []
         for result in results:
-            found = [part for part in result.content if isinstance(part, Image)]
+            found = [part for part in result.content if isinstance(part, ImageBlock)]
             text = _result_text(result)
             rendered.append({"role": "tool", "tool_call_id": result.call_id, "content": text})
             if found:
@@ -57,7 +59,7 @@ def openai_chat(system: str, messages: Sequence[Message]) -> dict[str, Any]:
     return {"messages": rendered}
 
 
-def openai_responses(system: str, messages: Sequence[Message]) -> dict[str, Any]:
+def openai_responses(system: str, messages: Sequence[PromptMessage]) -> dict[str, Any]:
     """Return `instructions` and `input` for OpenAI's Responses API.
 
     What the assistant said is plain text, one message each: as a list of parts it would need the id
@@ -68,13 +70,13 @@ def openai_responses(system: str, messages: Sequence[Message]) -> dict[str, Any]
         said: list[dict[str, Any]] = []
         for block in message.blocks:
             match block:
-                case Text(text) if message.role == "assistant":
+                case TextBlock(text) if message.role == "assistant":
                     items.append({"type": "message", "role": "assistant", "content": text})
-                case Text(text):
+                case TextBlock(text):
                     said.append({"type": "input_text", "text": text})
-                case Image():
+                case ImageBlock():
                     said.append(_input_image(block))
-                case Call():
+                case CallBlock():
                     items.append(
                         {
                             "type": "function_call",
@@ -83,14 +85,14 @@ def openai_responses(system: str, messages: Sequence[Message]) -> dict[str, Any]
                             "arguments": block.json,
                         }
                     )
-                case Result():
+                case ResultBlock():
                     items.append(_function_output(block))
         if said:
             items.append({"type": "message", "role": "user", "content": said})
     return {"instructions": system, "input": items}
 
 
-def markdown(system: str, messages: Sequence[Message]) -> str:
+def markdown(system: str, messages: Sequence[PromptMessage]) -> str:
     """Return the prompt as a page for people."""
     parts = [f"# System\n\n{system}"]
     for number, message in enumerate(messages):
@@ -101,19 +103,19 @@ def markdown(system: str, messages: Sequence[Message]) -> str:
 
 def _anthropic(block: Block) -> dict[str, Any]:
     match block:
-        case Text(text):
+        case TextBlock(text):
             return {"type": "text", "text": text}
-        case Image(data, media_type):
+        case ImageBlock(data, media_type):
             source = {"type": "base64", "media_type": media_type, "data": data}
             return {"type": "image", "source": source}
-        case Call():
+        case CallBlock():
             return {
                 "type": "tool_use",
                 "id": block.id,
                 "name": block.name,
                 "input": deepcopy(block.arguments),
             }
-        case Result():
+        case ResultBlock():
             return {
                 "type": "tool_result",
                 "tool_use_id": block.call_id,
@@ -123,44 +125,44 @@ def _anthropic(block: Block) -> dict[str, Any]:
 
 
 def _chat_part(block: Block) -> dict[str, Any]:
-    if isinstance(block, Image):
+    if isinstance(block, ImageBlock):
         return {"type": "image_url", "image_url": {"url": _data_url(block)}}
-    assert isinstance(block, Text)
+    assert isinstance(block, TextBlock)
     return {"type": "text", "text": block.text}
 
 
-def _result_text(result: Result) -> str:
-    texts = [part.text for part in result.content if isinstance(part, Text)]
+def _result_text(result: ResultBlock) -> str:
+    texts = [part.text for part in result.content if isinstance(part, TextBlock)]
     text = "\n".join(texts) or "[images follow]"
     return _ERROR + text if result.is_error else text
 
 
-def _function_output(result: Result) -> dict[str, Any]:
+def _function_output(result: ResultBlock) -> dict[str, Any]:
     output: Any = _result_text(result)
-    if any(isinstance(part, Image) for part in result.content):
+    if any(isinstance(part, ImageBlock) for part in result.content):
         texts = [{"type": "input_text", "text": output}]
-        images = [_input_image(part) for part in result.content if isinstance(part, Image)]
+        images = [_input_image(part) for part in result.content if isinstance(part, ImageBlock)]
         output = texts + images
     return {"type": "function_call_output", "call_id": result.call_id, "output": output}
 
 
-def _input_image(image: Image) -> dict[str, Any]:
+def _input_image(image: ImageBlock) -> dict[str, Any]:
     return {"type": "input_image", "image_url": _data_url(image), "detail": "auto"}
 
 
-def _data_url(image: Image) -> str:
+def _data_url(image: ImageBlock) -> str:
     return f"data:{image.media_type};base64,{image.data}"
 
 
 def _markdown(block: Block) -> str:
     match block:
-        case Text(text):
+        case TextBlock(text):
             return text
-        case Image():
+        case ImageBlock():
             return f"*[image, {block.media_type}]*"
-        case Call():
+        case CallBlock():
             return f"**calls** `{block.name}` ({block.id})\n\n{_code(block.json)}"
-        case Result():
+        case ResultBlock():
             verb = "fails" if block.is_error else "gives"
             inner = "\n".join(map(_markdown, block.content))
             return f"**{verb}** ({block.call_id})\n\n{_code(inner)}"

@@ -15,22 +15,22 @@ from typing import Any, Protocol
 import anyio
 import msgspec
 
-from mcpp.connection import Options
+from mcpp.agent.participant import Participant
+from mcpp.client.connection import Options
+from mcpp.client.joining import open_pod
+from mcpp.client.local_pod import ANYTHING
+from mcpp.client.pod import OnGap, Pod
 from mcpp.errors import JoinError, McppError
 from mcpp.filters import Filter
-from mcpp.joining import open_pod
-from mcpp.local import ANYTHING
-from mcpp.participant import Participant
-from mcpp.pod import OnGap, Pod
-from mcpp.session import Join, Session
-from mcpp.transport import Link, MemoryTransport
+from mcpp.session.session import ClientSession, Join
+from mcpp.transports.transport import MemoryLink, MemoryTransport
 
 
 def _at_once(attempt: int) -> float:
     return 0.0
 
 
-class Gateway(Protocol):
+class PodBackend(Protocol):
     """What the in-memory pod needs of a gateway; the entry point `mcpp.testing` provides one."""
 
     def add(self, participant: str, capabilities: Sequence[Mapping[str, Any]]) -> None: ...
@@ -43,7 +43,7 @@ class Gateway(Protocol):
         filter: str | None,
         after: str | None,
         last: int | None,
-    ) -> Link: ...
+    ) -> MemoryLink: ...
     def cut(self, participant: str) -> None: ...
     def restart(self) -> None: ...
     def tick(self) -> None: ...
@@ -57,7 +57,7 @@ class MemoryPod:
         (found,) = entry_points(group="mcpp.testing", name="gateway") or (None,)
         if found is None:
             raise McppError("the in-memory pod needs the gateway: pip install 'mcpp[gateway]'")
-        self.gateway: Gateway = found.load()({}, limits=limits or {}, **options)
+        self.gateway: PodBackend = found.load()({}, limits=limits or {}, **options)
         self._known: set[str] = set()
 
     def add(self, name: str, capabilities: Sequence[Mapping[str, Any]] = ANYTHING) -> None:
@@ -78,7 +78,7 @@ class MemoryPod:
         options: Options = Options(backoff=_at_once),  # noqa: B008  (frozen)
     ) -> AsyncIterator[Pod]:
         """Connect like `mcpp.connect`, by name instead of by token."""
-        session = Session(
+        session = ClientSession(
             name, filter=filter, last=last, after=after, capacity=options.buffer_messages
         )
         connector = self.connector(name)
@@ -116,7 +116,7 @@ class MemoryPod:
 class MemoryConnector:
     """Opens lines to a gateway in the same process."""
 
-    gateway: Gateway
+    gateway: PodBackend
     name: str
     address: str = "memory"
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from mcpp.codec import encode
-from mcpp.envelope import (
+from mcpp.client.factory import new_context, new_envelope
+from mcpp.protocol.codec import encode
+from mcpp.protocol.envelope import (
     CONTEXT_MEMBERS,
     ENVELOPE_MEMBERS,
     ID_PATTERN,
@@ -27,7 +28,6 @@ from mcpp.envelope import (
     Envelope,
     with_extra,
 )
-from mcpp.mint import new_context, new_envelope
 
 try:
     from hypothesis import strategies as st

@@ -5,7 +5,7 @@ A tool's author marks (`transient`, `consumed`, `with_context_hints`, or `@tool(
 other side a `Tracker` follows the log. The rules are T-01 and on, in `spec/transient.md`.
 """
 
-from mcpp.transient.calls import ToolCall, ToolCalls
+from mcpp.transient.calls import LoggedCall, LoggedCalls
 from mcpp.transient.marks import (
     Hint,
     Mark,
@@ -18,20 +18,20 @@ from mcpp.transient.marks import (
 from mcpp.transient.scratch import Scratch
 from mcpp.transient.summaries import TransientRule, mark_by_rule, summarize
 from mcpp.transient.tracker import Badge, Tracked, Tracker
-from mcpp.transient.workflow import Step, Workflow
+from mcpp.transient.workflow import Workflow, WorkflowStep
 
 __all__ = [
     "Badge",
     "Hint",
+    "LoggedCall",
+    "LoggedCalls",
     "Mark",
     "Scratch",
-    "Step",
-    "ToolCall",
-    "ToolCalls",
     "Tracked",
     "Tracker",
     "TransientRule",
     "Workflow",
+    "WorkflowStep",
     "consumed",
     "mark_by_rule",
     "read_hints",

@@ -11,13 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from mcpp import kinds
-from mcpp.envelope import Envelope
+from mcpp.protocol.envelope import Envelope
 
 _REQUEST: Final = kinds.REQUEST + ":tools/call"
 _RESPONSE: Final = kinds.RESPONSE + ":tools/call"
 
 
-class ToolCall(msgspec.Struct, eq=False):
+class LoggedCall(msgspec.Struct, eq=False):
     """A call and, once it has come, its result. `index` and `answered_at` are places in the log."""
 
     request: Envelope
@@ -76,13 +76,13 @@ class ToolCall(msgspec.Struct, eq=False):
         return (self.caller, self.context_id, self.server, self.tool, asked)
 
 
-class ToolCalls:
+class LoggedCalls:
     """Pairs requests and responses as they come. Owns the calls it has seen."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, ToolCall] = {}
+        self.by_id: dict[str, LoggedCall] = {}
 
-    def add(self, envelope: Envelope, index: int) -> ToolCall | None:
+    def add(self, envelope: Envelope, index: int) -> LoggedCall | None:
         """Return the call that this envelope makes or settles, or None."""
         kind = envelope.kind
         if kind.startswith("mcp/re"):  # most of a log is talk: one test for it
@@ -92,7 +92,7 @@ class ToolCalls:
                 return self._answer(envelope, index)
         return None
 
-    def _ask(self, envelope: Envelope, index: int) -> ToolCall | None:
+    def _ask(self, envelope: Envelope, index: int) -> LoggedCall | None:
         if envelope.id in self.by_id:
             return None
         name = envelope.kind[len(_REQUEST) + 1 :]
@@ -101,7 +101,7 @@ class ToolCalls:
         params = params if isinstance(params, dict) else {}
         stated = params.get("name")
         arguments = params.get("arguments")
-        call = ToolCall(
+        call = LoggedCall(
             request=envelope,
             index=index,
             tool=name or (stated if isinstance(stated, str) else ""),
@@ -110,7 +110,7 @@ class ToolCalls:
         self.by_id[envelope.id] = call
         return call
 
-    def _answer(self, envelope: Envelope, index: int) -> ToolCall | None:
+    def _answer(self, envelope: Envelope, index: int) -> LoggedCall | None:
         call = self.by_id.get(envelope.correlation_id or "")
         if call is None or call.response is not None:
             return None

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mcpp import kinds
-from mcpp.envelope import Envelope
-from mcpp.transient.calls import ToolCall, ToolCalls
+from mcpp.protocol.envelope import Envelope
+from mcpp.transient.calls import LoggedCall, LoggedCalls
 from mcpp.transient.marks import Hint, Mark, cut, read_hints, read_mark
 from mcpp.transient.summaries import summarize
 
@@ -44,7 +44,7 @@ _MECHANICAL: Final = (
 class Tracked(msgspec.Struct, eq=False):
     """A transient result: whose, where, and what has become of it."""
 
-    call: ToolCall
+    call: LoggedCall
     handle: str
     mark: Mark
     state: State = "pending"
@@ -60,7 +60,7 @@ class Tracked(msgspec.Struct, eq=False):
 class Change(msgspec.Struct, frozen=True):
     """What an envelope brought about: a call answered, and a transient result settled."""
 
-    call: ToolCall | None = None
+    call: LoggedCall | None = None
     tracked: Tracked | None = None  # the new transient result
     settled: tuple[Tracked, ...] = ()
 
@@ -72,7 +72,7 @@ class Tracker:
     """Folds a log into the life of its transient results. Owns the calls and pairs it has seen."""
 
     def __init__(self) -> None:
-        self.calls = ToolCalls()
+        self.calls = LoggedCalls()
         self.seen: set[str] = set()  # the ids of all envelopes
         self._length = 0
         self._tracked: dict[str, Tracked] = {}  # by the call's id
@@ -158,7 +158,7 @@ class Tracker:
             fetchers.setdefault(hint.tool)
             self._paired.add((server, hint.tool))
 
-    def _track(self, call: ToolCall, mark: Mark) -> tuple[Tracked, tuple[Tracked, ...]]:
+    def _track(self, call: LoggedCall, mark: Mark) -> tuple[Tracked, tuple[Tracked, ...]]:
         assert call.response is not None
         tracked = Tracked(call, self._new_handle(call.response.id), mark)
         self._tracked[call.id] = tracked
@@ -173,7 +173,7 @@ class Tracker:
             return tracked, (self._settle(older, "superseded", call),)
         return tracked, ()
 
-    def _consume(self, call: ToolCall, mark: Mark) -> tuple[Tracked, ...]:
+    def _consume(self, call: LoggedCall, mark: Mark) -> tuple[Tracked, ...]:
         if mark.consumes is not None:
             named = (self._tracked.get(one) or self._by_response.get(one) for one in mark.consumes)
             found = [
@@ -191,7 +191,7 @@ class Tracker:
             self._consumers.add(call.response.id)
         return tuple(self._settle(tracked, "consumed", call) for tracked in found)
 
-    def _oldest(self, call: ToolCall) -> Tracked | None:
+    def _oldest(self, call: LoggedCall) -> Tracked | None:
         fronts = []
         for tool in self._pairs.get((call.server or "", call.tool), ()):
             pending = self._pending.get(self._queue(call, tool))
@@ -202,14 +202,14 @@ class Tracker:
                 fronts.append(pending[0])
         return min(fronts, key=lambda tracked: tracked.call.answered_at, default=None)
 
-    def _settle(self, tracked: Tracked, state: State, by: ToolCall) -> Tracked:
+    def _settle(self, tracked: Tracked, state: State, by: LoggedCall) -> Tracked:
         tracked.state = state
         tracked.settled_by = None if by.response is None else by.response.id
         tracked.settled_at = by.answered_at
         return tracked
 
     @staticmethod
-    def _queue(call: ToolCall, tool: str) -> tuple[object, ...]:
+    def _queue(call: LoggedCall, tool: str) -> tuple[object, ...]:
         return (call.caller, call.context_id, call.server, tool)
 
     def _new_handle(self, id: str) -> str:

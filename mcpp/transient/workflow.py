@@ -23,7 +23,7 @@ GET_WORKFLOW_STEP: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class WorkflowStep:
     """One step: what to do, with which tool, and which tool uses up what it returns."""
 
     title: str
@@ -34,7 +34,7 @@ class Step:
     order: int | None = None  # None: one more than the step before
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Step":
+    def from_json(cls, value: dict[str, Any]) -> "WorkflowStep":
         """Return the step that the source's JSON form describes (`loopGroup`, `contextHint`)."""
         hint = value.get("contextHint") or {}
         return cls(
@@ -50,10 +50,10 @@ class Step:
 class Workflow:
     """Steps in order. Owns nothing but them; serve `get_workflow_step` as a tool of that name."""
 
-    def __init__(self, steps: Iterable[Step | dict[str, Any]]) -> None:
-        self._steps: dict[int, Step] = {}
+    def __init__(self, steps: Iterable[WorkflowStep | dict[str, Any]]) -> None:
+        self._steps: dict[int, WorkflowStep] = {}
         for given in steps:
-            step = given if isinstance(given, Step) else Step.from_json(given)
+            step = given if isinstance(given, WorkflowStep) else WorkflowStep.from_json(given)
             order = step.order if step.order is not None else max(self._steps, default=0) + 1
             if order in self._steps:
                 raise ValueError(f"two steps have the order {order}")
@@ -78,13 +78,13 @@ class Workflow:
         ]
         return with_context_hints(result, hints) if hints else result
 
-    def _group(self, order: int) -> dict[int, Step]:
+    def _group(self, order: int) -> dict[int, WorkflowStep]:
         group = self._steps[order].loop_group
         if group is None:
             return {order: self._steps[order]}
         return {number: step for number, step in self._steps.items() if step.loop_group == group}
 
-    def _text(self, group: dict[int, Step]) -> str:
+    def _text(self, group: dict[int, WorkflowStep]) -> str:
         orders = list(group)
         loop = next(iter(group.values())).loop_group
         numbers = f"Steps {orders[0]}–{orders[-1]}" if len(orders) > 1 else f"Step {orders[0]}"

@@ -10,7 +10,7 @@ import mcpp
 from mcpp import Participant
 from mcpp.errors import NoAnswerError
 from mcpp.testing import MemoryPod
-from mcpp_agents.approver import Judge, RuleError, approver, read_rules
+from mcpp_agents.approver.commands import Judge, RuleError, approver, read_rules
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketVenue
 

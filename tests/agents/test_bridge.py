@@ -16,9 +16,9 @@ import anyio
 import pytest
 
 import mcpp
+from mcpp.client.pod import Progress
+from mcpp.client.tasks import background
 from mcpp.errors import RemoteError
-from mcpp.pod import Progress
-from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp_agents.bridge import Open, Upstream, bridge, over_http, over_stdio
 from mcpp_agents.bridge.upstream import StartError

@@ -19,16 +19,16 @@ from prompt_toolkit.utils import get_cwidth
 
 import mcpp
 from mcpp import Participant
-from mcpp.session import Gap
-from mcpp.tasks import background
+from mcpp.client.tasks import background
+from mcpp.session.session import Gap
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
 from mcpp_agents.chat.actions import Actions
-from mcpp_agents.chat.command import talk
+from mcpp_agents.chat.commands import talk
 from mcpp_agents.chat.screen import Screen, cut_to
 from mcpp_agents.chat.transcript import Transcript
-from mcpp_agents.display import clean, describe
-from mcpp_agents.shorthand import read_filter
+from mcpp_agents.cli.display import clean, describe
+from mcpp_agents.cli.shorthand import read_filter
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketVenue
 

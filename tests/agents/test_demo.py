@@ -16,13 +16,14 @@ import anyio
 import pytest
 
 import mcpp
-from mcpp import ContextTree, Envelope, Message, local
+from mcpp import ContextTree, Envelope, Message
+from mcpp.client import local_pod
+from mcpp.client.tasks import background
 from mcpp.prompts import PromptBuilder
-from mcpp.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp_agents.demo import analyst, records, reviewer
 from mcpp_agents.memory import MemoryStore
-from mcpp_agents.memory.member import join
+from mcpp_agents.memory.bus.participant import join
 from mcpp_agents.memory.store import BUS_HOURLY_CAP
 from tests.agents.processes import BOUND, MCPP
 
@@ -271,9 +272,9 @@ async def test_the_demo_runs_as_people_start_it_and_ends_whole(tmp_path: Path, e
             while b"Stop with Ctrl-C." not in seen:
                 await anyio.wait_readable(terminal)
                 seen += os.read(terminal, 65536)
-            pod = local.find(tmp_path)
+            pod = local_pod.find(tmp_path)
             assert pod is not None
-            address = local.Address(pod.url, pod.add("tester"), fresh=True)
+            address = local_pod.Address(pod.url, pod.add("tester"), fresh=True)
             async with mcpp.connect(address, last=1000) as tester:
                 while not {"analyst", "records", "reviewer", "memory"} <= set(tester.participants):
                     await anext(tester)

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from mcpp import Participant
+from mcpp.agent.tools import ToolCall
 from mcpp.errors import NoAnswerError, RemoteError
-from mcpp.tools import ToolCall
 from tests.agents.processes import BOUND, Commands
 from tests.agents.test_bridge import ODD_SERVER
 from tests.interaction.conftest import SocketVenue

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpp_agents.display import clean, safe_json
-from mcpp_agents.logs import Lines
+from mcpp_agents.cli.display import clean, safe_json
+from mcpp_agents.cli.log_format import TerminalFormatter
 
 
 def line(name: str, message: str, error: Exception | None = None) -> str:
@@ -18,7 +18,7 @@ def line(name: str, message: str, error: Exception | None = None) -> str:
     except ValueError:
         trouble = sys.exc_info() if error else None
     record = logging.LogRecord(name, logging.WARNING, "", 0, message, (), trouble)
-    return Lines("mcpp x: ").format(record)
+    return TerminalFormatter("mcpp x: ").format(record)
 
 
 def test_a_line_is_one_line_whatever_others_wrote() -> None:

@@ -11,17 +11,18 @@ import msgspec
 import pytest
 
 import mcpp
-from mcpp import ContextTree, Envelope, Message, Participant, cli
+from mcpp import ContextTree, Envelope, Message, Participant
+from mcpp.agent.tools import ToolCall
+from mcpp.cli import main
+from mcpp.client.tasks import background
 from mcpp.prompts import PromptBuilder
-from mcpp.rpc import ToolResult
-from mcpp.tasks import background
+from mcpp.protocol.rpc import ToolResult
 from mcpp.testing import MemoryPod
-from mcpp.tools import ToolCall
 from mcpp.transient import transient
-from mcpp_agents.model import Limits, ModelAgent, ProviderError, Reply
+from mcpp_agents.model import ModelAgent, ModelLimits, ProviderError, Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
-from mcpp_agents.model.progress import Progress
+from mcpp_agents.model.progress import ProgressReporter
 from tests.agents.model_server import ModelServer, Say, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketVenue
@@ -55,7 +56,7 @@ def library() -> Participant:
 
 @asynccontextmanager
 async def joined(
-    pod: MemoryPod, api: str, script: list[Say], limits: Limits | None = None
+    pod: MemoryPod, api: str, script: list[Say], limits: ModelLimits | None = None
 ) -> AsyncIterator[tuple[mcpp.Pod, ModelServer]]:
     """Have a model in the pod, and the library; yield alice's pod and the server."""
     with model_server(script) as server:
@@ -68,7 +69,7 @@ async def joined(
             background() as tasks,
         ):
             # Alice never says which tools she offers, but the library does.
-            given = msgspec.structs.replace(limits or Limits(), patience_seconds=0.25)
+            given = msgspec.structs.replace(limits or ModelLimits(), patience_seconds=0.25)
             tasks.start_soon(ModelAgent(mind, provider, tasks, limits=given).run)
             with anyio.fail_after(BOUND):
                 yield alice, server
@@ -166,7 +167,7 @@ async def test_a_wait_that_the_api_asks_for_is_told(
         pod.connect("mind", own=True) as mind,
         background() as tasks,
     ):
-        limits = Limits(patience_seconds=0.01)
+        limits = ModelLimits(patience_seconds=0.01)
         tasks.start_soon(ModelAgent(mind, Busy(), tasks, limits=limits).run)
         with anyio.fail_after(BOUND):
             answer, log = await ask(alice, "There?")
@@ -179,10 +180,10 @@ async def test_a_wait_that_the_api_asks_for_is_told(
 @APIS
 async def test_it_stops_at_its_limits(pod: MemoryPod, api: str) -> None:
     endless = [Say("", [("library__search", {"query": "x"})]) for _ in range(10)]
-    async with joined(pod, api, list(endless), Limits(turns=3)) as (alice, server):
+    async with joined(pod, api, list(endless), ModelLimits(turns=3)) as (alice, server):
         assert "3 turns were not enough" in (await ask(alice, "Go on"))[0].text
         assert len(server.requests) == 3
-    async with joined(pod, api, list(endless), Limits(tokens=150)) as (alice, server):
+    async with joined(pod, api, list(endless), ModelLimits(tokens=150)) as (alice, server):
         assert "200 tokens are spent" in (await ask(alice, "Go on"))[0].text
 
 
@@ -226,7 +227,7 @@ async def test_what_was_approved_and_takes_long_is_not_said_to_be_undecided(
         return True
 
     script = [Say("", [("forge__smelt", {})]), Say("It takes its time.")]
-    limits = Limits(approval_seconds=0.5)
+    limits = ModelLimits(approval_seconds=0.5)
     async with (
         pod.run(forge),
         pod.run(boss),
@@ -406,7 +407,7 @@ async def test_a_call_that_is_no_json_costs_none_of_the_others(pod: MemoryPod, a
 
 async def test_a_server_that_does_not_count_is_counted_for(pod: MemoryPod) -> None:
     endless = [Say("", [("library__lose", {})], is_counted=False) for _ in range(9)]
-    async with joined(pod, "openai", endless, Limits(tokens=20)) as (alice, server):
+    async with joined(pod, "openai", endless, ModelLimits(tokens=20)) as (alice, server):
         assert "tokens are spent" in (await ask(alice, "Go on"))[0].text
         assert len(server.requests) == 1
 
@@ -429,7 +430,7 @@ async def test_whoever_waits_is_reminded_and_so_is_whoever_waits_behind(pod: Mem
         pod.connect("mind", own=True) as mind,
         background() as tasks,
     ):
-        limits = Limits(patience_seconds=0.01, remind_seconds=0.01)
+        limits = ModelLimits(patience_seconds=0.01, remind_seconds=0.01)
         tasks.start_soon(ModelAgent(mind, Silent(), tasks, limits=limits).run)
         questions = [await alice.send("chat", {"text": f"{n}?"}, to=["mind"]) for n in range(2)]
         told: dict[str | None, list[str]] = {question.id: [] for question in questions}
@@ -448,7 +449,7 @@ async def test_a_reminder_comes_only_where_nothing_else_was_told(pod: MemoryPod)
     async with pod.connect("mind", own=True) as mind, pod.connect("alice", own=True) as alice:
         await alice.send("chat", {"text": "Tell"})
         question = await anext(alice)
-        progress = Progress(mind.context("reasoning"), question)
+        progress = ProgressReporter(mind.context("reasoning"), question)
         await progress.begin()
         for message in ("too soon", "first", "second"):
             await progress.remind(message)
@@ -461,7 +462,7 @@ async def test_progress_is_told_now_and_then_and_not_for_every_word(pod: MemoryP
     async with pod.connect("mind", own=True) as mind, pod.connect("alice", own=True) as alice:
         await alice.send("chat", {"text": "Tell"})
         question = await anext(alice)
-        progress = Progress(mind.context("reasoning"), question, clock=lambda: now[0])
+        progress = ProgressReporter(mind.context("reasoning"), question, clock=lambda: now[0])
         await progress.begin()
         for word in ("Once ", "upon ", "a time "):
             await progress.hear(word)
@@ -481,7 +482,7 @@ async def test_old_results_are_collapsed_and_can_be_expanded_again(
         *(Say("", [("library__search", {"query": f"q{n}"})]) for n in range(6)),
         Say("Found."),
     ]
-    limits = Limits(prompt_tokens=9000)
+    limits = ModelLimits(prompt_tokens=9000)
     async with joined(pod, api, script, limits) as (alice, server):
         await ask(alice, "Look everywhere")
         last = json.dumps(server.requests[-1])
@@ -509,7 +510,7 @@ async def test_nobody_talks_the_question_or_the_calls_for_it_out_of_the_prompt(
     script = [*(Say("", [("fair__visit", {"stall": f"stall-{n}"})]) for n in range(3)), Say("No.")]
     async with (
         pod.run(fair),
-        joined(pod, api, script, Limits(prompt_tokens=4000)) as (alice, server),
+        joined(pod, api, script, ModelLimits(prompt_tokens=4000)) as (alice, server),
     ):
         assert (await ask(alice, "Which stall has pears?"))[0].text == "No."
     for made, request in enumerate(server.requests):
@@ -522,7 +523,7 @@ async def test_nobody_talks_the_question_or_the_calls_for_it_out_of_the_prompt(
 
 async def test_a_question_that_is_longer_than_a_prompt_is_answered(pod: MemoryPod) -> None:
     script = [Say("", [("library__burn", {"book": 1})]), Say("Long.")]
-    async with joined(pod, "openai", script, Limits(prompt_tokens=2000)) as (alice, server):
+    async with joined(pod, "openai", script, ModelLimits(prompt_tokens=2000)) as (alice, server):
         assert (await ask(alice, "Why? " * 20_000))[0].text == "Long."
         assert all("Why? Why?" in json.dumps(request) for request in server.requests)
 
@@ -670,7 +671,7 @@ def test_an_address_that_is_none_is_refused_at_once(
     command: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        cli.main([*command, address])
+        main.main([*command, address])
     assert f"must be like https://HOST/PATH, not '{address}'" in capsys.readouterr().err
 
 

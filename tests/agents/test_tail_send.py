@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcpp
-from mcpp import FilterError, filters, rpc
+from mcpp import FilterError, filters
 from mcpp.errors import NoAnswerError
+from mcpp.protocol import rpc
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
-from mcpp_agents.display import Palette, answer_of, clean, describe
-from mcpp_agents.send import say
-from mcpp_agents.shorthand import read_filter, read_filters
-from mcpp_agents.tail import Lines, watch
+from mcpp_agents.cli.display import Palette, answer_of, clean, describe
+from mcpp_agents.cli.shorthand import read_filter, read_filters
+from mcpp_agents.send.commands import say
+from mcpp_agents.tail.commands import LinePrinter, watch
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketVenue
 
@@ -118,7 +119,7 @@ def test_a_word_that_means_nothing_is_refused(text: str) -> None:
 def test_the_tree_draws_each_context_as_a_branch() -> None:
     outer = mcpp.new_context("reasoning", id="outer", metadata={"about": "safety"})
     inner = mcpp.new_context("workflow", id="inner", parent="outer")
-    lines = Lines(Palette(coloured=False), tree=True)
+    lines = LinePrinter(Palette(coloured=False), tree=True)
     rendered = [
         line[9:]
         for context, text in ((None, "main"), (outer, "deep"), (inner, "deeper"), (outer, "back"))
@@ -138,7 +139,7 @@ def test_the_tree_draws_each_context_as_a_branch() -> None:
 
 def test_what_answers_a_context_says_so() -> None:
     reasoning = mcpp.new_context("reasoning", id="reason-789")
-    lines = Lines(Palette(coloured=False))
+    lines = LinePrinter(Palette(coloured=False))
     lines.render(mcpp.new_envelope("reflection", {"thought": "hm"}, sender="a", context=reasoning))
     denied = {"error": "Operation denied after security analysis"}
     kind = "mcp/response:tools/call"

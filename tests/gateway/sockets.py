@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 import mcpp
 from mcpp_gateway import config
-from mcpp_gateway.server import Gateway
+from mcpp_gateway.edge.server import Gateway
 
 BOUND = 10.0  # seconds that anything may take before the test fails
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, assert_never
 
-from mcpp.capabilities import Capabilities
 from mcpp.filters import Filter, everything
-from mcpp_gateway.effects import Broadcast, Close, Direct, Effect, Move
-from mcpp_gateway.limits import Limits
-from mcpp_gateway.log import Log
-from mcpp_gateway.pod import Pod, Session, Standing
+from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.effects import Broadcast, Close, Direct, Effect, Move
+from mcpp_gateway.core.limits import PodLimits
+from mcpp_gateway.core.log import Log
+from mcpp_gateway.core.pod import ParticipantSettings, PodCore, Session
 
 EVERYTHING: Sequence[Mapping[str, Any]] = ({"kind": "*"},)
 FREE: Mapping[str, Any] = {"messages_per_second": 0, "context_messages_per_second": 0}
@@ -88,10 +88,11 @@ class Stage:
         self._message_numbers = count()
         rules = capabilities or {}
         standings = [
-            Standing(id, Capabilities(rules.get(id, EVERYTHING)), id in set(multiple)) for id in ids
+            ParticipantSettings(id, Capabilities(rules.get(id, EVERYTHING)), id in set(multiple))
+            for id in ids
         ]
-        self.pod = Pod(
-            "stage", standings, Limits(**limits), new_id=lambda: f"sys-{next(numbers)}", log=log
+        self.pod = PodCore(
+            "stage", standings, PodLimits(**limits), new_id=lambda: f"sys-{next(numbers)}", log=log
         )
 
     def join(

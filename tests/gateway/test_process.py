@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from mcpp.local import LocalPod
+from mcpp.client.local_pod import LocalPod
 from tests.gateway.sockets import (
     BOUND,
     chat,

@@ -1,6 +1,6 @@
 """A scene worth looking at: an analyst works through pages of a CRM, thinks, asks and concludes."""
 
-from mcpp.envelope import Context
+from mcpp.protocol.envelope import Context
 from mcpp.transient import Hint, consumed, transient, with_context_hints
 from tests.inspector.stage import Stage
 

@@ -18,7 +18,7 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 import mcpp
-from mcpp.envelope import Context
+from mcpp.protocol.envelope import Context
 
 BOUND = 20.0  # seconds that anything may take before the test fails
 MCPP = str(Path(sys.executable).parent / "mcpp")

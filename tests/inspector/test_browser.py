@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, WebSocket, expect
 
-from mcpp.envelope import Context
+from mcpp.protocol.envelope import Context
 from mcpp.transient.summaries import summarize
 from tests.inspector.conftest import press, sign_in
 from tests.inspector.scene import play

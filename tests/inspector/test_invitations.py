@@ -3,8 +3,8 @@
 import pytest
 
 from mcpp_gateway import config
-from mcpp_gateway.door import CODE_HEADER, Denial, Door, SignIn
-from mcpp_gateway.invitations import CODE_SECONDS, SESSION_SECONDS, Invitations, Sessions
+from mcpp_gateway.edge.admission import CODE_HEADER, AdmissionControl, Denial, SignIn
+from mcpp_gateway.edge.sign_in import CODE_SECONDS, SESSION_SECONDS, Invitations, SessionTokens
 from tests.gateway.sockets import config_text, token
 
 ADA = ("demo", "ada")
@@ -39,14 +39,14 @@ def test_only_so_many_codes_are_open_at_once() -> None:
 
 @pytest.mark.rule("G-61")
 def test_a_session_survives_a_restart_with_the_same_key_and_no_other() -> None:
-    session = Sessions(b"key").issue(ADA, SECRETS[ADA], 0.0)
-    assert Sessions(b"key").recognise(session, SECRETS, 1.0) == (ADA, SESSION_SECONDS)
-    assert Sessions(b"another").recognise(session, SECRETS, 1.0) is None
+    session = SessionTokens(b"key").issue(ADA, SECRETS[ADA], 0.0)
+    assert SessionTokens(b"key").recognise(session, SECRETS, 1.0) == (ADA, SESSION_SECONDS)
+    assert SessionTokens(b"another").recognise(session, SECRETS, 1.0) is None
 
 
 @pytest.mark.rule("G-61")
 def test_a_session_ends_in_time_and_with_its_participant_s_token() -> None:
-    sessions = Sessions(b"key")
+    sessions = SessionTokens(b"key")
     session = sessions.issue(ADA, SECRETS[ADA], 0.0)
     assert sessions.recognise(session, SECRETS, SESSION_SECONDS) is None
     assert sessions.recognise(session, {ADA: b"another"}, 1.0) is None
@@ -58,19 +58,19 @@ def test_a_session_ends_in_time_and_with_its_participant_s_token() -> None:
     ["", "session~", "session~.", "session~a.b.c", "session~!!.!!", "session~bnVsbA.AA", "x"],
 )
 def test_what_is_no_session_admits_nobody(forged: str) -> None:
-    assert Sessions(b"key").recognise(forged, SECRETS, 0.0) is None
+    assert SessionTokens(b"key").recognise(forged, SECRETS, 0.0) is None
 
 
 def test_a_changed_session_admits_nobody() -> None:
-    session = Sessions(b"key").issue(ADA, SECRETS[ADA], 0.0)
+    session = SessionTokens(b"key").issue(ADA, SECRETS[ADA], 0.0)
     for at in range(len("session~"), len(session) - 1):
         changed = session[:at] + ("A" if session[at] != "A" else "B") + session[at + 1 :]
-        assert Sessions(b"key").recognise(changed, SECRETS, 0.0) is None
+        assert SessionTokens(b"key").recognise(changed, SECRETS, 0.0) is None
 
 
 @pytest.fixture
-def door() -> Door:
-    return Door(config.parse(config_text({"ada": ""}), {}), 8787, Sessions(b"key"))
+def door() -> AdmissionControl:
+    return AdmissionControl(config.parse(config_text({"ada": ""}), {}), 8787, SessionTokens(b"key"))
 
 
 def headers(**more: str) -> dict[str, list[str]]:
@@ -78,7 +78,9 @@ def headers(**more: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.rule("G-60", "G-61")
-def test_a_code_is_exchanged_for_a_token_that_joins_as_the_participant(door: Door) -> None:
+def test_a_code_is_exchanged_for_a_token_that_joins_as_the_participant(
+    door: AdmissionControl,
+) -> None:
     door.invitations.add("code", ADA, 0.0)
     found = door.sign_in(headers() | {CODE_HEADER: ["code"]}, "127.0.0.1", 1.0)
     assert isinstance(found, SignIn)
@@ -91,7 +93,9 @@ def test_a_code_is_exchanged_for_a_token_that_joins_as_the_participant(door: Doo
 
 
 @pytest.mark.rule("G-63")
-def test_a_participant_s_own_token_may_ask_for_a_link_and_a_session_s_may_not(door: Door) -> None:
+def test_a_participant_s_own_token_may_ask_for_a_link_and_a_session_s_may_not(
+    door: AdmissionControl,
+) -> None:
     def ask(bearer: str, **more: str) -> object:
         asked = headers(authorization=f"Bearer {bearer}", **more)
         return door.recognise_owner(asked, "127.0.0.1", 1.0)
@@ -107,7 +111,7 @@ def test_a_participant_s_own_token_may_ask_for_a_link_and_a_session_s_may_not(do
 
 
 @pytest.mark.rule("G-60")
-def test_guessed_codes_count_as_guessed_tokens(door: Door) -> None:
+def test_guessed_codes_count_as_guessed_tokens(door: AdmissionControl) -> None:
     verdicts = [
         door.sign_in(headers() | {CODE_HEADER: [str(number)]}, "192.0.2.1", 0.0)
         for number in range(12)
@@ -118,7 +122,7 @@ def test_guessed_codes_count_as_guessed_tokens(door: Door) -> None:
 
 
 @pytest.mark.rule("G-60")
-def test_a_foreign_page_cannot_sign_in(door: Door) -> None:
+def test_a_foreign_page_cannot_sign_in(door: AdmissionControl) -> None:
     door.invitations.add("code", ADA, 0.0)
     foreign = headers(origin="https://example.org") | {CODE_HEADER: ["code"]}
     verdict = door.sign_in(foreign, "127.0.0.1", 1.0)
@@ -127,6 +131,6 @@ def test_a_foreign_page_cannot_sign_in(door: Door) -> None:
     assert door.invitations.redeem("code", 1.0) == ADA
 
 
-def test_a_participant_s_own_token_signs_in_too(door: Door) -> None:
+def test_a_participant_s_own_token_signs_in_too(door: AdmissionControl) -> None:
     found = door.sign_in(headers(authorization=f"Bearer {token('ada')}"), "127.0.0.1", 0.0)
     assert found == SignIn(ADA)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.inspector.stage import BOUND, MCPP, Stage, staged, up
 
-FILES = Path(__file__).parents[2] / "gateway" / "mcpp_gateway" / "inspector"
+FILES = Path(__file__).parents[2] / "mcpp_gateway" / "inspector"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "frame-ancestors 'none'"

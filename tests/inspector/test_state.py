@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 import mcpp
 from mcpp import filters
-from mcpp.envelope import Envelope
 from mcpp.errors import FilterError
+from mcpp.protocol.envelope import Envelope
+from mcpp.protocol.tree import ContextTree
 from mcpp.testing.strategies import json_values
 from mcpp.transient import Tracker, transient
 from mcpp.transient.marks import cut
-from mcpp.tree import ContextTree
 from tests.properties.random_logs import LOGS
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "gateway" / "mcpp_gateway" / "inspector"
+PAGE = HERE.parents[1] / "mcpp_gateway" / "inspector"
 
 
 class Node:

@@ -16,11 +16,11 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 import mcpp
-from mcpp.connection import Options
-from mcpp.local import ANYTHING, to_toml
+from mcpp.client.connection import Options
+from mcpp.client.local_pod import ANYTHING, to_toml
 from mcpp.testing import MemoryPod
 from mcpp_gateway import config as gateway_config
-from mcpp_gateway.server import Gateway
+from mcpp_gateway.edge.server import Gateway
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ import random
 import anyio
 import pytest
 
-from mcpp.connection import Options
+from mcpp.client.connection import Options
 from tests.interaction.conftest import Venue
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ import pytest
 
 import mcpp
 from mcpp import filters
-from mcpp.connection import Options
+from mcpp.client.connection import Options
 from mcpp.errors import ClosedError, TooLargeError, WrongParticipantError
-from mcpp.session import Gap
+from mcpp.session.session import Gap
 from tests.interaction.conftest import QUICK, SocketVenue, Venue
 
 pytestmark = pytest.mark.anyio
@@ -108,7 +108,7 @@ async def test_whoever_gives_up_sending_jams_nobody(venue: Venue) -> None:
 async def test_leaving_takes_as_long_as_the_limits_make_it(
     venue: Venue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mcpp.connection._LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr("mcpp.client.connection._LEAVE_SECONDS", 0.1)
     async with venue.connect("bob") as bob:
         async with venue.connect("alice") as alice:
             for number in range(40):

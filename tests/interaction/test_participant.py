@@ -15,15 +15,15 @@ import sniffio
 
 import mcpp
 from mcpp import kinds
-from mcpp.connection import Options
+from mcpp.agent.participant import MAX_JUDGED
+from mcpp.agent.request_server import MAX_REQUESTS
+from mcpp.agent.tools import ToolCall
+from mcpp.client.connection import Options
+from mcpp.client.pod import Progress
+from mcpp.client.tasks import background
 from mcpp.errors import CallError, ClosedError, DecodeError, NoAnswerError, RemoteError, ToolError
-from mcpp.participant import MAX_JUDGED
-from mcpp.pod import Progress
-from mcpp.rpc import ToolResult
-from mcpp.server import MAX_REQUESTS
-from mcpp.session import Gap
-from mcpp.tasks import background
-from mcpp.tools import ToolCall
+from mcpp.protocol.rpc import ToolResult
+from mcpp.session.session import Gap
 from mcpp.transient import Mark, consumed, read_mark
 from tests.interaction.conftest import Venue
 

@@ -13,7 +13,7 @@ import pytest
 from anyio.abc import Process
 
 import mcpp
-from mcpp import local
+from mcpp.client import local_pod
 from mcpp.errors import BusyError, JoinError, PodNotFoundError, WrongParticipantError
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ async def answer(pod: mcpp.Pod) -> mcpp.Message:
 @pytest.fixture
 def folder(tmp_path: Path, free_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which nothing has run yet, but whose pod will have a port of its own."""
-    local.create(tmp_path, port=free_tcp_port)
+    local_pod.create(tmp_path, port=free_tcp_port)
     (tmp_path / "agent.py").write_text(AGENT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MCPP_URL", raising=False)
@@ -69,7 +69,7 @@ def folder(tmp_path: Path, free_tcp_port: int, monkeypatch: pytest.MonkeyPatch) 
 async def test_an_agent_finds_the_local_pod_answers_and_ends_cleanly(
     folder: Path, ending: signal.Signals
 ) -> None:
-    patient = mcpp.connection.Options(keep_trying=True)
+    patient = mcpp.client.connection.Options(keep_trying=True)
     with anyio.fail_after(30):
         # The agent is the first to start, and waits for the gateway.
         async with (
@@ -86,7 +86,7 @@ async def test_an_agent_finds_the_local_pod_answers_and_ends_cleanly(
 
 
 async def test_a_participant_that_is_new_to_a_running_pod_is_let_in(folder: Path) -> None:
-    patient = mcpp.connection.Options(keep_trying=True)
+    patient = mcpp.client.connection.Options(keep_trying=True)
     with anyio.fail_after(30):
         async with (
             started(MCPP, "up", folder=folder),
@@ -97,12 +97,12 @@ async def test_a_participant_that_is_new_to_a_running_pod_is_let_in(folder: Path
 
 
 async def test_an_agent_with_anothers_token_says_so(folder: Path) -> None:
-    pod = local.find()
+    pod = local_pod.find()
     assert pod is not None
     with anyio.fail_after(30):
         async with (
             started(MCPP, "up", folder=folder),
-            mcpp.connect(name="alice", options=mcpp.connection.Options(keep_trying=True)),
+            mcpp.connect(name="alice", options=mcpp.client.connection.Options(keep_trying=True)),
         ):
             agent = mcpp.Participant("parrot")
             with pytest.raises(WrongParticipantError, match="'alice'"):
@@ -112,7 +112,7 @@ async def test_an_agent_with_anothers_token_says_so(folder: Path) -> None:
 async def test_half_an_address_never_leads_into_the_local_pod(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pod = local.find()
+    pod = local_pod.find()
     assert pod is not None
     for url, token in (("ws://pods.example/ws", None), (None, "secret"), ("", None)):
         with pytest.raises(PodNotFoundError, match="is missing"):

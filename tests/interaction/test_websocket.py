@@ -14,11 +14,11 @@ from websockets.server import ServerProtocol
 
 import mcpp
 from mcpp import encode, new_envelope
-from mcpp.connection import Options
+from mcpp.client.connection import Options
+from mcpp.client.tasks import background
 from mcpp.errors import AddressError, BusyError, JoinError, TooLargeError, UnreachableError
-from mcpp.session import Join
-from mcpp.tasks import background
-from mcpp.websocket import WebSocketConnector
+from mcpp.session.session import Join
+from mcpp.transports.websocket import WebSocketConnector
 from tests.interaction.conftest import QUICK, SocketVenue
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,7 @@ from mcpp.errors import (
     UnreachableError,
 )
 from mcpp.payloads import Error
-from mcpp.rpc import ToolResult
+from mcpp.protocol.rpc import ToolResult
 
 ERRORS = [
     AddressError(400, "'x' is no address"),

@@ -7,11 +7,11 @@ import pytest
 
 import mcpp
 from mcpp import FilterError, filters
-from mcpp.contexts import Lineage, Lineages
-from mcpp.envelope import Context, Envelope
+from mcpp.client.factory import new_context, new_envelope
 from mcpp.filters import Filter, parse
-from mcpp.mint import new_context, new_envelope
-from mcpp.session import Session
+from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.envelope import Context, Envelope
+from mcpp.session.session import ClientSession
 
 
 def envelope(kind: str = "chat", **members: Any) -> Envelope:
@@ -287,7 +287,7 @@ def test_a_log_with_nonsense_about_contexts_can_be_selected_from(payload: Any) -
 
 
 def test_a_filter_may_be_given_as_its_json() -> None:
-    assert Session(filter={"main": True}).filter == filters.main_only
+    assert ClientSession(filter={"main": True}).filter == filters.main_only
     assert mcpp.Participant("x", filter={"main": True}).joining["filter"] == filters.main_only
     with pytest.raises(FilterError):
         mcpp.Participant("x", filter={"mian": True})

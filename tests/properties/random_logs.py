@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from mcpp import Envelope
-from mcpp.envelope import Context
+from mcpp.protocol.envelope import Context
 from mcpp.transient import Hint, consumed, transient, with_context_hints
 from tests.mcpp.prompts.logs import Log, text_result
 

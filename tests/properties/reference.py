@@ -1,6 +1,6 @@
 """The envelope's rules once more, slowly and plainly: the judge of the decoder's two lanes.
 
-It shares nothing with `mcpp.codec` but the patterns: Python's own `json`, values parsed in full.
+It shares nothing with the codec but the patterns: Python's own `json`, values parsed in full.
 """
 
 import json
@@ -9,7 +9,7 @@ import re
 from datetime import datetime
 from typing import Any, NoReturn
 
-from mcpp.envelope import ID_PATTERN, KIND_PATTERN, PARTICIPANT_PATTERN
+from mcpp.protocol.envelope import ID_PATTERN, KIND_PATTERN, PARTICIPANT_PATTERN
 
 REQUIRED = {"protocol", "id", "ts", "from", "kind", "payload"}
 

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcpp import DecodeError, Envelope, decode, encode
-from mcpp.codec import _decode_strictly
-from mcpp.envelope import MAX_DEPTH, raw_extra
-from mcpp.jsontext import check_utf8
+from mcpp.protocol.codec import _decode_strictly
+from mcpp.protocol.envelope import MAX_DEPTH, raw_extra
+from mcpp.protocol.jsontext import check_utf8
 from mcpp.testing.strategies import envelopes, hostile_json, json_values, mangled_envelopes
 from tests.properties import reference
 

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from mcpp import filters
-from mcpp.codec import decode
-from mcpp.contexts import Lineage, Lineages
-from mcpp.envelope import Envelope
 from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything
-from mcpp_gateway.pod import GATEWAY, Pod
-from mcpp_gateway.tree import Node
+from mcpp.protocol.codec import decode
+from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.envelope import Envelope
+from mcpp_gateway.core.pod import GATEWAY, PodCore
+from mcpp_gateway.core.tree import LiveContext
+from tests.gateway.edge.test_hub import House, Line, Loop
 from tests.gateway.stage import Stage, text
-from tests.gateway.test_hub import House, Line, Loop
 
 WATCHER, MANY = "watcher", "many"
 SPEAKERS = ("a", "b", MANY)
@@ -47,7 +47,7 @@ LIMITS: dict[str, Any] = {
 class Theatre(Protocol):
     """What the machine needs of a pod and of whoever performs its effects."""
 
-    pod: Pod
+    pod: PodCore
 
     def join(self, id: str, filter: Filter, after: str | None, last: int | None) -> Any: ...
     def send(self, seat: Any, data: bytes) -> None: ...
@@ -437,8 +437,8 @@ def _shown(data: bytes, wanted: bytes | str) -> bytes | str:
     return f"direct:{envelope.get('correlation_id', '')}"
 
 
-def _path(node: Node) -> Iterator[Node]:
-    at: Node | None = node
+def _path(node: LiveContext) -> Iterator[LiveContext]:
+    at: LiveContext | None = node
     for _ in range(10):
         if at is None:
             return
@@ -447,7 +447,7 @@ def _path(node: Node) -> Iterator[Node]:
     raise AssertionError("a cycle")
 
 
-def _height(node: Node) -> int:
+def _height(node: LiveContext) -> int:
     return 1 + max(map(_height, node.children), default=0)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.transient import busy_log
 from mcpp import Envelope, filters
-from mcpp.prompts import BudgetError, CachePolicy, Prompt, PromptBuilder, Text
+from mcpp.prompts import BudgetError, CachePolicy, Prompt, PromptBuilder, TextBlock
 from tests.mcpp.prompts.formats import check_all
 from tests.properties.random_logs import LOGS
 
@@ -39,7 +39,8 @@ OURS = re.compile(
 
 
 NOTE = re.compile(  # a block of ours that stands for no envelope
-    r"Text\(text='\[(The log begins|Nothing new|\d+ earlier)|Result\(.*No result has come\."
+    r"TextBlock\(text='\[(The log begins|Nothing new|\d+ earlier)"
+    r"|ResultBlock\(.*No result has come\."
 )
 
 
@@ -117,7 +118,7 @@ def check_fences(prompt: Prompt) -> None:
     for message in prompt.messages:
         if message.role == "user":
             for block in message.blocks:
-                if isinstance(block, Text):
+                if isinstance(block, TextBlock):
                     for line in block.text.splitlines():
                         assert OURS.fullmatch(line), line
 

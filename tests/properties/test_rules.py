@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpp import filters
-from mcpp.capabilities import Capabilities, compile_pattern
-from mcpp.codec import decode
-from mcpp.contexts import Lineage
 from mcpp.filters import Filter, parse
-from mcpp.globs import compile_glob
+from mcpp.protocol.capabilities import Capabilities, compile_pattern
+from mcpp.protocol.codec import decode
+from mcpp.protocol.contexts import Lineage
+from mcpp.protocol.globs import compile_glob
 from tests.gateway.stage import text
 from tests.properties.test_pod_machine import expressions, names
 

@@ -19,8 +19,7 @@ from mcpp_agents.memory import (
     UnknownMemory,
 )
 from mcpp_agents.memory.access import scope_for, view_of
-
-from .conftest import Clock, rows
+from tests.agents.memory.conftest import Clock, rows
 
 ALICE = Principal("alice", frozenset({"web", "api"}))
 BOB = Principal("bob", frozenset({"api"}))

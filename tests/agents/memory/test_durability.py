@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory import Draft, MemoryFault, MemoryStore
+from mcpp_agents.memory import MemoryDraft, MemoryFault, MemoryStore
 from mcpp_agents.memory.errors import Unavailable
-from mcpp_agents.memory.sqlite import SqliteEngine
+from mcpp_agents.memory.storage.sqlite import SqliteEngine
 from mcpp_agents.memory.store import BATCH
-
-from .conftest import rows
+from tests.agents.memory.conftest import rows
 
 # Prints an id after each answer, without end: whoever reads it decides when it dies.
 WRITER = """
@@ -305,7 +304,7 @@ def test_an_audit_row_that_never_finds_its_turn_is_logged(
 
 @pytest.mark.rule("M-01")
 def test_a_bulk_is_stored_by_the_thousand_so_that_others_get_their_turn(path: Path) -> None:
-    drafts = [Draft(title=f"Pear {n}", content="pear", kind="note") for n in range(BATCH + 1)]
+    drafts = [MemoryDraft(title=f"Pear {n}", content="pear", kind="note") for n in range(BATCH + 1)]
     with MemoryStore.open(path, embedder=None) as store:
         assert len({answer.id for answer in store.remember_many(drafts)}) == BATCH + 1
     lengths = rows(path, "SELECT json_array_length(details, '$.ids') FROM audit ORDER BY id")

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory import Draft, MemoryFault, MemoryStore, Principal
-from mcpp_agents.memory.embedding import available, load
-
-from .conftest import Clock, rows
+from mcpp_agents.memory import MemoryDraft, MemoryFault, MemoryStore, Principal
+from mcpp_agents.memory.search.embedding import available, load
+from tests.agents.memory.conftest import Clock, rows
 
 np = pytest.importorskip("numpy")
 
@@ -82,7 +81,7 @@ def test_a_view_of_few_among_many_knows_the_same_cosines(store: MemoryStore) -> 
     bob = store.acting_as(Principal("bob", frozenset({"p"})))
     alice = store.acting_as(Principal("alice", frozenset({"p"})))
     alice.remember_many(
-        Draft(title=f"Sky {number}", content="sky", kind="note") for number in range(20)
+        MemoryDraft(title=f"Sky {number}", content="sky", kind="note") for number in range(20)
     )
     bob.remember("Both", "a ruby and grass", "note", project="p")
     store.embed_pending()
@@ -114,7 +113,7 @@ def test_an_answer_is_found_by_the_meaning_of_its_question(store: MemoryStore, p
 def test_an_answer_is_found_among_many_though_it_is_not_among_the_nearest(
     store: MemoryStore,
 ) -> None:
-    sky = Draft(title="Sky", content="blue, and a poppy", kind="note")
+    sky = MemoryDraft(title="Sky", content="blue, and a poppy", kind="note")
     store.remember_many([sky] * 300)
     store.remember("Ann", "A poppy?", "message", source="D1:1")
     answer = store.remember("Bob", "In the grass.", "message", source="D1:2")
@@ -124,7 +123,7 @@ def test_an_answer_is_found_among_many_though_it_is_not_among_the_nearest(
 
 def test_a_domain_narrows_before_the_nearest_are_chosen(store: MemoryStore) -> None:
     store.remember("Rose", "red grass", "note", domain="garden")
-    mine = Draft(title="Gem", content="a ruby", kind="note", domain="mine")
+    mine = MemoryDraft(title="Gem", content="a ruby", kind="note", domain="mine")
     store.remember_many([mine] * 250)
     store.embed_pending()
     assert [item.name for item in store.context("poppy", domain="garden").items] == ["Rose"]
@@ -142,7 +141,7 @@ def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: Memor
 
 
 def test_what_is_forgotten_takes_nobodys_place(store: MemoryStore) -> None:
-    poppies = [Draft(title="Flower", content="a poppy", kind="note") for _ in range(70)]
+    poppies = [MemoryDraft(title="Flower", content="a poppy", kind="note") for _ in range(70)]
     closest = store.remember_many(poppies)
     store.remember("Meadow", "some grass and a poppy", "note")
     store.embed_pending()
@@ -195,7 +194,7 @@ def test_vectors_of_different_models_are_never_compared(store: MemoryStore, path
 def test_bulk_is_embedded_in_the_background(path: Path) -> None:
     with MemoryStore.open(path, embedder=Colours()) as store:
         store.remember_many(
-            Draft(title=f"Flower {n}", content="a poppy", kind="note") for n in range(300)
+            MemoryDraft(title=f"Flower {n}", content="a poppy", kind="note") for n in range(300)
         )
     with MemoryStore.open(path, embedder=Colours()) as store:  # takes up what closing left
         store.embed_pending()

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 import mcpp
 from mcpp_agents.memory import MemoryStore, Principal
-from mcpp_agents.memory.findings import Finding
-from mcpp_agents.memory.listener import Listener
-from mcpp_agents.memory.recorder import Recorder
-from mcpp_agents.memory.summary import Turn, summarize
-
-from .conftest import Clock
+from mcpp_agents.memory.bus.findings import Finding
+from mcpp_agents.memory.bus.listener import Listener
+from mcpp_agents.memory.bus.recorder import Recorder
+from mcpp_agents.memory.bus.summary import Turn, summarize
+from tests.agents.memory.conftest import Clock
 
 POD = Principal.for_pod("demo")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpp_agents.memory import Draft, InvalidMemory, MemoryStore, Principal, Remembered
-from mcpp_agents.memory.tools import call
+from mcpp_agents.memory import InvalidMemory, MemoryDraft, MemoryStore, Principal, Remembered
+from mcpp_agents.memory.serving.tools import call
 from mcpp_agents.memory.vocabulary import (
     FACETS,
     INTENTS,
@@ -18,15 +18,14 @@ from mcpp_agents.memory.vocabulary import (
     emphasis,
     section_order,
 )
-
-from .conftest import DAY, Clock
+from tests.agents.memory.conftest import DAY, Clock
 
 GOAL = "Add refresh-token rotation to the auth service"
 
 
 def fill(store: MemoryStore, kinds: list[str], count: int = 1) -> None:
     store.remember_many(
-        Draft(title=f"Item {number}", content="refresh-token rotation, explained", kind=kind)
+        MemoryDraft(title=f"Item {number}", content="refresh-token rotation, explained", kind=kind)
         for number in range(count)
         for kind in kinds
     )
@@ -204,8 +203,8 @@ def test_a_reason_names_its_evidence(store: MemoryStore, clock: Clock) -> None:
 def test_a_reason_names_the_context_that_items_share(store: MemoryStore) -> None:
     pod = store.acting_as(Principal.for_pod("demo"), author="ann", origin="bus")
     drafts = [
-        Draft(title="Use rotation", content="refresh-token rotation it is", kind="decision"),
-        Draft(title="Clock skew", content="refresh-token fails", kind="gotcha"),
+        MemoryDraft(title="Use rotation", content="refresh-token rotation it is", kind="decision"),
+        MemoryDraft(title="Clock skew", content="refresh-token fails", kind="gotcha"),
     ]
     first, _ = pod.remember_many(drafts, metadata={"context": "c1", "envelopes": ["e1"]})
     second = pod.context(GOAL).items[1]

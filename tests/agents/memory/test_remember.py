@@ -7,16 +7,15 @@ import pytest
 
 from mcpp_agents.memory import (
     AccessDenied,
-    Draft,
     InvalidMemory,
+    MemoryDraft,
     MemoryFault,
     MemoryStore,
     UnknownMemory,
 )
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.tools import call
-
-from .conftest import rows
+from mcpp_agents.memory.serving.tools import call
+from tests.agents.memory.conftest import rows
 
 
 def names(store: MemoryStore, goal: str) -> list[str]:
@@ -59,7 +58,7 @@ def test_an_idempotency_key_is_not_for_another_memory(
 
 
 def test_an_idempotency_key_stores_once_within_a_batch_too(store: MemoryStore) -> None:
-    draft = Draft(title="One", content="apple", kind="note", idempotency_key="k")
+    draft = MemoryDraft(title="One", content="apple", kind="note", idempotency_key="k")
     first, second = store.remember_many([draft, draft])
     assert first.id == second.id
 
@@ -72,8 +71,8 @@ def test_an_idempotency_key_belongs_to_its_principal(store: MemoryStore) -> None
 
 @pytest.mark.rule("M-01")
 def test_a_batch_is_kept_whole_or_not_at_all(store: MemoryStore) -> None:
-    good = Draft(title="Good", content="apple", kind="note")
-    bad = Draft(title="Bad", content="apple", kind="note", related_to=("mem_none",))
+    good = MemoryDraft(title="Good", content="apple", kind="note")
+    bad = MemoryDraft(title="Bad", content="apple", kind="note", related_to=("mem_none",))
     with pytest.raises(UnknownMemory):
         store.remember_many([good, bad])
     assert names(store, "apple") == []

@@ -17,8 +17,8 @@ import anyio
 import pytest
 
 from mcpp_agents.memory import MemoryFault, MemoryStore
-from mcpp_agents.memory.command import main
-from mcpp_agents.memory.credentials import Credentials
+from mcpp_agents.memory.commands import main
+from mcpp_agents.memory.serving.credentials import Credentials
 
 pytest.importorskip("mcp")
 
@@ -27,9 +27,9 @@ import uvicorn
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from mcpp_agents.memory.server import build, http_app
+from mcpp_agents.memory.serving.mcp_server import build, http_app
 
-COMMAND = "import sys; from mcpp_agents.memory.command import main; sys.exit(main(sys.argv[1:]))"
+COMMAND = "import sys; from mcpp_agents.memory.commands import main; sys.exit(main(sys.argv[1:]))"
 ALICE, BOB, NOBODY = "alice-token-0123456789", "bob-token-0123456789", "nobody-token-0123456789"
 PRINCIPALS = f"""
 [principals.alice]

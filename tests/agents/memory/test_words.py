@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpp_agents.memory import Draft, MemoryStore
-from mcpp_agents.memory.engine import Matches
-from mcpp_agents.memory.fts import Budget, WordIndex
+from mcpp_agents.memory import MemoryDraft, MemoryStore
 from mcpp_agents.memory.redaction import WITHHELD, redact
-from mcpp_agents.memory.schema import connect
-from mcpp_agents.memory.terms import parse
+from mcpp_agents.memory.search.terms import parse
+from mcpp_agents.memory.search.word_index import Budget, WordIndex
+from mcpp_agents.memory.storage.engine import Matches
+from mcpp_agents.memory.storage.schema import connect
 
 
 def names(store: MemoryStore, goal: str) -> list[str]:
@@ -164,7 +164,7 @@ def test_among_common_words_what_holds_all_of_them_is_found_however_old(
 ) -> None:
     store.remember("Both", "wing flow", "note")
     store.remember_many(
-        Draft(title=str(n), content="the wing" if n % 2 else "the flow", kind="note")
+        MemoryDraft(title=str(n), content="the wing" if n % 2 else "the flow", kind="note")
         for n in range(60)
     )
     found = _found(path, "wing flow")
@@ -175,15 +175,15 @@ def test_among_common_words_what_holds_all_of_them_is_found_however_old(
 
 def test_of_a_common_word_titles_and_the_newest_are_found(store: MemoryStore, path: Path) -> None:
     store.remember("Flow", "what it is", "note")
-    store.remember_many(Draft(title=str(n), content="a flow", kind="note") for n in range(60))
+    store.remember_many(MemoryDraft(title=str(n), content="a flow", kind="note") for n in range(60))
     assert list(_found(path, "flow").words) == [1, 61, 60, 59]
 
 
 def test_however_common_a_word_others_rows_take_no_place_of_the_callers(
     store: MemoryStore, path: Path
 ) -> None:
-    store.remember_many(Draft(title="Mine", content="a flow", kind="note") for _ in range(8))
-    store.remember_many(Draft(title="Flow", content="flow", kind="note") for _ in range(60))
+    store.remember_many(MemoryDraft(title="Mine", content="a flow", kind="note") for _ in range(8))
+    store.remember_many(MemoryDraft(title="Flow", content="flow", kind="note") for _ in range(60))
     mask = b"\x01" * 8 + bytes(60)
     found = _found(path, "flow", mask)
     assert list(found.words) == [8, 7, 6, 5]
@@ -191,8 +191,10 @@ def test_however_common_a_word_others_rows_take_no_place_of_the_callers(
 
 
 def test_however_common_a_word_the_superseded_take_no_place(store: MemoryStore, path: Path) -> None:
-    store.remember_many(Draft(title="Old", content="a flow", kind="note") for _ in range(3))
-    more = store.remember_many(Draft(title="Flow", content="flow", kind="note") for _ in range(40))
+    store.remember_many(MemoryDraft(title="Old", content="a flow", kind="note") for _ in range(3))
+    more = store.remember_many(
+        MemoryDraft(title="Flow", content="flow", kind="note") for _ in range(40)
+    )
     links = [f"supersedes:{each.id}" for each in more]
     store.remember("New", "nothing of it", "note", related_to=links)
     assert list(_found(path, "flow").words) == [3, 2, 1]
@@ -202,7 +204,7 @@ def test_a_rare_word_is_not_parted_from_the_common_ones_beside_it(
     store: MemoryStore, path: Path
 ) -> None:
     store.remember("Old", "ogive flow", "note")
-    store.remember_many(Draft(title=str(n), content="a flow", kind="note") for n in range(60))
+    store.remember_many(MemoryDraft(title=str(n), content="a flow", kind="note") for n in range(60))
     found = _found(path, "ogive flow")
     assert next(iter(found.words)) == 1
     assert 1 in found.holders["flow"]

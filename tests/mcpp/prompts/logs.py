@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mcpp import Envelope, new_envelope
-from mcpp.envelope import Context
+from mcpp.protocol.envelope import Context
 
 TS = "2026-01-01T00:00:00Z"
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from mcpp import filters, new_context
-from mcpp.envelope import Context
 from mcpp.prompts import Prompt, PromptBuilder
 from mcpp.prompts.builder import ContextMode
+from mcpp.protocol.envelope import Context
 from tests.mcpp.prompts.formats import check_all
 from tests.mcpp.prompts.logs import Log, text_result
 

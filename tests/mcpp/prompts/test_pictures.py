@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from mcpp.prompts import CachePolicy, Image, Prompt, PromptBuilder, Result
+from mcpp.prompts import CachePolicy, ImageBlock, Prompt, PromptBuilder, ResultBlock
 from mcpp.prompts.pictures import MAX_IMAGES, MAX_IMAGES_CHARS
 from mcpp.transient import transient
 from tests.mcpp.prompts.formats import check_all
@@ -21,14 +21,14 @@ def shots(*sides: int, padding: int = 60) -> dict[str, Any]:
     }
 
 
-def shown(prompt: Prompt) -> list[Image]:
+def shown(prompt: Prompt) -> list[ImageBlock]:
     return [
         part
         for message in prompt.messages
         for block in message.blocks
-        if isinstance(block, Result)
+        if isinstance(block, ResultBlock)
         for part in block.content
-        if isinstance(part, Image)
+        if isinstance(part, ImageBlock)
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcpp.prompts import Call, Image, Prompt, PromptBuilder, Result, Text
+from mcpp.prompts import CallBlock, ImageBlock, Prompt, PromptBuilder, ResultBlock, TextBlock
 from tests.mcpp.prompts.formats import check_all, check_anthropic
 from tests.mcpp.prompts.logs import Log, jpeg, png, text_result, webp
 from tests.properties.random_logs import PIXEL
@@ -19,7 +19,7 @@ def build(log: Log, **options: Any) -> Prompt:
 
 def shape(prompt: Prompt) -> list[str]:
     """Each message in a word: who, and what in which order."""
-    letters = {Text: "t", Image: "i", Call: "c", Result: "r"}
+    letters = {TextBlock: "t", ImageBlock: "i", CallBlock: "c", ResultBlock: "r"}
     return [
         message.role[0] + ":" + "".join(letters[type(block)] for block in message.blocks)
         for message in prompt.messages
@@ -28,10 +28,10 @@ def shape(prompt: Prompt) -> list[str]:
 
 def results(prompt: Prompt) -> dict[str, str]:
     return {
-        block.call_id: "".join(part.text for part in block.content if isinstance(part, Text))
+        block.call_id: "".join(part.text for part in block.content if isinstance(part, TextBlock))
         for message in prompt.messages
         for block in message.blocks
-        if isinstance(block, Result)
+        if isinstance(block, ResultBlock)
     }
 
 

@@ -1,6 +1,0 @@
-"""A model as a participant: thinks in contexts that others can watch, and uses their tools."""
-
-from mcpp_agents.model.agent import Limits, ModelAgent
-from mcpp_agents.model.providers import Provider, ProviderError, Reply, ToolUse
-
-__all__ = ["Limits", "ModelAgent", "Provider", "ProviderError", "Reply", "ToolUse"]

@@ -1,5 +1,0 @@
-"""A pod as an MCP server: any MCP client gets everybody's tools, and a voice."""
-
-from mcpp_agents.pod_server.server import PodServer
-
-__all__ = ["PodServer"]

@@ -1,0 +1,1 @@
+"""Agents: handlers, tools and resources, run as one participant of a pod."""

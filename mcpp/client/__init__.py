@@ -1,0 +1,1 @@
+"""A connected participant: connecting, sending, requests, proposals and contexts."""

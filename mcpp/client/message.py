@@ -1,0 +1,80 @@
+"""An envelope as it reaches a participant: with its pod, so that it can be answered."""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from mcpp import kinds
+from mcpp.protocol.envelope import Context, Envelope
+
+if TYPE_CHECKING:
+    from mcpp.client.pod import Pod
+
+T = TypeVar("T")
+
+
+# A struct, not a dataclass: one is made for every envelope received, four times faster.
+class Message(msgspec.Struct, frozen=True):
+    """An envelope and its pod. `replayed` tells history from what happens while we are here."""
+
+    pod: "Pod"
+    envelope: Envelope
+    replayed: bool = False
+
+    @property
+    def id(self) -> str:
+        """The envelope's id."""
+        return self.envelope.id
+
+    @property
+    def kind(self) -> str:
+        """What it is, such as `chat`."""
+        return self.envelope.kind
+
+    @property
+    def sender(self) -> str:
+        """Who sent it."""
+        return self.envelope.sender
+
+    @property
+    def to(self) -> tuple[str, ...] | None:
+        """Whom it is addressed to, if to anybody."""
+        return self.envelope.to
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What it answers, if anything."""
+        return self.envelope.correlation_id
+
+    @property
+    def context(self) -> Context | None:
+        """The sub-context it belongs to, None in the main one."""
+        return self.envelope.context
+
+    @property
+    def payload(self) -> Any:
+        """The payload's JSON value."""
+        return self.envelope.payload
+
+    def payload_as(self, type: type[T]) -> T:
+        """Return the payload as `type`, or raise DecodeError with the path that does not fit."""
+        return self.envelope.payload_as(type)
+
+    @property
+    def text(self) -> str:
+        """The payload's `text` or `thought`, or empty."""
+        if not isinstance(self.payload, dict):
+            return ""
+        text = self.payload.get("text", self.payload.get("thought"))
+        return text if isinstance(text, str) else ""
+
+    async def reply(self, payload: Any, *, kind: str = kinds.CHAT, wait: bool = True) -> Envelope:
+        """Answer the sender, in the context of the message; a text becomes a chat's payload."""
+        return await self.pod.send(
+            kind,
+            {"text": payload} if isinstance(payload, str) else payload,
+            to=[self.sender],
+            correlation_id=self.id,
+            context=None if self.context is None else self.context.id,
+            wait=wait,
+        )

@@ -1,0 +1,1 @@
+"""The wire protocol: envelopes, their codec, contexts and capabilities. Pure."""

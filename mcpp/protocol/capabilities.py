@@ -1,0 +1,205 @@
+"""Capabilities: what a participant may send, as patterns over the envelope. They fail closed.
+
+    {kind: "mcp/request:tools/*", to: "files", payload: {params: {name: ["read_*", "!read_key"]}}}
+
+A text is a glob, a leading `!` negates it, a list is alternatives, an object wants each of its
+keys; anything else matches exactly, by JSON type. What is missing never matches. `context: false`
+means "outside of any context".
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from mcpp.errors import CapabilityError, DecodeError
+from mcpp.protocol.codec import decode_unambiguous
+from mcpp.protocol.contexts import Lineage
+from mcpp.protocol.envelope import Envelope
+from mcpp.protocol.globs import compile_glob
+
+_Test: TypeAlias = Callable[[Any], bool]
+_Rule: TypeAlias = Callable[["_Subject"], bool]
+
+MEMBERS: Final = ("kind", "to", "context", "payload")
+MAX_DEPTH: Final = 16
+
+# Kinds are the sender's to invent, so the verdicts remembered for them are bounded.
+_REMEMBERED_KINDS: Final = 1024
+
+
+class Capabilities:
+    """A participant's patterns, compiled. Owns a memory of verdicts by kind; nothing else changes.
+
+    Raises CapabilityError, with the path, for a pattern that could never be meant.
+    """
+
+    def __init__(self, patterns: Iterable[Mapping[str, Any]]) -> None:
+        self.patterns = tuple(patterns)
+        self._rules = [_compile_rule(rule, f"$[{i}]") for i, rule in enumerate(self.patterns)]
+        self._by_kind: dict[str, bool | tuple[_Rule, ...]] = {}
+
+    def allow(self, envelope: Envelope, lineage: Lineage | None) -> bool:
+        """Tell whether the envelope may be sent; `lineage` is where its context stands."""
+        verdict = self._by_kind.get(envelope.kind)
+        if verdict is None:
+            verdict = self._judge_kind(envelope.kind)
+        if verdict is True or verdict is False:
+            return verdict
+        subject = _Subject(envelope, lineage)
+        return any(rule(subject) for rule in verdict)
+
+    def _judge_kind(self, kind: str) -> bool | tuple[_Rule, ...]:
+        rest = [rule for matches, rule in self._rules if matches(kind)]
+        verdict = True if None in rest else tuple(rule for rule in rest if rule) or False
+        if len(self._by_kind) >= _REMEMBERED_KINDS:
+            self._by_kind.clear()
+        self._by_kind[kind] = verdict
+        return verdict
+
+
+def _compile_rule(pattern: Mapping[str, Any], path: str) -> tuple[_Test, _Rule | None]:
+    """Return the test of the kind and, where there is more to ask, the test of the rest."""
+    if not isinstance(pattern, Mapping):
+        raise CapabilityError(path, "must be an object")
+    if "kind" not in pattern:
+        raise CapabilityError(path, 'has no kind; for every kind say kind = "*"')
+    for name in pattern:
+        if name not in MEMBERS:
+            raise CapabilityError(f"{path}.{name}", f"is not one of {', '.join(MEMBERS)}")
+    _check_shape(pattern, path)
+    tests = {name: compile_pattern(part, f"{path}.{name}") for name, part in pattern.items()}
+    kind = tests.pop("kind")
+    if not tests:
+        return kind, None
+
+    def rest(subject: _Subject) -> bool:
+        return all(test(getattr(subject, name)) for name, test in tests.items())
+
+    return kind, rest
+
+
+def _check_shape(pattern: Mapping[str, Any], path: str) -> None:
+    """Refuse what could not match whatever is sent (K-12): it would fail closed, but in silence."""
+    for name in ("kind", "to"):
+        for part in _alternatives(pattern.get(name, "*")):
+            if not isinstance(part, str):
+                raise CapabilityError(f"{path}.{name}", "must be a text or a list of texts")
+    for part in _alternatives(pattern.get("context", False)):
+        if part is not False and not isinstance(part, Mapping):
+            raise CapabilityError(f"{path}.context", "must be false or an object")
+        for key in part or ():
+            if key not in _CONTEXT_KEYS:
+                raise CapabilityError(f"{path}.context.{key}", f"is not one of {_CONTEXT_KEYS}")
+
+
+def _alternatives(pattern: Any) -> Iterable[Any]:
+    return pattern if isinstance(pattern, list | tuple) else (pattern,)
+
+
+def compile_pattern(pattern: Any, path: str = "$", depth: int = 1) -> _Test:
+    """Return the test that a pattern stands for. An array passes if each of its elements does."""
+    if depth > MAX_DEPTH:
+        raise CapabilityError(path, f"nests deeper than {MAX_DEPTH} levels")
+    test = _compile(pattern, path, depth)
+
+    def matches(value: Any) -> bool:
+        if isinstance(value, list | tuple):
+            return bool(value) and all(map(matches, value))
+        return test(value)
+
+    return matches
+
+
+def _compile(pattern: Any, path: str, depth: int) -> _Test:
+    if isinstance(pattern, str):
+        return _compile_text(pattern)
+    if isinstance(pattern, list | tuple):
+        return _compile_alternatives(pattern, path, depth)
+    if isinstance(pattern, Mapping):
+        tests = {
+            key: compile_pattern(part, f"{path}.{key}", depth + 1) for key, part in pattern.items()
+        }
+        return lambda value: (
+            isinstance(value, Mapping)
+            and all(key in value and test(value[key]) for key, test in tests.items())
+        )
+    is_plain = pattern is None or isinstance(pattern, bool | int | float)
+    if not is_plain or (isinstance(pattern, float) and not math.isfinite(pattern)):
+        raise CapabilityError(path, "is not a value that JSON could carry")
+    return lambda value: isinstance(value, bool) == isinstance(pattern, bool) and value == pattern
+
+
+def _compile_text(pattern: str) -> _Test:
+    if pattern.startswith("!"):
+        unwanted = compile_glob(pattern[1:])
+        return lambda value: isinstance(value, str) and not unwanted(value)
+    wanted = compile_glob(pattern)
+    return lambda value: isinstance(value, str) and wanted(value)
+
+
+def _compile_alternatives(patterns: Iterable[Any], path: str, depth: int) -> _Test:
+    wanted: list[_Test] = []
+    vetoes: list[_Test] = []
+    for i, pattern in enumerate(patterns):
+        if isinstance(pattern, list | tuple):
+            raise CapabilityError(f"{path}[{i}]", "is a list in a list, where a veto would be none")
+        test = compile_pattern(pattern, f"{path}[{i}]", depth + 1)
+        negative = isinstance(pattern, str) and pattern.startswith("!")
+        (vetoes if negative else wanted).append(test)
+    if not wanted and not vetoes:
+        raise CapabilityError(path, "is an empty list, which nothing could match")
+    return lambda value: (
+        all(test(value) for test in vetoes) and (not wanted or any(test(value) for test in wanted))
+    )
+
+
+class _Subject:
+    """What the rules ask about an envelope, read at most once: a payload may be a megabyte."""
+
+    __slots__ = ("_envelope", "_lineage", "_payload")
+
+    def __init__(self, envelope: Envelope, lineage: Lineage | None) -> None:
+        self._envelope = envelope
+        self._lineage = lineage
+        self._payload: Any = _UNREAD
+
+    @property
+    def to(self) -> tuple[str, ...] | None:
+        return self._envelope.to
+
+    @property
+    def payload(self) -> Any:
+        if self._payload is _UNREAD:
+            self._payload = _unambiguous(self._envelope.raw_payload, "$.payload")
+        return self._payload
+
+    @property
+    def context(self) -> Any:
+        context, lineage = self._envelope.context, self._lineage
+        if context is None or lineage is None:
+            return False
+        value: dict[str, Any] = {"id": lineage.id}
+        if lineage.type is not None:
+            value["type"] = lineage.type
+        if lineage.ancestors:
+            value["parent"] = lineage.ancestors[0]
+        if context.raw_metadata is not UNSET:
+            value["metadata"] = _unambiguous(context.raw_metadata, "$.context.metadata")
+        return value
+
+
+def _unambiguous(raw: msgspec.Raw, path: str) -> Any:
+    try:
+        return decode_unambiguous(raw, path)
+    except DecodeError:
+        # K-08: a repeated key could show the rule one value and the reader another.
+        return _UNREADABLE
+
+
+_CONTEXT_KEYS: Final = ("id", "type", "parent", "metadata")
+# No pattern matches these: they are no JSON values.
+_UNREAD: Final = object()
+_UNREADABLE: Final = object()

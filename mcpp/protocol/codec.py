@@ -1,0 +1,290 @@
+"""Bytes to envelopes and back: the security boundary of the system.
+
+`decode` raises `DecodeError` and nothing else, whatever it is fed. It has two lanes.
+
+The fast lane is for texts as encoders write them: the members in the protocol's order, no space or
+one after each comma and colon. One pattern matches everything up to the payload, so it shows that
+no member is there twice or unknown and that all names are legal. msgspec reads the rest, and if the
+payload that it found reaches to the end, nothing else came after it. Anything else takes the strict
+lane, which walks the members one by one, keeps the unknown ones, and names what is wrong.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from mcpp.errors import DecodeError
+from mcpp.protocol.envelope import (
+    CONTEXT_MEMBERS,
+    ENVELOPE_MEMBERS,
+    ID_PATTERN,
+    KIND_PATTERN,
+    MAX_DEPTH,
+    MAX_METADATA_BYTES,
+    MAX_RECIPIENTS,
+    PARTICIPANT_PATTERN,
+    PROTOCOL,
+    TIMESTAMP_PATTERN,
+    Context,
+    Envelope,
+    raw_extra,
+    with_extra,
+)
+from mcpp.protocol.jsontext import (
+    SPACE,
+    check_outside_strings,
+    check_utf8,
+    decode_unambiguous,
+    refuse_type,
+    split_object,
+)
+
+__all__ = ["decode", "decode_unambiguous", "encode"]
+
+_read = msgspec.json.Decoder(Envelope).decode
+_write = msgspec.json.Encoder().encode
+_read_text = msgspec.json.Decoder(str).decode
+_read_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_read_items = msgspec.json.Decoder(list[Raw]).decode
+
+_is_id = re.compile(ID_PATTERN).fullmatch
+_is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
+_is_kind = re.compile(KIND_PATTERN).fullmatch
+_is_timestamp = re.compile(TIMESTAMP_PATTERN).fullmatch
+
+
+def encode(envelope: Envelope, *, indent: int = 0) -> bytes:
+    """Return the envelope as JSON: compact, or readable with `indent` spaces a level.
+
+    The known members come in the protocol's order, unknown ones after them as they were read.
+    """
+    text = _write(envelope)
+    context = envelope.context
+    context_extra = {} if context is None else raw_extra(context)
+    if context_extra or raw_extra(envelope):
+        members = _read_members(text)
+        if context_extra:
+            members["context"] = Raw(_write(_read_members(members["context"]) | context_extra))
+        text = _write(members | raw_extra(envelope))
+    if not indent:
+        return text
+    readable = msgspec.json.format(text, indent=indent)
+    # The limit of metadata counts its spaces (E-18): where they would be too many, leave them out.
+    return readable if context is None or _may_be_spaced(readable, context) else text
+
+
+def decode(data: bytes | str) -> Envelope:
+    """Return the envelope that a text holds, its payload still unparsed.
+
+    Raises DecodeError, and nothing else, for any input.
+    """
+    if type(data) is not bytes:
+        data = _as_bytes(data)
+    if not data.isascii():
+        check_utf8(data)
+    size = len(data)
+    if size > _SMALL_BYTES:
+        check_outside_strings(data)
+    head, joint = _compact_head(data), _COMPACT_JOINT
+    if head is None:
+        head, joint = _spaced_head(data), _SPACED_JOINT
+        if head is None:
+            return _decode_strictly(data)
+    try:
+        envelope = _read(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return _decode_strictly(data)
+    end = head.end()
+    searched = payload = bytes(envelope.raw_payload)
+    if head.lastindex:
+        metadata = _metadata_of(envelope)
+        end += len(metadata)
+        if not (
+            _is_metadata(metadata)
+            and data.startswith(metadata, head.end())
+            and data.startswith(joint, end)
+        ):
+            return _decode_strictly(data)
+        end += len(joint)
+        # Metadata is one level further down than the payload, and ends with its bracket.
+        searched = b"[%b,%b" % (metadata, payload)
+    if end + len(payload) + 1 != size:
+        return _decode_strictly(data)
+    if size <= _SMALL_BYTES:
+        shape = searched.translate(_SHAPE)
+        if shape.find(_SUSPECT_NUMBER) >= 0 or shape[-1] == 0x30 or shape.count(b"[") >= MAX_DEPTH:
+            check_outside_strings(data)
+    return envelope
+
+
+# --- the fast lane ----------------------------------------------------------------------------
+
+
+# All that comes before metadata or, without it, before the payload: 0.5 µs. To encode the envelope
+# again, compare lengths, and match the names one by one took 0.9.
+_HEAD: Final = (
+    r'\{"protocol": "<protocol>", "id": "<id>", "ts": "<ts>", "from": "<participant>"'
+    r'(?:, "to": \[(?:"<participant>"(?:, "<participant>"){0,<more>})?\])?'
+    r', "kind": "<kind>"(?:, "correlation_id": "<id>")?'
+    r'(?:, "context": \{"id": "<id>"(?:, "type": "<id>")?(?:, "parent": "<id>")?'
+    r'(?:\}|, ("metadata": )))?'
+    r'(?(1)|, "payload": )'
+)
+_NAMES: Final = {
+    "<protocol>": re.escape(PROTOCOL),
+    "<id>": ID_PATTERN,
+    "<ts>": f"(?:{TIMESTAMP_PATTERN})",
+    "<participant>": PARTICIPANT_PATTERN,
+    "<kind>": r"[!#-\[\]-~]{1,128}",  # KIND_PATTERN, but for what JSON escapes
+    "<more>": str(MAX_RECIPIENTS - 1),
+}
+
+
+def _compile(head: str) -> Callable[[bytes], re.Match[bytes] | None]:
+    for name, pattern in _NAMES.items():
+        head = head.replace(name, pattern)
+    return re.compile(head.encode()).match
+
+
+_compact_head = _compile(_HEAD.replace(" ", ""))
+_spaced_head = _compile(_HEAD)  # as Python's json writes
+_COMPACT_JOINT: Final = b'},"payload":'
+_SPACED_JOINT: Final = b'}, "payload": '
+
+# msgspec recurses once a level, 32 bytes of stack each. A text this short cannot exhaust even the
+# smallest of thread stacks, so it may be parsed first and only its payload searched afterwards.
+_SMALL_BYTES: Final = 512
+# What may be part of a number becomes `0`, what may follow one `,`, what opens a level `[`.
+_SHAPE: Final = bytes(
+    0x30
+    if byte in b"0123456789+-.eE"
+    else 0x2C
+    if byte in b",]}" + SPACE
+    else 0x5B
+    if byte in b"[{"
+    else 0x20
+    for byte in range(256)
+)
+# Strings are searched as if they were structure: that can only cost a closer look. No number below
+# five characters is too large (`1e309`).
+_SUSPECT_NUMBER: Final = b"00000,"
+
+
+def _metadata_of(envelope: Envelope) -> bytes:
+    context = envelope.context
+    return b"" if context is None or context.raw_metadata is UNSET else bytes(context.raw_metadata)
+
+
+def _is_metadata(text: bytes) -> bool:
+    return len(text) <= MAX_METADATA_BYTES and text.startswith(b"{")
+
+
+# --- the strict lane ---------------------------------------------------------------------------
+
+
+class _Rule(NamedTuple):
+    holds: Callable[[str], object]
+    reason: str
+
+
+_ID = _Rule(_is_id, "must be 1 to 128 of A-Z a-z 0-9 . _ : ~ -")
+_PARTICIPANT = _Rule(_is_participant, "must be 1 to 64 of A-Z a-z 0-9 . _ : @ -")
+_KIND = _Rule(_is_kind, "must be 1 to 128 printable ASCII characters without a space")
+_TIMESTAMP = _Rule(
+    _is_timestamp, "must be an RFC 3339 time with T and an offset, such as 2025-08-31T12:00:00Z"
+)
+_PROTOCOL = _Rule(PROTOCOL.__eq__, f'must be "{PROTOCOL}"')
+
+_REQUIRED: Final = ("protocol", "id", "ts", "from", "kind", "payload")
+
+
+def _may_be_spaced(readable: bytes, context: Context) -> bool:
+    if context.raw_metadata is UNSET:
+        return True
+    return _is_metadata(bytes(_read_members(_read_members(readable)["context"])["metadata"]))
+
+
+def _decode_strictly(data: bytes) -> Envelope:
+    check_outside_strings(data)
+    members = split_object(data, "$")
+    for name in _REQUIRED:
+        if name not in members:
+            raise DecodeError(f"$.{name}", "is missing")
+    to = members.get("to")
+    context = members.get("context")
+    envelope = Envelope(
+        protocol=_text(members["protocol"], "$.protocol", _PROTOCOL),
+        id=_text(members["id"], "$.id", _ID),
+        ts=_text(members["ts"], "$.ts", _TIMESTAMP),
+        sender=_text(members["from"], "$.from", _PARTICIPANT),
+        to=None if to is None else _recipients(bytes(to)),
+        kind=_text(members["kind"], "$.kind", _KIND),
+        correlation_id=_optional_text(members, "correlation_id", "$", _ID),
+        context=None if context is None else _context(bytes(context)),
+        raw_payload=members["payload"],
+    )
+    return with_extra(envelope, _unknown(members, ENVELOPE_MEMBERS))
+
+
+def _context(data: bytes) -> Context:
+    members = split_object(data, "$.context")
+    if "id" not in members:
+        raise DecodeError("$.context.id", "is missing")
+    context = Context(
+        id=_text(members["id"], "$.context.id", _ID),
+        type=_optional_text(members, "type", "$.context", _ID),
+        parent=_optional_text(members, "parent", "$.context", _ID),
+        raw_metadata=_metadata(members["metadata"]) if "metadata" in members else UNSET,
+    )
+    return with_extra(context, _unknown(members, CONTEXT_MEMBERS))
+
+
+def _metadata(raw: Raw) -> Raw:
+    if not bytes(raw).startswith(b"{"):
+        refuse_type("$.context.metadata", "an object", bytes(raw))
+    if not _is_metadata(bytes(raw)):
+        raise DecodeError("$.context.metadata", f"is longer than {MAX_METADATA_BYTES} bytes")
+    return raw
+
+
+def _text(raw: Raw, path: str, rule: _Rule) -> str:
+    text = bytes(raw)
+    if not text.startswith(b'"'):
+        refuse_type(path, "a string", text)
+    value = _read_text(text)
+    if not rule.holds(value):
+        raise DecodeError(path, rule.reason)
+    return value
+
+
+def _optional_text(members: dict[str, Raw], name: str, path: str, rule: _Rule) -> str | None:
+    raw = members.get(name)
+    return None if raw is None else _text(raw, f"{path}.{name}", rule)
+
+
+def _recipients(data: bytes) -> tuple[str, ...]:
+    if not data.startswith(b"["):
+        refuse_type("$.to", "an array", data)
+    found = _read_items(data)
+    if len(found) > MAX_RECIPIENTS:
+        raise DecodeError("$.to", f"has more than {MAX_RECIPIENTS} names")
+    items = enumerate(found)
+    return tuple(_text(item, f"$.to[{index}]", _PARTICIPANT) for index, item in items)
+
+
+def _unknown(members: dict[str, Raw], known: frozenset[str]) -> dict[str, Raw]:
+    return {name: value for name, value in members.items() if name not in known}
+
+
+def _as_bytes(data: object) -> bytes:
+    if isinstance(data, str):
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            raise DecodeError("$", f"has a lone surrogate (character {error.start})") from None
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise DecodeError("$", f"must be bytes or text, not {type(data).__name__}")

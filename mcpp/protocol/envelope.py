@@ -1,0 +1,202 @@
+"""The envelope and its context: what travels, and the rules its text members obey.
+
+Both are msgspec structs whose members are all `str` or `Raw`. That is what makes `codec.decode`
+fast and strict at once: payload and metadata stay the sender's bytes until somebody asks for them.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from mcpp.errors import DecodeError
+from mcpp.protocol.validation import locate
+
+T = TypeVar("T")
+V = TypeVar("V", bound="_Value")
+
+PROTOCOL: Final = "mcpp/v0.1"
+MAX_METADATA_BYTES: Final = 2048
+# Bounds of what costs a reader by the piece (E-08, E-14).
+MAX_MEMBERS: Final = 256
+MAX_RECIPIENTS: Final = 1024
+MAX_DEPTH: Final = 64  # the envelope itself is level 1
+MAX_NUMBER_LENGTH: Final = 64  # in characters
+
+# Without anchors: `fullmatch` and the JSON Schema add their own. A trailing `$` would let a
+# newline through in Python.
+ID_PATTERN: Final = r"[A-Za-z0-9._:~-]{1,128}"
+PARTICIPANT_PATTERN: Final = r"[A-Za-z0-9._:@-]{1,64}"
+KIND_PATTERN: Final = r"[!-~]{1,128}"
+# RFC 3339 with the whole calendar in it, so that the schema and the decoder cannot disagree.
+TIMESTAMP_PATTERN: Final = (
+    r"(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+    r"|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+    r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?"
+    r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+
+
+class _Value(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=False, kw_only=True):
+    """What envelope and context share: members that the protocol does not know, kept by copies."""
+
+    @cached_property
+    def extra(self) -> Mapping[str, Any]:
+        """Members that the protocol does not know, as they came."""
+        return {name: msgspec.json.decode(raw) for name, raw in raw_extra(self).items()}
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __replace__(self, /, **changes: Any) -> Self:
+        return with_extra(msgspec.structs.replace(self, **changes), raw_extra(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        members = {name: getattr(self, name) for name in self.__struct_fields__}
+        return _rebuild, (type(self), members, raw_extra(self))
+
+
+class Context(_Value, frozen=True, eq=False, kw_only=True):
+    """The sub-context an envelope belongs to. Make one with `new_context`."""
+
+    id: str
+    type: str | None = None
+    parent: str | None = None
+    raw_metadata: Raw | UnsetType = msgspec.field(default=UNSET, name="metadata")
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """The sender's metadata, empty where it gave none. Treat it as read-only."""
+        if self.raw_metadata is UNSET:
+            return {}
+        return msgspec.json.decode(self.raw_metadata, type=dict[str, Any])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Context):
+            return NotImplemented
+        return _context_value(self) == _context_value(other)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+class Envelope(_Value, frozen=True, eq=False, kw_only=True):
+    """One message on the bus, immutable. Make one with `new_envelope` or `decode`.
+
+    `sender` is JSON's `from`. Two envelopes are equal when every member is, payloads by value.
+    """
+
+    protocol: str
+    id: str
+    ts: str
+    sender: str = msgspec.field(name="from")
+    to: tuple[str, ...] | None = None
+    kind: str
+    correlation_id: str | None = None
+    context: Context | None = None
+    raw_payload: Raw = msgspec.field(name="payload")
+
+    @cached_property
+    def payload(self) -> Any:
+        """The payload's JSON value, parsed on first use. Treat it as read-only."""
+        return msgspec.json.decode(self.raw_payload)
+
+    def payload_as(self, type: type[T]) -> T:
+        """Return the payload as `type`: a struct of `mcpp.payloads`, a dataclass, a typed dict.
+
+        Of two members with the same name the last counts; whoever decides by one refuses them with
+        `codec.decode_unambiguous`.
+
+        Raises DecodeError with the path of the member that does not fit.
+        """
+        try:
+            return msgspec.json.decode(self.raw_payload, type=type)
+        except msgspec.ValidationError as error:
+            path, reason = locate(error)
+            raise DecodeError(f"$.payload{path}", reason) from None
+        except TypeError as error:
+            if "unhashable" not in str(error):
+                raise  # a type that msgspec cannot read is the caller's mistake
+            raise DecodeError("$.payload", "has an object or array as a member of a set") from None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Envelope):
+            return NotImplemented
+        return _envelope_value(self) == _envelope_value(other)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        shown = {"id": self.id, "kind": self.kind, "sender": self.sender}
+        if self.context is not None:
+            shown["context"] = self.context.id
+        members = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return f"Envelope({members}, payload={_shortened(bytes(self.raw_payload).decode())})"
+
+
+ENVELOPE_MEMBERS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(Envelope))
+CONTEXT_MEMBERS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(Context))
+
+
+def raw_extra(value: _Value) -> dict[str, Raw]:
+    """Return the unknown members of an envelope or a context as their raw bytes."""
+    raw: dict[str, Raw] = value.__dict__.get("_extra", {})
+    return raw
+
+
+def with_extra(value: V, raw: dict[str, Raw]) -> V:
+    """Attach unknown members to a freshly built envelope or context and return it."""
+    if raw:
+        value.__dict__["_extra"] = raw
+    return value
+
+
+def _rebuild(cls: type[V], members: dict[str, Any], extra: dict[str, Raw]) -> V:
+    return with_extra(cls(**members), extra)
+
+
+def _canonical(raw: Raw | UnsetType) -> bytes | None:
+    """Return a JSON value so written that equal ones are equal: in Python, `True == 1`."""
+    if raw is UNSET:
+        return None
+    return msgspec.json.encode(msgspec.json.decode(raw), order="sorted")
+
+
+def _canonical_extra(value: _Value) -> dict[str, bytes | None]:
+    return {name: _canonical(member) for name, member in raw_extra(value).items()}
+
+
+def _context_value(context: Context) -> tuple[object, ...]:
+    return (
+        context.id,
+        context.type,
+        context.parent,
+        _canonical(context.raw_metadata),
+        _canonical_extra(context),
+    )
+
+
+def _envelope_value(envelope: Envelope) -> tuple[object, ...]:
+    return (
+        envelope.protocol,
+        envelope.id,
+        envelope.ts,
+        envelope.sender,
+        envelope.to,
+        envelope.kind,
+        envelope.correlation_id,
+        envelope.context,
+        _canonical(envelope.raw_payload),
+        _canonical_extra(envelope),
+    )
+
+
+def _shortened(text: str, limit: int = 80) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,102 @@
+"""The JSON Schema of the protocol, made from the structs and patterns that the codec obeys.
+
+It says all that JSON Schema can say. Beyond it stay UTF-8, depth, the size of numbers and of
+metadata, and repeated names: those need the text, and a schema sees only the value.
+"""
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from mcpp.payloads import BY_FAMILY
+from mcpp.protocol.envelope import (
+    ID_PATTERN,
+    KIND_PATTERN,
+    MAX_MEMBERS,
+    MAX_RECIPIENTS,
+    PARTICIPANT_PATTERN,
+    PROTOCOL,
+    TIMESTAMP_PATTERN,
+    Context,
+    Envelope,
+)
+
+ID: Final = "urn:mcpp:v0.1:envelope"
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_PATTERNS: Final = {
+    "id": ID_PATTERN,
+    "participant": PARTICIPANT_PATTERN,
+    "kind": KIND_PATTERN,
+    "timestamp": TIMESTAMP_PATTERN,
+}
+_ENVELOPE: Final[dict[str, dict[str, Any]]] = {
+    "protocol": {"const": PROTOCOL},
+    "id": {"$ref": "#/$defs/id"},
+    "ts": {"$ref": "#/$defs/timestamp"},
+    "from": {"$ref": "#/$defs/participant"},
+    "to": {
+        "type": "array",
+        "items": {"$ref": "#/$defs/participant"},
+        "maxItems": MAX_RECIPIENTS,
+    },
+    "kind": {"$ref": "#/$defs/kind"},
+    "correlation_id": {"$ref": "#/$defs/id"},
+    "context": {"$ref": "#/$defs/context"},
+    "payload": {},
+}
+_CONTEXT: Final[dict[str, dict[str, Any]]] = {
+    "id": {"$ref": "#/$defs/id"},
+    "type": {"$ref": "#/$defs/id"},
+    "parent": {"$ref": "#/$defs/id"},
+    "metadata": {"type": "object"},
+}
+
+
+def generate() -> dict[str, Any]:
+    """Return the schema of an envelope; its `$defs/message` also checks payloads by kind."""
+    payloads = sorted(set(BY_FAMILY.values()), key=lambda payload: payload.__name__)
+    refs, definitions = msgspec.json.schema_components(payloads, ref_template="#/$defs/{name}")
+    by_payload = dict(zip(payloads, refs, strict=True))
+    message = {
+        "allOf": [
+            {"$ref": "#"},
+            *(_when(family, by_payload[payload]) for family, payload in BY_FAMILY.items()),
+        ]
+    }
+    texts = {name: _text(pattern) for name, pattern in _PATTERNS.items()}
+    return {
+        "$schema": _DIALECT,
+        "$id": ID,
+        "title": f"An envelope of {PROTOCOL}",
+        **_object(Envelope, _ENVELOPE),
+        "$defs": {**texts, "context": _object(Context, _CONTEXT), "message": message} | definitions,
+    }
+
+
+def render() -> str:
+    """Return the schema as the text of `spec/schema/envelope.json`."""
+    return msgspec.json.format(msgspec.json.encode(generate()), indent=2).decode() + "\n"
+
+
+def _object(struct: type[msgspec.Struct], members: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    fields = msgspec.structs.fields(struct)
+    return {
+        "type": "object",
+        "required": [field.encode_name for field in fields if field.required],
+        "properties": {field.encode_name: members[field.encode_name] for field in fields},
+        "maxProperties": MAX_MEMBERS,
+    }
+
+
+def _text(pattern: str) -> dict[str, Any]:
+    # Some validators (Python's among them) let `$` match before a trailing newline.
+    return {"type": "string", "pattern": f"^(?:{pattern})$", "not": {"pattern": "\\n"}}
+
+
+def _when(family: str, payload: dict[str, Any]) -> dict[str, Any]:
+    kinds = {"pattern": f"^{re.escape(family)}(?::|$)"}
+    return {
+        "if": {"properties": {"kind": kinds}},
+        "then": {"properties": {"payload": payload}},
+    }

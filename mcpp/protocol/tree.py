@@ -1,0 +1,161 @@
+"""A log grouped by contexts: who thought what, inside of what, and what came of it.
+
+Every envelope is in exactly one place, whatever the log holds: a cycle or a changed parent, which
+no gateway would have let pass, is read as the first word on the matter.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from mcpp import kinds
+from mcpp.errors import DecodeError
+from mcpp.payloads import ContextEvent
+from mcpp.protocol.envelope import Envelope
+
+
+@dataclass(slots=True, eq=False)
+class ContextNode:
+    """One context: what was said in it, and the contexts below it.
+
+    One that was only ever named as a parent has no envelopes. An id that is used again after the
+    gateway has forgotten it is another node.
+    """
+
+    id: str
+    type: str | None = None
+    parent: "ContextNode | None" = field(default=None, repr=False)
+    children: list["ContextNode"] = field(default_factory=list, repr=False)
+    envelopes: list[Envelope] = field(default_factory=list, repr=False)
+    conclusion: Envelope | None = None
+    expired: bool = False
+
+    @property
+    def creator(self) -> str | None:
+        """Who sent its first envelope, and alone may conclude it."""
+        return self.envelopes[0].sender if self.envelopes else None
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Who has said something in it, in the order of their first word."""
+        return tuple(dict.fromkeys(envelope.sender for envelope in self.envelopes))
+
+    @property
+    def state(self) -> Literal["open", "concluded", "idle"]:
+        """Concluded by its creator, idle since the gateway has forgotten it, or open."""
+        if self.conclusion is not None:
+            return "concluded"
+        return "idle" if self.expired else "open"
+
+    def walk(self, depth: int = 0) -> Iterator[tuple["ContextNode", int]]:
+        """Yield this context and those below it, each with its depth."""
+        pending = [(self, depth)]
+        while pending:
+            node, level = pending.pop()
+            yield node, level
+            pending += [(child, level + 1) for child in reversed(node.children)]
+
+
+class ContextTree:
+    """Grows with the log: `tree.add(envelope)` for each in its order. Owns the nodes."""
+
+    def __init__(self, envelopes: Iterable[Envelope] = ()) -> None:
+        self.main: list[Envelope] = []
+        self._roots: dict[ContextNode, None] = {}
+        self._current: dict[str, ContextNode] = {}
+        for envelope in envelopes:
+            self.add(envelope)
+
+    @property
+    def roots(self) -> list[ContextNode]:
+        """The contexts that have no parent, in the order of their first mention."""
+        return list(self._roots)
+
+    def __iter__(self) -> Iterator[ContextNode]:
+        """Yield every context, parents before children."""
+        for root in self._roots:
+            for node, _ in root.walk():
+                yield node
+
+    def __getitem__(self, id: str) -> ContextNode:
+        """Return the context that an id stands for now."""
+        return self._current[id]
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._current
+
+    def __len__(self) -> int:
+        """Return how many contexts there are, without the main one."""
+        return sum(1 for _ in self)
+
+    def add(self, envelope: Envelope) -> None:
+        """Put the next envelope of the log in its place."""
+        context = envelope.context
+        if context is None:
+            self.main.append(envelope)
+            if envelope.kind == kinds.CONTEXT:
+                self._expire(envelope)
+            return
+        node = self._node(context.id)
+        if node.type is None:
+            node.type = context.type
+        if node.parent is None and context.parent is not None:
+            self._place(node, self._node(context.parent))
+        node.envelopes.append(envelope)
+        if envelope.kind == kinds.CONCLUSION and envelope.sender == node.creator:  # C-17
+            node.conclusion = envelope
+
+    def outline(self) -> str:
+        """Return the tree as text, a line for each context."""
+        lines = [f"main: {_count(self.main)}"]
+        for root in self._roots:
+            lines += [_line(node, depth) for node, depth in root.walk(1)]
+        return "\n".join(lines)
+
+    def _node(self, id: str) -> ContextNode:
+        node = self._current.get(id)
+        if node is None or (node.expired and node.envelopes):
+            node = self._current[id] = ContextNode(id)
+            self._roots[node] = None
+        return node
+
+    def _place(self, node: ContextNode, parent: ContextNode) -> None:
+        above: ContextNode | None = parent
+        while above is not None:
+            if above is node:
+                return  # a cycle
+            above = above.parent
+        del self._roots[node]
+        node.parent = parent
+        parent.children.append(node)
+
+    def _expire(self, envelope: Envelope) -> None:
+        try:
+            id = envelope.payload_as(ContextEvent).context.id
+        except DecodeError:
+            return
+        if id in self._current:
+            self._current[id].expired = True
+
+
+def _line(node: ContextNode, depth: int) -> str:
+    who = f" by {', '.join(node.participants)}" if node.envelopes else ""
+    head = f"{'  ' * depth}{node.type or 'context'} {node.id}{who}: {_count(node.envelopes)}"
+    if node.conclusion is None:
+        return f"{head}, {node.state}"
+    return f"{head}, concluded: {_text(node.conclusion.payload)}"
+
+
+def _count(envelopes: list[Envelope]) -> str:
+    return f"{len(envelopes)} message{'' if len(envelopes) == 1 else 's'}"
+
+
+def _text(payload: Any, limit: int = 60) -> str:
+    value = payload
+    if isinstance(payload, dict):
+        value = payload.get("decision", payload.get("text", payload))
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,1 @@
+"""The client's protocol state machine: texts and times in, effects and texts out. Pure."""

@@ -1,0 +1,1 @@
+"""`mcpp approver`: decides on proposals by rules."""

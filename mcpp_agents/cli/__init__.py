@@ -1,0 +1,1 @@
+"""Shared by the commands: arguments, display of envelopes, log format, filter shorthand."""

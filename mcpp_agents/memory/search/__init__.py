@@ -1,0 +1,1 @@
+"""Search over memory items: words, vectors, ranking, and compiling a context pack."""

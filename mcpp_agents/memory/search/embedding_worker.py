@@ -1,0 +1,66 @@
+"""Embedding beside the work: a thread that gives new items their vectors."""
+
+import logging
+import threading
+from typing import Final
+
+from mcpp_agents.memory.errors import Unavailable
+from mcpp_agents.memory.search.embedding import Embedder
+from mcpp_agents.memory.search.vectors import VectorIndex
+from mcpp_agents.memory.storage.engine import Engine
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 1.0
+
+
+class EmbeddingWorker:
+    """Owns the vector index and the thread that fills it, begun at the first wake."""
+
+    def __init__(self, engine: Engine, embedder: Embedder) -> None:
+        self.index = VectorIndex(engine, embedder)
+        self._pending = threading.Event()
+        self._closing = threading.Event()
+        self._embedding = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.wake()  # another process may have left items without vectors
+
+    def wake(self) -> None:
+        """There are new items."""
+        self._pending.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="mcpp-memory", daemon=True)
+            self._thread.start()
+
+    def drain(self, limit: int | None = None) -> int:
+        """Embed what is pending before returning, or about so many; how many that were."""
+        total = 0
+        with self._embedding:
+            while not self._closing.is_set() and (limit is None or total < limit):
+                count = self.index.embed_some()
+                if not count:
+                    break
+                total += count
+        return total
+
+    def close(self) -> None:
+        """Finish the batch in hand, and stop."""
+        self._closing.set()
+        self._pending.set()
+        if self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._pending.wait()
+                self._pending.clear()
+                try:
+                    self.drain()
+                except Unavailable as fault:
+                    _log.warning("embedding waits: %s", fault.__cause__)
+                    self._closing.wait(_RETRY_SECONDS)
+                    self._pending.set()
+        except Exception:
+            # Packs are still found by words; the next opening tries again.
+            _log.exception("embedding has stopped")

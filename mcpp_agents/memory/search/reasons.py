@@ -1,0 +1,98 @@
+"""Why an item is in a pack: the evidence itself, in a few words."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from mcpp_agents.memory.search.ranking import MEANINGFUL_COSINE, Candidate
+from mcpp_agents.memory.search.terms import Query, spans
+from mcpp_agents.memory.storage.engine import Evidence, Item, Matches
+from mcpp_agents.memory.vocabulary import known_kind
+
+_MAX_TERMS: Final = 4
+_MAX_TITLE_CHARS: Final = 60
+_MAX_CONTRADICTORS: Final = 3
+
+_UNITS: Final = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3_600),
+                 ("minute", 60))  # fmt: skip
+
+
+def reason(
+    item: Item,
+    candidate: Candidate,
+    *,
+    evidence: Evidence,
+    query: Query,
+    matches: Matches,
+    better: Sequence[Item],
+    contradicted_by: Sequence[Item],
+    now: float,
+) -> str:
+    """The sentence for one item; `better` are those that stand before it in the pack."""
+    parts = []
+    if evidence.terms:
+        parts.append(f"matches {_quoted(_shown(item, evidence, query, matches))}")
+    elif evidence.nearby:
+        parts.append(f"said beside something that matches {_quoted(evidence.nearby[:_MAX_TERMS])}")
+    cosine, before = candidate.relevance.cosine or 0.0, candidate.relevance.before or 0.0
+    if cosine >= MEANINGFUL_COSINE:
+        parts.append(f"close in meaning ({cosine:.2f})")
+    elif before >= MEANINGFUL_COSINE:
+        parts.append(f"said after something close in meaning ({before:.2f})")
+    if candidate.newest:
+        where = f" in project {item.project}" if item.project else ""
+        parts.append(f"the latest {known_kind(item.kind, item.origin)}{where}")
+    if kin := next((other for other in better if _same_context(other, item)), None):
+        verb = "decided in" if candidate.facet == "decisions" else "from"
+        parts.append(f"{verb} the same context as {_name(kin)}")
+    if contradicted_by:
+        named = ", ".join(map(_name, contradicted_by[:_MAX_CONTRADICTORS]))
+        more = len(contradicted_by) - _MAX_CONTRADICTORS
+        parts.append(f"contradicted by {named}" + (f" and {more} more" if more > 0 else ""))
+    parts.append(age(now - item.since))
+    return ", ".join(parts)
+
+
+def age(seconds: float) -> str:
+    """A time span as people say it."""
+    for unit, length in _UNITS:
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' if count > 1 else ''} old"
+    return "new"
+
+
+def _shown(item: Item, evidence: Evidence, query: Query, matches: Matches) -> list[str]:
+    """Pairs and runs first, in the goal's own spelling, then the rarest words outside them."""
+    own = set(evidence.terms)
+    pairs = [match.pair for match in matches.pairs if item.seq in match.seqs]
+    pairs = [pair for pair in pairs if pair.first in own and pair.second in own]
+    paired = {word for pair in pairs for word in (pair.first, pair.second)}
+    parts = sorted({part for run in query.runs for part in spans(run, own)}, key=len, reverse=True)
+    paired |= {term for term in own if any(term in part for part in parts)}
+    single = sorted(own - paired, key=lambda term: (-matches.rarity.get(term, 0.0), term))
+    return ([" ".join(pair.shown.split()) for pair in pairs] + parts + single)[:_MAX_TERMS]
+
+
+def _same_context(one: Item, other: Item) -> bool:
+    """Whether both come from one life of a context: ids are used anew, and in every pod."""
+    life = _life(one)
+    return life is not None and life == _life(other)
+
+
+def _life(item: Item) -> tuple[object, object, object] | None:
+    facts = item.metadata
+    envelopes = facts.get("envelopes")
+    return (facts.get("pod"), facts["context"], envelopes[0]) if envelopes else None
+
+
+def _name(item: Item) -> str:
+    """What to call another item here, where nothing is quotation: by its title, if it is ours."""
+    if item.origin == "bus":
+        return f"a {known_kind(item.kind, item.origin)} of {item.author} ({item.id})"
+    text = " ".join(item.title.split())
+    text = text if len(text) <= _MAX_TITLE_CHARS else text[: _MAX_TITLE_CHARS - 1] + "…"
+    return _quoted([text])
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)

@@ -1,0 +1,1 @@
+"""Memory as an MCP server, and the tools it shares with the participant."""

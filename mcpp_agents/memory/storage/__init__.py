@@ -1,0 +1,1 @@
+"""Storage of memory items: the engine interface and its SQLite implementation."""

@@ -1,0 +1,1 @@
+"""`mcpp send`: sends one envelope."""

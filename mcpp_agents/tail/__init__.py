@@ -1,0 +1,1 @@
+"""`mcpp tail`: prints a pod's envelopes as they arrive."""

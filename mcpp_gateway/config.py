@@ -1,0 +1,362 @@
+"""The configuration: a TOML file, overridden by the environment, read into frozen values.
+
+Whatever is wrong ends in one `ConfigError` that names the key, and the line of the file where that
+can be found.
+"""
+
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mcpp.errors import CapabilityError, McppError
+from mcpp.protocol.capabilities import Capabilities
+from mcpp.protocol.envelope import PARTICIPANT_PATTERN
+from mcpp.protocol.validation import locate
+from mcpp_gateway.core.limits import PodLimits
+from mcpp_gateway.core.pod import ParticipantSettings
+
+_T = TypeVar("_T")
+
+_is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
+_is_pod_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
+is_token = re.compile(r"[A-Za-z0-9._~-]{1,512}").fullmatch
+_TOKEN_RULE: Final = "a token is 1 to 512 of A-Z a-z 0-9 . _ ~ -"
+_SHORT_TOKEN: Final = 16
+# Each context knows all those above it, and the tree is walked by recursion.
+_MAX_CONTEXT_DEPTH: Final = 64
+
+
+class ConfigError(McppError):
+    """A configuration that cannot be used. Its text is one line for the person who wrote it."""
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class GatewaySection(_Section, frozen=True):
+    """Where and how to listen."""
+
+    host: str = "127.0.0.1"
+    port: int = 8787
+    allowed_origins: list[str] = []
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    log_format: Literal["text", "json"] = "text"
+    ping_seconds: float = 20.0
+    handshake_seconds: float = 10.0
+    drain_seconds: float = 8.0
+    metrics_token: str | None = None
+
+
+class ParticipantSection(_Section, frozen=True):
+    """One participant: exactly one of the four ways to state its token, and what it may send."""
+
+    token: str | None = None
+    token_sha256: str | None = None
+    token_file: str | None = None
+    token_env: str | None = None
+    capabilities: list[dict[str, Any]] = []
+    multiple: bool = False
+
+
+class PodSection(_Section, frozen=True):
+    """One pod and those who may join it."""
+
+    participants: dict[str, ParticipantSection] = {}
+
+
+class Sections(_Section, frozen=True):
+    """The file as it is written."""
+
+    gateway: GatewaySection = GatewaySection()
+    limits: PodLimits = PodLimits()
+    pods: dict[str, PodSection] = {}
+
+
+class Config(msgspec.Struct, frozen=True):
+    """A checked configuration: tokens are known only by their digests."""
+
+    gateway: GatewaySection
+    limits: PodLimits
+    pods: dict[str, tuple[ParticipantSettings, ...]]
+    tokens: dict[bytes, tuple[str, str]]  # SHA-256 of a token → pod, participant
+    warnings: tuple[str, ...] = ()
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+    """Read and check a configuration file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    return parse(text, environment, name=str(path), folder=path.parent)
+
+
+def parse(
+    text: str, environment: Mapping[str, str], *, name: str = "config", folder: Path = Path()
+) -> Config:
+    """Check a configuration's text."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{name}: is not TOML: {error}") from None
+    overridden = _override(document, environment)
+    try:
+        return _check(_sections(document), environment, folder)
+    except _BadKeyError as error:
+        if error.key in overridden:
+            raise ConfigError(f"{overridden[error.key]}: {error.reason}") from None
+        raise ConfigError(f"{_at(name, text, error.key)}: {error.reason}") from None
+
+
+def digest(token: str) -> bytes:
+    """Return what the gateway keeps of a token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+# --- checking ------------------------------------------------------------------------------------
+
+
+class _BadKeyError(Exception):
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+
+def _sections(document: dict[str, Any]) -> Sections:
+    # Participants first and one by one: msgspec does not say under which key a mistake was.
+    for pod, section in _tables(document, "pods"):
+        for id, participant in _tables(section, "participants"):
+            _convert(participant, ParticipantSection, f"pods.{pod}.participants.{id}")
+        _convert(section, PodSection, f"pods.{pod}")
+    return _convert(document, Sections, "")
+
+
+def _tables(table: Any, key: str) -> Iterable[tuple[str, Any]]:
+    inner = table.get(key) if isinstance(table, dict) else None
+    return inner.items() if isinstance(inner, dict) else ()
+
+
+def _convert(value: Any, type: type[_T], key: str) -> _T:
+    try:
+        return msgspec.convert(value, type)
+    except msgspec.ValidationError as error:
+        path, reason = locate(error)
+        inner = _mentioned_key(path.lstrip("."), reason)
+        raise _BadKeyError(".".join(filter(None, (key, inner))), reason) from None
+
+
+def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> Config:
+    _check_gateway(sections.gateway)
+    _check_limits(sections.limits)
+    pods: dict[str, tuple[ParticipantSettings, ...]] = {}
+    tokens: dict[bytes, tuple[str, str]] = {}
+    warnings: list[str] = []
+    for pod, section in sections.pods.items():
+        if not _is_pod_name(pod):
+            raise _BadKeyError(f"pods.{pod}", "a pod's name is 1 to 64 of A-Z a-z 0-9 . _ -")
+        standings = []
+        for id, participant in section.participants.items():
+            key = f"pods.{pod}.participants.{id}"
+            if not _is_participant(id):
+                raise _BadKeyError(key, "a participant's id is 1 to 64 of A-Z a-z 0-9 . _ : @ -")
+            if id.startswith("system:"):
+                raise _BadKeyError(key, "ids beginning with system: are the gateway's own")
+            secret = _token_digest(participant, key, environment, folder, warnings)
+            if secret in tokens:
+                other = ".participants.".join(tokens[secret])
+                raise _BadKeyError(key, f"has the same token as pods.{other}")
+            tokens[secret] = (pod, id)
+            standings.append(
+                ParticipantSettings(id, _capabilities(participant, key), participant.multiple)
+            )
+        pods[pod] = tuple(standings)
+    gateway = sections.gateway
+    if gateway.metrics_token is not None and digest(gateway.metrics_token) in tokens:
+        raise _BadKeyError("gateway.metrics_token", "is a participant's token too")
+    if gateway.tls_cert is not None and gateway.tls_key is not None:
+        cert, key = str(folder / gateway.tls_cert), str(folder / gateway.tls_key)
+        gateway = msgspec.structs.replace(gateway, tls_cert=cert, tls_key=key)
+    return Config(gateway, sections.limits, pods, tokens, tuple(warnings))
+
+
+def _check_gateway(gateway: GatewaySection) -> None:
+    if not 0 <= gateway.port <= 65535:
+        raise _BadKeyError("gateway.port", "must be 0 to 65535")
+    if (gateway.tls_cert is None) != (gateway.tls_key is None):
+        raise _BadKeyError("gateway.tls_cert", "tls_cert and tls_key go together")
+    for origin in gateway.allowed_origins:
+        if not _is_origin(origin):
+            reason = f"{origin!r} is not an origin, such as https://example.org"
+            raise _BadKeyError("gateway.allowed_origins", reason)
+    if gateway.metrics_token is not None and not is_token(gateway.metrics_token):
+        raise _BadKeyError("gateway.metrics_token", _TOKEN_RULE)
+    for name in ("ping_seconds", "handshake_seconds", "drain_seconds"):
+        if not 0 < getattr(gateway, name) < 86_400:
+            raise _BadKeyError(f"gateway.{name}", "must be more than 0 and less than a day")
+
+
+def _is_origin(text: str) -> bool:
+    """Tell whether browsers write an origin so; any other would never match."""
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    if parts.scheme not in _DEFAULT_PORTS or not host:
+        return False
+    name = f"[{host}]" if ":" in host else host
+    place = "" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}"
+    return text == f"{parts.scheme}://{name}{place}"
+
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def _check_limits(limits: PodLimits) -> None:
+    for name in PodLimits.__struct_fields__:
+        value = getattr(limits, name)
+        lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 0.001
+        if not (lowest <= value <= _LARGEST_LIMIT and (value == 0 or value >= 0.001)):
+            reason = f"must be at least {lowest}, at most {_LARGEST_LIMIT}, and not tiny"
+            raise _BadKeyError(f"limits.{name}", reason)
+    if limits.max_context_depth > _MAX_CONTEXT_DEPTH:
+        raise _BadKeyError("limits.max_context_depth", f"must be at most {_MAX_CONTEXT_DEPTH}")
+    if limits.outbox_bytes < 4 * limits.max_message_bytes:
+        reason = "must be at least 4 times max_message_bytes, or one message could fill it"
+        raise _BadKeyError("limits.outbox_bytes", reason)
+
+
+# Beyond this no system counts bytes or messages, and some cannot.
+_LARGEST_LIMIT: Final = 2**40
+
+_MAY_BE_ZERO: Final = {
+    "messages_per_second",
+    "context_messages_per_second",
+    "max_contexts_per_participant",
+    "max_contexts_per_pod",
+    "max_context_depth",
+    "history_messages",
+    "history_bytes",
+}
+
+
+def _token_digest(
+    participant: ParticipantSection,
+    key: str,
+    environment: Mapping[str, str],
+    folder: Path,
+    warnings: list[str],
+) -> bytes:
+    stated = [
+        name
+        for name in ("token", "token_sha256", "token_file", "token_env")
+        if getattr(participant, name) is not None
+    ]
+    if len(stated) != 1:
+        reason = "needs exactly one of token, token_sha256, token_file, token_env"
+        raise _BadKeyError(key, reason)
+    if participant.token_sha256 is not None:
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", participant.token_sha256):
+            raise _BadKeyError(f"{key}.token_sha256", "must be 64 hexadecimal digits")
+        return bytes.fromhex(participant.token_sha256)
+    where = f"{key}.{stated[0]}"
+    token = participant.token
+    if participant.token_file is not None:
+        try:
+            token = (folder / participant.token_file).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            raise _BadKeyError(where, "names a file that cannot be read") from None
+    elif participant.token_env is not None:
+        token = environment.get(participant.token_env)
+        if token is None:
+            raise _BadKeyError(where, f"names {participant.token_env}, which is not set")
+    # Never repeat the token itself: this text ends up in logs.
+    if token is None or not is_token(token):
+        raise _BadKeyError(where, _TOKEN_RULE)
+    if len(token) < _SHORT_TOKEN:
+        warnings.append(f"{where} is shorter than {_SHORT_TOKEN} characters and can be guessed")
+    return digest(token)
+
+
+def _capabilities(participant: ParticipantSection, key: str) -> Capabilities:
+    try:
+        return Capabilities(participant.capabilities)
+    except CapabilityError as error:
+        raise _BadKeyError(f"{key}.capabilities", f"{error.path[1:]} {error.reason}") from None
+
+
+# --- where a mistake is --------------------------------------------------------------------------
+
+
+def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Write `MCPP_LIMITS__BURST=10` into the document; return which variable set which key."""
+    overridden = {}
+    for variable in sorted(environment):
+        section, separator, rest = variable.removeprefix("MCPP_").lower().partition("__")
+        if not (variable.startswith("MCPP_") and separator):
+            continue
+        if section not in ("gateway", "limits"):
+            known = "MCPP_GATEWAY__… and MCPP_LIMITS__…"
+            raise ConfigError(f"{variable}: only {known} are read from the environment")
+        if not isinstance(document.setdefault(section, {}), dict):
+            continue  # the file's own mistake, reported as such
+        text = environment[variable]
+        document[section][rest] = text if rest in _TEXT_KEYS else _toml_value(text)
+        overridden[f"{section}.{rest}"] = variable
+    return overridden
+
+
+# A token of digits is a text all the same.
+_TEXT_KEYS: Final = {
+    field.name
+    for field in msgspec.structs.fields(GatewaySection)
+    if field.type in (str, str | None)
+}
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _mentioned_key(path: str, reason: str) -> str:
+    unknown = re.search(r"unknown field `([^`]*)`", reason)
+    parts = [part for part in (path, unknown[1] if unknown else "") if part]
+    return ".".join(parts)
+
+
+def _at(name: str, text: str, key: str) -> str:
+    """Return the place of a key: file and line where it can be found, and the key."""
+    for number, found in _keys(text):
+        if found == key:
+            return f"{name}:{number}: {key}"
+    return f"{name}: {key}" if key else name
+
+
+def _keys(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the dotted keys that a TOML text sets, with their lines; good enough to point at."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
+            table = _plain_key(header[1])
+            yield number, table
+        elif assignment := re.match(r"\s*([A-Za-z0-9_.\"'@:-]+)\s*=", line):
+            key = _plain_key(assignment[1])
+            yield number, f"{table}.{key}" if table else key
+
+
+def _plain_key(key: str) -> str:
+    return re.sub(r"\s*\.\s*", ".", key.replace('"', "").replace("'", ""))

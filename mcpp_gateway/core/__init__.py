@@ -1,0 +1,1 @@
+"""The rules of a pod: sessions, contexts, log, rates and refusals. Pure."""

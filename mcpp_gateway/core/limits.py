@@ -1,0 +1,23 @@
+"""The limits of a pod, as they are configured and as every welcome states them."""
+
+import msgspec
+
+
+class PodLimits(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False
+):
+    """What one pod allows. A rate of 0 is no limit."""
+
+    max_message_bytes: int = 1_048_576
+    max_context_depth: int = 8
+    max_contexts_per_participant: int = 256
+    max_contexts_per_pod: int = 10_000
+    messages_per_second: float = 200
+    burst: int = 400
+    # Above one participant's rate, or one could silence a context for the others.
+    context_messages_per_second: float = 400
+    context_burst: int = 800
+    context_idle_seconds: float = 300.0
+    history_messages: int = 10_000
+    history_bytes: int = 67_108_864
+    outbox_bytes: int = 8_388_608

@@ -1,0 +1,69 @@
+"""Who is in a pod: participants, their connections, and the filters these share."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from mcpp.filters import Filter
+from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.rates import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantSettings:
+    """A configured participant: who it is and what it may do."""
+
+    id: str
+    capabilities: Capabilities
+    multiple: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Audience:
+    """The live sessions that share a filter. `frames` is what this tick owes to all of them."""
+
+    filter: Filter
+    sessions: set["Session"] = field(default_factory=set)
+    frames: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A participant that is present, with all of its sessions."""
+
+    standing: ParticipantSettings
+    bucket: Bucket
+    sessions: list["Session"] = field(default_factory=list)
+    unpaid: float = 0.0  # frames of this second that took no token, and time in excess (C-16)
+    info: Raw = field(init=False)  # as welcomes and presence show it
+    info_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restate(self.standing)
+
+    def restate(self, standing: ParticipantSettings) -> None:
+        """Take a new standing of the same participant."""
+        self.standing = standing
+        patterns = standing.capabilities.patterns
+        text = msgspec.json.encode({"id": standing.id, "capabilities": patterns})
+        self.info, self.info_bytes = Raw(text), len(text)
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One connection's place in the pod.
+
+    Behind, it has a position in the log and keeps the direct texts that belong further on. Live, it
+    has an audience. `peer` is the hub's: the pod carries it and never looks at it.
+    """
+
+    member: Member
+    filter: Filter
+    peer: Any = None
+    position: int = 0
+    audience: Audience | None = None
+    waiting: deque[tuple[int, bytes, Filter | None]] | None = None
+    waiting_bytes: int = 0

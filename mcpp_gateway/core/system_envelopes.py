@@ -1,0 +1,112 @@
+"""What the gateway says: the texts of its own envelopes."""
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from mcpp.protocol.envelope import PROTOCOL
+from mcpp_gateway.core.sessions import Member
+from mcpp_gateway.core.tree import LiveContext
+
+GATEWAY: Final = "system:gateway"
+MAX_WELCOME_BYTES: Final = 262_144
+# Room for all that is not a list: envelope, pod, limits, position.
+_FIXED_BYTES: Final = 4096
+
+_encode = msgspec.json.Encoder().encode
+
+
+def system(
+    id: str,
+    kind: str,
+    payload: Mapping[str, Any],
+    now: float,
+    *,
+    correlation_id: str | None = None,
+) -> bytes:
+    """Return an envelope of the gateway."""
+    envelope: dict[str, Any] = {
+        "protocol": PROTOCOL,
+        "id": id,
+        "ts": timestamp(now),
+        "from": GATEWAY,
+        "kind": kind,
+    }
+    if correlation_id is not None:
+        envelope["correlation_id"] = correlation_id
+    envelope["payload"] = payload
+    return _encode(envelope)
+
+
+def welcome(
+    you: Member, members: Collection[Member], nodes: Iterable[LiveContext], rest: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the payload of a welcome: ids first, then what else there is while it fits (G-11)."""
+    room = MAX_WELCOME_BYTES - _FIXED_BYTES - you.info_bytes
+    infos, room = _roster(members, room)
+    more = room < 0 or len(infos) < len(members)
+    contexts: list[Raw] = []
+    for node in nodes:
+        info = _encode({**context_info(node), "messages": node.messages})
+        room -= len(info) + 1
+        if room < 0:
+            more = True
+            break
+        contexts.append(Raw(info))
+    payload = {"you": you.info, "participants": infos, "contexts": contexts, **rest}
+    if more:
+        payload["more"] = True
+    return payload
+
+
+def expiry(node: LiveContext) -> dict[str, Any]:
+    """Return the payload that tells everyone of a forgotten context (C-11)."""
+    return {
+        "event": "expired",
+        "context": context_info(node),
+        "messages": node.messages,
+        "participants": sorted(node.participants),
+        "started": timestamp(node.started),
+        "last": timestamp(node.last),
+    }
+
+
+def context_info(node: LiveContext) -> dict[str, str]:
+    """Return a context as the gateway shows it."""
+    info = {"id": node.id}
+    if node.type is not None:
+        info["type"] = node.type
+    if node.parent is not None:
+        info["parent"] = node.parent.id
+    return info
+
+
+def timestamp(now: float) -> str:
+    """Return a time as an envelope's `ts`."""
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def _roster(members: Collection[Member], room: int) -> tuple[list[Raw], int]:
+    """Return the participants as far as they fit, and the room that is left.
+
+    Below 0, not everything fitted: then nothing else will.
+    """
+    size = sum([member.info_bytes for member in members]) + len(members)
+    if size <= room:
+        return [member.info for member in members], room - size
+    infos: list[Raw] = []
+    bare = [_encode({"id": member.standing.id}) for member in members]
+    room -= sum(map(len, bare)) + len(bare)
+    for id, member in zip(bare, members, strict=True):
+        extra = member.info_bytes - len(id)
+        if extra <= room:
+            room -= extra
+            infos.append(member.info)
+        else:
+            infos.append(Raw(id))
+    while room < 0 and infos:
+        room += len(bytes(infos.pop())) + 1
+    return infos, -1

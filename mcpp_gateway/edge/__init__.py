@@ -1,0 +1,1 @@
+"""The gateway's I/O: sockets, HTTP, admission, metrics and delivery."""

@@ -1,0 +1,54 @@
+"""Metrics in Prometheus' text format, read off the hub when somebody asks. No ids in labels."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from mcpp_gateway.edge.server import Gateway
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+
+def render(gateway: "Gateway") -> bytes:
+    """Return the present figures of a gateway."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(gateway))
+    return generate_latest(registry)
+
+
+class _Figures(Collector):
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+
+    def collect(self) -> Iterator[Metric]:
+        gateway, hub = self._gateway, self._gateway.hub
+        pods = list(gateway.pods.values())
+        yield _gauge("connections", "Open connections.", len(gateway.connections))
+        yield _gauge(
+            "participants", "Participants present.", sum(len(p.participants) for p in pods)
+        )
+        yield _gauge("contexts", "Live contexts.", sum(len(p.tree) for p in pods))
+        yield _gauge("outbox_bytes", "Bytes that wait to be read.", gateway.outbox_bytes())
+        yield _counter("received", "Frames received from participants.", hub.received)
+        yield _counter("delivered", "Envelopes written to connections.", hub.delivered)
+        yield _counter("contexts_expired", "Contexts forgotten.", sum(p.expired for p in pods))
+        yield _counter("ticks", "Batches written.", hub.ticks)
+        yield _counter("tick_seconds", "Time spent writing batches.", hub.tick_seconds)
+        refused = CounterMetricFamily("mcpp_refused", "Envelopes refused.", labels=["code"])
+        codes = {code for pod in pods for code in pod.refused}
+        for code in sorted(codes):
+            refused.add_metric([code], sum(pod.refused.get(code, 0) for pod in pods))
+        yield refused
+
+
+def _gauge(name: str, help: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"mcpp_{name}", help, value=value)
+
+
+def _counter(name: str, help: str, value: float) -> Metric:
+    return CounterMetricFamily(f"mcpp_{name}", help, value=value)

@@ -1,0 +1,284 @@
+"""The gateway on its port: listens, keeps time, takes a new configuration, drains.
+
+gateway = Gateway(config, loop)
+await gateway.listen()
+...
+await gateway.drain()
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import uuid6
+
+from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.core.effects import DRAINING, SESSION_OVER
+from mcpp_gateway.core.pod import PodCore
+from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers, SignIn
+from mcpp_gateway.edge.connection import ServerConnection
+from mcpp_gateway.edge.hub import Hub, Peer
+from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
+
+logger = logging.getLogger("mcpp.gateway")
+
+# A thousand participants that reconnect at once must not find the door shut.
+_BACKLOG: Final = 4096
+# asyncio takes this for how often it tries to accept at a time, and complains each time when the
+# process has no more files to open.
+_ACCEPTED_AT_ONCE: Final = 16
+_HOUSEKEEPING_SECONDS: Final = 1.0
+# What is taken in one tick, over all connections. The rest waits for the next, so that the writes
+# of one tick never fill the outbox of a reader that keeps up.
+_TICK_BYTES: Final = 262_144
+
+
+def steady_clock() -> Callable[[], float]:
+    """Return a clock that shows Unix time but never jumps, whatever is done to the system's."""
+    offset = time.time() - time.monotonic()
+    monotonic = time.monotonic
+    return lambda: offset + monotonic()
+
+
+class Gateway:
+    """The pods of one process on one port. Owns sockets, timers and the hub."""
+
+    def __init__(
+        self, config: Config, loop: asyncio.AbstractEventLoop, session_key: bytes | None = None
+    ) -> None:
+        self.config = config
+        self.loop = loop
+        self.hub = Hub(loop, steady_clock())
+        self.cpu_clock = time.thread_time
+        self.tick_bytes = min(_TICK_BYTES, config.limits.outbox_bytes // 4)
+        self.connections: set[ServerConnection] = set()
+        self.draining = False
+        self.pods = {name: self._new_pod(name, config) for name in config.pods}
+        self.door: AdmissionControl
+        self.port: int
+        self._sessions = SessionTokens(session_key or secrets.token_bytes(32))
+        self._server: asyncio.Server
+        self._timer: asyncio.TimerHandle | None = None
+        self._ping_round = 0
+        self._held: set[ServerConnection] = set()
+        self._turns: dict[ServerConnection, None] = {}  # those that wait for theirs, in order
+        self._turns_soon = False
+        self._ends: dict[ServerConnection, asyncio.TimerHandle] = {}
+        self._drained = asyncio.Event()
+
+    async def listen(self) -> None:
+        """Open the port. Raises ConfigError where that cannot be done."""
+        section = self.config.gateway
+        tls = _tls(self.config)
+        try:
+            self._server = await self.loop.create_server(
+                lambda: ServerConnection(self),
+                section.host,
+                section.port,
+                ssl=tls,
+                # Half for TLS and half for the upgrade: together they have as long as without.
+                ssl_handshake_timeout=section.handshake_seconds / 2 if tls else None,
+                backlog=_ACCEPTED_AT_ONCE,
+                reuse_address=True,
+            )
+        except OSError as error:
+            raise ConfigError(_explain(error, section.host, section.port)) from None
+        except ValueError:  # UnicodeError is one
+            raise ConfigError("gateway.host: is not the name of a machine") from None
+        for each in self._server.sockets:
+            with socket.socket(fileno=os.dup(each.fileno())) as same:
+                same.listen(_BACKLOG)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.door = AdmissionControl(self.config, self.port, self._sessions)
+        self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
+
+    def admit(self, query: str, headers: Headers, address: str) -> Admission | Denial:
+        """Judge a request to join."""
+        if self.draining:
+            reason = "the gateway is about to stop; try again soon"
+            return Denial(503, reason, retry_after_seconds=1)
+        now = self.hub.clock()
+        verdict = self.door.admit(query, headers, address, now)
+        if isinstance(verdict, Admission):
+            wait = self.pods[verdict.pod].join_wait(verdict.participant, now)
+            if wait:
+                reason = f"joined too often; try again in {wait:.1f} s"
+                return Denial(429, reason, retry_after_seconds=wait)
+        return verdict
+
+    def sign_in(self, headers: Headers, address: str) -> SignIn | Denial:
+        """Judge a page's request to sign in."""
+        return self.door.sign_in(headers, address, self.hub.clock())
+
+    def invite(self, pod: str, participant: str) -> str:
+        """Return a code that signs a browser in as this participant, once and soon."""
+        code = secrets.token_urlsafe(CODE_BYTES)
+        self.door.invitations.add(code, (pod, participant), self.hub.clock())
+        return code
+
+    def join(self, connection: ServerConnection, admission: Admission) -> Peer:
+        """Bring an admitted connection into its pod."""
+        logger.info("joined", extra={"pod": admission.pod, "participant": admission.participant})
+        if admission.until is not None:
+            self._ends[connection] = self.loop.call_later(
+                admission.until - self.hub.clock(),
+                connection.close,
+                SESSION_OVER,
+                "the session is over",
+            )
+        return self.hub.join(
+            self.pods[admission.pod],
+            admission.participant,
+            connection,
+            filter=admission.filter,
+            after=admission.after,
+            last=admission.last,
+        )
+
+    def reconfigure(self, config: Config) -> None:
+        """Take a new configuration: participants and tokens now, limits and ports at a restart."""
+        now = self.hub.clock()
+        config = without_restart(self.config, config)
+        kept = {standing: secret for secret, standing in config.tokens.items()}
+        for secret, (pod, participant) in self.config.tokens.items():
+            if kept.get((pod, participant)) != secret:
+                self.hub.perform(self.pods[pod].revoke(participant, now))
+        for name in config.pods.keys() | self.pods.keys():
+            if name not in self.pods:
+                self.pods[name] = self._new_pod(name, config)
+            self.hub.perform(self.pods[name].reconfigure(config.pods.get(name, ()), now))
+        self.config = config
+        self.door.reconfigure(config)
+
+    async def drain(self) -> None:
+        """Refuse new connections, flush, tell everyone to reconnect, and close the port."""
+        self.draining = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.hub.flush()
+        self._drained.clear()
+        for connection in list(self.connections):
+            if connection.peer is not None:
+                connection.close(DRAINING, "the gateway is about to stop; reconnect")
+        if self._joined():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.config.gateway.drain_seconds):
+                    await self._drained.wait()
+        # Up to here the port is open, so that those who ask are told 503.
+        await self._stop_listening()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def hold(self, connection: ServerConnection, *, a_second: bool) -> None:
+        """Stop reading from a connection until its next turn, or until the next second."""
+        connection.hold()
+        if a_second:
+            self._held.add(connection)
+            return
+        self._turns[connection] = None
+        self._give_turns_soon()
+
+    def forget(self, connection: ServerConnection) -> None:
+        """Take note that a connection is gone."""
+        self.connections.discard(connection)
+        self._held.discard(connection)
+        self._turns.pop(connection, None)
+        if connection in self._ends:
+            self._ends.pop(connection).cancel()
+        if self.draining and not self._joined():
+            self._drained.set()
+
+    def outbox_bytes(self) -> int:
+        """Return how many bytes wait to be read, over all connections."""
+        return sum(connection.waiting_bytes for connection in self.connections)
+
+    # --- private --------------------------------------------------------------------------------
+
+    async def _stop_listening(self) -> None:
+        if isinstance(self.loop, asyncio.SelectorEventLoop):
+            # A server of asyncio's that is closed drops what it has accepted in this tick, and
+            # leaves it open and unanswered (gh-109564): it is to be handed over first.
+            for each in self._server.sockets:
+                self.loop.remove_reader(each)
+            await asyncio.sleep(0)
+        self._server.close()
+
+    def _joined(self) -> bool:
+        return any(connection.peer is not None for connection in self.connections)
+
+    @staticmethod
+    def _new_pod(name: str, config: Config) -> PodCore:
+        return PodCore(name, config.pods[name], config.limits, new_id=lambda: str(uuid6.uuid7()))
+
+    def _give_turns(self) -> None:
+        """Read on where a tick was too short, in order; whoever needs another turn waits again."""
+        self.hub.taken_bytes = 0
+        self._turns_soon = False
+        for connection in list(self._turns):
+            if self.hub.taken_bytes > self.tick_bytes:
+                break
+            self._turns.pop(connection, None)
+            connection.release()
+        self._give_turns_soon()
+
+    def _give_turns_soon(self) -> None:
+        if self._turns and not self._turns_soon:
+            self._turns_soon = True
+            self.loop.call_soon(self._give_turns)
+
+    def _keep_house(self) -> None:
+        self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
+        now = self.hub.clock()
+        self.hub.excess_seconds = 0.0
+        for pod in self.pods.values():
+            self.hub.perform(pod.tick(now))
+        held, self._held = self._held, set()
+        for connection in held:
+            connection.release()
+        # A slice of the connections each second, so that thousands of pings are never one burst.
+        rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
+        self._ping_round = (self._ping_round + 1) % rounds
+        for connection in list(self.connections):
+            if id(connection) // 64 % rounds == self._ping_round:
+                connection.ping()
+
+
+def without_restart(old: Config, new: Config) -> Config:
+    """Return the new configuration as far as it can take effect while the gateway runs."""
+    kept = {
+        name: getattr(old.gateway, name)
+        for name in ("host", "port", "tls_cert", "tls_key", "log_format")
+    }
+    gateway = msgspec.structs.replace(new.gateway, **kept)
+    return msgspec.structs.replace(new, limits=old.limits, gateway=gateway)
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    cert, key = config.gateway.tls_cert, config.gateway.tls_key
+    if cert is None or key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ValueError) as error:
+        reason = f"{cert!r} cannot be loaded with {key!r}: {error}"
+        raise ConfigError(f"gateway.tls_cert: {reason}") from None
+    return context
+
+
+def _explain(error: OSError, host: str, port: int) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"gateway.host: {host!r} is not a name or address of this machine"
+    if error.errno == errno.EADDRINUSE:
+        return f"gateway.port: {port} is in use; stop what uses it or choose another port"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"

@@ -1,0 +1,232 @@
+"""The tree of contexts by itself."""
+
+import pytest
+
+from mcpp.protocol.envelope import Context
+from mcpp_gateway.core.limits import PodLimits
+from mcpp_gateway.core.tree import (
+    CYCLE,
+    DEPTH_EXCEEDED,
+    LIMIT,
+    PARENT_CHANGED,
+    LiveContext,
+    LiveContexts,
+)
+
+
+class Grove:
+    """A tree in which every accepted context is entered at once."""
+
+    def __init__(self, **limits: int) -> None:
+        self.tree = LiveContexts(PodLimits(**{"context_messages_per_second": 0, **limits}))
+        self.now = 0.0
+
+    def enter(
+        self, id: str, parent: str | None = None, type: str | None = None, by: str = "a"
+    ) -> str | None:
+        place = self.tree.check(Context(id=id, type=type, parent=parent), by)
+        if isinstance(place, str):
+            return place
+        self.tree.enter(place, by, self.now)
+        return None
+
+    @property
+    def nodes(self) -> dict[str, LiveContext]:
+        return {node.id: node for node in self.tree}
+
+
+@pytest.mark.rule("C-03")
+def test_a_parent_once_fixed_stays() -> None:
+    grove = Grove()
+    assert grove.enter("c", "p") is None
+    assert grove.enter("c", "q") == PARENT_CHANGED
+    assert grove.enter("c", "p") is None
+    assert grove.enter("c") is None
+    assert set(grove.nodes) == {"c", "p"}
+
+
+@pytest.mark.rule("C-02")
+def test_type_and_parent_are_each_fixed_by_the_first_that_names_one() -> None:
+    grove = Grove()
+    grove.enter("c")
+    grove.enter("c", type="t")
+    grove.enter("c", "p", type="other")
+    node = grove.nodes["c"]
+    assert node.type == "t"
+    assert node.parent is grove.nodes["p"]
+    assert node.lineage.ancestors == ("p",)
+
+
+@pytest.mark.rule("C-04")
+def test_an_unknown_parent_is_a_placeholder_that_may_be_filled_in_later() -> None:
+    grove = Grove()
+    grove.enter("c", "p")
+    placeholder = grove.nodes["p"]
+    assert (placeholder.depth, placeholder.type, placeholder.messages) == (1, None, 0)
+    grove.enter("p", "g", type="t", by="b")
+    assert placeholder.type == "t"
+    assert placeholder.charged_to == "a"
+    assert grove.nodes["g"].charged_to == "b"
+    assert grove.nodes["c"].lineage.ancestors == ("p", "g")
+    assert [grove.nodes[id].depth for id in ("g", "p", "c")] == [1, 2, 3]
+
+
+@pytest.mark.rule("C-05")
+def test_a_chain_from_the_root_down_is_refused_at_the_depth() -> None:
+    grove = Grove(max_context_depth=3)
+    assert grove.enter("1") is None
+    assert grove.enter("2", "1") is None
+    assert grove.enter("3", "2") is None
+    assert grove.enter("4", "3") == DEPTH_EXCEEDED
+
+
+@pytest.mark.rule("C-05")
+def test_a_chain_from_the_leaf_up_is_refused_at_the_same_depth() -> None:
+    grove = Grove(max_context_depth=3)
+    assert grove.enter("3", "2") is None
+    assert grove.enter("2", "1") is None
+    assert grove.enter("1", "0") == DEPTH_EXCEEDED
+    assert grove.enter("1") is None
+
+
+@pytest.mark.rule("C-05")
+def test_two_chains_may_not_be_joined_to_one_too_long() -> None:
+    grove = Grove(max_context_depth=4)
+    for id, parent in (("b", "a"), ("c", "b"), ("y", "x")):
+        assert grove.enter(id, parent) is None
+    assert grove.enter("a", "y") == DEPTH_EXCEEDED
+    assert grove.enter("a", "x") is None
+
+
+@pytest.mark.rule("C-05")
+def test_a_branch_that_has_expired_no_longer_counts_as_depth() -> None:
+    grove = Grove(max_context_depth=3, context_idle_seconds=10)
+    grove.enter("c", "b")
+    grove.enter("b", "a")
+    grove.now = 8
+    grove.enter("d", "a")
+    assert grove.enter("a", "0") == DEPTH_EXCEEDED
+    assert [node.id for node in grove.tree.expire(10)] == ["c", "b"]
+    grove.now = 11
+    assert grove.enter("a", "0") is None
+    assert grove.nodes["d"].depth == 3
+
+
+@pytest.mark.rule("C-05")
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_depth_of_none_or_one_is_kept(depth: int) -> None:
+    grove = Grove(max_context_depth=depth)
+    assert grove.enter("c") == (None if depth else DEPTH_EXCEEDED)
+    assert grove.enter("d", "c") == DEPTH_EXCEEDED
+
+
+@pytest.mark.rule("C-06")
+def test_no_context_becomes_its_own_ancestor() -> None:
+    grove = Grove()
+    assert grove.enter("c", "c") == CYCLE
+    grove.enter("c", "b")
+    grove.enter("b", "a")
+    assert grove.enter("a", "a") == CYCLE
+    assert grove.enter("a", "b") == CYCLE
+    assert grove.enter("a", "c") == CYCLE
+    assert grove.enter("a") is None
+
+
+@pytest.mark.rule("C-06", "G-20")
+def test_a_cycle_is_told_before_a_changed_parent() -> None:
+    grove = Grove()
+    grove.enter("c", "b")
+    grove.enter("b", "a")
+    assert grove.enter("b", "b") == CYCLE
+    assert grove.enter("b", "c") == CYCLE
+    assert grove.enter("b", "x") == PARENT_CHANGED
+
+
+@pytest.mark.rule("C-07")
+def test_a_participants_cap_counts_placeholders_and_is_all_or_nothing() -> None:
+    grove = Grove(max_contexts_per_participant=3)
+    assert grove.enter("c", "p") is None
+    assert grove.enter("d", "q") == LIMIT
+    assert set(grove.nodes) == {"c", "p"}
+    assert grove.enter("d", "p") is None
+    assert grove.enter("p", "q") == LIMIT
+    assert grove.enter("d") is None
+    assert grove.enter("e", by="b") is None
+
+
+@pytest.mark.rule("C-07")
+def test_a_pods_cap_holds_over_all_participants() -> None:
+    grove = Grove(max_contexts_per_pod=3)
+    assert grove.enter("1", by="a") is None
+    assert grove.enter("2", by="b") is None
+    assert grove.enter("4", "3", by="c") == LIMIT
+    assert grove.enter("3", by="c") is None
+    assert grove.enter("4", by="d") == LIMIT
+
+
+@pytest.mark.rule("C-07")
+@pytest.mark.parametrize("cap", ["max_contexts_per_participant", "max_contexts_per_pod"])
+def test_a_cap_of_zero_means_none(cap: str) -> None:
+    assert Grove(**{cap: 0}).enter("c") == LIMIT
+
+
+@pytest.mark.rule("G-11")
+def test_the_latest_created_come_first() -> None:
+    grove = Grove()
+    for id in "abc":
+        grove.enter(id)
+    grove.enter("a")
+    assert [node.id for node in grove.tree] == ["c", "b", "a"]
+
+
+@pytest.mark.rule("K-10")
+def test_asking_where_an_envelope_would_stand_changes_nothing() -> None:
+    grove = Grove()
+    grove.enter("c", "p", type="t")
+    for context in (
+        Context(id="c", type="x", parent="y"),
+        Context(id="new", type="t", parent="c"),
+        Context(id="p", parent="c"),
+        Context(id="self", parent="self"),
+    ):
+        grove.tree.lineage(context)
+        grove.tree.check(context, "a")
+    assert set(grove.nodes) == {"c", "p"}
+    where = grove.tree.lineage(Context(id="new", type="n", parent="c"))
+    assert (where.id, where.type, where.ancestors) == ("new", "n", ("c", "p"))
+    fixed = grove.tree.lineage(Context(id="c", type="x", parent="y"))
+    assert (fixed.type, fixed.ancestors) == ("t", ("p",))
+
+
+@pytest.mark.rule("G-47")
+def test_being_refused_for_depth_again_and_again_does_not_walk_the_tree_again() -> None:
+    grove = Grove(max_context_depth=2, max_contexts_per_participant=10_000)
+
+    class Counted(set[LiveContext]):
+        walks = 0
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            Counted.walks += 1
+            return super().__iter__()
+
+    for i in range(1000):
+        grove.enter(str(i), "root")
+    root = grove.nodes["root"]
+    root.children = Counted(root.children)
+    for _ in range(100):
+        assert grove.enter("root", "above") == DEPTH_EXCEEDED
+    assert Counted.walks <= 1
+
+
+@pytest.mark.rule("C-10")
+def test_contexts_of_all_depths_expire_in_one_go_children_first() -> None:
+    grove = Grove(context_idle_seconds=1)
+    for id, parent in (("d", "c"), ("c", "b"), ("b", "a"), ("e", "b"), ("f", "a")):
+        grove.enter(id, parent)
+    parents = {node.id: node.parent.id for node in grove.tree if node.parent is not None}
+    order = [node.id for node in grove.tree.expire(1)]
+    assert sorted(order) == list("abcdef")
+    for id, parent in parents.items():
+        assert order.index(id) < order.index(parent)
+    assert len(grove.tree) == 0
+    assert grove.tree.expire(1_000_000) == []

@@ -1,0 +1,292 @@
+"""The door: tokens, origins, guesses, queries."""
+
+import pytest
+
+from mcpp import filters
+from mcpp_gateway import config
+from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers
+
+TOKEN = "alice-token-0123456789"
+METRICS = "metrics-token-0123456789"
+CONFIG = f"""
+[gateway]
+allowed_origins = ["https://app.example"]
+metrics_token = "{METRICS}"
+
+[pods.demo.participants.alice]
+token = "{TOKEN}"
+capabilities = [{{ kind = "*" }}]
+"""
+
+
+def door(text: str = CONFIG, port: int = 8787) -> AdmissionControl:
+    return AdmissionControl(config.parse(text, {}), port)
+
+
+def request(token: str | None = TOKEN, **headers: str | list[str]) -> Headers:
+    found = {"host": ["localhost:8787"]}
+    if token is not None:
+        found["authorization"] = [f"Bearer {token}"]
+    for name, value in headers.items():
+        found[name.replace("_", "-")] = value if isinstance(value, list) else [value]
+    return found
+
+
+def status(verdict: Admission | Denial | None) -> int | None:
+    return verdict.status if isinstance(verdict, Denial) else None
+
+
+def admit(
+    headers: Headers,
+    query: str = "",
+    address: str = "192.0.2.1",
+    at: AdmissionControl | None = None,
+) -> Admission | Denial:
+    return (at or door()).admit(query, headers, address, 0.0)
+
+
+@pytest.mark.rule("G-01", "G-03")
+def test_a_right_token_is_admitted_to_its_own_pod_alone() -> None:
+    assert admit(request()) == Admission("demo", "alice")
+    assert admit(request(), "pod=demo") == Admission("demo", "alice")
+    assert status(admit(request(), "pod=other")) == 403
+
+
+@pytest.mark.rule("G-03")
+@pytest.mark.parametrize("token", [None, "wrong", "", "with space", "\udcff", "x" * 10_000])
+def test_no_wrong_or_malformed_token_is_401(token: str | None) -> None:
+    assert status(admit(request(token))) == 401
+    assert status(admit(request(token), "pod=other")) == 401
+
+
+@pytest.mark.rule("G-02")
+@pytest.mark.parametrize(
+    ("offered", "admitted"),
+    [
+        ([f"mcpp.v0.1, mcpp.bearer.{TOKEN}"], True),
+        (["mcpp.v0.1", f"mcpp.bearer.{TOKEN}"], True),
+        ([f"mcpp.bearer.{TOKEN}, mcpp.v0.1"], False),
+        ([f"mcpp.v0.1, chat, mcpp.bearer.{TOKEN}"], False),
+        ([f"mcpp.bearer.{TOKEN}"], False),
+        (["mcpp.v0.1"], False),
+        (["mcpp.v0.1, mcpp.bearer."], False),
+    ],
+)
+def test_a_browser_sends_its_token_as_the_second_of_two_subprotocols(
+    offered: list[str], admitted: bool
+) -> None:
+    verdict = admit(request(None, sec_websocket_protocol=offered))
+    assert isinstance(verdict, Admission) is admitted
+
+
+@pytest.mark.rule("G-02")
+def test_where_there_is_an_authorization_only_it_counts() -> None:
+    both = request("wrong", sec_websocket_protocol=f"mcpp.v0.1, mcpp.bearer.{TOKEN}")
+    assert status(admit(both)) == 401
+    twice = request(None, authorization=[f"Bearer {TOKEN}", f"Bearer {TOKEN}"])
+    assert status(admit(twice)) == 401
+    assert status(admit(request(None, authorization=f"Basic {TOKEN}"))) == 401
+    assert isinstance(admit(request(None, authorization=f"bearer {TOKEN}")), Admission)
+
+
+@pytest.mark.rule("G-02")
+def test_a_token_in_the_url_is_none() -> None:
+    assert status(admit(request(None), f"token={TOKEN}&access_token={TOKEN}")) == 401
+
+
+@pytest.mark.rule("G-04")
+def test_the_door_keeps_digests_and_repeats_no_token() -> None:
+    assert TOKEN not in repr(vars(door()))
+    denial = admit(request("a-wrong-token-that-is-secret"))
+    assert isinstance(denial, Denial)
+    assert "secret" not in denial.reason
+
+
+@pytest.mark.rule("G-05")
+@pytest.mark.parametrize(
+    "host", ["localhost:8787", "LOCALHOST", "127.0.0.1:8787", "[::1]:1", "app.example", "10.0.0.9"]
+)
+def test_own_names_and_addresses_are_no_foreign_hosts(host: str) -> None:
+    assert isinstance(admit(request(host=host)), Admission)
+
+
+@pytest.mark.rule("G-05")
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example", "", "127.0.0.1.evil.example", "evil.example:8787"],
+)
+def test_a_foreign_host_is_403_whatever_the_token(host: str) -> None:
+    assert status(admit(request(host=host))) == 403
+    assert status(admit(request("wrong", host=host))) == 403
+
+
+@pytest.mark.rule("G-05")
+def test_a_missing_or_repeated_host_is_403() -> None:
+    assert status(admit(request(host=[]))) == 403
+    assert status(admit(request(host=["localhost", "localhost"]))) == 403
+
+
+@pytest.mark.rule("G-05")
+@pytest.mark.parametrize(
+    ("origin", "admitted"),
+    [
+        ("http://localhost:8787", True),
+        ("http://127.0.0.1:8787", True),
+        ("https://app.example", True),
+        ("http://app.example", False),
+        ("https://app.example:444", False),
+        ("https://localhost:8787", False),
+        ("http://localhost:9999", False),
+        ("http://evil.example:8787", False),
+        ("http://10.0.0.9:8787", False),
+        ("null", False),
+        ("", False),
+    ],
+)
+def test_an_origin_is_ours_or_allowed_or_403(origin: str, admitted: bool) -> None:
+    assert isinstance(admit(request(origin=origin)), Admission) is admitted
+
+
+@pytest.mark.rule("G-05")
+def test_an_origin_is_never_derived_from_the_host() -> None:
+    headers = request(host="10.0.0.9:8787", origin="http://10.0.0.9:8787")
+    assert status(admit(headers)) == 403
+
+
+@pytest.mark.rule("G-06")
+def test_wrong_tokens_are_answered_ever_more_slowly_and_then_not() -> None:
+    guarded = door()
+    denials = [guarded.admit("", request("wrong"), "127.0.0.1", 0.0) for _ in range(12)]
+    assert all(isinstance(denial, Denial) for denial in denials)
+    found = [(d.status, d.delay_seconds) for d in denials if isinstance(d, Denial)]
+    assert found == [
+        *[(401, 0.0)] * 3,
+        *[(401, delay) for delay in (0.25, 0.5, 1.0, 2.0, 4.0, 4.0, 4.0)],
+        (429, 0.0),
+        (429, 0.0),
+    ]
+
+
+@pytest.mark.rule("G-06")
+def test_a_right_token_is_admitted_from_a_guessers_address() -> None:
+    guarded = door()
+    for _ in range(100):
+        guarded.admit("", request("wrong"), "127.0.0.1", 0.0)
+    assert isinstance(guarded.admit("", request(), "127.0.0.1", 0.0), Admission)
+    assert status(guarded.admit("", request("wrong"), "192.0.2.1", 0.0)) == 401
+
+
+@pytest.mark.rule("G-06")
+def test_a_minute_without_a_guess_ends_the_429_however_many_there_were() -> None:
+    guarded = door()
+    for _ in range(1000):
+        guarded.admit("", request("wrong"), "192.0.2.1", 0.0)
+    assert status(guarded.admit("", request("wrong"), "192.0.2.1", 59.0)) == 429
+    assert status(guarded.admit("", request("wrong"), "192.0.2.1", 119.0)) == 401
+
+
+@pytest.mark.rule("G-06")
+def test_a_64_of_ipv6_is_one_address() -> None:
+    guarded = door()
+    for i in range(11):
+        verdict = guarded.admit("", request("wrong"), f"2001:db8::{i:x}", 0.0)
+    assert status(verdict) == 429
+    assert status(guarded.admit("", request("wrong"), "2001:db8:0:1::1", 0.0)) == 401
+
+
+@pytest.mark.rule("G-06", "G-47")
+def test_what_is_remembered_of_guessers_is_bounded() -> None:
+    guarded = door()
+    for i in range(10_000):
+        guarded.admit("", request("wrong"), f"10.0.{i // 256}.{i % 256}", 0.0)
+    throttle = getattr(guarded, "_throttle")  # noqa: B009
+    assert len(getattr(throttle, "_guesses")) <= 4096  # noqa: B009
+
+
+@pytest.mark.rule("G-08")
+def test_the_query_says_where_the_stream_begins() -> None:
+    verdict = admit(request(), "pod=demo&after=m-1&last=20&filter=%7B%22main%22%3Atrue%7D&new=1")
+    assert verdict == Admission("demo", "alice", filters.main_only, "m-1", 20)
+
+
+@pytest.mark.rule("G-08", "F-10")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "last=x",
+        "last=-1",
+        "last=",
+        "last=9999999999",
+        "last=٣",
+        "filter=",
+        "filter=x",
+        "filter=%7B%7D",
+        "filter=%7B%22main%22:false%7D",
+        "last=1&last=1",
+        "\udcff=1&\udcff=2",
+        "&".join(f"k{i}=1" for i in range(20)),
+    ],
+)
+def test_a_bad_query_is_400_and_says_why(query: str) -> None:
+    verdict = admit(request(), query)
+    assert isinstance(verdict, Denial)
+    assert verdict.status == 400
+    assert verdict.reason.encode()
+
+
+@pytest.mark.rule("G-08")
+def test_a_position_that_cannot_be_an_id_is_just_unknown() -> None:
+    verdict = admit(request(), "after=%00%ff")
+    assert isinstance(verdict, Admission)
+    assert verdict.after is not None
+
+
+@pytest.mark.rule("G-44")
+def test_metrics_are_for_loopback_or_for_their_token() -> None:
+    guarded = door()
+
+    def verdict(token: str | None, address: str, **headers: str) -> int | None:
+        return status(guarded.admits_metrics(request(token, **headers), address, 0.0))
+
+    assert verdict(None, "127.0.0.1") is None
+    assert verdict(None, "::1") is None
+    assert verdict(METRICS, "192.0.2.1", host="anything") is None
+    assert verdict(None, "192.0.2.1") == 401
+    assert verdict(TOKEN, "192.0.2.1") == 401
+    assert verdict("wrong", "127.0.0.1") == 401
+    assert verdict("\udcff", "127.0.0.1") == 401
+    assert verdict(None, "127.0.0.1", host="evil.example") == 403
+    for _ in range(20):
+        verdict("wrong", "192.0.2.7")
+    assert verdict("wrong", "192.0.2.7") == 429
+
+
+@pytest.mark.rule("G-44")
+def test_without_a_metrics_token_none_is_right() -> None:
+    guarded = door("[gateway]\n")
+    assert status(guarded.admits_metrics(request(METRICS), "127.0.0.1", 0.0)) == 401
+    assert status(guarded.admits_metrics(request(None), "127.0.0.1", 0.0)) is None
+
+
+@pytest.mark.rule("G-37")
+def test_new_tokens_hold_at_once_and_old_ones_no_longer() -> None:
+    guarded = door()
+    guarded.reconfigure(config.parse(CONFIG.replace(TOKEN, "another-token-0123456789"), {}))
+    assert status(guarded.admit("", request(), "192.0.2.1", 0.0)) == 401
+    again = guarded.admit("", request("another-token-0123456789"), "192.0.2.1", 0.0)
+    assert isinstance(again, Admission)
+
+
+@pytest.mark.rule("G-05")
+@pytest.mark.parametrize(
+    ("section", "origin"),
+    [
+        ('host = "0.0.0.0"', "http://localhost:8787"),
+        ('host = "::"', "http://[::1]:8787"),
+        ('host = "gw.example"', "http://gw.example:8787"),
+    ],
+)
+def test_the_gateways_own_origin_is_its_configured_host(section: str, origin: str) -> None:
+    guarded = door(CONFIG.replace("[gateway]\n", f"[gateway]\n{section}\n"))
+    headers = request(host=origin.removeprefix("http://"), origin=origin)
+    assert isinstance(admit(headers, at=guarded), Admission)

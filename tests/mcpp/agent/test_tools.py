@@ -1,0 +1,148 @@
+"""Tools from functions: what their hints say is what callers must give."""
+
+import enum
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import jsonschema
+import msgspec
+import pytest
+
+from mcpp.agent.tools import Tool, ToolCall, as_result
+from mcpp.protocol.rpc import Failure, ToolResult
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+async def everything(
+    point: Point,
+    colour: Colour,
+    mode: Literal["fast", "slow"],
+    tags: list[str] = [],  # noqa: B006
+    size: Annotated[int, msgspec.Meta(gt=0)] | None = None,
+    rest: Any = None,
+    *,
+    call: ToolCall,
+) -> None:
+    """Take all sorts."""
+
+
+TOOL = Tool.from_function(everything)
+GOOD = {"point": {"x": 1}, "colour": "red", "mode": "fast"}
+
+
+def test_the_schema_is_valid_and_has_an_object_at_its_root() -> None:
+    jsonschema.Draft202012Validator.check_schema(TOOL.input_schema)
+    assert TOOL.input_schema["type"] == "object"
+    assert TOOL.input_schema["required"] == ["point", "colour", "mode"]
+    assert TOOL.call_argument == "call"
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"point": {"x": "1"}}, "$.arguments.point.x"),
+        ({"colour": "blue"}, "$.arguments.colour"),
+        ({"mode": "medium"}, "$.arguments.mode"),
+        ({"tags": [1]}, "$.arguments.tags[0]"),
+        ({"size": 0}, "$.arguments.size"),
+        ({"other": 1}, "$.arguments"),
+    ],
+)
+def test_schema_and_tool_refuse_the_same_arguments(changes: dict[str, Any], path: str) -> None:
+    arguments = GOOD | changes
+    assert not jsonschema.Draft202012Validator(TOOL.input_schema).is_valid(arguments)
+    with pytest.raises(Failure) as caught:
+        TOOL.read_arguments(arguments)
+    assert caught.value.data == {"path": path}
+
+
+def test_arguments_come_as_the_types_that_were_asked_for() -> None:
+    jsonschema.validate(GOOD, TOOL.input_schema)
+    given = TOOL.read_arguments(GOOD)
+    assert given["point"] == Point(1, 0)
+    assert given["colour"] is Colour.RED
+
+
+def test_an_integer_may_be_written_as_json_schema_allows_it() -> None:
+    arguments = GOOD | {"size": 5.0, "rest": [0.5, 2.0]}
+    jsonschema.validate(arguments, TOOL.input_schema)
+    given = TOOL.read_arguments(arguments)
+    assert given["size"] == 5
+    assert type(given["size"]) is int
+    assert given["rest"] == [0.5, 2.0]
+    with pytest.raises(Failure):
+        TOOL.read_arguments(GOOD | {"size": 5.5})
+
+
+def test_a_default_that_can_change_is_not_shared_between_calls() -> None:
+    TOOL.read_arguments(GOOD)["tags"].append("mine")
+    assert TOOL.read_arguments(GOOD)["tags"] == []
+
+
+def test_a_function_that_cannot_be_called_by_name_is_refused() -> None:
+    def spread(*paths: str) -> None: ...
+
+    with pytest.raises(TypeError, match="spread"):
+        Tool.from_function(spread)
+
+
+def test_a_hint_that_json_cannot_carry_is_refused_when_the_tool_is_made() -> None:
+    class Opaque:
+        pass
+
+    def take(thing: Opaque) -> None: ...
+
+    take.__annotations__["thing"] = Opaque
+    with pytest.raises(TypeError, match="take"):
+        Tool.from_function(take)
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "read"),
+    [
+        ("plain", "plain", "plain"),
+        (None, "", ""),
+        (3, "3", 3),
+        ([1, 2], "[1,2]", [1, 2]),
+        ({"result": 1}, '{"result":1}', {"result": 1}),
+        (Point(1, 2), '{"x":1,"y":2}', {"x": 1, "y": 2}),
+    ],
+)
+def test_what_a_tool_returns_reads_back(value: Any, text: str, read: Any) -> None:
+    result = ToolResult.from_json(as_result(value).to_json())
+    assert (result.text, result.value) == (text, read)
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", {"content": "no list"}, {"isError": "yes"}])
+def test_a_foreign_result_of_another_shape_is_still_read(value: Any) -> None:
+    assert isinstance(ToolResult.from_json(value), ToolResult)
+
+
+@pytest.mark.parametrize("name", ["my tool", "ü", "x" * 200])
+def test_a_name_that_nobody_could_call_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match="nobody could call it"):
+        Tool.from_function(lambda: None, name)
+
+
+def test_a_function_without_a_name_is_asked_for_one() -> None:
+    with pytest.raises(TypeError, match="name="):
+        Tool.from_function(partial(print, "x"))
+
+
+def test_the_call_may_be_annotated_as_optional() -> None:
+    def search(query: str, call: ToolCall | None = None) -> str:
+        return query
+
+    tool = Tool.from_function(search)
+    assert tool.call_argument == "call"
+    assert list(tool.input_schema["properties"]) == ["query"]

@@ -1,0 +1,159 @@
+"""The command line: what it lists, loads, suggests, and how it ends."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mcpp import __version__
+from mcpp.cli import main
+from mcpp.protocol import schema
+
+MCPP = Path(sys.executable).with_name("mcpp")
+AddCommand = Callable[[str, str], None]
+
+
+@pytest.fixture
+def add_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AddCommand:
+    """Install a distribution that adds one command."""
+
+    def add(name: str, source: str) -> None:
+        metadata = tmp_path / "acme-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+        module = f"acme_{tmp_path.name}"
+        (metadata / "entry_points.txt").write_text(f"[mcpp.commands]\n{name} = {module}:main\n")
+        (tmp_path / f"{module}.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return add
+
+
+def test_help_lists_every_command_and_imports_none(
+    add_command: AddCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_command("acme", "raise SystemError('imported')")
+    with pytest.raises(SystemExit) as end:
+        main.main(["--help"])
+    shown = capsys.readouterr().out
+    assert end.value.code == 0
+    assert set(main.COMMANDS) | {"acme"} <= set(shown.split())
+
+
+def test_without_arguments_it_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([]) == 0
+    assert "commands:" in capsys.readouterr().out
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["--version"])
+    assert capsys.readouterr().out == f"mcpp {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gatway", "mcpp: there is no command 'gatway'; did you mean 'gateway'?\n"),
+        ("xyzzy", "mcpp: there is no command 'xyzzy'; `mcpp --help` lists them\n"),
+    ],
+)
+def test_an_unknown_command_is_a_usage_error_with_a_suggestion(
+    name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main([name]) == 2
+    assert capsys.readouterr().err == message
+
+
+def test_a_command_gets_its_arguments_as_they_are(
+    add_command: AddCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_command("acme", "def main(argv):\n    print(argv)\n    return 7\n")
+    assert main.main(["acme", "NAME", "--", "ls", "--help"]) == 7
+    assert capsys.readouterr().out == "['NAME', '--', 'ls', '--help']\n"
+
+
+def test_a_command_without_its_extra_says_what_to_install(
+    add_command: AddCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_command("bridge", "import absent_dependency\n")
+    assert main.main(["bridge"]) == 1
+    assert capsys.readouterr().err == (
+        "mcpp: `mcpp bridge` needs absent_dependency: pip install 'mcpp[agents]'\n"
+    )
+
+
+def test_a_refusal_of_ours_is_one_line(
+    add_command: AddCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_command("acme", "import mcpp\ndef main(argv):\n    mcpp.decode('{}')\n")
+    assert main.main(["acme"]) == 1
+    assert capsys.readouterr().err == "mcpp: acme: $.protocol: is missing\n"
+
+
+def test_ctrl_c_ends_it_quietly(
+    add_command: AddCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_command("acme", "def main(argv):\n    raise KeyboardInterrupt\n")
+    assert main.main(["acme"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_pipe_ends_it_quietly() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        result = subprocess.run([MCPP, "schema"], stdout=writer, stderr=subprocess.PIPE)
+    finally:
+        os.close(writer)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run([MCPP, "schema"], stdout=full, stderr=subprocess.PIPE)
+    told = b"mcpp: cannot write: No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, told)
+
+
+def test_the_schema_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["schema"]) == 0
+    assert capsys.readouterr().out == schema.render()
+
+
+def test_help_takes_less_than_200_milliseconds_of_work() -> None:
+    assert min(cpu_seconds_of([MCPP, "--help"]) for _ in range(5)) < 0.2
+
+
+def cpu_seconds_of(command: list[Path | str]) -> float:
+    """Return a process's own time: that of a busy machine would say nothing about it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("imported", ["mcpp.cli.main", "argparse", "mcpp.protocol.schema"])
+def test_ctrl_c_while_something_is_imported_ends_it_without_a_word(imported: str) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {imported!r}:\n"
+        "            try:\n"
+        "                os.kill(os.getpid(), signal.SIGINT)\n"
+        "            except KeyboardInterrupt:\n"
+        "                raise SystemError('half a class') from None\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from mcpp.cli.console import main\n"
+        "sys.argv[1:] = ['schema']\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")

@@ -1,0 +1,160 @@
+"""How long a participant waits before it comes back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import anyio
+import pytest
+
+from mcpp import encode
+from mcpp.client.connection import Connection, Options, backoff
+from mcpp.client.pod import Pod
+from mcpp.client.tasks import background
+from mcpp.errors import BusyError, ClosedError
+from mcpp.session.session import ClientSession, Gap, Join
+from mcpp.transports.transport import ABNORMAL, TransportClosed
+from tests.mcpp.session.test_session import chat, welcome
+
+
+@dataclass
+class ShortLine:
+    """A line that welcomes, and breaks after some seconds of a clock of its own."""
+
+    clock: "Clock"
+    seconds: float
+    code: int
+    texts: list[bytes] = field(default_factory=lambda: [welcome()])
+
+    async def receive(self) -> Sequence[bytes]:
+        if self.texts:
+            return [self.texts.pop()]
+        self.clock.now += self.seconds
+        raise TransportClosed(self.code)
+
+    async def send(self, texts: Sequence[bytes]) -> None: ...
+    async def keep_alive(self) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+@dataclass
+class Clock:
+    """A clock, and lines that hold as long as they are told; the last one is closed for good."""
+
+    holds: list[float]
+    now: float = 0.0
+    brings: bool = False  # an envelope on each line
+    address: str = "here"
+
+    async def open(self, join: Join) -> ShortLine:
+        seconds = self.holds.pop(0)
+        line = ShortLine(self, seconds, ABNORMAL if self.holds else 4500)
+        if self.brings:
+            line.texts.insert(0, encode(chat()))
+        return line
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-12")
+async def test_only_a_line_that_holds_makes_the_wait_short_again() -> None:
+    expected = [0, 1, 2, 3, 0, 1]
+    attempts: list[int] = []
+
+    def wait(attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.001
+
+    lines = Clock([0.0, 0.0, 0.0, 0.0005, 1.0, 0.0, 0.0])
+    connection = Connection(ClientSession("me"), lines, Options(backoff=wait), lambda: lines.now)
+    pod = Pod(connection)
+    async with background() as tasks:
+        await tasks.start(connection.keep, tasks)
+        with anyio.fail_after(5):
+            for _ in expected:
+                assert isinstance(await pod.next(), Gap)
+            with pytest.raises(ClosedError):
+                await pod.next()
+    assert attempts == expected
+
+
+@dataclass
+class BusyGateway:
+    """A gateway that lets us in, and then not for two attempts. Owns what happened."""
+
+    events: list[str] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+    address: str = "here"
+
+    async def open(self, join: Join) -> "BusyGateway":
+        if self.events and self.events[-2:] != ["busy", "busy"]:
+            self.events.append("busy")
+            raise BusyError(self.address, "429 joined too often", 0)
+        self.events.append("open")
+        self.texts = [welcome(resumed=join.after is not None)]
+        if join.after is None:
+            self.texts += [encode(chat(text)) for text in ("1", "2")]
+        return self
+
+    async def receive(self) -> Sequence[bytes]:
+        if not self.texts:
+            await anyio.sleep_forever()
+        return [self.texts.pop(0)]
+
+    async def send(self, texts: Sequence[bytes]) -> None: ...
+    async def keep_alive(self) -> None: ...
+    async def aclose(self) -> None:
+        self.events.append("close")
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-11", "P-12")
+async def test_a_busy_gateway_is_asked_when_it_says_and_we_do_not_leave_meanwhile() -> None:
+    attempts: list[int] = []
+
+    def wait(attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.0
+
+    gateway = BusyGateway()
+    connection = Connection(ClientSession("me", capacity=1), gateway, Options(backoff=wait))
+    pod = Pod(connection)
+    async with background() as tasks:
+        await tasks.start(connection.keep, tasks)
+        with anyio.fail_after(5):
+            await pod.next()
+            while gateway.events[-1] != "close":
+                await anyio.lowlevel.checkpoint()
+    assert gateway.events[:5] == ["open", "busy", "busy", "open", "close"]
+    assert attempts == [0, 0]
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-12")
+async def test_a_line_that_brought_something_has_held() -> None:
+    attempts: list[int] = []
+
+    def wait(attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.001
+
+    lines = Clock([0.0] * 4, brings=True)
+    connection = Connection(ClientSession("me"), lines, Options(backoff=wait), lambda: lines.now)
+    async with background() as tasks:
+        await tasks.start(connection.keep, tasks)
+        with anyio.fail_after(5):
+            while connection.failure is None:
+                await anyio.lowlevel.checkpoint()
+    assert attempts == [0, 0, 0]
+
+
+@pytest.mark.rule("P-12")
+def test_the_wait_grows_to_a_bound_and_is_never_the_same_for_two() -> None:
+    waits = [[backoff(attempt) for _ in range(200)] for attempt in range(12)]
+    for shorter, longer in pairwise(waits[:7]):
+        assert max(shorter) <= min(longer) * 1.001
+    assert all(0.05 <= wait <= 10 for row in waits for wait in row)
+    assert all(len(set(row)) > 190 for row in waits)
+
+
+def test_an_absence_of_days_is_no_overflow() -> None:
+    assert 5 <= backoff(1_000_000) <= 10

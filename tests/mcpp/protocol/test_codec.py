@@ -1,0 +1,106 @@
+"""What `decode` and `encode` promise beyond the vectors."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from mcpp import DecodeError, Envelope, decode, encode
+from mcpp.protocol.codec import decode_unambiguous
+
+TEXT = (
+    b'{"protocol":"mcpp/v0.1","id":"m","ts":"2025-08-31T12:00:00Z","from":"a","kind":"chat",'
+    b'"payload":{"text":"hi"}}'
+)
+
+
+def refusal(action: Callable[[], object]) -> DecodeError:
+    with pytest.raises(DecodeError) as caught:
+        action()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [TEXT, TEXT.decode(), bytearray(TEXT), memoryview(TEXT)],
+    ids=["bytes", "str", "bytearray", "memoryview"],
+)
+def test_bytes_and_text_of_any_sort_decode(data: bytes | str) -> None:
+    assert decode(data) == decode(TEXT)
+
+
+@pytest.mark.parametrize("data", [None, 1, ["a"], {}, set()], ids=repr)
+def test_what_is_no_text_is_refused_like_a_bad_one(data: bytes) -> None:
+    assert refusal(lambda: decode(data)).path == "$"
+
+
+def test_text_with_a_lone_surrogate_is_refused() -> None:
+    assert refusal(lambda: decode(TEXT.decode().replace("hi", "\ud800"))).path == "$"
+
+
+def test_a_refusal_names_the_place_and_what_to_change() -> None:
+    error = refusal(lambda: decode(TEXT.replace(b'"a"', b'"a b"')))
+    assert str(error) == "$.from: must be 1 to 64 of A-Z a-z 0-9 . _ : @ -"
+    assert isinstance(error, ValueError)
+
+
+def test_a_null_optional_member_is_told_to_be_left_out() -> None:
+    error = refusal(lambda: decode(TEXT.replace(b'"kind"', b'"to":null,"kind"')))
+    assert error.reason == "must be an array, not null; leave an optional member out instead"
+
+
+@pytest.mark.rule("E-21")
+def test_a_strangers_text_is_not_repeated_in_a_refusal() -> None:
+    name = "x" * 100_000
+    error = refusal(lambda: decode(TEXT[:-1] + f',"{name}":1,"{name}":2}}'.encode()))
+    assert len(str(error)) < 100
+
+
+def test_readable_output_keeps_the_order_of_members() -> None:
+    readable = encode(decode(TEXT), indent=2).decode()
+    assert readable.startswith('{\n  "protocol": "mcpp/v0.1",\n  "id": "m",')
+    assert readable.endswith('"payload": {\n    "text": "hi"\n  }\n}')
+
+
+@pytest.mark.rule("E-03")
+@pytest.mark.parametrize("opener", [b"[", b'{"":'])
+@pytest.mark.parametrize("size", [100, 500, 520, 1_000, 100_000])
+def test_a_thread_with_the_smallest_stack_survives_deep_nesting(opener: bytes, size: int) -> None:
+    data = TEXT[: TEXT.index(b'{"text"')] + opener * (size // len(opener))
+    outcomes: list[Envelope | DecodeError] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(decode(data))
+        except DecodeError as error:
+            outcomes.append(error)
+
+    previous = threading.stack_size(64 * 1024)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+    finally:
+        threading.stack_size(previous)
+    thread.join()
+    assert [type(outcome) for outcome in outcomes] == [DecodeError]
+
+
+@pytest.mark.rule("E-06")
+@pytest.mark.parametrize(
+    "text",
+    [b'{"a":1,"a":2}', b'[{"b":{"a":1,"\\u0061":1}}]', b'{"":0,"":0}'],
+)
+def test_who_decides_by_a_payload_refuses_a_repeated_key(text: bytes) -> None:
+    assert refusal(lambda: decode_unambiguous(text, "$.payload")).path == "$.payload"
+
+
+@pytest.mark.parametrize("text", [b"NaN", b"{", b"\xff", b"[" * 100_000, b"9" * 5000, b""])
+def test_reading_without_ambiguity_raises_decode_error_only(text: bytes) -> None:
+    assert refusal(lambda: decode_unambiguous(text, "$.payload")).path == "$.payload"
+
+
+def test_reading_without_ambiguity_gives_the_value() -> None:
+    assert decode_unambiguous(b'{"a":[1,{"b":null}],"c":{"a":1.5}}', "$.payload") == {
+        "a": [1, {"b": None}],
+        "c": {"a": 1.5},
+    }
