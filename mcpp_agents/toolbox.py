@@ -83,7 +83,7 @@ class Toolbox:
         """Return the tools of everybody who is here, by our name for them, in a stable order."""
         self.ask()
         for who, asking in list(self._asked.items()):
-            with anyio.move_on_at(asking.patience_ends):
+            with anyio.CancelScope(deadline=asking.patience_ends):
                 await asking.answered.wait()
             if not asking.answered.is_set():
                 self._silent.add(who)
