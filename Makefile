@@ -40,8 +40,7 @@ help:
 
 ## make test            lint, types and every test, as CI runs them
 test: check setup-mcp setup-browser
-	@$(BIN)/pytest $(PARALLEL) -m "not serial"
-	@$(BIN)/pytest -m serial
+	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
 quick: check
@@ -60,7 +59,7 @@ format: $(DEV)
 
 ## make coverage        every test with branch coverage; fails below the bound in pyproject.toml
 coverage: $(DEV) setup-mcp setup-browser
-	@$(BIN)/pytest $(PARALLEL) -m "not serial" --cov --cov-report=
+	@$(BIN)/pytest $(PARALLEL) --cov --cov-report=
 	@$(BIN)/coverage report --skip-covered --skip-empty
 
 ## make test-lowest     the tests with every requirement at its lowest declared version
@@ -71,7 +70,7 @@ test-lowest: $(DEV)
 		--extra all pyproject.toml --output-file $(ENVS)/lowest/requirements.txt
 	@$(UV) pip install --quiet --python $(ENVS)/lowest \
 		--constraints $(ENVS)/lowest/requirements.txt --editable '.[dev]'
-	@$(ENVS)/lowest/bin/pytest $(PARALLEL) -m "not serial" --ignore=tests/inspector
+	@$(ENVS)/lowest/bin/pytest $(PARALLEL) --ignore=tests/inspector
 	@$(UV) venv --quiet --python $(BIN)/python $(ENVS)/lowest-sdk
 	@$(UV) pip compile --quiet --python $(ENVS)/lowest-sdk --resolution lowest-direct \
 		pyproject.toml --output-file $(ENVS)/lowest-sdk/requirements.txt
@@ -94,8 +93,7 @@ test-all: $(DEV) setup-mcp setup-browser
 		echo "Python $$version:"; \
 		$(UV) venv --quiet --clear --python "$$(python$$version -c 'import sys; print(sys.executable)')" $(ENVS)/$$version && \
 		$(UV) pip install --quiet --python $(ENVS)/$$version --editable '.[dev]' && \
-		$(ENVS)/$$version/bin/pytest $(PARALLEL) -m "not serial" && \
-		$(ENVS)/$$version/bin/pytest -m serial || exit 1; \
+		$(ENVS)/$$version/bin/pytest $(PARALLEL) || exit 1; \
 	done
 
 ## make dist            build sdist and wheel into dist/, check them, install them in an empty venv
@@ -104,7 +102,7 @@ dist: $(DEV)
 	@$(BIN)/hatchling build
 	@$(BIN)/twine check --strict dist/*
 	@for file in dist/*; do \
-		$(UV) venv --quiet --clear $(ENVS)/dist && \
+		$(UV) venv --quiet --clear --python $(BIN)/python $(ENVS)/dist && \
 		$(UV) pip install --quiet --python $(ENVS)/dist "$$file" && \
 		(cd $(ENVS)/dist && bin/mcpp --version && bin/python -c 'import mcpp, mcpp_agents, mcpp_gateway') && \
 		echo "$$file installs and runs." || exit 1; \

@@ -22,7 +22,7 @@ FORBIDDEN = {
     "mcpp_agents": {"mcpp_gateway"},
 }
 MAX_MODULES = 12
-OWN_LOGGER = re.compile(r"logger|_silent")
+OWN_LOGGER = re.compile(r"logger|_silent|_\w+_logger")
 LOGGER_NAME = re.compile(r"'mcpp(\.[a-z_]+)+'")
 
 SOURCES = [path for folder in PACKAGES.values() for path in sorted(folder.rglob("*.py"))]
@@ -115,7 +115,7 @@ def loggers(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_a_module_s_logger_is_called_logger_and_named_by_area() -> None:
-    """`logger = logging.getLogger("mcpp.<area>")`; `_silent` is one handed to a library."""
+    """`logger = logging.getLogger("mcpp.<area>")`; underscored ones are handed to libraries."""
     wrong = [
         f"{relative(path)}: {assigned} = getLogger({name})"
         for path in SOURCES

@@ -44,6 +44,7 @@ WRONG_INSTALL = re.compile(
       | (?: \b mcpp \[ [\w{,…] )""",
     re.VERBOSE,
 )
+WRONG_LOOKUP = re.compile(r"""\b(?:version|files|requires|distribution|metadata)\(['"]mcpp['"]\)""")
 EXTRAS_IN_HINT = re.compile(r"\bmcpp-pods\[([a-z0-9,-]+)\]")
 WHERE_WRONG_IS_MEANT = {"tests/test_packaging.py"}
 
@@ -175,12 +176,13 @@ def test_the_extra_that_a_command_names_exists() -> None:
     assert {name: extra for name, extra in named.items() if extra not in EXTRAS} == {}
 
 
-def test_every_install_hint_names_mcpp_pods() -> None:
+def test_every_install_hint_and_metadata_lookup_names_mcpp_pods() -> None:
     wrong = [
         f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
         for name, text in text_files().items()
         if name not in WHERE_WRONG_IS_MEANT
-        for match in WRONG_INSTALL.finditer(text)
+        for pattern in (WRONG_INSTALL, WRONG_LOOKUP)
+        for match in pattern.finditer(text)
     ]
     assert wrong == []
 
