@@ -11,8 +11,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # Environments of `make test-lowest`, `make test-coinstall`, `make test-all` and `make dist`.
 ENVS       := .venvs
 PYTHONS    := 3.11 3.12 3.13
-FRAMEWORKS := openai-agents langchain pydantic-ai
-# The SDK alone supports websockets 15, which the gateway's extra excludes.
+FRAMEWORKS := openai-agents langchain pydantic-ai fastmcp
+# The SDK without extras, whose requirements are older than those that the extras need.
 SDK_TESTS      := tests/mcpp tests/interaction tests/gateway/core
 SDK_TEST_TOOLS := pytest==9.2.0 pytest-timeout pytest-xdist hypothesis jsonschema packaging referencing \
 	trio trustme bpe-openai
