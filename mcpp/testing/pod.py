@@ -88,9 +88,9 @@ class MemoryPod:
     @asynccontextmanager
     async def run(self, agent: Participant) -> AsyncIterator[Pod]:
         """Have an agent run beside the block. What its handlers raise ends it and comes out."""
-        joining = agent.joining
-        joining["options"] = replace(joining["options"], backoff=_at_once)
-        async with agent.beside(self.connect(agent.name, **joining)) as pod:
+        options = agent.connect_options
+        options["options"] = replace(options["options"], backoff=_at_once)
+        async with agent.run_in_background(self.connect(agent.name, **options)) as pod:
             yield pod
 
     def connector(self, name: str) -> "MemoryConnector":

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 import mcp_types as types
-from anyio.abc import TaskGroup
 from jsonschema import Draft202012Validator, SchemaError
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
@@ -52,9 +51,9 @@ class PodServer:
     Run `listen` beside it.
     """
 
-    def __init__(self, pod: Pod, tasks: TaskGroup) -> None:
+    def __init__(self, pod: Pod) -> None:
         self._pod = pod
-        self._toolbox = Toolbox(pod, tasks)
+        self._toolbox = Toolbox(pod)
         self._desk = PodToolHandlers(pod, self._toolbox)
         self._client: ServerSession | None = None
         self._changes = InMemorySubscriptionBus()

@@ -78,9 +78,9 @@ class SocketVenue:
         return mcpp.connect(self.url, **settings)
 
     def run(self, agent: mcpp.Participant) -> AbstractAsyncContextManager[mcpp.Pod]:
-        joining = agent.joining
-        joining["options"] = replace(joining["options"], backoff=QUICK.backoff)
-        return agent.beside(self.connect(agent.name, **joining))
+        options = agent.connect_options
+        options["options"] = replace(options["options"], backoff=QUICK.backoff)
+        return agent.run_in_background(self.connect(agent.name, **options))
 
     def cut(self, name: str) -> None:
         def abort() -> None:

@@ -15,7 +15,7 @@ import sniffio
 
 import mcpp
 from mcpp import kinds
-from mcpp.agent.participant import MAX_JUDGED
+from mcpp.agent.dispatcher import MAX_CONCURRENT
 from mcpp.agent.request_server import MAX_REQUESTS
 from mcpp.agent.tools import ToolCall
 from mcpp.client.connection import Options
@@ -1016,10 +1016,10 @@ async def test_what_is_kept_of_proposals_is_bounded(venue: Venue) -> None:
             await proposal.result(timeout=0.05)
         assert [(who, why.reason) for who, why in proposal.rejections] == [("mallory", "no 19")]
         await proposal.withdraw()
-        assert not connection._exchanges
+        assert not connection._responses
         await intern.propose("files", "sum", numbers=[1, 2])  # and nobody waits for its result
         gc.collect()
-        assert not connection._exchanges
+        assert not connection._responses
         assert not connection.session._proposed
 
 
@@ -1033,18 +1033,18 @@ async def test_a_flood_of_proposals_is_not_judged_all_at_once(venue: Venue) -> N
     async def decide(message: mcpp.Message) -> None:
         nonlocal judging
         judging += 1
-        if judging == MAX_JUDGED:
+        if judging == MAX_CONCURRENT:
             full.set()
         await anyio.sleep_forever()
 
     payload = {"method": "tools/call", "params": {"name": "x"}}
     async with venue.run(approver), venue.connect("mallory") as mallory:
-        for _ in range(MAX_JUDGED + 50):
+        for _ in range(MAX_CONCURRENT + 50):
             await mallory.send("mcp/proposal:tools/call:x", payload, to=["other"], wait=False)
         with anyio.fail_after(10):
             await full.wait()
         await mallory.call("files", "sum", numbers=[], timeout=5)
-        assert judging == MAX_JUDGED
+        assert judging == MAX_CONCURRENT
 
 
 @pytest.mark.rule("P-20")
@@ -1076,12 +1076,12 @@ async def test_whoever_gives_up_a_fulfilment_ends_it_for_the_proposer(
                     "notifications/cancelled", params, to=["files"], correlation_id=request.id
                 )
                 await next_of(intern, "mcp/notification:notifications/cancelled")
-                assert intern._connection.expects(proposal.id)
+                assert intern._connection.is_pending(proposal.id)
                 scope.cancel()
             for _ in range(2):
-                with pytest.raises(CallError, match=f"@boss, who then gave up: {gives_up}"):
+                with pytest.raises(CallError, match=f"@boss, which then cancelled it: {gives_up}"):
                     await proposal.result(timeout=5)
-        assert not intern._connection._exchanges
+        assert not intern._connection._responses
         assert not intern._connection.session._asked
 
 
@@ -1115,7 +1115,7 @@ async def test_calls_that_never_end_do_not_keep_a_policy_from_judging(venue: Ven
     async with venue.run(toolbox()), venue.run(approver), venue.connect("intern") as intern:
         params = {"name": "hang", "arguments": {}}
         payload = {"method": "tools/call", "params": params}
-        for _ in range(MAX_JUDGED + 4):
+        for _ in range(MAX_CONCURRENT + 4):
             await intern.send("mcp/proposal:tools/call:hang", payload, to=["files"], wait=False)
         other = await intern.propose("files", "sum", numbers=[1, 2])
         with pytest.raises(CallError, match="rejected by @boss: not that one"):
@@ -1134,7 +1134,7 @@ async def test_a_proposal_that_cannot_be_judged_at_once_is_judged_later(venue: V
 
     async with venue.run(approver), venue.connect("intern") as intern:
         payload = {"method": "tools/call", "params": {"name": "x"}}
-        for _ in range(MAX_JUDGED):
+        for _ in range(MAX_CONCURRENT):
             await intern.send("mcp/proposal:tools/call:x", payload, to=["other"], wait=False)
         last = await intern.propose("other", "x")
         await intern.request("boss", "ping")
@@ -1226,7 +1226,7 @@ async def test_a_request_for_something_else_does_not_use_up_a_proposal(venue: Ve
         proposal = await intern.propose("files", "read_file", path="x")
         await next_of(mallory, "mcp/proposal:tools/call:read_file")
         other = {"name": "read_file", "arguments": {"path": "y"}}
-        with pytest.raises(RemoteError, match="not what was proposed"):
+        with pytest.raises(RemoteError, match="differs from the proposal"):
             await mallory.request("files", "tools/call", other, correlation_id=proposal.id)
         await intern.fulfil(proposal.envelope)
         assert (await proposal.result(timeout=5)).text == "10 lines of x"

@@ -115,7 +115,7 @@ async def test_half_an_address_never_leads_into_the_local_pod(
     pod = local_pod.find()
     assert pod is not None
     for url, token in (("ws://pods.example/ws", None), (None, "secret"), ("", None)):
-        with pytest.raises(PodNotFoundError, match="is missing"):
+        with pytest.raises(PodNotFoundError, match="is not set"):
             async with mcpp.connect(url, token=token, name="alice"):
                 pass
     assert pod.participants == []

@@ -28,5 +28,5 @@ async def test_where_something_is_missing_can_be_marked_even_when_all_is_full() 
     backlog = Backlog[str](max_messages=1)
     backlog.put("a", 1)
     assert not backlog.put("b", 1)
-    backlog.mark("gap")
+    backlog.put_unbounded("gap")
     assert [await backlog.take() for _ in range(2)] == ["a", "gap"]

@@ -13,7 +13,7 @@ import pytest
 
 from mcpp.agent import threads
 from mcpp.agent.resources import PromptTemplate, Resource
-from mcpp.protocol.rpc import Failure
+from mcpp.agent.threads import ThreadLimitError
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ async def test_too_many_threads_are_told_apart_from_an_answer(
     finish: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "MAX_THREADS", 0)
-    with pytest.raises(Failure, match="busy"):
+    with pytest.raises(ThreadLimitError):
         await threads.call(finish.wait)
 
 

@@ -68,7 +68,7 @@ async def test_only_a_line_that_holds_makes_the_wait_short_again() -> None:
     connection = Connection(ClientSession("me"), lines, Options(backoff=wait), lambda: lines.now)
     pod = Pod(connection)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             for _ in expected:
                 assert isinstance(await pod.next(), Gap)
@@ -119,7 +119,7 @@ async def test_a_busy_gateway_is_asked_when_it_says_and_we_do_not_leave_meanwhil
     connection = Connection(ClientSession("me", capacity=1), gateway, Options(backoff=wait))
     pod = Pod(connection)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             await pod.next()
             while gateway.events[-1] != "close":
@@ -140,7 +140,7 @@ async def test_a_line_that_brought_something_has_held() -> None:
     lines = Clock([0.0] * 4, brings=True)
     connection = Connection(ClientSession("me"), lines, Options(backoff=wait), lambda: lines.now)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             while connection.failure is None:
                 await anyio.lowlevel.checkpoint()

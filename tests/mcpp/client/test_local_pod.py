@@ -56,11 +56,11 @@ def test_with_a_certificate_the_url_is_a_secure_one(pod: local_pod.LocalPod) -> 
 
 
 def test_a_port_that_is_not_written_out_is_left_to_its_owner(pod: local_pod.LocalPod) -> None:
-    pod.move(9001)
+    pod.set_port(9001)
     assert pod.url == "ws://127.0.0.1:9001/ws?pod=demo"
     pod.path.write_text(pod.path.read_text().replace("port = 9001\n", ""))
     with pytest.raises(LocalPodError, match=r"edit .*pod\.toml"):
-        pod.move(9002)
+        pod.set_port(9002)
 
 
 def test_a_token_is_a_long_random_text_of_its_own(pod: local_pod.LocalPod) -> None:
@@ -148,7 +148,7 @@ def test_a_number_that_a_dead_gateway_left_is_not_signalled(pod: local_pod.Local
 
 
 def test_a_second_gateway_for_the_same_pod_is_refused(pod: local_pod.LocalPod) -> None:
-    with pod.running(), pytest.raises(LocalPodError, match="running already"), pod.running():
+    with pod.running(), pytest.raises(LocalPodError, match="already running"), pod.running():
         pass
     assert pod.reload() is False
 
@@ -179,5 +179,5 @@ def test_without_any_pod_the_error_says_what_to_do(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PodNotFoundError, match="mcpp up"):
         local_pod.locate("me", {})
-    with pytest.raises(PodNotFoundError, match="MCPP_TOKEN is missing"):
+    with pytest.raises(PodNotFoundError, match="MCPP_TOKEN is not set"):
         local_pod.locate("me", {"MCPP_URL": "ws://localhost/ws"})

@@ -55,11 +55,11 @@ async def test_what_may_be_in_the_log_is_taken_back(asked: str, taken_back: str)
     pod = Pod(connection)
     ask = pod.call if asked.startswith("mcp/request") else pod.propose
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             async with anyio.create_task_group() as asking:
                 asking.start_soon(ask, "files", "t")
                 await line.written.wait()
                 asking.cancel_scope.cancel()
     assert line.kinds == [asked, taken_back]
-    assert not connection._exchanges
+    assert not connection._responses
