@@ -13,7 +13,7 @@ mcpp.run(agent)
 The public API is the names in `mcpp.__all__` and the names without a leading underscore in these
 modules; everything else is internal and may change in any release:
 
-- mcpp.errors: every exception, as one tree below McppError
+- mcpp.errors: the exceptions, as one tree below McppError
 - mcpp.filters: which messages a participant receives
 - mcpp.kinds: the message kinds that the protocol defines
 - mcpp.payloads: the payloads of those kinds
@@ -23,6 +23,8 @@ modules; everything else is internal and may change in any release:
 - mcpp.testing: an in-memory pod for tests
 - mcpp.testing.plugin: the pytest fixture `pod`
 - mcpp.testing.strategies: Hypothesis strategies
+- mcpp.agent.tools: tools made from functions
+- mcpp.client.factory: new ids, timestamps, contexts and envelopes
 - mcpp.client.local_pod: the pod of `mcpp up` in this folder, and addresses of pods
 - mcpp.client.tasks: background tasks, and work that ends on a signal
 - mcpp.protocol.capabilities: what a participant may send

@@ -7,10 +7,9 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from mcpp import Kind, McppError, Message, Pod, kinds
-from mcpp.client.proposals import OpenProposal
+from mcpp import Kind, McppError, Message, OpenProposal, Pod, kinds
 from mcpp.errors import CallError, ConnectionLostError, Refused
-from mcpp.prompts.names import tool_name
+from mcpp.prompts import tool_name
 
 T = TypeVar("T")
 

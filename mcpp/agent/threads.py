@@ -15,14 +15,12 @@ from typing import Any, Final
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from mcpp.errors import McppError
-
 # Abandoned threads count, too. As many as the requests served at once.
 MAX_THREADS: Final = 256
 _running: set[threading.Thread] = set()
 
 
-class ThreadLimitError(McppError):
+class ThreadLimitError(RuntimeError):
     """A blocking function was not called: too many threads are running."""
 
 

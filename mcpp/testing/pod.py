@@ -56,7 +56,7 @@ class MemoryPod:
         """`limits` are the gateway's (§8); `clock=` replaces its time."""
         (found,) = entry_points(group="mcpp.testing", name="gateway") or (None,)
         if found is None:
-            raise McppError("the in-memory pod needs the gateway: pip install 'mcpp[gateway]'")
+            raise McppError("the in-memory pod needs the gateway: pip install 'mcpp-pods[gateway]'")
         self.gateway: PodBackend = found.load()({}, limits=limits or {}, **options)
         self._known: set[str] = set()
 

@@ -33,7 +33,7 @@ try:
     from hypothesis import strategies as st
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
-        "mcpp.testing.strategies needs Hypothesis: pip install 'mcpp[testing]'"
+        "mcpp.testing.strategies needs Hypothesis: pip install 'mcpp-pods[testing]'"
     ) from None
 
 _KNOWN_KINDS: Final = (

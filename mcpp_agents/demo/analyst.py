@@ -7,8 +7,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from mcpp import Envelope, Kind, McppError, Message, Participant, Pod, kinds
-from mcpp.client.context_scope import ContextScope
+from mcpp import ContextScope, Envelope, Kind, McppError, Message, Participant, Pod, kinds
 from mcpp.client.tasks import background, until_signal
 from mcpp.errors import CallError, Refused
 from mcpp.protocol import rpc

@@ -18,10 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 import mcpp
-from mcpp import Pod, Refused
-from mcpp.agent.tools import ToolCall
-from mcpp.client.factory import new_envelope
-from mcpp.client.pod import Progress
+from mcpp import Pod, Progress, Refused, ToolCall, new_envelope
 from mcpp.errors import CallError, ConnectionLostError, RemoteError
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 
 from mcpp import McppError
-from mcpp.cli.console import ended_at_once
+from mcpp.cli.extras import importing
 from mcpp.client import local_pod
 from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
@@ -99,7 +99,7 @@ def make_provider(model: str, base_url: str | None) -> Provider:
     if not key and base_url is None:
         raise McppError(f"{variable} is not set, and no --base-url names a model without a key")
     # Each client takes a second to import: only the one that is asked for.
-    with ended_at_once():
+    with importing("agent"):
         make = _openai() if api == "openai" else _anthropic()
     return make(name, api_key=key or "none", base_url=base_url)
 

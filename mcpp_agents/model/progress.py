@@ -10,8 +10,7 @@ from typing import Final
 
 import anyio
 
-from mcpp import Message, Refused, kinds
-from mcpp.client.context_scope import ContextScope
+from mcpp import ContextScope, Message, Refused, kinds
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 
