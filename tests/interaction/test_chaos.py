@@ -1,4 +1,4 @@
-"""Everybody sees the same, whatever is cut and however slowly some of them read."""
+"""All participants see the same log, despite cut connections and slow readers."""
 
 import random
 

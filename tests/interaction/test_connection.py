@@ -37,7 +37,7 @@ async def test_a_send_returns_its_echo_and_others_receive_it(harness: PodHarness
 
 
 @pytest.mark.rule("P-13")
-async def test_own_envelopes_come_only_where_they_are_asked_for(harness: PodHarness) -> None:
+async def test_own_envelopes_are_delivered_only_with_own(harness: PodHarness) -> None:
     async with harness.connect("alice", own=True) as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "mine"})
         assert await texts(alice, 1) == ["mine"]
@@ -46,7 +46,7 @@ async def test_own_envelopes_come_only_where_they_are_asked_for(harness: PodHarn
         assert await texts(bob, 2) == ["mine", "again"]
 
 
-async def test_two_who_read_one_pod_share_what_comes(harness: PodHarness) -> None:
+async def test_two_readers_of_one_pod_share_its_messages(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         heard: list[str] = []
 
@@ -92,7 +92,7 @@ async def test_a_refusal_raises_with_its_code(harness: PodHarness) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"burst": 2}])
-async def test_whoever_gives_up_sending_jams_nobody(harness: PodHarness) -> None:
+async def test_a_cancelled_send_blocks_no_other(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice:
         for _ in range(3):
             async with anyio.create_task_group() as tasks:
@@ -105,7 +105,7 @@ async def test_whoever_gives_up_sending_jams_nobody(harness: PodHarness) -> None
 
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 100, "burst": 1}])
-async def test_leaving_takes_as_long_as_the_limits_make_it(
+async def test_leaving_waits_as_long_as_the_rate_limits_require(
     harness: PodHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mcpp.client.connection._LEAVE_SECONDS", 0.1)
@@ -117,7 +117,7 @@ async def test_leaving_takes_as_long_as_the_limits_make_it(
     assert not [record for record in caplog.records if record.name == "mcpp"]
 
 
-async def test_what_was_not_waited_for_and_is_lost_by_an_exception_is_told(
+async def test_envelopes_lost_by_an_exception_are_logged(
     harness: PodHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> None:
@@ -132,7 +132,7 @@ async def test_what_was_not_waited_for_and_is_lost_by_an_exception_is_told(
 
 
 @pytest.mark.rule("P-11")
-async def test_a_new_filter_takes_nothing_from_before_it(harness: PodHarness) -> None:
+async def test_a_new_filter_does_not_affect_earlier_messages(harness: PodHarness) -> None:
     options = replace(QUICK, buffer_messages=4)
     async with harness.connect("alice") as alice, harness.connect("bob", options=options) as bob:
         for number in range(20):
@@ -162,7 +162,7 @@ async def test_a_rate_limit_does_not_change_the_order(harness: PodHarness) -> No
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 4, "burst": 1}])
 @pytest.mark.rule("P-06")
-async def test_what_is_given_up_during_a_rate_limit_is_never_sent(harness: PodHarness) -> None:
+async def test_a_send_cancelled_during_a_rate_limit_is_never_sent(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "one"})
         with anyio.move_on_after(0.05):
@@ -183,7 +183,7 @@ async def test_a_rate_limit_that_lasts_too_long_raises(harness: PodHarness) -> N
 
 
 @pytest.mark.rule("P-05", "P-08")
-async def test_a_cut_line_loses_nothing_and_repeats_nothing(harness: PodHarness) -> None:
+async def test_a_lost_connection_loses_nothing_and_repeats_nothing(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         for number in range(30):
             await alice.send("chat", {"text": str(number)})
@@ -195,7 +195,7 @@ async def test_a_cut_line_loses_nothing_and_repeats_nothing(harness: PodHarness)
 
 
 @pytest.mark.rule("P-05")
-async def test_what_is_sent_while_the_line_is_down_arrives_once(harness: PodHarness) -> None:
+async def test_an_envelope_sent_while_disconnected_arrives_once(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "0"})
         for number in range(1, 20):
@@ -205,7 +205,7 @@ async def test_what_is_sent_while_the_line_is_down_arrives_once(harness: PodHarn
 
 
 @pytest.mark.rule("P-10")
-async def test_a_restart_of_the_gateway_is_told_as_a_gap(harness: PodHarness) -> None:
+async def test_a_restart_of_the_gateway_is_a_gap(harness: PodHarness) -> None:
     gaps: list[Gap] = []
     async with (
         harness.connect("alice") as alice,
@@ -219,7 +219,7 @@ async def test_a_restart_of_the_gateway_is_told_as_a_gap(harness: PodHarness) ->
         assert gaps == [Gap(lost_log=True)]
 
 
-async def test_a_gap_that_nobody_asks_for_is_logged_in_words(
+async def test_a_gap_without_an_on_gap_function_is_logged(
     harness: PodHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
@@ -255,7 +255,7 @@ async def test_history_is_marked_as_replayed(harness: PodHarness) -> None:
 
 
 @pytest.mark.rule("P-03")
-async def test_history_stays_history_where_the_buffer_is_too_small_for_it(
+async def test_history_is_marked_even_if_it_exceeds_the_buffer(
     harness: PodHarness,
 ) -> None:
     small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
@@ -270,7 +270,7 @@ async def test_history_stays_history_where_the_buffer_is_too_small_for_it(
     assert [message.replayed for message in seen] == [True] * 50 + [False]
 
 
-async def test_a_position_of_an_earlier_life_goes_on_from_there(harness: PodHarness) -> None:
+async def test_after_resumes_from_an_earlier_position(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice:
         async with harness.connect("bob") as bob:
             await alice.send("chat", {"text": "seen"})
@@ -295,7 +295,7 @@ async def test_a_filter_is_in_force_when_setting_it_returns(harness: PodHarness)
 
 
 @pytest.mark.rule("P-09")
-async def test_a_filter_survives_a_cut_line(harness: PodHarness) -> None:
+async def test_a_filter_survives_a_lost_connection(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await bob.set_filter(filters.kind("reflection"))
         harness.cut("bob")
@@ -309,7 +309,9 @@ async def test_a_filter_survives_a_cut_line(harness: PodHarness) -> None:
 
 
 @pytest.mark.rule("P-11")
-async def test_a_full_buffer_drops_the_line_and_resumes_without_loss(harness: PodHarness) -> None:
+async def test_a_full_buffer_drops_the_connection_and_resumes_without_loss(
+    harness: PodHarness,
+) -> None:
     small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
     async with (
         harness.connect("alice") as alice,
@@ -318,7 +320,7 @@ async def test_a_full_buffer_drops_the_line_and_resumes_without_loss(harness: Po
         for number in range(100):
             await alice.send("chat", {"text": str(number)})
         assert await texts(bob, 100) == [str(number) for number in range(100)]
-        # The new line took the old one's place: nobody was told of a leave and a join.
+        # The new connection replaced the old one: no leave and join were broadcast.
         await bob.send("done")
         said = await anext(alice)
         while said.kind == "system/presence" and said.payload["event"] == "join":
@@ -327,7 +329,7 @@ async def test_a_full_buffer_drops_the_line_and_resumes_without_loss(harness: Po
 
 
 @pytest.mark.rule("P-11")
-async def test_with_a_full_buffer_one_can_still_send(harness: PodHarness) -> None:
+async def test_sending_works_with_a_full_buffer(harness: PodHarness) -> None:
     small = Options(buffer_messages=4, backoff=lambda attempt: 0.0)
     async with (
         harness.connect("alice") as alice,
@@ -352,7 +354,7 @@ async def test_a_newer_connection_ends_the_older_for_good(harness: PodHarness) -
 
 @pytest.mark.parametrize("limits", [{"max_message_bytes": 2000}])
 @pytest.mark.rule("P-07")
-async def test_what_is_too_large_is_refused_before_it_ends_the_line(harness: PodHarness) -> None:
+async def test_a_too_large_envelope_is_an_error_before_it_is_sent(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice:
         with pytest.raises(TooLargeError) as caught:
             await alice.send("chat", {"text": "x" * 3000})
@@ -360,7 +362,7 @@ async def test_what_is_too_large_is_refused_before_it_ends_the_line(harness: Pod
         await alice.send("chat", {"text": "x" * 100})
 
 
-async def test_an_error_of_the_block_comes_out_as_it_is(harness: PodHarness) -> None:
+async def test_an_exception_of_the_block_is_raised_as_it_is(harness: PodHarness) -> None:
     with pytest.raises(ZeroDivisionError):
         async with harness.connect("alice"):
             raise ZeroDivisionError
@@ -376,7 +378,7 @@ async def test_after_the_block_everything_raises(harness: PodHarness) -> None:
 
 
 @pytest.mark.rule("P-02")
-async def test_a_token_of_somebody_else_is_told(sockets: SocketVenue) -> None:
+async def test_the_token_of_another_participant_is_an_error(sockets: SocketVenue) -> None:
     sockets.add("alice")
     with pytest.raises(WrongParticipantError) as caught:
         async with mcpp.connect(sockets.url, token=sockets.token("alice"), name="bob"):

@@ -69,7 +69,7 @@ async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
 
 
 @pytest.mark.rule("P-13")
-async def test_a_handler_answers_and_never_hears_itself(harness: PodHarness) -> None:
+async def test_a_handler_answers_and_never_gets_its_own_messages(harness: PodHarness) -> None:
     agent = mcpp.Participant("parrot")
 
     @agent.on("chat")
@@ -152,14 +152,16 @@ async def test_history_runs_no_handler_and_no_tool(harness: PodHarness) -> None:
     assert (heard, called) == (["after"], ["after"])
 
 
-async def test_a_pod_tells_whether_there_is_a_line(harness: PodHarness) -> None:
+async def test_a_pod_shows_whether_it_is_connected(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice:
         assert alice.connected
     assert not alice.connected
 
 
 @pytest.mark.rule("P-03")
-async def test_what_came_while_the_line_was_cut_runs_its_handler(harness: PodHarness) -> None:
+async def test_messages_missed_while_disconnected_run_their_handlers(
+    harness: PodHarness,
+) -> None:
     agent = mcpp.Participant("steady")
 
     @agent.on("chat")
@@ -235,7 +237,7 @@ async def test_a_handler_may_call_while_others_call_it(harness: PodHarness) -> N
 
 
 @pytest.mark.rule("P-10")
-async def test_an_agent_is_told_of_a_gap_and_goes_on_even_if_it_minds(harness: PodHarness) -> None:
+async def test_a_failing_gap_hook_leaves_the_agent_working(harness: PodHarness) -> None:
     agent = mcpp.Participant("steady")
     gaps: list[Gap] = []
 
@@ -311,7 +313,7 @@ async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(
         assert answers == [str(number + 1) for number in range(40)]
 
 
-async def test_a_task_runs_beside_the_handlers(harness: PodHarness) -> None:
+async def test_a_task_runs_concurrently_with_the_handlers(harness: PodHarness) -> None:
     agent = mcpp.Participant("clock")
 
     @agent.task
@@ -355,7 +357,7 @@ async def test_a_tool_is_called_and_its_result_read(harness: PodHarness) -> None
         assert total.structured == {"result": 6}
 
 
-async def test_slips_of_the_programmer_are_named_before_anything_is_sent(
+async def test_wrong_arguments_are_reported_before_anything_is_sent(
     harness: PodHarness,
 ) -> None:
     async with harness.connect("alice") as alice:
@@ -477,7 +479,7 @@ async def end_oddly(how: str) -> None:
     if how == "exit":
         raise SystemExit(2)
     if sniffio.current_async_library() == "trio":
-        raise RuntimeError("on trio nobody's cancellation reaches another's task")
+        raise RuntimeError("on trio a cancellation never reaches another task")
     task = asyncio.ensure_future(asyncio.Event().wait())
     task.cancel()
     await task
@@ -544,7 +546,7 @@ async def test_an_unknown_tool_or_method_is_an_error(harness: PodHarness) -> Non
         assert await alice.request("files", "ping") == {}
 
 
-async def test_progress_reaches_whoever_asked(harness: PodHarness) -> None:
+async def test_progress_reaches_the_caller(harness: PodHarness) -> None:
     heard: list[Progress] = []
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         result = await alice.call("files", "count", upto=3, on_progress=heard.append)
@@ -552,7 +554,7 @@ async def test_progress_reaches_whoever_asked(harness: PodHarness) -> None:
     assert heard == [Progress(n, 3, f"at {n}") for n in (1, 2, 3)]
 
 
-async def test_without_an_answer_the_error_says_who_was_asked(harness: PodHarness) -> None:
+async def test_a_timeout_error_names_the_called_participant(harness: PodHarness) -> None:
     async with harness.connect("alice") as alice:
         with pytest.raises(NoAnswerError, match="'nobody'") as caught:
             await alice.call("nobody", "read_file", path="x", timeout=0.01)
@@ -587,7 +589,7 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(harness: P
 
 
 def stalling(given_up: anyio.Event) -> mcpp.Participant:
-    """Return an agent whose tool says once that it goes on, and then never ends by itself."""
+    """Return an agent whose tool reports progress once and then never ends."""
     agent = mcpp.Participant("files")
 
     @agent.tool
@@ -602,7 +604,7 @@ def stalling(given_up: anyio.Event) -> mcpp.Participant:
 
 
 @pytest.mark.rule("P-18")
-async def test_giving_up_waits_neither_for_a_line_nor_for_room(harness: PodHarness) -> None:
+async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: PodHarness) -> None:
     down = Options(unechoed_messages=2, backoff=lambda attempt: 3600.0)
 
     async def give_up() -> None:
@@ -622,7 +624,7 @@ async def test_giving_up_waits_neither_for_a_line_nor_for_room(harness: PodHarne
 
 @pytest.mark.rule("P-18")
 @pytest.mark.parametrize("error", [ZeroDivisionError, TimeoutError])
-async def test_whoever_fails_over_the_progress_of_a_call_gives_it_up(
+async def test_a_failing_progress_callback_cancels_the_call(
     harness: PodHarness, error: type[Exception]
 ) -> None:
     given_up = anyio.Event()
@@ -641,7 +643,7 @@ async def test_whoever_fails_over_the_progress_of_a_call_gives_it_up(
 UNLIMITED = {"messages_per_second": 0, "context_messages_per_second": 0}
 
 
-async def test_progress_that_is_none_and_a_value_that_is_not_wrapped_do_no_harm(
+async def test_malformed_progress_and_an_unwrapped_value_are_tolerated(
     harness: PodHarness,
 ) -> None:
     agent = mcpp.Participant("odd")
@@ -672,7 +674,7 @@ async def test_progress_that_is_none_and_a_value_that_is_not_wrapped_do_no_harm(
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
 @pytest.mark.rule("P-18")
-async def test_more_calls_than_an_agent_serves_at_once_leave_it_listening(
+async def test_more_calls_than_an_agent_serves_at_once_leave_it_responsive(
     harness: PodHarness,
 ) -> None:
     agent = toolbox()
@@ -714,7 +716,7 @@ async def test_more_calls_than_an_agent_serves_at_once_leave_it_listening(
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_backlog_of_the_handlers_holds_up_no_request(harness: PodHarness) -> None:
+async def test_a_backlog_of_the_handlers_delays_no_request(harness: PodHarness) -> None:
     agent = toolbox(Options(buffer_messages=64))
     go = anyio.Event()
 
@@ -733,7 +735,7 @@ async def test_a_backlog_of_the_handlers_holds_up_no_request(harness: PodHarness
 
 
 @pytest.mark.rule("P-14")
-async def test_a_response_counts_only_from_whoever_was_asked(harness: PodHarness) -> None:
+async def test_a_response_counts_only_from_the_called_participant(harness: PodHarness) -> None:
     async with (
         harness.connect("owner") as owner,
         harness.connect("mallory") as mallory,
@@ -776,7 +778,7 @@ async def test_a_request_whose_kind_and_payload_disagree_is_refused(harness: Pod
 
 
 @pytest.mark.rule("P-16")
-async def test_a_request_to_several_is_nobodys(harness: PodHarness) -> None:
+async def test_a_request_to_several_participants_is_not_served(harness: PodHarness) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         await alice.send(
             "mcp/request:ping",
@@ -901,7 +903,7 @@ async def test_contexts_nest_and_conclude(harness: PodHarness) -> None:
         assert seen[2].payload == {"decision": "deny"}
 
 
-async def test_whatever_is_said_by_a_context_stands_in_it(harness: PodHarness) -> None:
+async def test_everything_sent_by_a_context_scope_is_in_the_context(harness: PodHarness) -> None:
     heard: list[Progress] = []
     async with (
         harness.run(toolbox()),
@@ -968,7 +970,7 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(
     ):
         proposal = await intern.propose("files", "read_file", path="x")
         await sceptic.reject(await next_of(sceptic, "mcp/proposal:tools/call:read_file"), "risky")
-        await next_of(intern, kinds.REJECT)  # which nobody needs to wait for with `result`
+        await next_of(intern, kinds.REJECT)  # no task needs to wait with `result`
         assert [(who, why.reason) for who, why in proposal.rejections] == [("sceptic", "risky")]
         with pytest.raises(NoAnswerError):
             await proposal.result(timeout=0.05)
@@ -995,9 +997,7 @@ async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(
 
 
 @pytest.mark.parametrize("withdrawn", [False, True])
-async def test_several_may_wait_for_what_becomes_of_a_proposal(
-    harness: PodHarness, withdrawn: bool
-) -> None:
+async def test_several_tasks_may_wait_for_a_proposal(harness: PodHarness, withdrawn: bool) -> None:
     outcomes: list[str] = []
     async with (
         harness.run(toolbox()),
@@ -1031,23 +1031,23 @@ async def test_what_is_kept_of_proposals_is_bounded(harness: PodHarness) -> None
         assert [(who, why.reason) for who, why in proposal.rejections] == [("mallory", "no 19")]
         await proposal.withdraw()
         assert not connection._responses
-        await intern.propose("files", "sum", numbers=[1, 2])  # and nobody waits for its result
+        await intern.propose("files", "sum", numbers=[1, 2])  # without waiting for its result
         gc.collect()
         assert not connection._responses
         assert not connection.session._proposed
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_flood_of_proposals_is_not_judged_all_at_once(harness: PodHarness) -> None:
+async def test_a_flood_of_proposals_is_not_decided_all_at_once(harness: PodHarness) -> None:
     approver = toolbox()
-    judging = 0
+    deciding = 0
     full = anyio.Event()
 
     @approver.policy
     async def decide(message: mcpp.Message) -> None:
-        nonlocal judging
-        judging += 1
-        if judging == MAX_CONCURRENT:
+        nonlocal deciding
+        deciding += 1
+        if deciding == MAX_CONCURRENT:
             full.set()
         await anyio.sleep_forever()
 
@@ -1058,12 +1058,12 @@ async def test_a_flood_of_proposals_is_not_judged_all_at_once(harness: PodHarnes
         with anyio.fail_after(10):
             await full.wait()
         await mallory.call("files", "sum", numbers=[], timeout=5)
-        assert judging == MAX_CONCURRENT
+        assert deciding == MAX_CONCURRENT
 
 
 @pytest.mark.rule("P-20")
 @pytest.mark.parametrize("gives_up", ["timed out", "cancelled"])
-async def test_whoever_gives_up_a_fulfilment_ends_it_for_the_proposer(
+async def test_cancelling_a_fulfilment_ends_it_for_the_proposer(
     harness: PodHarness, gives_up: str
 ) -> None:
     async with (
@@ -1099,7 +1099,7 @@ async def test_whoever_gives_up_a_fulfilment_ends_it_for_the_proposer(
         assert not intern._connection.session._asked
 
 
-async def test_a_call_that_was_approved_outlives_whoever_approved_it(harness: PodHarness) -> None:
+async def test_an_approved_call_continues_after_its_approver_has_left(harness: PodHarness) -> None:
     agent = mcpp.Participant("files")
     done = anyio.Event()
 
@@ -1119,7 +1119,7 @@ async def test_a_call_that_was_approved_outlives_whoever_approved_it(harness: Po
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_calls_that_never_end_do_not_keep_a_policy_from_judging(harness: PodHarness) -> None:
+async def test_calls_that_never_end_do_not_block_a_policy(harness: PodHarness) -> None:
     approver = mcpp.Participant("boss")
 
     @approver.policy
@@ -1137,7 +1137,7 @@ async def test_calls_that_never_end_do_not_keep_a_policy_from_judging(harness: P
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_proposal_that_cannot_be_judged_at_once_is_judged_later(
+async def test_a_proposal_beyond_the_concurrency_limit_is_decided_later(
     harness: PodHarness,
 ) -> None:
     approver = mcpp.Participant("boss")
@@ -1160,7 +1160,7 @@ async def test_a_proposal_that_cannot_be_judged_at_once_is_judged_later(
 
 
 @pytest.mark.rule("P-21")
-async def test_a_rejection_that_is_none_harms_no_proposal(harness: PodHarness) -> None:
+async def test_a_malformed_rejection_is_ignored(harness: PodHarness) -> None:
     async with (
         harness.run(toolbox()),
         harness.connect("mallory") as mallory,
@@ -1219,7 +1219,7 @@ async def test_a_withdrawal_that_comes_too_late_changes_nothing(harness: PodHarn
         assert (await mine.result(timeout=5)).text == "10 lines of x"
 
 
-async def test_a_policy_judges_proposals_beside_each_other(harness: PodHarness) -> None:
+async def test_a_policy_decides_on_proposals_concurrently(harness: PodHarness) -> None:
     approver = mcpp.Participant("boss")
 
     @approver.policy
@@ -1249,7 +1249,7 @@ async def test_a_request_for_something_else_does_not_use_up_a_proposal(harness: 
 
 
 @pytest.mark.rule("P-19")
-async def test_what_is_said_about_a_request_or_a_proposal_stands_in_its_context(
+async def test_replies_to_a_request_or_a_proposal_are_in_its_context(
     harness: PodHarness,
 ) -> None:
     agent = mcpp.Participant("files")
@@ -1287,13 +1287,15 @@ async def test_what_is_said_about_a_request_or_a_proposal_stands_in_its_context(
 
 
 @pytest.mark.rule("P-15")
-async def test_a_proposal_whose_kind_belies_its_payload_is_not_judged(harness: PodHarness) -> None:
+async def test_an_inconsistent_proposal_is_not_decided(
+    harness: PodHarness,
+) -> None:
     approver = mcpp.Participant("boss")
-    judged: list[str] = []
+    decided: list[str] = []
 
     @approver.policy
     async def decide(message: mcpp.Message) -> bool:
-        judged.append(message.payload["params"]["name"])
+        decided.append(message.payload["params"]["name"])
         return True
 
     async with (
@@ -1313,7 +1315,7 @@ async def test_a_proposal_whose_kind_belies_its_payload_is_not_judged(harness: P
                 await clerk.fulfil(await next_of(clerk, kind))
         honest = await intern.propose("files", "sum", numbers=[1, 2])
         assert (await honest.result(timeout=5)).value == 3
-    assert judged == ["sum"]
+    assert decided == ["sum"]
 
 
 @pytest.mark.rule("P-20")

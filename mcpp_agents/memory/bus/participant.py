@@ -2,7 +2,7 @@
 
 Only the creator of a context may conclude it or opt it out, so memory must have seen its first
 envelope. It asks for the pod's history on joining; the gateway's message counts, in the welcome and
-at a context's end, tell whether the history holds all of a context. If not, or after a gap, the
+at a context's end, show whether the history holds all of a context. If not, or after a gap, the
 creator is unknown, and nothing in the context counts until it has expired. Opt-outs are kept in the
 store for the next start.
 """
@@ -113,7 +113,7 @@ class _PodRecorder:
         incomplete = begun_before(envelopes, self._pod.contexts)
         for id in incomplete:
             self._adopt(id)
-        # The history itself tells which of the complete ones have opted out.
+        # The history itself shows which of the complete ones have opted out.
         try:
             self._opted_out = await anyio.to_thread.run_sync(self._store.opted_out)
             self._listener.opt_out(self._opted_out & incomplete)

@@ -166,8 +166,8 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
 def test_a_full_disk_is_reported_in_one_line() -> None:
     with Path("/dev/full").open("wb") as full:
         result = subprocess.run([MCPP, "schema"], stdout=full, stderr=subprocess.PIPE)
-    told = b"mcpp: cannot write: No space left on device\n"
-    assert (result.returncode, result.stderr) == (1, told)
+    expected = b"mcpp: cannot write: No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, expected)
 
 
 def test_the_schema_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
