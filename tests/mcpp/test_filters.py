@@ -286,5 +286,5 @@ def test_a_filter_may_be_given_as_its_json() -> None:
     assert mcpp.Participant("x", filter={"main": True}).joining["filter"] == filters.main_only
     with pytest.raises(FilterError):
         mcpp.Participant("x", filter={"mian": True})
-    with pytest.raises(TypeError, match="no filter"):
+    with pytest.raises(TypeError, match="is not a filter"):
         mcpp.Participant("x", filter="chat")  # type: ignore[arg-type]

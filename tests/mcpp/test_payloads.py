@@ -80,7 +80,11 @@ def test_the_text_of_a_conclusion(payload: Any, text: str | None, complete: str 
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda parts: st.lists(parts) | st.dictionaries(st.text(), parts),
     max_leaves=10,
 )
