@@ -65,7 +65,7 @@ class Sender:
         rate_limit_seconds: float | None = None,
         id: str | None = None,
     ) -> Envelope:
-        """Send an envelope and return its echo: the gateway has logged and delivered it.
+        """Send an envelope and return its echo: the gateway has logged it, in its final order.
 
         Args:
             kind: such as `chat`.
