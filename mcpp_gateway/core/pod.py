@@ -199,7 +199,7 @@ class PodCore:
         wait = member.bucket.take(now)
         if wait:
             # C-16: to refuse has to be cheaper than to flood, so the text is not decoded.
-            member.unpaid += 1
+            member.rate_limited += 1
             refusal = refusals.rate_limited(wait, "participant")
             return self._refuse(session, refusal, refusals.readable_id(text), now)
         try:
@@ -221,8 +221,6 @@ class PodCore:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what time demands, once a second: forget idle contexts and say so, children first."""
-        for member in self._members.values():
-            member.unpaid = 0.0
         forgotten = self.tree.expire(now)
         self.expired += len(forgotten)
         return [

@@ -30,14 +30,14 @@ class Audience:
     frames: list[bytes] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Member:
     """A participant that is present, with all of its sessions."""
 
     standing: ParticipantSettings
     bucket: Bucket
     sessions: list["Session"] = field(default_factory=list)
-    unpaid: float = 0.0  # frames of this second that took no token, and time in excess (C-16)
+    rate_limited: int = 0  # texts refused for the participant's rate so far (C-16)
     info: Raw = field(init=False)  # as welcomes and presence show it
     info_bytes: int = field(init=False)
 

@@ -17,6 +17,8 @@ from typing import Protocol, assert_never
 from mcpp.filters import Filter
 from mcpp_gateway.core.effects import SLOW_READER, Broadcast, Close, Direct, Effect, Move
 from mcpp_gateway.core.pod import Audience, PodCore, Session
+from mcpp_gateway.edge.frames import encode_text
+from mcpp_gateway.edge.read_quota import ReadAccount, ReadQuota
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -28,16 +30,6 @@ CATCH_UP_BYTES = 65_536
 # News of presence may wait this long for more of it: when a thousand join at once, each of them is
 # news to all the others, and a write for each would be a million.
 PRESENCE_SECONDS = 0.02
-
-
-def frame(text: bytes) -> bytes:
-    """Return a text as one unmasked WebSocket frame."""
-    size = len(text)
-    if size < 126:
-        return bytes((0x81, size)) + text
-    if size < 65_536:
-        return b"\x81\x7e" + size.to_bytes(2) + text
-    return b"\x81\x7f" + size.to_bytes(8) + text
 
 
 class PeerTransport(Protocol):
@@ -61,6 +53,7 @@ class Peer:
     """A session's connection as the hub sees it. The hub alone changes it."""
 
     __slots__ = (
+        "account",
         "audience",
         "begin",
         "caught_up_to",
@@ -77,6 +70,7 @@ class Peer:
         self.pod = pod
         self.line = line
         self.session: Session
+        self.account: ReadAccount
         self.audience: Audience | None = None  # None: behind, or closed
         self.closed = False
         self.begin = 0  # how many of the audience's frames of this tick are not for this peer
@@ -108,16 +102,16 @@ class Peer:
 class Hub:
     """Owns the peers and what the present tick owes to them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], quota: ReadQuota
+    ) -> None:
         self.clock = clock
         self.received = 0
-        self.read_bytes = 0  # from all connections, ever
-        self.taken_bytes = 0  # of that in this tick
-        self.excess_seconds = 0.0  # of this second: what texts took beyond their share
         self.delivered = 0
         self.tick_seconds = 0.0
         self.ticks = 0
         self._loop = loop
+        self._quota = quota
         self._soon = False
         self._later = False
         self._audiences: list[Audience] = []
@@ -139,8 +133,9 @@ class Hub:
         peer.session, effects = pod.join(
             participant, self.clock(), filter=filter, after=after, last=last, peer=peer
         )
+        peer.account = self._quota.account(peer.session.member)
         line.set_outbox(CATCH_UP_BYTES)
-        peer.caught_up_to = self.read_bytes
+        peer.caught_up_to = self._quota.read_bytes
         self._perform(effects)
         self._flush_later()
         self.catch_up(peer)
@@ -153,18 +148,18 @@ class Hub:
         self._perform(peer.pod.leave(peer.session, self.clock()))
         self._flush_later()
 
-    def part(self, peer: Peer) -> None:
+    def flush_and_leave(self, peer: Peer) -> None:
         """Take a connection out that is about to close, after what this tick owes to it."""
         self._write_now(peer)
         self.leave(peer)
 
-    def receive(self, peer: Peer, text: bytes, now: float) -> None:
-        """Give one text of a connection to its pod."""
+    def receive(self, peer: Peer, text: bytes, now: float) -> bool:
+        """Give one text of a connection to its pod. Return whether to stop reading from it."""
         self.received += 1
         effect = peer.pod.receive(peer.session, text, now)
         # The common effect, inlined: 0.4 µs less than `perform`.
         if type(effect) is Broadcast and not effect.besides:
-            data = frame(effect.text)
+            data = encode_text(effect.text)
             for audience in effect.audiences:
                 if not audience.frames:
                     self._audiences.append(audience)
@@ -172,8 +167,10 @@ class Hub:
             if not self._soon:
                 self._soon = True
                 self._loop.call_soon(self.flush)
-        elif effect is not None:
+            return False
+        if effect is not None:
             self.perform((effect,))
+        return peer.closed or peer.session.member.rate_limited > peer.account.limit
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Do what a pod asks for, in its order, before the loop's tick ends."""
@@ -184,12 +181,12 @@ class Hub:
 
     def catch_up(self, peer: Peer) -> None:
         """Send a peer that is behind as much of the log as its line takes now."""
-        owed = CATCH_UP_BYTES + self.read_bytes - peer.caught_up_to
-        peer.caught_up_to = self.read_bytes
+        owed = CATCH_UP_BYTES + self._quota.read_bytes - peer.caught_up_to
+        peer.caught_up_to = self._quota.read_bytes
         while peer.audience is None and not peer.closed and not peer.line.full:
             texts, effect = peer.pod.catch_up(peer.session, CATCH_UP_BYTES)
             if texts:
-                peer.line.write(b"".join(map(frame, texts)))
+                peer.line.write(b"".join(map(encode_text, texts)))
                 self.delivered += len(texts)
             if effect is not None:
                 self.perform((effect,))
@@ -199,7 +196,7 @@ class Hub:
                 self._loop.call_soon(self.catch_up, peer)
                 return
 
-    def report_full(self, peer: Peer) -> None:
+    def on_outbox_full(self, peer: Peer) -> None:
         """Take note of a line whose outbox is full. It may be in the middle of `flush`."""
         if peer.audience is not None:
             self._full.append(peer)
@@ -208,7 +205,7 @@ class Hub:
     def flush(self) -> None:
         """Write what this tick owes, one write a connection."""
         began = self.clock()
-        self.taken_bytes = 0
+        self._quota.start_tick()
         self._soon = self._later = False
         audiences, self._audiences = self._audiences, []
         special, self._special = self._special, {}
@@ -236,7 +233,7 @@ class Hub:
         for effect in effects:
             match effect:
                 case Broadcast():
-                    data = frame(effect.text)
+                    data = encode_text(effect.text)
                     for audience in effect.audiences:
                         if not audience.frames:
                             self._audiences.append(audience)
@@ -244,7 +241,7 @@ class Hub:
                     for session in effect.besides:
                         self._insert(session.peer, data)
                 case Direct():
-                    self._insert(effect.session.peer, frame(effect.text))
+                    self._insert(effect.session.peer, encode_text(effect.text))
                 case Move():
                     self._move(effect)
                 case Close():
@@ -266,7 +263,7 @@ class Hub:
         if peer.owed_bytes > peer.pod.limits.outbox_bytes:
             peer.stop = len(peer.audience.frames)
             self._special[peer] = None
-            self.report_full(peer)
+            self.on_outbox_full(peer)
             return
         if peer.inserts is None:
             peer.inserts = []
@@ -277,7 +274,7 @@ class Hub:
     def _move(self, move: Move) -> None:
         peer: Peer = move.session.peer
         if move.text:
-            self._insert(peer, frame(move.text))
+            self._insert(peer, encode_text(move.text))
         if peer.audience is None:
             peer.line.set_outbox(peer.pod.limits.outbox_bytes)
         else:
@@ -294,7 +291,7 @@ class Hub:
             self._special.pop(peer, None)
 
     def _close(self, peer: Peer, code: int, reason: str) -> None:
-        self.part(peer)
+        self.flush_and_leave(peer)
         peer.line.close(code, reason)
 
     def _close_full(self) -> None:

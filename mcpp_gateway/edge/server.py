@@ -27,6 +27,7 @@ from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers, SignIn
 from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.hub import Hub, Peer
+from mcpp_gateway.edge.read_quota import ReadQuota
 from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
 
 logger = logging.getLogger("mcpp.gateway")
@@ -37,9 +38,7 @@ _BACKLOG: Final = 4096
 # process has no more files to open.
 _ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
-# What is taken in one tick, over all connections. The rest waits for the next, so that the writes
-# of one tick never fill the outbox of a reader that keeps up.
-_TICK_BYTES: Final = 262_144
+_TICK_BYTES: Final = 262_144  # read in one tick, over all connections
 
 
 def steady_clock() -> Callable[[], float]:
@@ -57,9 +56,8 @@ class Gateway:
     ) -> None:
         self.config = config
         self.loop = loop
-        self.hub = Hub(loop, steady_clock())
-        self.cpu_clock = time.thread_time
-        self.tick_bytes = min(_TICK_BYTES, config.limits.outbox_bytes // 4)
+        self.quota = ReadQuota(loop, min(_TICK_BYTES, config.limits.outbox_bytes // 4))
+        self.hub = Hub(loop, steady_clock(), self.quota)
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
@@ -69,9 +67,6 @@ class Gateway:
         self._server: asyncio.Server
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
-        self._held: set[ServerConnection] = set()
-        self._turns: dict[ServerConnection, None] = {}  # those that wait for theirs, in order
-        self._turns_soon = False
         self._ends: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
 
@@ -178,20 +173,10 @@ class Gateway:
         for connection in list(self.connections):
             connection.abort()
 
-    def hold(self, connection: ServerConnection, *, a_second: bool) -> None:
-        """Stop reading from a connection until its next turn, or until the next second."""
-        connection.hold()
-        if a_second:
-            self._held.add(connection)
-            return
-        self._turns[connection] = None
-        self._give_turns_soon()
-
     def forget(self, connection: ServerConnection) -> None:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
-        self._held.discard(connection)
-        self._turns.pop(connection, None)
+        self.quota.forget(connection)
         if connection in self._ends:
             self._ends.pop(connection).cancel()
         if self.draining and not self._joined():
@@ -219,31 +204,12 @@ class Gateway:
     def _new_pod(name: str, config: Config) -> PodCore:
         return PodCore(name, config.pods[name], config.limits, new_id=lambda: str(uuid6.uuid7()))
 
-    def _give_turns(self) -> None:
-        """Read on where a tick was too short, in order; whoever needs another turn waits again."""
-        self.hub.taken_bytes = 0
-        self._turns_soon = False
-        for connection in list(self._turns):
-            if self.hub.taken_bytes > self.tick_bytes:
-                break
-            self._turns.pop(connection, None)
-            connection.release()
-        self._give_turns_soon()
-
-    def _give_turns_soon(self) -> None:
-        if self._turns and not self._turns_soon:
-            self._turns_soon = True
-            self.loop.call_soon(self._give_turns)
-
     def _keep_house(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
         now = self.hub.clock()
-        self.hub.excess_seconds = 0.0
         for pod in self.pods.values():
             self.hub.perform(pod.tick(now))
-        held, self._held = self._held, set()
-        for connection in held:
-            connection.release()
+        self.quota.start_second()
         # A slice of the connections each second, so that thousands of pings are never one burst.
         rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
         self._ping_round = (self._ping_round + 1) % rounds

@@ -15,8 +15,9 @@ from mcpp_gateway import config, log_format
 from mcpp_gateway.edge import http
 from mcpp_gateway.edge.admission import AdmissionControl, Denial
 from mcpp_gateway.edge.connection import ServerConnection
+from mcpp_gateway.edge.frames import decode_texts
 from mcpp_gateway.edge.server import Gateway
-from tests.gateway.edge.test_hub import Loop, unframed
+from tests.gateway.edge.test_hub import Loop
 from tests.gateway.stage import text
 
 CONFIG = """
@@ -278,14 +279,14 @@ def test_the_writes_of_one_tick_fit_into_an_outbox(gateway: Gateway) -> None:
         assert len(bob.wire.sent) - before < gateway.config.limits.outbox_bytes
         ticks += 1
         assert ticks < 100
-    assert unframed(bob.wire.sent) == texts
+    assert decode_texts(bob.wire.sent) == texts
 
 
 @pytest.mark.rule("G-47")
 @pytest.mark.parametrize("limits", [{"MCPP_LIMITS__MAX_MESSAGE_BYTES": "10000"}])
 def test_whoever_takes_too_much_time_waits_for_the_next_second(gateway: Gateway) -> None:
     alice, bob = Caller(gateway).upgrade(), Caller(gateway).upgrade("bob")
-    gateway.cpu_clock = map(float, count(step=0.1)).__next__
+    gateway.quota.cpu_clock = map(float, count(step=0.1)).__next__
     for number in range(4):
         alice.send(text(f"alice-{number}", "alice", payload="x" * 5000))
     # All together have had enough of this second, so the next one has less of it.

@@ -43,7 +43,7 @@ class House:
         self.loop = asyncio.SelectorEventLoop()
         self.gateway = Gateway(found, self.loop)
         self.gateway.door = AdmissionControl(found, 8787)
-        self.gateway.cpu_clock = float  # being traced takes its time
+        self.gateway.quota.cpu_clock = float  # being traced takes its time
         self.connections = [
             self._join(number, filters[number] if filters else {"all": []})
             for number in range(receivers)
