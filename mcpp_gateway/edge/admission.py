@@ -84,7 +84,7 @@ class Throttle:
 class SignIn:
     """Who a page may act as, and the token it was given in exchange for a code."""
 
-    standing: Identity
+    identity: Identity
     token: str | None = None
 
 
@@ -168,7 +168,7 @@ class AdmissionControl:
         standing = None if token is None else self._tokens.get(digest(token))
         return standing or self._throttle.count_guess(address, now)
 
-    def admits_metrics(self, headers: Headers, address: str, now: float) -> Denial | None:
+    def check_metrics(self, headers: Headers, address: str, now: float) -> Denial | None:
         """Judge a request for the metrics: from this machine, or with the token for them."""
         token = _token(headers)
         if token is not None or "authorization" in headers:

@@ -6,16 +6,18 @@ websockets' sans-I/O `ServerProtocol` does the handshake, control frames and fra
 
 import asyncio
 import logging
+from http import HTTPMethod
 from typing import TYPE_CHECKING, Final, cast
 
+from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
+from mcpp_gateway.edge import http
 from mcpp_gateway.edge.admission import SUBPROTOCOL, Admission, Denial
 from mcpp_gateway.edge.frames import FrameError, FrameParser
-from mcpp_gateway.edge.http import deny, respond, session
 from mcpp_gateway.edge.hub import Peer
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from mcpp_gateway.edge.server import Gateway
 
 _MAX_REQUEST_BYTES: Final = 16_384
+_OTHER_METHODS: Final = frozenset(HTTPMethod) - {HTTPMethod.GET}
 _CLOSE_SECONDS: Final = 5.0
 _LOGGED_STATUSES: Final = (401, 403, 429)  # authentication failures, not 404s
 
@@ -186,46 +189,37 @@ class ServerConnection(asyncio.Protocol):
         )
         self._protocol.receive_data(head)
         events = self._protocol.events_received()
-        if not events:
-            self._refuse(Denial(400, "this is not an HTTP request that the gateway understands"))
-            return
-        request = events[0]
-        assert isinstance(request, Request)
-        self._answer(request, rest)
+        method = head.partition(b" ")[0].decode("latin-1")
+        if events:
+            request = events[0]
+            assert isinstance(request, Request)
+            self._answer(method, request, rest)
+        elif method in _OTHER_METHODS:  # websockets 16 parses GET requests only
+            self._answer(method, Request("", Headers()), rest)
+        else:
+            self._refuse(Denial(400, "not a valid HTTP request"))
 
-    def _answer(self, request: Request, rest: bytes) -> None:
+    def _answer(self, method: str, request: Request, rest: bytes) -> None:
         headers: dict[str, list[str]] = {}
         for name, value in request.headers.raw_items():
             headers.setdefault(name.lower(), []).append(value)
         path, _, query = request.path.partition("?")
-        address = self._address()
-        if request.method != "GET":
-            self._refuse(Denial(405, "the gateway answers GET alone"))
-            return
-        if path == "/session":
-            found = self._gateway.sign_in(headers, address)
-            if isinstance(found, Denial):
-                self._refuse(found)
-            else:
-                self._respond(session(found))
-            return
-        if path != "/ws":
-            answer = respond(self._gateway, path, headers, address)
-            if isinstance(answer, Denial):
-                self._refuse(answer)
-            else:
-                self._respond(answer)
-            return
-        verdict = self._gateway.admit(query, headers, address)
-        if isinstance(verdict, Denial):
-            self._refuse(verdict)
-            return
+        parsed = http.HttpRequest(method, path, query, headers, self._address())
+        answer = http.handle(self._gateway, parsed)
+        if isinstance(answer, Admission):
+            self._upgrade(request, answer, rest)
+        elif isinstance(answer, Denial):
+            self._refuse(answer)
+        else:
+            self._respond(answer)
+
+    def _upgrade(self, request: Request, admission: Admission, rest: bytes) -> None:
         assert self._protocol is not None
         response = self._protocol.accept(request)
         self._protocol.send_response(response)
         self._send()
         if response.status_code == 101:
-            self._open(verdict, rest)
+            self._open(admission, rest)
 
     def _open(self, admission: Admission, rest: bytes) -> None:
         if self._timer is not None:
@@ -238,13 +232,13 @@ class ServerConnection(asyncio.Protocol):
     def _refuse(self, denial: Denial) -> None:
         if denial.status in _LOGGED_STATUSES:
             facts = {"status": denial.status, "reason": denial.reason}
-            logger.info("refused at the door", extra={"address": self._address(), **facts})
+            logger.info("request refused", extra={"address": self._address(), **facts})
         if denial.delay_seconds:
             self._abort_after(denial.delay_seconds + _CLOSE_SECONDS)
             loop = self._gateway.loop
-            loop.call_later(denial.delay_seconds, self._respond, deny(denial))
+            loop.call_later(denial.delay_seconds, self._respond, http.deny(denial))
         else:
-            self._respond(deny(denial))
+            self._respond(http.deny(denial))
 
     def _respond(self, response: Response) -> None:
         if not self._transport.is_closing():

@@ -24,7 +24,7 @@ import uuid6
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.core.effects import DRAINING, SESSION_OVER
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers, SignIn
+from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers
 from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.hub import Hub, Peer
 from mcpp_gateway.edge.read_quota import ReadQuota
@@ -61,7 +61,7 @@ class Gateway:
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
-        self.door: AdmissionControl
+        self.admission: AdmissionControl
         self.port: int
         self._sessions = SessionTokens(session_key or secrets.token_bytes(32))
         self._server: asyncio.Server
@@ -93,7 +93,7 @@ class Gateway:
             with socket.socket(fileno=os.dup(each.fileno())) as same:
                 same.listen(_BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
-        self.door = AdmissionControl(self.config, self.port, self._sessions)
+        self.admission = AdmissionControl(self.config, self.port, self._sessions)
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
 
     def admit(self, query: str, headers: Headers, address: str) -> Admission | Denial:
@@ -102,7 +102,7 @@ class Gateway:
             reason = "the gateway is about to stop; try again soon"
             return Denial(503, reason, retry_after_seconds=1)
         now = self.hub.clock()
-        verdict = self.door.admit(query, headers, address, now)
+        verdict = self.admission.admit(query, headers, address, now)
         if isinstance(verdict, Admission):
             wait = self.pods[verdict.pod].join_wait(verdict.participant, now)
             if wait:
@@ -110,14 +110,10 @@ class Gateway:
                 return Denial(429, reason, retry_after_seconds=wait)
         return verdict
 
-    def sign_in(self, headers: Headers, address: str) -> SignIn | Denial:
-        """Judge a page's request to sign in."""
-        return self.door.sign_in(headers, address, self.hub.clock())
-
     def invite(self, pod: str, participant: str) -> str:
         """Return a code that signs a browser in as this participant, once and soon."""
         code = secrets.token_urlsafe(CODE_BYTES)
-        self.door.invitations.add(code, (pod, participant), self.hub.clock())
+        self.admission.invitations.add(code, (pod, participant), self.hub.clock())
         return code
 
     def join(self, connection: ServerConnection, admission: Admission) -> Peer:
@@ -152,7 +148,7 @@ class Gateway:
                 self.pods[name] = self._new_pod(name, config)
             self.hub.perform(self.pods[name].reconfigure(config.pods.get(name, ()), now))
         self.config = config
-        self.door.reconfigure(config)
+        self.admission.reconfigure(config)
 
     async def drain(self) -> None:
         """Refuse new connections, flush, tell everyone to reconnect, and close the port."""

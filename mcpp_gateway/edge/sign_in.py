@@ -88,7 +88,7 @@ class SessionTokens:
 
 def _key(code: str) -> bytes:
     # Looked up by digest: the timing tells nothing about a code.
-    return sha256(code.encode()).digest()
+    return sha256(code.encode(errors="surrogateescape")).digest()
 
 
 def _text(data: bytes) -> str:

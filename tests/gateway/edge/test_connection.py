@@ -125,7 +125,7 @@ def gateway(limits: dict[str, str]) -> Iterator[Gateway]:
     loop = Loop()
     found = config.parse(CONFIG, limits)
     gateway = Gateway(found, loop)
-    gateway.door = AdmissionControl(found, 8787)
+    gateway.admission = AdmissionControl(found, 8787)
     yield gateway
     for connection in list(gateway.connections):
         connection.connection_lost(None)
@@ -168,6 +168,20 @@ def test_a_refusal_at_the_door_is_an_http_answer(
 ) -> None:
     answer = Caller(gateway).request(path, **headers)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+@pytest.mark.parametrize("more", ["", "content-length: 4\r\n"])
+@pytest.mark.parametrize("path", ["/ws", "/session", "/healthz", "/", "/nowhere"])
+def test_every_path_answers_get_only(gateway: Gateway, path: str, more: str) -> None:
+    caller = Caller(gateway)
+    caller.receive(f"POST {path} HTTP/1.1\r\nhost: localhost:8787\r\n{more}\r\n".encode())
+    assert caller.wire.sent.startswith(b"HTTP/1.1 405 ")
+    assert caller.wire.ended
+
+
+def test_a_sign_in_code_that_is_not_ascii_is_unknown(gateway: Gateway) -> None:
+    answer = Caller(gateway).request("/session", mcpp_code="\xff")
+    assert answer.startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.rule("G-07")
@@ -370,7 +384,8 @@ def test_metrics_count_without_naming_anyone(gateway: Gateway) -> None:
     caller = Caller(gateway).upgrade()
     caller.send(text("secret-id", "alice", "secret-kind", context={"id": "secret-context"}))
     caller.send(b"{}")
-    response = http.respond(gateway, "/metrics", {"host": ["localhost"]}, "127.0.0.1")
+    request = http.HttpRequest("GET", "/metrics", "", {"host": ["localhost"]}, "127.0.0.1")
+    response = http.handle(gateway, request)
     assert isinstance(response, Response)
     assert response.status_code == 200
     body = response.body.decode()

@@ -42,7 +42,7 @@ class House:
         found = config.parse("\n".join(lines), {})
         self.loop = asyncio.SelectorEventLoop()
         self.gateway = Gateway(found, self.loop)
-        self.gateway.door = AdmissionControl(found, 8787)
+        self.gateway.admission = AdmissionControl(found, 8787)
         self.gateway.quota.cpu_clock = float  # being traced takes its time
         self.connections = [
             self._join(number, filters[number] if filters else {"all": []})
