@@ -34,7 +34,7 @@ class Audience:
 class Member:
     """A participant that is present, with all of its sessions."""
 
-    standing: ParticipantSettings
+    settings: ParticipantSettings
     bucket: Bucket
     sessions: list["Session"] = field(default_factory=list)
     rate_limited: int = 0  # texts refused for the participant's rate so far (C-16)
@@ -42,13 +42,13 @@ class Member:
     info_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.restate(self.standing)
+        self.update(self.settings)
 
-    def restate(self, standing: ParticipantSettings) -> None:
-        """Take a new standing of the same participant."""
-        self.standing = standing
-        patterns = standing.capabilities.patterns
-        text = msgspec.json.encode({"id": standing.id, "capabilities": patterns})
+    def update(self, settings: ParticipantSettings) -> None:
+        """Apply new settings of the same participant."""
+        self.settings = settings
+        patterns = settings.capabilities.patterns
+        text = msgspec.json.encode({"id": settings.id, "capabilities": patterns})
         self.info, self.info_bytes = Raw(text), len(text)
 
 

@@ -98,7 +98,7 @@ def _roster(members: Collection[Member], room: int) -> tuple[list[Raw], int]:
     if size <= room:
         return [member.info for member in members], room - size
     infos: list[Raw] = []
-    bare = [_encode({"id": member.standing.id}) for member in members]
+    bare = [_encode({"id": member.settings.id}) for member in members]
     room -= sum(map(len, bare)) + len(bare)
     for id, member in zip(bare, members, strict=True):
         extra = member.info_bytes - len(id)

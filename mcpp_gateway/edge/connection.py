@@ -18,7 +18,7 @@ from websockets.server import ServerProtocol
 from mcpp_gateway.edge import http
 from mcpp_gateway.edge.admission import SUBPROTOCOL, Admission, Denial
 from mcpp_gateway.edge.frames import FrameError, FrameParser
-from mcpp_gateway.edge.hub import Peer
+from mcpp_gateway.edge.peer import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

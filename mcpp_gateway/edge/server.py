@@ -22,11 +22,12 @@ import msgspec
 import uuid6
 
 from mcpp_gateway.config import Config, ConfigError
-from mcpp_gateway.core.effects import DRAINING, SESSION_OVER
+from mcpp_gateway.core.effects import DRAINING, SESSION_EXPIRED
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers
 from mcpp_gateway.edge.connection import ServerConnection
-from mcpp_gateway.edge.hub import Hub, Peer
+from mcpp_gateway.edge.hub import Hub
+from mcpp_gateway.edge.peer import Peer
 from mcpp_gateway.edge.read_quota import ReadQuota
 from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
 
@@ -123,7 +124,7 @@ class Gateway:
             self._ends[connection] = self.loop.call_later(
                 admission.until - self.hub.clock(),
                 connection.close,
-                SESSION_OVER,
+                SESSION_EXPIRED,
                 "the session is over",
             )
         return self.hub.join(
@@ -139,14 +140,14 @@ class Gateway:
         """Take a new configuration: participants and tokens now, limits and ports at a restart."""
         now = self.hub.clock()
         config = without_restart(self.config, config)
-        kept = {standing: secret for secret, standing in config.tokens.items()}
+        kept = {identity: secret for secret, identity in config.tokens.items()}
         for secret, (pod, participant) in self.config.tokens.items():
             if kept.get((pod, participant)) != secret:
-                self.hub.perform(self.pods[pod].revoke(participant, now))
+                self.hub.perform_all(self.pods[pod].revoke(participant, now))
         for name in config.pods.keys() | self.pods.keys():
             if name not in self.pods:
                 self.pods[name] = self._new_pod(name, config)
-            self.hub.perform(self.pods[name].reconfigure(config.pods.get(name, ()), now))
+            self.hub.perform_all(self.pods[name].reconfigure(config.pods.get(name, ()), now))
         self.config = config
         self.admission.reconfigure(config)
 
@@ -204,7 +205,7 @@ class Gateway:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
         now = self.hub.clock()
         for pod in self.pods.values():
-            self.hub.perform(pod.tick(now))
+            self.hub.perform_all(pod.tick(now))
         self.quota.start_second()
         # A slice of the connections each second, so that thousands of pings are never one burst.
         rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
