@@ -16,7 +16,7 @@ from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.filters import Filter, everything, parse
 from mcpp.protocol.codec import decode, decode_unambiguous
-from mcpp.protocol.envelope import Envelope
+from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
 from mcpp_gateway.core.audiences import Audiences
 from mcpp_gateway.core.effects import (
@@ -35,7 +35,6 @@ from mcpp_gateway.core.log import Log, LogEntry, MemoryLog
 from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Session
-from mcpp_gateway.core.system_envelopes import GATEWAY
 from mcpp_gateway.core.tree import LiveContext, LiveContexts, Placement
 
 __all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "Session"]

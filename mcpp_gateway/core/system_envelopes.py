@@ -7,11 +7,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from mcpp.protocol.envelope import PROTOCOL
+from mcpp.protocol.envelope import GATEWAY, PROTOCOL
 from mcpp_gateway.core.sessions import Member
 from mcpp_gateway.core.tree import LiveContext
 
-GATEWAY: Final = "system:gateway"
 MAX_WELCOME_BYTES: Final = 262_144
 # Room for all that is not a list: envelope, pod, limits, position.
 _FIXED_BYTES: Final = 4096

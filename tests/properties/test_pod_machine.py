@@ -1,9 +1,9 @@
-"""A pod under random use, beside a model that knows only the rules.
+"""A state machine test of the pod against a model of the rules.
 
-One participant watches everything and never leaves: what it sees is the log. From that alone, with
-the SDK's own filters and lineages, the machine works out what every other connection has to be
-sent, in which order, and compares. It runs twice: over the pod's bare effects, where connections
-may lag behind in their replay, and through the hub, where a tick's texts are written in batches.
+One participant watches everything and never leaves: what it receives is the log. From the log, with
+the SDK's filters and context tracker, the model computes what every other connection must receive
+and in which order. It runs twice: on the pod's effects, where connections may lag behind in their
+replay, and through the hub, where the texts of a tick are written in batches.
 """
 
 import json
@@ -22,7 +22,7 @@ from mcpp import filters
 from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
-from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core.pod import GATEWAY, PodCore
 from mcpp_gateway.core.tree import LiveContext
@@ -206,7 +206,7 @@ class PodMachine(RuleBasedStateMachine):
         self.sent: list[str] = []
         self.seconds = 0.0
         self.accepted: Counter[str] = Counter()
-        self.lineages = Lineages()
+        self.tracker = ContextTracker()
         self.watcher = ModelClient(WATCHER, None, everything)
         self.watcher.connection = self.driver.join(WATCHER, everything, None, None)
         # The one broadcast that the watcher does not see is its own coming.
@@ -378,7 +378,7 @@ class PodMachine(RuleBasedStateMachine):
     # --- the model ------------------------------------------------------------------------------
 
     def _send(self, client: ModelClient, data: bytes, id: str) -> None:
-        """Send, and expect one of two: everybody gets it, or its sender alone an answer."""
+        """Send; expect either a broadcast, or an answer to the sender only."""
         if client not in self.open:
             return
         before = len(self.log)
@@ -394,7 +394,7 @@ class PodMachine(RuleBasedStateMachine):
             client.expected.append(f"direct:{id}")
 
     def _observe(self) -> None:
-        """Learn from what the watcher was sent."""
+        """Update the model from what the watcher received."""
         pod = self.driver.pod
         new = pod.log.read(max(len(self.log), pod.log.start), 1000)
         assert pod.log.end == len(self.log) + len(new), "more was logged at once than the log holds"
@@ -413,9 +413,7 @@ class PodMachine(RuleBasedStateMachine):
         about = None
         if envelope.kind == "system/presence":
             about = envelope.payload["participant"]["id"]
-        lineage = self.lineages.observe(envelope.context)
-        if envelope.kind == "system/context":
-            self.lineages.forget(envelope.payload["context"]["id"])
+        lineage = self.tracker.observe(envelope)
         entry = ModelEntry(data, envelope, lineage, about)
         self.log.append(entry)
         return entry
@@ -425,7 +423,7 @@ class PodMachine(RuleBasedStateMachine):
 
 
 def _shown(data: bytes, wanted: bytes | str) -> bytes | str:
-    """Return a text as the model writes it down."""
+    """Return a received text in the notation of the model."""
     if isinstance(wanted, bytes):
         return data
     envelope = json.loads(data)
