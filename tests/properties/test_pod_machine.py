@@ -23,8 +23,8 @@ from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import ContextTracker, Lineage
-from mcpp.protocol.envelope import Envelope
-from mcpp_gateway.core.pod import GATEWAY, PodCore
+from mcpp.protocol.envelope import GATEWAY, Envelope
+from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.tree import LiveContext
 from tests.gateway.harness import HubHarness, ManualLoop, PodHarness, RecordingTransport, text
 

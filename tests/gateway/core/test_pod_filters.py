@@ -6,8 +6,8 @@ import pytest
 
 from mcpp import filters
 from mcpp.protocol.codec import decode
+from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.effects import Broadcast
-from mcpp_gateway.core.pod import GATEWAY
 from tests.gateway.harness import PodHarness, text
 
 NOTHING = ~filters.everything

@@ -200,7 +200,7 @@ def test_what_is_remembered_of_guessers_is_bounded() -> None:
     for i in range(10_000):
         guarded.admit("", request("wrong"), f"10.0.{i // 256}.{i % 256}", 0.0)
     throttle = getattr(guarded, "_throttle")  # noqa: B009
-    assert len(getattr(throttle, "_guesses")) <= 4096  # noqa: B009
+    assert len(getattr(throttle, "_failures")) <= 4096  # noqa: B009
 
 
 @pytest.mark.rule("G-08")

@@ -307,7 +307,7 @@ def test_whoever_takes_too_much_time_waits_for_the_next_second(gateway: Gateway)
         bob.send(text(f"bob-{number}", "bob", payload="x" * 5000))
     assert [f"alice-{n}".encode() in bob.socket.sent for n in range(4)] == [True, True, True, False]
     assert [f"bob-{n}".encode() in alice.socket.sent for n in range(2)] == [True, False]
-    getattr(gateway, "_keep_house")()  # noqa: B009
+    getattr(gateway, "_run_housekeeping")()  # noqa: B009
     gateway.loop.turn()  # type: ignore[attr-defined]
     assert b"alice-3" in bob.socket.sent
     assert b"bob-1" in alice.socket.sent

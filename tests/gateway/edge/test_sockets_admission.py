@@ -245,4 +245,4 @@ async def test_a_connection_ends_with_the_session_that_opened_it() -> None:
         async with asyncio.timeout(BOUND), connect(url, additional_headers=admitted) as client:
             await client.wait_closed()
         assert client.close_code == SESSION_EXPIRED
-        assert gateway._ends == {}
+        assert gateway._expiries == {}
