@@ -155,7 +155,7 @@ async def test_sighup_reloads_and_a_broken_file_changes_nothing(tmp_path: Path) 
     [
         ("[limits]\nburts = 1\n", r"gateway\.toml:2: limits\.burts"),
         ("[gateway]\nport = 'x'\n", r"gateway\.toml:2: gateway\.port"),
-        ("[[[", "is not TOML"),
+        ("[[[", "not valid TOML"),
         (
             "[gateway]\ntls_cert = 'no.pem'\ntls_key = 'no.pem'\n",
             "tls_cert: 'no.pem' cannot be loaded",
@@ -191,7 +191,8 @@ def test_a_port_in_use_is_one_readable_line_and_exit_code_2(tmp_path: Path) -> N
         ended = run("gateway", "--config", "gateway.toml", "--port", str(port), folder=tmp_path)
     assert ended.returncode == 2
     assert ended.stderr == (
-        f"mcpp gateway: gateway.port: {port} is in use; stop what uses it or choose another port\n"
+        f"mcpp gateway: gateway.port: {port} is in use; "
+        "stop the other process or choose another port\n"
     )
 
 

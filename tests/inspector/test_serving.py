@@ -105,7 +105,7 @@ def test_whoever_comes_later_has_a_link_made(tmp_path: Path) -> None:
         assert get(port, "/invitation")[0].status == 401
     late = mcpp("--link")
     assert (late.returncode, late.stdout) == (2, "")
-    assert "no gateway runs here" in late.stderr
+    assert "no gateway is running here" in late.stderr
 
 
 @pytest.mark.rule("G-60")

@@ -14,7 +14,7 @@ from mcpp.protocol.capabilities import Capabilities, compile_pattern
 from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.globs import compile_glob
-from tests.gateway.stage import text
+from tests.gateway.harness import text
 from tests.properties.test_pod_machine import expressions, names
 
 chosen = st.builds(parse, expressions)

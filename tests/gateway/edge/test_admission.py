@@ -200,7 +200,7 @@ def test_what_is_remembered_of_guessers_is_bounded() -> None:
     for i in range(10_000):
         guarded.admit("", request("wrong"), f"10.0.{i // 256}.{i % 256}", 0.0)
     throttle = getattr(guarded, "_throttle")  # noqa: B009
-    assert len(getattr(throttle, "_guesses")) <= 4096  # noqa: B009
+    assert len(getattr(throttle, "_failures")) <= 4096  # noqa: B009
 
 
 @pytest.mark.rule("G-08")
@@ -246,7 +246,7 @@ def test_metrics_are_for_loopback_or_for_their_token() -> None:
     guarded = door()
 
     def verdict(token: str | None, address: str, **headers: str) -> int | None:
-        return status(guarded.admits_metrics(request(token, **headers), address, 0.0))
+        return status(guarded.check_metrics(request(token, **headers), address, 0.0))
 
     assert verdict(None, "127.0.0.1") is None
     assert verdict(None, "::1") is None
@@ -264,8 +264,8 @@ def test_metrics_are_for_loopback_or_for_their_token() -> None:
 @pytest.mark.rule("G-44")
 def test_without_a_metrics_token_none_is_right() -> None:
     guarded = door("[gateway]\n")
-    assert status(guarded.admits_metrics(request(METRICS), "127.0.0.1", 0.0)) == 401
-    assert status(guarded.admits_metrics(request(None), "127.0.0.1", 0.0)) is None
+    assert status(guarded.check_metrics(request(METRICS), "127.0.0.1", 0.0)) == 401
+    assert status(guarded.check_metrics(request(None), "127.0.0.1", 0.0)) is None
 
 
 @pytest.mark.rule("G-37")

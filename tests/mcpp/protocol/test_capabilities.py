@@ -11,7 +11,7 @@ from mcpp.protocol.capabilities import Capabilities, compile_pattern
 from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Envelope
-from tests.gateway.stage import text
+from tests.gateway.harness import text
 
 NO_TEXTS: list[Any] = [None, 1, 1.5, True, False, {}, []]
 
