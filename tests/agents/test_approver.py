@@ -156,10 +156,10 @@ async def test_the_command_reads_its_rules_from_a_file(
         sockets.connect("bob") as bob,
         commands.start("approver", "approver", str(tmp_path / "rules.toml")) as command,
     ):
-        await command.says("3 rules")
+        await command.line_with("3 rules")
         with anyio.fail_after(BOUND):
             while "approver" not in bob.participants:
                 await anext(bob)
             read = await bob.propose("files", "read_file", path="a.md")
             assert (await read.result()).text == "text of a.md"
-        assert await command.interrupted() == 0
+        assert await command.interrupt() == 0

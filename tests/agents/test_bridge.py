@@ -306,13 +306,13 @@ async def test_the_command_brings_a_server_in_and_ctrl_c_ends_both(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
-        await command.says("odd is in the pod")
+        await command.line_with("odd is in the pod")
         async with sockets.connect("alice") as alice:
             with anyio.fail_after(BOUND):
                 while "odd" not in alice.participants:
                     await anext(alice)
             assert (await alice.call("odd", "was_cancelled")).value == "false"
-        assert await command.interrupted() == 0
+        assert await command.interrupt() == 0
 
 
 async def test_a_second_ctrl_c_leaves_no_server_behind(
@@ -329,26 +329,26 @@ async def test_a_second_ctrl_c_leaves_no_server_behind(
         "sys.stderr.write('ended\\n')\n"
     )
     async with commands.start("odd", "bridge", "odd", "--", sys.executable, "-c", slow) as command:
-        await command.says("odd is in the pod")
+        await command.line_with("odd is in the pod")
         command.process.send_signal(signal.SIGINT)
-        await command.says("ending")
+        await command.line_with("ending")
         command.process.send_signal(signal.SIGINT)
         with anyio.fail_after(BOUND):
             async with await anyio.open_file(gate, "w"):
                 pass
-        await command.says("ended")
-        assert await command.ended() == 0
+        await command.line_with("ended")
+        assert await command.wait() == 0
 
 
 async def test_noise_of_a_server_is_told_in_one_line(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
-        await command.says("odd is in the pod")
+        await command.line_with("odd is in the pod")
         async with sockets.connect("alice") as alice:
             await alice.call("odd", "babble")
         assert (await command.line()).startswith("mcpp bridge: Failed to parse JSONRPC message")
-        assert await command.interrupted() == 0
+        assert await command.interrupt() == 0
         with pytest.raises(anyio.IncompleteRead):
             await command.line()
 

@@ -29,4 +29,4 @@ async def test_an_agent_that_is_replaced_says_so_in_one_line(
                 while (line := await running.line()).endswith("is in the pod"):
                     pass
                 assert line == f"mcpp: {command}: the connection is closed (4500): {REPLACED}"
-                assert await running.ended() == 1
+                assert await running.wait() == 1

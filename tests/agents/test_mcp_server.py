@@ -372,7 +372,7 @@ async def propose_until_ctrl_c(
             await command.process.stdin.send(line.encode())
         with anyio.fail_after(BOUND):
             proposal = await anext(heard)
-        assert await command.interrupted() == 0
+        assert await command.interrupt() == 0
     return proposal
 
 
@@ -382,7 +382,7 @@ async def test_ctrl_c_ends_it(commands: Commands) -> None:
             with anyio.fail_after(BOUND):
                 while "ide" not in alice.participants:
                     await anext(alice)
-        assert await command.interrupted() == 0
+        assert await command.interrupt() == 0
 
 
 async def test_it_ends_with_its_standard_input(commands: Commands) -> None:

@@ -695,12 +695,12 @@ async def test_the_command_brings_a_model_in_and_ctrl_c_ends_it(
             sockets.connect("alice", own=True) as alice,
             commands.start("model", *arguments) as command,
         ):
-            await command.says("model is in the pod")
+            await command.line_with("model is in the pod")
             with anyio.fail_after(BOUND):
                 await alice.send("chat", {"text": "hello"}, to=["model"])
                 said = await anext(m async for m in alice if m.sender == "model" and m.text)
             assert said.kind == "conclusion"
-            assert await command.interrupted() == 0
+            assert await command.interrupt() == 0
         assert server.problems == []
 
 
@@ -716,11 +716,11 @@ async def test_ctrl_c_takes_back_what_it_has_proposed(
             sockets.connect("alice") as alice,
             commands.start("model", *arguments) as command,
         ):
-            await command.says("model is in the pod")
+            await command.line_with("model is in the pod")
             await alice.send("chat", {"text": "Burn it"}, to=["model"])
             heard = (m async for m in alice if m.kind.startswith(("mcp/proposal", "mcp/withdraw")))
             with anyio.fail_after(BOUND):
                 proposal = await anext(heard)
-                assert await command.interrupted() == 0
+                assert await command.interrupt() == 0
                 withdrawn = await anext(heard)
     assert (withdrawn.kind, withdrawn.correlation_id) == ("mcp/withdraw", proposal.id)

@@ -199,7 +199,7 @@ async def test_tail_prints_what_passes_and_ctrl_c_ends_it(
             await alice.send("reflection", {"thought": "unseen"})
             sent = await alice.send("chat", {"text": "after"})
             assert mcpp.decode((await tail.line()).strip()) == sent
-            assert await tail.interrupted() == 130
+            assert await tail.interrupt() == 130
 
 
 @pytest.mark.anyio

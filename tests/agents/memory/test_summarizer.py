@@ -267,5 +267,5 @@ async def test_the_command_remembers_by_a_model(
                     answer = await ann.call("memory", "context", {"goal": "zebras"})
                     items = [i for s in answer.value["sections"] for i in s["items"]]
             assert items[0]["metadata"]["summarized_by"] == "openai:m"
-            assert await command.interrupted() == 0
+            assert await command.interrupt() == 0
         assert server.problems == []
