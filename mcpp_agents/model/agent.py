@@ -37,7 +37,7 @@ from mcpp_agents.model.providers import (
     Reply,
     ToolUse,
 )
-from mcpp_agents.toolbox import PATIENCE_SECONDS, GoneError, Offer, Toolbox, take_back
+from mcpp_agents.toolbox import GRACE_SECONDS, AbsentError, RemoteTool, Toolbox, withdraw_proposals
 
 _QUEUED_QUESTIONS: Final = 64
 _REMEMBERED_IDS: Final = 4096
@@ -59,7 +59,7 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 60_000  # the rest is collapsed, folded, and at last left out
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
-    patience_seconds: float = PATIENCE_SECONDS  # with newcomers' offers, and lines that were lost
+    grace_seconds: float = GRACE_SECONDS  # with newcomers' offers, and lines that were lost
     remind_seconds: float = 15.0  # those who wait are told so
 
 
@@ -79,7 +79,7 @@ class ModelAgent:
         self._tasks = tasks
         self._provider = provider
         self._limits = limits
-        self._toolbox = Toolbox(pod, tasks, patience_seconds=limits.patience_seconds)
+        self._toolbox = Toolbox(pod, tasks, grace_seconds=limits.grace_seconds)
         self._system = system
         self._builder = PromptBuilder(pod.me)
         self._room: float = 0
@@ -105,7 +105,7 @@ class ModelAgent:
 
             thinking.start_soon(think)
             thinking.start_soon(self._remind)
-            self._toolbox.ask()
+            self._toolbox.refresh()
             async for message in self._pod:
                 self._hear(message)
                 server.receive(message)
@@ -150,7 +150,7 @@ class ModelAgent:
                 for place, (id, progress) in enumerate(list(self._open.items())):
                     waits = f"waiting, {place} asked before" if place else "still thinking"
                     if id in self._open:  # it may have been answered while others were told
-                        await progress.remind(waits)
+                        await progress.keep_alive(waits)
 
     async def _decline(self, question: Message) -> None:
         log.warning("too many questions at once: %s is not answered", question.id)
@@ -160,22 +160,22 @@ class ModelAgent:
             log.warning("%s could not be told so: %s", question.sender, error)
 
     async def _think(self, thinking: ContextScope, progress: ProgressReporter) -> str:
-        await progress.begin()
+        await progress.start()
         spent = 0
         for _ in range(self._limits.turns):
             reply = await self._next(thinking, progress)
             spent += reply.tokens
             if not reply.calls:
-                if not reply.broken_off:
+                if not reply.incomplete_reason:
                     return reply.text or "I have nothing to say to this."
                 said = f"{reply.text} …" if reply.text else "I have no answer"
-                return f"{said} ({reply.broken_off})"
+                return f"{said} ({reply.incomplete_reason})"
             if spent >= self._limits.tokens:
                 return f"I stop here: {spent} tokens are spent on this."
         return f"I stop here: {self._limits.turns} turns were not enough."
 
     async def _next(self, thinking: ContextScope, progress: ProgressReporter) -> Reply:
-        offers = await self._toolbox.offers()
+        offers = await self._toolbox.list_tools()
         await self._catch_up()
         self._prompt = self._builder.build(previous=self._prompt)
         reply = await self._reply(self._prompt, offers.values(), progress)
@@ -191,14 +191,14 @@ class ModelAgent:
         return reply
 
     async def _reply(
-        self, prompt: Prompt, offers: Iterable[Offer], progress: ProgressReporter
+        self, prompt: Prompt, offers: Iterable[RemoteTool], progress: ProgressReporter
     ) -> Reply:
         """Ask the model, and again when its API says so: then those who wait know."""
         tools = list(offers)
         for _ in range(RETRIES):
             try:
                 return await self._provider.reply(
-                    prompt, tools, self._limits.reply_tokens, progress.hear
+                    prompt, tools, self._limits.reply_tokens, progress.add_text
                 )
             except ProviderError as error:
                 seconds = error.retry_seconds
@@ -208,18 +208,22 @@ class ModelAgent:
                     reason = f"its API asks to be left alone for {seconds:.0f} s ({error})"
                     raise ProviderError(reason) from None
                 log.warning("asking the model again in %.0f s: %s", seconds, error)
-                await progress.wait(seconds)
+                await progress.wait_for_retry(seconds)
         raise ProviderError("its API asks to be left alone again and again")
 
     async def _try(
-        self, thinking: ContextScope, use: ToolUse, offer: Offer | None, problems: list[McppError]
+        self,
+        thinking: ContextScope,
+        use: ToolUse,
+        offer: RemoteTool | None,
+        problems: list[McppError],
     ) -> None:
         try:
             await self._use(thinking, use, offer)
         except McppError as error:
             problems.append(error)
 
-    async def _use(self, thinking: ContextScope, use: ToolUse, offer: Offer | None) -> None:
+    async def _use(self, thinking: ContextScope, use: ToolUse, offer: RemoteTool | None) -> None:
         """Make a call; whatever comes of it stands in the log, where the next prompt finds it."""
         if use.arguments is None or (offer is None and use.name != EXPAND):
             problem = "the arguments are no JSON object" if offer else "there is no such tool"
@@ -234,7 +238,7 @@ class ModelAgent:
                 tool,
                 lambda: self._pod.call(owner, tool, arguments, timeout=seconds, context=thinking),
             )
-        except (NoAnswerError, GoneError) as error:
+        except (NoAnswerError, AbsentError) as error:
             await thinking.send(kinds.REFLECTION, {"thought": f"{error}."})
         except CallError:
             pass  # the error is the call's result in the log
@@ -273,7 +277,7 @@ class ModelAgent:
         except CallError as error:
             outcome = f"failed: {error.problem}"
         finally:
-            await take_back(proposal)
+            await withdraw_proposals(proposal)
         thought = f"My proposal to call {tool} of @{owner} {outcome}"
         await thinking.send(kinds.REFLECTION, {"thought": thought})
 
@@ -285,10 +289,10 @@ class ModelAgent:
             self._builder.add(message.envelope)
         if len(self._log) >= 2 * _KEPT_ENVELOPES:
             del self._log[:_KEPT_ENVELOPES]
-        if self._toolbox.hear(message) and message.kind == kinds.PRESENCE:
+        if self._toolbox.observe(message) and message.kind == kinds.PRESENCE:
             # Now, or the first question would wait for people, who never say what they offer. Not
             # when somebody's tools have changed: that may be said a hundred times a second.
-            self._toolbox.ask()
+            self._toolbox.refresh()
         _remember(self._heard, message.id)
         if message.sender == self._pod.me and message.kind == kinds.CHAT:
             _remember(self._own, message.id)
