@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
-from mcpp import Kind, McppError, Message, Pod, kinds
-from mcpp.client.proposals import OpenProposal
+from mcpp import Kind, McppError, Message, OpenProposal, Pod, kinds
 from mcpp.errors import CallError, ConnectionLostError, Refused
-from mcpp.prompts.names import tool_name
+from mcpp.prompts import tool_name
 
 T = TypeVar("T")
 
@@ -43,10 +41,9 @@ class AbsentError(CallError):
 class Toolbox:
     """The tools of all participants. Owns their lists; asks each new participant once."""
 
-    def __init__(self, pod: Pod, tasks: TaskGroup, *, grace_seconds: float = GRACE_SECONDS) -> None:
+    def __init__(self, pod: Pod, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self._pod = pod
         self.grace_seconds = grace_seconds
-        self._tasks = tasks
         self._tools: dict[str, list[RemoteTool]] = {}
         self._requests: dict[str, _ListRequest] = {}
         self._silent: set[str] = set()  # did not answer in time, so are not waited for again
@@ -76,7 +73,7 @@ class Toolbox:
                 seconds = 0.0 if participant in self._silent else self.grace_seconds
                 request = _ListRequest(anyio.current_time() + seconds)
                 self._requests[participant] = request
-                self._tasks.start_soon(self._request_list, participant, request)
+                self._pod.start_soon(self._request_list, participant, request)
 
     async def list_tools(self) -> dict[str, RemoteTool]:
         """Return the tools of all present participants by name, in a stable order."""

@@ -5,8 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from mcpp import DecodeError, Participant, Pod, Refused, new_envelope
-from mcpp.agent.tools import ToolCall
+from mcpp import DecodeError, Participant, Pod, Refused, ToolCall, new_envelope
 from mcpp.client.local_pod import Address
 from mcpp.client.tasks import background, until_signal
 from mcpp.errors import TooLargeError

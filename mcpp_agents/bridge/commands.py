@@ -5,6 +5,7 @@ import argparse
 import anyio
 
 from mcpp import McppError
+from mcpp.cli.extras import importing
 from mcpp_agents.cli import options
 from mcpp_agents.cli.log_format import log_to_terminal
 
@@ -35,9 +36,9 @@ def main(argv: list[str]) -> int:
         parser.error("give either `-- COMMAND ...` or `--http URL`")
     log_to_terminal("bridge")
     headers = _headers(arguments.header)
-    # After parsing, so that `--help` works without the extra.
-    from mcpp_agents.bridge.agent import run
-    from mcpp_agents.bridge.upstream import over_http, over_stdio
+    with importing("bridge"):
+        from mcpp_agents.bridge.agent import run
+        from mcpp_agents.bridge.upstream import over_http, over_stdio
 
     opener = over_http(arguments.http, headers) if arguments.http else over_stdio(command)
     anyio.run(run, arguments.name, opener, options.address_of(arguments, arguments.name))

@@ -34,7 +34,7 @@ class Actions:
         self._pod = pod
         self._transcript = transcript
         self._tasks = tasks
-        self._toolbox = Toolbox(pod, tasks)
+        self._toolbox = Toolbox(pod)
         self._notify = notify
         self._deciding: set[str] = set()
         self._approved: set[str] = set()  # ids of proposals, then of the requests fulfilling them

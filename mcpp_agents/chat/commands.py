@@ -7,6 +7,7 @@ import anyio
 
 import mcpp
 from mcpp import McppError
+from mcpp.cli.extras import importing
 from mcpp_agents.chat.actions import HELP
 from mcpp_agents.chat.transcript import KEPT_ENVELOPES
 from mcpp_agents.cli import options
@@ -20,8 +21,8 @@ def main(argv: list[str]) -> int:
     options.add_name(parser)
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
-    # After parsing, so that `--help` works without the extra.
-    from mcpp_agents.chat.session import run_chat
+    with importing("chat"):
+        from mcpp_agents.chat.session import run_chat
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise McppError("this needs a terminal; without one, use `mcpp tail` and `mcpp send`")

@@ -7,15 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp import kinds
+from mcpp import Envelope, ToolResult, kinds
 from mcpp.kinds import Kind
 from mcpp.payloads import text_of
 from mcpp.protocol.contexts import Lineage
-from mcpp.protocol.envelope import Envelope
-from mcpp.protocol.rpc import ToolResult
-from mcpp.transient.calls import read_result
-from mcpp.transient.marks import read_mark
-from mcpp.transient.summaries import summarize
+from mcpp.transient import read_mark, read_result, summarize
 
 # Peers' text must not move the cursor, change colours or reverse the reading direction: control
 # characters except newline, directional marks, and tag characters.

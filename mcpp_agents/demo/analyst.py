@@ -7,9 +7,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-import mcpp
-from mcpp import Envelope, Kind, McppError, Message, Participant, Pod, kinds
-from mcpp.client.context_scope import ContextScope
+from mcpp import ContextScope, Envelope, Kind, McppError, Message, Participant, Pod, kinds
 from mcpp.client.tasks import background, until_signal
 from mcpp.errors import CallError, Refused
 from mcpp.protocol import rpc
@@ -180,7 +178,7 @@ async def withdraw_open_proposals(pod: Pod) -> None:
 
 async def run(analyst: Participant) -> None:
     """Join as the analyst, clean up after an earlier run, and work until cancelled."""
-    async with mcpp.connect(name=analyst.name, **analyst.joining) as pod:
+    async with analyst.connect() as pod:
         await withdraw_open_proposals(pod)
         await analyst.serve(pod)
 

@@ -12,9 +12,7 @@ from typing import Any, Final
 import anyio
 
 import mcpp
-from mcpp import Participant
-from mcpp.agent.tools import ToolCall
-from mcpp.client.context_scope import ContextScope
+from mcpp import ContextScope, Participant, ToolCall
 
 # Smaller factor first: most values with a zero too many are also divisible by 60.
 TYPING_ERRORS: Final = {10: "a zero too many", 60: "minutes were typed as hours"}

@@ -5,6 +5,7 @@ from typing import Final
 
 import anyio
 
+from mcpp.cli.extras import importing
 from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.log_format import log_to_terminal
@@ -23,8 +24,8 @@ def main(argv: list[str]) -> int:
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
     log_to_terminal("mcp")
-    # After parsing, so that `--help` works without the extra.
-    from mcpp_agents.mcp_server.stdio import serve
+    with importing("mcp"):
+        from mcpp_agents.mcp_server.stdio import serve
 
     # A client may start several servers: they must be able to join at the same time.
     address = options.address_of_person(arguments, arguments.name or _DEFAULT_NAME)

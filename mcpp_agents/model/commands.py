@@ -3,20 +3,16 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Final
 
 import anyio
 
-import mcpp
 from mcpp import McppError
 from mcpp.client import local_pod
-from mcpp.client.tasks import background, until_signal
+from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.model.agent import ModelAgent, ModelLimits
 from mcpp_agents.model.providers import Provider, make_provider
-
-_HISTORY: Final = 500
 
 
 def main(argv: list[str]) -> int:
@@ -80,9 +76,8 @@ async def run(
     address: local_pod.Address, name: str, provider: Provider, *, system: str, limits: ModelLimits
 ) -> None:
     """Join a pod and run a model agent in it until a signal arrives."""
-    connecting = mcpp.connect(address, name=name, last=_HISTORY, own=True)
-    async with connecting as pod, background() as tasks:
+    agent = ModelAgent(name, provider, system=system, limits=limits).participant
+    async with agent.connect(address) as pod:
         sys.stderr.write(f"mcpp agent: {pod.me} is in the pod\n")
-        agent = ModelAgent(pod, provider, tasks, system=system, limits=limits)
-        # While connected, a signal ends only the agent, so that it can still send cancellations.
-        await until_signal(agent.run)
+        # A signal ends the agent before the connection, so that it can withdraw its proposals.
+        await until_signal(lambda: agent.serve(pod))

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from mcpp import McppError
-from mcpp.cli.console import ended_at_once
+from mcpp.cli.extras import importing
 from mcpp.prompts import Prompt
 from mcpp_agents.toolbox import RemoteTool
 
@@ -68,8 +68,7 @@ class Provider(Protocol):
 def make_provider(model: str, base_url: str | None) -> Provider:
     """Return the provider that `API:MODEL` names.
 
-    Raises McppError for an unknown API or a missing key, and ModuleNotFoundError where the API's
-    client is not installed.
+    Raises McppError for an unknown API, a missing key, or an API client that is not installed.
     """
     api, _, name = model.partition(":")
     if api not in _KEYS or not name:
@@ -79,7 +78,7 @@ def make_provider(model: str, base_url: str | None) -> Provider:
     if not key and base_url is None:
         raise McppError(f"set {variable}, or use --base-url with a server that needs no key")
     # Each client takes a second to import, so import only the one in use.
-    with ended_at_once():
+    with importing("agent"):
         provider = _load_openai() if api == "openai" else _load_anthropic()
     return provider(name, api_key=key or "none", base_url=base_url)
 

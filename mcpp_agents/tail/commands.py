@@ -8,8 +8,8 @@ from typing import Final
 import anyio
 
 import mcpp
+from mcpp import Gap
 from mcpp.filters import everything
-from mcpp.session.session import MISSED_MESSAGES, Gap
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import Palette
 from mcpp_agents.cli.shorthand import WORDS, read_filters
@@ -17,6 +17,8 @@ from mcpp_agents.tail.follow import follow
 from mcpp_agents.tail.line_printer import LinePrinter, print_json
 
 _DEFAULT_HISTORY: Final = 10
+# As many messages as a gateway keeps by default.
+_MAX_HISTORY: Final = 10_000
 
 
 def main(argv: list[str]) -> int:
@@ -61,7 +63,7 @@ def main(argv: list[str]) -> int:
             name=arguments.name,
             filter=filter,
             # The gateway's count includes envelopes that bypass the filter, so ask for more.
-            last=last if filter is None else MISSED_MESSAGES,
+            last=last if filter is None else _MAX_HISTORY,
             own=True,
             on_gap=report_gap,
         )

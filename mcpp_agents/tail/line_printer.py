@@ -2,15 +2,14 @@
 
 import sys
 
-from mcpp import Context, Envelope, Pod
-from mcpp.protocol import codec
+from mcpp import Context, Envelope, Pod, encode
 from mcpp.protocol.contexts import ContextTracker, read_context_change
 from mcpp_agents.cli.display import Palette, one_line, safe_json
 
 
 def print_json(envelope: Envelope) -> None:
     """Print an envelope as JSON, with terminal control characters escaped."""
-    sys.stdout.write(safe_json(codec.encode(envelope).decode()) + "\n")
+    sys.stdout.write(safe_json(encode(envelope).decode()) + "\n")
     sys.stdout.flush()
 
 

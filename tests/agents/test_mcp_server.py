@@ -198,7 +198,7 @@ async def test_a_call_ends_when_the_participant_leaves(pod: MemoryPod) -> None:
 
     with anyio.fail_after(BOUND):
         async with pod.connect("ide", own=True) as ide, background() as tasks:
-            server = PodServer(ide, tasks)
+            server = PodServer(ide)
             tasks.start_soon(server.listen)
             await tasks.start(stay_until_asked)
             async with Client(server.server) as client:
@@ -218,8 +218,8 @@ async def test_a_known_tool_is_found_without_waiting_for_new_participants(pod: M
     async def search() -> None: ...
 
     with anyio.fail_after(BOUND):
-        async with pod.run(library), pod.connect("ide") as ide, background() as tasks:
-            toolbox = Toolbox(ide, tasks, grace_seconds=3600)
+        async with pod.run(library), pod.connect("ide") as ide:
+            toolbox = Toolbox(ide, grace_seconds=3600)
             assert list(await toolbox.list_tools()) == ["library__search"]
             async with pod.connect("person"):
                 toolbox.observe(await anext(ide))
@@ -231,8 +231,8 @@ async def test_a_replayed_list_change_is_ignored(pod: MemoryPod) -> None:
     changed = "notifications/tools/list_changed"
     async with pod.connect("calc") as calc:
         await calc.notify(changed)
-        async with pod.connect("ide", last=10) as ide, background() as tasks:
-            toolbox = Toolbox(ide, tasks)
+        async with pod.connect("ide", last=10) as ide:
+            toolbox = Toolbox(ide)
             with anyio.fail_after(BOUND):
                 replayed = [await anext(ide) for _ in range(ide.history)]
                 assert not any(map(toolbox.observe, replayed))
@@ -248,7 +248,7 @@ async def test_a_request_right_after_joining_waits_for_the_history(pod: MemoryPo
     async with (
         pod.connect("ide", last=10, own=True) as ide,
         background() as tasks,
-        Client((server := PodServer(ide, tasks)).server) as client,
+        Client((server := PodServer(ide)).server) as client,
     ):
 
         async def ask(tool: str) -> None:
@@ -266,8 +266,8 @@ async def test_a_request_right_after_joining_waits_for_the_history(pod: MemoryPo
 
 async def test_a_participant_that_never_answered_is_not_waited_for_again(pod: MemoryPod) -> None:
     with anyio.fail_after(BOUND):
-        async with pod.connect("ide") as ide, background() as tasks:
-            toolbox = Toolbox(ide, tasks, grace_seconds=0.0)
+        async with pod.connect("ide") as ide:
+            toolbox = Toolbox(ide, grace_seconds=0.0)
             for grace_seconds in (0.0, 3600.0):
                 toolbox.grace_seconds = grace_seconds
                 async with pod.connect("person"):
@@ -302,8 +302,7 @@ async def test_invalid_tools_of_one_participant_do_not_hide_the_others(
         pod.run(faulty),
         pod.run(calculator()),
         pod.connect("ide") as ide,
-        background() as tasks,
-        Client(PodServer(ide, tasks).server, mode=mode) as client,
+        Client(PodServer(ide).server, mode=mode) as client,
     ):
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert [name for name in names if "__" in name] == ["calc__add", "calc__broken"]
@@ -322,10 +321,10 @@ async def test_an_answer_that_is_invalid_in_the_client_s_revision_is_an_error_re
     async def rows(params: dict[str, Any], call: ToolCall) -> Any:
         return {"content": [], "structuredContent": [1, 2]}
 
-    async with pod.run(odd), pod.connect("ide") as ide, background() as tasks:
-        async with Client(PodServer(ide, tasks).server) as client:
+    async with pod.run(odd), pod.connect("ide") as ide:
+        async with Client(PodServer(ide).server) as client:
             assert (await client.call_tool("odd__rows")).structured_content == [1, 2]
-        async with Client(PodServer(ide, tasks).server, mode="legacy") as client:
+        async with Client(PodServer(ide).server, mode="legacy") as client:
             failed = await client.call_tool("odd__rows")
     assert failed.is_error
     assert "odd's answer is not a valid result in MCP 2025" in _text(failed)

@@ -62,15 +62,13 @@ async def joined(
     with model_server(script) as server:
         url = f"{server.url}/v1" if api == "openai" else server.url
         provider = (OpenAI if api == "openai" else Anthropic)("m", api_key="k", base_url=url)
+        # Alice never answers the request for her tools, so wait only briefly for her.
+        given = msgspec.structs.replace(limits or ModelLimits(), grace_seconds=0.25)
         async with (
             pod.run(library()),
             pod.connect("alice", own=True) as alice,
-            pod.connect("mind", own=True) as mind,
-            background() as tasks,
+            pod.run(ModelAgent("mind", provider, limits=given).participant),
         ):
-            # Alice never answers the request for her tools, so wait only briefly for her.
-            given = msgspec.structs.replace(limits or ModelLimits(), grace_seconds=0.25)
-            tasks.start_soon(ModelAgent(mind, provider, tasks, limits=given).run)
             with anyio.fail_after(BOUND):
                 yield alice, server
         assert server.problems == []
@@ -82,6 +80,13 @@ class SilentProvider:
     async def reply(self, *request: object) -> Reply:
         await anyio.sleep_forever()
         raise AssertionError
+
+
+class FaultyProvider:
+    """A provider with a bug."""
+
+    async def reply(self, *request: object) -> Reply:
+        raise ZeroDivisionError("secret detail")
 
 
 async def ask(alice: mcpp.Pod, text: str) -> tuple[Message, list[Envelope]]:
@@ -169,19 +174,32 @@ async def test_a_short_delay_that_the_api_asks_for_is_reported(
                 raise reply
             return reply
 
+    limits = ModelLimits(grace_seconds=0.01)
     async with (
         pod.connect("alice", own=True) as alice,
-        pod.connect("mind", own=True) as mind,
-        background() as tasks,
+        pod.run(ModelAgent("mind", BusyProvider(), limits=limits).participant),
     ):
-        limits = ModelLimits(grace_seconds=0.01)
-        tasks.start_soon(ModelAgent(mind, BusyProvider(), tasks, limits=limits).run)
         with anyio.fail_after(BOUND):
             answer, log = await ask(alice, "There?")
     assert answer.text == "Hello."
     reported = [one.payload["params"]["message"] for one in log if one.kind.endswith("progress")]
     assert reported == ["thinking", "the model's API asks to wait 0 s"]
     assert "asking the model again in 0 s: overloaded" in caplog.text
+
+
+async def test_an_unexpected_error_ends_only_its_question(
+    pod: MemoryPod, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = ModelLimits(grace_seconds=0.01)
+    async with (
+        pod.connect("alice", own=True) as alice,
+        pod.run(ModelAgent("mind", FaultyProvider(), limits=limits).participant),
+    ):
+        with anyio.fail_after(BOUND):
+            for _ in range(2):
+                answer, _log = await ask(alice, "There?")
+                assert answer.text == "I cannot think about this now: an internal error"
+    assert "ZeroDivisionError: secret detail" in caplog.text
 
 
 @APIS
@@ -443,13 +461,11 @@ async def test_progress_is_reported_in_the_context_of_the_reasoning(
 
 
 async def test_open_and_queued_questions_are_reported_at_intervals(pod: MemoryPod) -> None:
+    limits = ModelLimits(grace_seconds=0.01, remind_seconds=0.01)
     async with (
         pod.connect("alice", own=True) as alice,
-        pod.connect("mind", own=True) as mind,
-        background() as tasks,
+        pod.run(ModelAgent("mind", SilentProvider(), limits=limits).participant),
     ):
-        limits = ModelLimits(grace_seconds=0.01, remind_seconds=0.01)
-        tasks.start_soon(ModelAgent(mind, SilentProvider(), tasks, limits=limits).run)
         questions = [await alice.send("chat", {"text": f"{n}?"}, to=["mind"]) for n in range(2)]
         reported: dict[str | None, list[str]] = {question.id: [] for question in questions}
         with anyio.fail_after(BOUND):
@@ -618,10 +634,8 @@ async def test_the_model_sees_why_a_call_is_invalid(pod: MemoryPod, api: str) ->
 async def test_a_question_beyond_the_queue_is_declined(pod: MemoryPod) -> None:
     async with (
         pod.connect("alice", own=True) as alice,
-        pod.connect("mind", own=True) as mind,
-        background() as tasks,
+        pod.run(ModelAgent("mind", SilentProvider()).participant),
     ):
-        tasks.start_soon(ModelAgent(mind, SilentProvider(), tasks).run)
         with anyio.fail_after(BOUND):
             for number in range(70):
                 asked = await alice.send("chat", {"text": f"{number}?"}, to=["mind"])

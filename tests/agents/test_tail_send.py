@@ -278,7 +278,7 @@ async def test_send_calls_a_tool_and_fails_if_the_tool_does(
         code, output, _ = await run("tools/list", "{}")
         assert (code, '"name":"read"' in output) == (0, True)
         code, output, _ = await run("nothing/known", "{}")
-        assert (code, "does not know this method" in output) == (1, True)
+        assert (code, "does not serve this method" in output) == (1, True)
 
 
 @pytest.mark.anyio
