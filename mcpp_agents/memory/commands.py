@@ -245,7 +245,7 @@ def _narrator(options: argparse.Namespace) -> "Summarizer | None":
 
     try:
         from mcpp_agents.memory.bus.summarizer import Summarizer
-        from mcpp_agents.model.commands import make_provider
+        from mcpp_agents.model.providers import make_provider
 
         provider = make_provider(options.model, options.base_url)
     except ModuleNotFoundError as error:

@@ -45,7 +45,7 @@ from mcpp_agents.model.providers import (
     Reply,
     ToolUse,
 )
-from mcpp_agents.toolbox import PATIENCE_SECONDS, GoneError, Offer, Toolbox, take_back
+from mcpp_agents.toolbox import GRACE_SECONDS, AbsentError, RemoteTool, Toolbox, withdraw_proposals
 
 _HISTORY_MESSAGES: Final = 500
 _MAX_WAITING_QUESTIONS: Final = 64
@@ -68,7 +68,7 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 60_000  # beyond that, older messages are collapsed, folded, left out
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
-    patience_seconds: float = PATIENCE_SECONDS  # for newcomers' tools and lost connections
+    grace_seconds: float = GRACE_SECONDS  # for newcomers' tools and lost connections
     remind_seconds: float = 15.0  # interval of progress messages while a question waits
 
 
@@ -100,7 +100,7 @@ class ModelAgent:
 
     def _join(self, pod: Pod) -> None:
         self._pod = pod
-        self._toolbox = Toolbox(pod, patience_seconds=self._limits.patience_seconds)
+        self._toolbox = Toolbox(pod, grace_seconds=self._limits.grace_seconds)
         self._builder = PromptBuilder(self._name)
         self._room: float = 0
         self._prompt: Prompt | None = None
@@ -112,7 +112,7 @@ class ModelAgent:
         self._own: dict[str, None] = {}
         self._moved = anyio.Event()
         self._start = pod.position
-        self._toolbox.ask()
+        self._toolbox.refresh()
 
     # --- answering ---
 
@@ -154,7 +154,7 @@ class ModelAgent:
             for position, (id, progress) in enumerate(list(self._questions.items())):
                 state = f"waiting, {position} asked before" if position else "still thinking"
                 if id in self._questions:  # it may have been answered in the meantime
-                    await progress.remind(state)
+                    await progress.keep_alive(state)
 
     async def _decline(self, question: Message) -> None:
         logger.warning("too many questions at once: declined %s", question.id)
@@ -164,45 +164,45 @@ class ModelAgent:
             logger.warning("cannot decline the question of %s: %s", question.sender, error)
 
     async def _think(self, thinking: ContextScope, progress: ProgressReporter) -> str:
-        await progress.begin()
+        await progress.start()
         spent = 0
         for _ in range(self._limits.turns):
             reply = await self._next(thinking, progress)
             spent += reply.tokens
             if not reply.calls:
-                if not reply.broken_off:
+                if not reply.incomplete_reason:
                     return reply.text or "I have nothing to say to this."
                 said = f"{reply.text} …" if reply.text else "I have no answer"
-                return f"{said} ({reply.broken_off})"
+                return f"{said} ({reply.incomplete_reason})"
             if spent >= self._limits.tokens:
                 return f"I stop here: {spent} tokens are spent on this."
         return f"I stop here: {self._limits.turns} turns were not enough."
 
     async def _next(self, thinking: ContextScope, progress: ProgressReporter) -> Reply:
-        offers = await self._toolbox.offers()
+        tools = await self._toolbox.list_tools()
         await self._catch_up()
         self._prompt = self._builder.build(previous=self._prompt)
-        reply = await self._ask_model(self._prompt, offers.values(), progress)
+        reply = await self._ask_model(self._prompt, tools.values(), progress)
         if reply.calls:
             if reply.text:
                 await thinking.send(kinds.REFLECTION, {"thought": reply.text})
             problems: list[McppError] = []
             async with anyio.create_task_group() as tasks:
                 for use in reply.calls:
-                    tasks.start_soon(self._try, thinking, use, offers.get(use.name), problems)
+                    tasks.start_soon(self._try, thinking, use, tools.get(use.name), problems)
             if problems:
                 raise problems[0]
         return reply
 
     async def _ask_model(
-        self, prompt: Prompt, offers: Iterable[Offer], progress: ProgressReporter
+        self, prompt: Prompt, tools: Iterable[RemoteTool], progress: ProgressReporter
     ) -> Reply:
         """Ask the model, and retry as its API asks; report the waiting as progress."""
-        tools = list(offers)
+        listed = list(tools)
         for _ in range(RETRIES):
             try:
                 return await self._provider.reply(
-                    prompt, tools, self._limits.reply_tokens, progress.hear
+                    prompt, listed, self._limits.reply_tokens, progress.add_text
                 )
             except ProviderError as error:
                 seconds = error.retry_seconds
@@ -212,25 +212,29 @@ class ModelAgent:
                     reason = f"its API asks to be left alone for {seconds:.0f} s ({error})"
                     raise ProviderError(reason) from None
                 logger.warning("asking the model again in %.0f s: %s", seconds, error)
-                await progress.wait(seconds)
+                await progress.wait_for_retry(seconds)
         raise ProviderError("its API asks to be left alone again and again")
 
     async def _try(
-        self, thinking: ContextScope, use: ToolUse, offer: Offer | None, problems: list[McppError]
+        self,
+        thinking: ContextScope,
+        use: ToolUse,
+        found: RemoteTool | None,
+        problems: list[McppError],
     ) -> None:
         try:
-            await self._use(thinking, use, offer)
+            await self._use(thinking, use, found)
         except McppError as error:
             problems.append(error)
 
-    async def _use(self, thinking: ContextScope, use: ToolUse, offer: Offer | None) -> None:
+    async def _use(self, thinking: ContextScope, use: ToolUse, found: RemoteTool | None) -> None:
         """Make a call. Its outcome is in the log, from which the next prompt is built."""
-        if use.arguments is None or (offer is None and use.name != EXPAND):
-            problem = "the arguments are no JSON object" if offer else "there is no such tool"
+        if use.arguments is None or (found is None and use.name != EXPAND):
+            problem = "the arguments are no JSON object" if found else "there is no such tool"
             thought = f"I cannot call {use.name}: {problem}."
             await thinking.send(kinds.REFLECTION, {"thought": thought})
             return
-        owner, tool = (self._name, EXPAND) if offer is None else (offer.participant, offer.tool)
+        owner, tool = (self._name, EXPAND) if found is None else (found.participant, found.tool)
         arguments, seconds = use.arguments, self._limits.call_seconds
         try:
             await self._toolbox.call(
@@ -238,7 +242,7 @@ class ModelAgent:
                 tool,
                 lambda: self._pod.call(owner, tool, arguments, timeout=seconds, context=thinking),
             )
-        except (NoAnswerError, GoneError) as error:
+        except (NoAnswerError, AbsentError) as error:
             await thinking.send(kinds.REFLECTION, {"thought": f"{error}."})
         except CallError:
             pass  # the error is in the log, as the call's result
@@ -277,7 +281,7 @@ class ModelAgent:
         except CallError as error:
             outcome = f"failed: {error.problem}"
         finally:
-            await take_back(proposal)
+            await withdraw_proposals(proposal)
         thought = f"My proposal to call {tool} of @{owner} {outcome}"
         await thinking.send(kinds.REFLECTION, {"thought": thought})
 
@@ -304,10 +308,10 @@ class ModelAgent:
             self._builder.add(message.envelope)
         if len(self._log) >= 2 * _MAX_ENVELOPES:
             del self._log[:_MAX_ENVELOPES]
-        if self._toolbox.hear(message) and message.kind == kinds.PRESENCE:
+        if self._toolbox.observe(message) and message.kind == kinds.PRESENCE:
             # Ask newcomers now: otherwise the first question waits for those that never answer,
             # such as people. Changed tools are asked for later: they may change often.
-            self._toolbox.ask()
+            self._toolbox.refresh()
         _remember(self._observed, message.id)
         if message.sender == self._name and message.kind == kinds.CHAT:
             _remember(self._own, message.id)

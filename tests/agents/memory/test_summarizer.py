@@ -20,10 +20,10 @@ from mcpp_agents.memory.bus.summary import Turn
 from mcpp_agents.model import Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
-from mcpp_agents.model.providers import OnText, unheard
-from mcpp_agents.toolbox import Offer
+from mcpp_agents.model.providers import OnText, ignore_text
+from mcpp_agents.toolbox import RemoteTool
 from tests.agents.memory.conftest import Clock
-from tests.agents.model_server import ModelServer, Say, model_server
+from tests.agents.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketVenue
 
@@ -43,9 +43,9 @@ class Fake:
     async def reply(
         self,
         prompt: Prompt,
-        tools: Iterable[Offer],
+        tools: Iterable[RemoteTool],
         max_tokens: int,
-        on_text: OnText = unheard,
+        on_text: OnText = ignore_text,
     ) -> Reply:
         self.asked.append(prompt)
         self.waiting.set()
@@ -93,7 +93,7 @@ def provider(api: str, server: ModelServer) -> OpenAI | Anthropic:
 async def test_a_model_tells_what_led_to_a_conclusion(
     pod: MemoryPod, store: MemoryStore, api: str
 ) -> None:
-    with model_server([Say("They found that zebras leak.")]) as server:
+    with model_server([Scripted("They found that zebras leak.")]) as server:
         narrator = Summarizer(provider(api, server), name=f"{api}:m")
         async with remembering(pod, store, narrator) as ann:
             secret = "AKIA" + "ABCDEFGHIJKLMNOP"
@@ -119,7 +119,7 @@ async def test_a_model_tells_what_led_to_a_conclusion(
 async def test_a_model_that_fails_costs_nobody_a_memory(
     pod: MemoryPod, store: MemoryStore, api: str
 ) -> None:
-    with model_server([Say(status=401)]) as server:
+    with model_server([Scripted(status=401)]) as server:
         narrator = Summarizer(provider(api, server), name=f"{api}:m")
         async with remembering(pod, store, narrator) as ann:
             await think(ann, "Zebras leak.", "Rotate the zebras.")
@@ -134,7 +134,7 @@ async def test_a_model_that_fails_costs_nobody_a_memory(
 @APIS
 @pytest.mark.rule("M-37")
 async def test_a_model_that_does_not_stop_is_not_heard_out(api: str) -> None:
-    with model_server([Say("Zebras leak. " * 10_000)]) as server:
+    with model_server([Scripted("Zebras leak. " * 10_000)]) as server:
         assert await Summarizer(provider(api, server), name="m").summarize(TALK) is None
 
 
@@ -250,7 +250,7 @@ async def test_the_command_says_what_a_model_needs(
 async def test_the_command_remembers_by_a_model(
     sockets: SocketVenue, commands: Commands, path: Path
 ) -> None:
-    with model_server([Say("They found that zebras leak.")]) as server:
+    with model_server([Scripted("They found that zebras leak.")]) as server:
         model = ["--model", "openai:m", "--base-url", f"{server.url}/v1"]
         memory = ["memory", "join", "--embedder", "none", "--file", str(path), *model]
         sockets.add("ann")
@@ -267,5 +267,5 @@ async def test_the_command_remembers_by_a_model(
                     answer = await ann.call("memory", "context", {"goal": "zebras"})
                     items = [i for s in answer.value["sections"] for i in s["items"]]
             assert items[0]["metadata"]["summarized_by"] == "openai:m"
-            assert await command.interrupted() == 0
+            assert await command.interrupt() == 0
         assert server.problems == []
