@@ -75,9 +75,7 @@ def test_a_tracker_starts_from_the_contexts_of_a_welcome() -> None:
     assert not tracker.contexts
 
 
-def test_type_and_parent_missing_in_a_welcome_are_fixed_by_a_later_envelope() -> (
-    None
-):
+def test_type_and_parent_missing_in_a_welcome_are_fixed_by_a_later_envelope() -> None:
     tracker = ContextTracker([ContextInfo(id="c", messages=3)])
     tracker.observe(in_context("c", type="t", parent="p"))
     assert tracker.contexts["c"] == ContextInfo(id="c", type="t", parent="p", messages=3)
