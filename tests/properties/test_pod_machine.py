@@ -326,7 +326,7 @@ class PodMachine(RuleBasedStateMachine):
                 self.open.remove(client)
             self._observe()
 
-    # --- what always holds ----------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------
 
     @invariant()
     def everyone_is_sent_what_the_rules_say(self) -> None:
@@ -352,7 +352,7 @@ class PodMachine(RuleBasedStateMachine):
             assert node.height in (0, _height(node))
 
     @invariant()
-    def nobody_is_over_a_rate(self) -> None:
+    def no_sender_exceeds_its_rate(self) -> None:
         allowed = LIMITS["burst"] + LIMITS["messages_per_second"] * self.seconds
         assert all(accepted <= allowed for accepted in self.accepted.values())
 

@@ -43,9 +43,7 @@ const isExpiry = (payload) =>
   isObject(payload) &&
   payload.event === "expired" &&
   isObject(payload.context) &&
-  Number.isInteger(payload.messages) &&
-  Array.isArray(payload.participants) &&
-  [payload.context.id, payload.started, payload.last].every((text) => typeof text === "string");
+  typeof payload.context.id === "string";
 
 export class ContextTree {
   constructor() {
