@@ -62,7 +62,9 @@ def save(rows: Sequence[Row], peers: Mapping[str, str], absent: Sequence[str]) -
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {_processor()}",
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("mcpp", "msgspec", "uvloop", "websockets")},
+        "versions": {
+            name: version(name) for name in ("mcpp-pods", "msgspec", "uvloop", "websockets")
+        },
         "peers": dict(peers),
         "absent": list(absent),
         "rows": [

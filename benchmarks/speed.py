@@ -253,7 +253,7 @@ def _ours(
     address = ("127.0.0.1", running.port)
     load = Load(address, wire, clients=receivers, senders=SENDERS, deaf=deaf)
     stack.enter_context(load)
-    return Side(load, peers.Server(metadata.version("mcpp"), running.port, running.pid)), wire
+    return Side(load, peers.Server(metadata.version("mcpp-pods"), running.port, running.pid)), wire
 
 
 def _compare(case: str, against: str, goal: float | None, ours: Side, theirs: Side) -> Row:

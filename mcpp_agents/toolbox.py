@@ -79,7 +79,7 @@ class Toolbox:
         """Return the tools of all present participants by name, in a stable order."""
         self.refresh()
         for participant, request in list(self._requests.items()):
-            with anyio.move_on_at(request.deadline):
+            with anyio.CancelScope(deadline=request.deadline):
                 await request.answered.wait()
             if not request.answered.is_set():
                 self._silent.add(participant)
