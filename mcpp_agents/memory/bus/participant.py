@@ -27,7 +27,7 @@ from mcpp_agents.memory.bus.listener import Listener, ending
 from mcpp_agents.memory.bus.recorder import Recorder
 from mcpp_agents.memory.bus.tool_handlers import MAX_MESSAGE_BYTES, MemoryToolHandlers
 from mcpp_agents.memory.bus.write_queue import WriteQueue
-from mcpp_agents.memory.errors import MemoryFault
+from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.store import MemoryStore
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class _Member:
         try:
             self._opted_out = await anyio.to_thread.run_sync(self._store.opted_out)
             self._listener.opt_out(self._opted_out & unheard)
-        except MemoryFault as fault:
+        except MemoryStoreError as fault:
             _log.warning("who has opted out cannot be read, so all may have: %s", fault)
             self._listener.opt_out(unheard)
         for envelope in history:
@@ -175,7 +175,7 @@ class _Member:
             return
         try:
             await anyio.to_thread.run_sync(self._store.opt_out, wanted)
-        except MemoryFault as fault:  # the next envelope tries again
+        except MemoryStoreError as fault:  # the next envelope tries again
             _log.warning("who has opted out is not written down yet: %s", fault)
         else:
             self._opted_out = wanted

@@ -9,7 +9,7 @@ import msgspec
 
 from mcpp_agents.memory.access import Principal
 from mcpp_agents.memory.bus.findings import Finding
-from mcpp_agents.memory.errors import MemoryFault
+from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.pack import Remembered
 from mcpp_agents.memory.store import MemoryStore
 
@@ -41,7 +41,7 @@ class Recorder:
         key = finding.draft.idempotency_key
         try:
             return key is not None and self._acting_for(finding).has_stored(key)
-        except MemoryFault:  # storing it will say why
+        except MemoryStoreError:  # storing it will say why
             return False
 
     def _acting_for(self, finding: Finding) -> MemoryStore:
@@ -50,7 +50,7 @@ class Recorder:
     def _one(self, finding: Finding) -> Remembered | None:
         try:
             return self._store_one(finding)
-        except MemoryFault as fault:
+        except MemoryStoreError as fault:
             _log.warning("nothing is kept of %s: %s", finding.draft.source, fault)
         except Exception:
             # What a participant says must not end the memory of all of them.

@@ -16,7 +16,7 @@ from mcpp.agent.tools import ToolCall
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure, ToolResult
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.errors import InvalidMemory, MemoryFault
+from mcpp_agents.memory.errors import InvalidMemory, MemoryStoreError
 from mcpp_agents.memory.pack import ContextPack
 from mcpp_agents.memory.serving.fitting import fit
 from mcpp_agents.memory.serving.tools import TOOLS, MemoryTool, call
@@ -59,7 +59,7 @@ class MemoryToolHandlers:
             answer = call(store, name, arguments)
         except InvalidMemory as fault:
             raise Failure(rpc.INVALID_PARAMS, str(fault)) from fault
-        except MemoryFault as fault:
+        except MemoryStoreError as fault:
             return ToolResult([_text(str(fault))], is_error=True)
         if not isinstance(answer, ContextPack):
             return ToolResult([_text(answer.id)], msgspec.to_builtins(answer))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcpp_agents.memory import (
     AccessDenied,
-    CapReached,
+    QuotaExceeded,
     InvalidMemory,
     MemoryStore,
     OrganizationRequired,
@@ -170,7 +170,7 @@ def test_a_participant_is_capped_by_the_hour(path: Path, clock: Clock) -> None:
         eve = store.acting_as(DEMO, author="eve", origin="bus")
         eve.remember("1", "apple", "note")
         eve.remember("2", "apple", "note")
-        with pytest.raises(CapReached):
+        with pytest.raises(QuotaExceeded):
             eve.remember("3", "apple", "note")
         store.acting_as(DEMO, author="ann", origin="bus").remember("4", "apple", "note")
         clock.now += 3601
@@ -182,7 +182,7 @@ def test_forgetting_does_not_reset_the_cap_and_pods_count_by_themselves(path: Pa
     with MemoryStore.open(path, embedder=None, bus_hourly_cap=1) as store:
         eve = store.acting_as(DEMO, author="eve", origin="bus")
         eve.forget(eve.remember("1", "apple", "note").id)
-        with pytest.raises(CapReached):
+        with pytest.raises(QuotaExceeded):
             eve.remember("2", "apple", "note")
         elsewhere = Principal.for_pod("elsewhere")
         store.acting_as(elsewhere, author="eve", origin="bus").remember("3", "apple", "note")

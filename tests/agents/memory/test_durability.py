@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory import MemoryDraft, MemoryFault, MemoryStore
-from mcpp_agents.memory.errors import Unavailable
+from mcpp_agents.memory import MemoryDraft, MemoryStoreError, MemoryStore
+from mcpp_agents.memory.errors import StoreUnavailable
 from mcpp_agents.memory.storage.sqlite import SqliteEngine
 from mcpp_agents.memory.store import BATCH
 from tests.agents.memory.conftest import rows
@@ -144,7 +144,7 @@ def test_a_file_of_another_program_is_left_alone(path: Path, version: int) -> No
         raw.execute("CREATE TABLE theirs (x)")
         raw.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    with pytest.raises(MemoryFault, match="another program"):
+    with pytest.raises(MemoryStoreError, match="another program"):
         MemoryStore.open(path, embedder=None)
     assert path.read_bytes() == before
 
@@ -155,7 +155,7 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     rows(path, "PRAGMA journal_mode = DELETE")
     rows(path, "PRAGMA user_version = 99")
     before = path.read_bytes()
-    with pytest.raises(MemoryFault, match="version 99"):
+    with pytest.raises(MemoryStoreError, match="version 99"):
         MemoryStore.open(path, embedder=None)
     assert path.read_bytes() == before
 
@@ -253,7 +253,7 @@ def test_a_reader_neither_delays_nor_fails_a_forget(path: Path) -> None:
 
 def test_what_is_no_database_is_named(path: Path) -> None:
     path.write_text("this is a letter, not a database, and long enough to be told from one")
-    with pytest.raises(MemoryFault, match="not a database"):
+    with pytest.raises(MemoryStoreError, match="not a database"):
         MemoryStore.open(path, embedder=None)
 
 
@@ -263,7 +263,7 @@ def test_anothers_lock_refuses_writes_with_a_word_and_delays_no_pack(path: Path)
         store.remember("Pear", "shared pear", "note")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(Unavailable, match="busy; try again"):
+            with pytest.raises(StoreUnavailable, match="busy; try again"):
                 store.remember("Plum", "shared plum", "note")
             began = time.monotonic()
             assert store.context("pear").total_items == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory import MemoryDraft, MemoryFault, MemoryStore, Principal
+from mcpp_agents.memory import MemoryDraft, MemoryStoreError, MemoryStore, Principal
 from mcpp_agents.memory.search.embedding import available, load
 from tests.agents.memory.conftest import Clock, rows
 
@@ -202,7 +202,7 @@ def test_bulk_is_embedded_in_the_background(path: Path) -> None:
 
 
 def test_an_unknown_embedder_is_named() -> None:
-    with pytest.raises(MemoryFault, match="oracle"):
+    with pytest.raises(MemoryStoreError, match="oracle"):
         load("oracle")
 
 

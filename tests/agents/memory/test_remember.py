@@ -9,7 +9,7 @@ from mcpp_agents.memory import (
     AccessDenied,
     InvalidMemory,
     MemoryDraft,
-    MemoryFault,
+    MemoryStoreError,
     MemoryStore,
     UnknownMemory,
 )
@@ -321,7 +321,7 @@ def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, path: Path)
         ("forget", {"id": "zebra"}),
         ("zebra", {}),
     ]:
-        with pytest.raises(MemoryFault):
+        with pytest.raises(MemoryStoreError):
             call(outsider, name, arguments)
     audit = rows(path, "SELECT tool, json_extract(details, '$.refused') FROM audit ORDER BY id")
     assert audit == [

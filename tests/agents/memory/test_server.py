@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcpp_agents.memory import MemoryFault, MemoryStore
+from mcpp_agents.memory import MemoryStoreError, MemoryStore
 from mcpp_agents.memory.commands import main
 from mcpp_agents.memory.serving.credentials import Credentials
 
@@ -197,7 +197,7 @@ def test_a_foreign_host_is_refused(url: str) -> None:
 def test_a_wrong_entry_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     file = tmp_path / "principals.toml"
     file.write_text(text)
-    with pytest.raises(MemoryFault, match=complaint):
+    with pytest.raises(MemoryStoreError, match=complaint):
         Credentials.read(file)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeGuard
 from mcpp import Envelope, Kind, kinds
 from mcpp_agents.memory.errors import InvalidMemory
 from mcpp_agents.memory.redaction import redact, redact_named
-from mcpp_agents.memory.requests import clean, seconds_of
+from mcpp_agents.memory.requests import clean, to_seconds
 
 # More than is ever kept of one message; redaction takes some 20 ms for it.
 _MAX_READ_CHARS: Final = 32_768
@@ -93,7 +93,7 @@ def problem(envelope: Envelope) -> str | None:
 def moment(ts: str) -> str | None:
     """When it was said; the year 0 and its like pass the gateway, but nobody can count them."""
     try:
-        seconds_of(ts)
+        to_seconds(ts)
     except InvalidMemory:
         return None
     return ts
