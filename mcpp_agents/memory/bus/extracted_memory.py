@@ -1,4 +1,4 @@
-"""What a listener finds worth remembering, and in whose name."""
+"""A memory extracted from a pod's conversation, ready to be stored in its author's name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp_agents.memory.bus.speech import in_ones_own_name
-from mcpp_agents.memory.bus.summary import Turn, headline
+from mcpp_agents.memory.bus.envelope_text import attribute_lines
+from mcpp_agents.memory.bus.extractive_summary import Turn, headline
 from mcpp_agents.memory.requests import MemoryDraft
 
 _MAX_CONTENT_CHARS: Final = 8_000
@@ -15,47 +15,49 @@ _GAP: Final = "\n\n"
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something to remember, in the name of the participant that said it.
+class ExtractedMemory:
+    """A draft with its author and the conversation it summarizes.
 
-    The draft's content is what that participant itself tells, and an extractive summary of the
-    turns, if there are any. `lives` tells one life of a context from the next that has its id:
-    a number each of the context's own and that of the one above it, 0 where it was not heard.
+    The draft's content is the author's own text, followed by an extractive summary of the turns, if
+    there are any. `generations` distinguish contexts that reuse an id: one number for the context
+    and one for its parent, 0 if the parent is unknown.
     """
 
     draft: MemoryDraft
     author: str
     metadata: Mapping[str, Any]
-    told: str = ""
+    own_text: str = ""
     turns: tuple[Turn, ...] = ()
-    lives: tuple[int, int] = (0, 0)
+    generations: tuple[int, int] = (0, 0)
 
-    def retold(self, summary: str, narrator: str) -> "Finding":
-        """The same with another's summary of the turns, told in that one's name.
+    def with_model_summary(self, summary: str, model: str) -> "ExtractedMemory":
+        """Return a copy with a model's summary of the turns, attributed to the model (M-37).
 
-        How the talk began stays beside it: of a long one the narrator hears only the end.
+        The first sentence of the conversation stays: of a long one the model sees only the end.
         """
         first = self.turns[0]
-        begun = f"{first.speaker}: {headline(first.text)}"
-        retold = f"{begun}\n\nSummarised by {narrator}:\n{in_ones_own_name(narrator, summary)}"
-        draft = msgspec.structs.replace(self.draft, content=content(self.told, retold))
-        return replace(self, draft=draft).with_facts(summarized_by=narrator)
+        opening = f"{first.speaker}: {headline(first.text)}"
+        attributed = f"{opening}\n\nSummarised by {model}:\n{attribute_lines(model, summary)}"
+        draft = msgspec.structs.replace(
+            self.draft, content=join_content(self.own_text, attributed)
+        )
+        return replace(self, draft=draft).with_metadata(summarized_by=model)
 
-    def with_facts(self, **facts: Any) -> "Finding":
-        """The same with more metadata."""
-        return replace(self, metadata={**self.metadata, **facts})
-
-
-def content(told: str, summary: str) -> str:
-    """A memory's text: what its author tells, and beside it what led there."""
-    return _joined(told, summary)[:_MAX_CONTENT_CHARS]
+    def with_metadata(self, **metadata: Any) -> "ExtractedMemory":
+        """Return a copy with more metadata."""
+        return replace(self, metadata={**self.metadata, **metadata})
 
 
-def telling(concluded: str, about: str) -> str:
-    """What an author concluded, cut so that what it is about has room beside it."""
-    room = _MAX_CONTENT_CHARS - (len(about) + len(_GAP) if about else 0)
-    return _joined(concluded[:room], about)
+def join_content(own_text: str, summary: str) -> str:
+    """Return the content of a memory: the author's own text and the summary, within the limit."""
+    return _join(own_text, summary)[:_MAX_CONTENT_CHARS]
 
 
-def _joined(*parts: str) -> str:
+def join_own_text(conclusion: str, subject: str) -> str:
+    """Return a conclusion and its context's subject; the conclusion is cut to leave room."""
+    room = _MAX_CONTENT_CHARS - (len(subject) + len(_GAP) if subject else 0)
+    return _join(conclusion[:room], subject)
+
+
+def _join(*parts: str) -> str:
     return _GAP.join(filter(None, parts))
