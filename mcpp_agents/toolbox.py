@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
-from mcpp import Kind, McppError, Message, Pod, kinds
-from mcpp.client.proposals import OpenProposal
+from mcpp import Kind, McppError, Message, OpenProposal, Pod, kinds
 from mcpp.errors import CallError, ConnectionLostError, Refused
-from mcpp.prompts.names import tool_name
+from mcpp.prompts import tool_name
 
 T = TypeVar("T")
 
@@ -43,12 +41,9 @@ class GoneError(CallError):
 class Toolbox:
     """Everybody's tools. Owns what was answered, and who is waited for; asks each newcomer once."""
 
-    def __init__(
-        self, pod: Pod, tasks: TaskGroup, *, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, pod: Pod, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._pod = pod
         self.patience_seconds = patience_seconds
-        self._tasks = tasks
         self._offers: dict[str, list[Offer]] = {}
         self._asked: dict[str, _Asking] = {}
         self._silent: set[str] = set()  # who let us wait in vain is not waited for again
@@ -77,7 +72,7 @@ class Toolbox:
             if who != self._pod.me and who not in self._asked:
                 seconds = 0.0 if who in self._silent else self.patience_seconds
                 self._asked[who] = asking = _Asking(anyio.current_time() + seconds)
-                self._tasks.start_soon(self._ask, who, asking)
+                self._pod.start_soon(self._ask, who, asking)
 
     async def offers(self) -> dict[str, Offer]:
         """Return the tools of everybody who is here, by our name for them, in a stable order."""

@@ -61,7 +61,7 @@ def up(argv: list[str]) -> int:
         pod.add(person, multiple=True)
         with pod.running():
             if arguments.port is not None:
-                pod.move(arguments.port)
+                pod.set_port(arguments.port)
             agents = demo.agents(pod) if arguments.demo else nullcontext()
 
             def announce(gateway: Gateway) -> None:

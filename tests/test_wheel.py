@@ -113,7 +113,8 @@ def test_strategies_without_hypothesis_name_the_extra_to_install(python: Path) -
     result = subprocess.run(command, capture_output=True, text=True, cwd=python.parent)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: mcpp.testing.strategies needs Hypothesis: pip install 'mcpp[testing]'"
+        "ModuleNotFoundError: mcpp.testing.strategies needs Hypothesis: "
+        "pip install 'mcpp-pods[testing]'"
     )
 
 

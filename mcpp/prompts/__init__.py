@@ -12,8 +12,10 @@ from mcpp.prompts.cache_policy import CachePolicy
 from mcpp.prompts.draft import Changed, LeftOut
 from mcpp.prompts.names import EXPAND, call_id, expand_tool, tool_name
 from mcpp.prompts.prompt import Prompt, Report
+from mcpp.prompts.turns import BEGINNING
 
 __all__ = [
+    "BEGINNING",
     "EXPAND",
     "BudgetError",
     "CachePolicy",

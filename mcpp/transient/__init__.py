@@ -5,11 +5,12 @@ A tool's author marks (`transient`, `consumed`, `with_context_hints`, or `@tool(
 other side a `Tracker` follows the log. The rules are T-01 and on, in `spec/transient.md`.
 """
 
-from mcpp.transient.calls import LoggedCall, LoggedCalls
+from mcpp.transient.calls import LoggedCall, LoggedCalls, read_result
 from mcpp.transient.marks import (
     Hint,
     Mark,
     consumed,
+    cut,
     read_hints,
     read_mark,
     transient,
@@ -33,9 +34,11 @@ __all__ = [
     "Workflow",
     "WorkflowStep",
     "consumed",
+    "cut",
     "mark_by_rule",
     "read_hints",
     "read_mark",
+    "read_result",
     "summarize",
     "transient",
     "with_context_hints",

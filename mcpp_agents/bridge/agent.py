@@ -4,8 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from mcpp import DecodeError, Participant, Pod, Refused, new_envelope
-from mcpp.agent.tools import ToolCall
+from mcpp import DecodeError, Participant, Pod, Refused, ToolCall, new_envelope
 from mcpp.errors import TooLargeError
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure

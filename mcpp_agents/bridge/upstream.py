@@ -26,8 +26,7 @@ from mcp.shared.subscriptions import event_to_notification
 from mcp_types import CONNECTION_CLOSED
 from pydantic import TypeAdapter, ValidationError
 
-from mcpp import McppError
-from mcpp.client.connection import backoff
+from mcpp import McppError, Options
 from mcpp.client.tasks import background
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.bridge.salvage import salvaged
@@ -133,7 +132,7 @@ class Upstream:
         self,
         open: Open,
         *,
-        backoff: Callable[[int], float] = backoff,
+        backoff: Callable[[int], float] = Options().backoff,  # noqa: B008  (frozen)
         name: str = "the MCP server",
         start_seconds: float = START_SECONDS,
         open_seconds: float = OPEN_SECONDS,

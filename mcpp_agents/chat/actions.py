@@ -33,7 +33,7 @@ class Actions:
         self._pod = pod
         self._transcript = transcript
         self._tasks = tasks
-        self._toolbox = Toolbox(pod, tasks)
+        self._toolbox = Toolbox(pod)
         self._tell = tell
         self._deciding: set[str] = set()
         self._approved: set[str] = set()  # proposals, then the requests that fulfil them

@@ -12,10 +12,9 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 
 import mcpp
-from mcpp import McppError, Pod
+from mcpp import Gap, McppError, Pod
 from mcpp.client.tasks import background
 from mcpp.errors import ConnectionLostError
-from mcpp.session.session import Gap
 from mcpp_agents.chat.actions import HELP, Actions
 from mcpp_agents.chat.screen import Screen
 from mcpp_agents.chat.transcript import KEPT_ENVELOPES, Transcript

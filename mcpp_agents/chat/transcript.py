@@ -10,13 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from mcpp import ContextTree, Envelope, Kind, kinds
+from mcpp import ContextNode, ContextTree, Envelope, Gap, Kind, kinds
 from mcpp.errors import DecodeError
 from mcpp.filters import Filter
 from mcpp.protocol import rpc
 from mcpp.protocol.contexts import ContextTracker, Lineage
-from mcpp.protocol.tree import ContextNode
-from mcpp.session.session import Gap
 from mcpp_agents.cli.display import clean, describe, one_line, progress_of, whole
 
 _HIDDEN: Final = (kinds.NOTIFICATION, kinds.CONTEXT, kinds.FILTER_SET, kinds.WELCOME)

@@ -7,14 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp import kinds
+from mcpp import Envelope, ToolResult, kinds
 from mcpp.kinds import Kind
 from mcpp.protocol.contexts import Lineage
-from mcpp.protocol.envelope import Envelope
-from mcpp.protocol.rpc import ToolResult
-from mcpp.transient.calls import read_result
-from mcpp.transient.marks import read_mark
-from mcpp.transient.summaries import summarize
+from mcpp.transient import read_mark, read_result, summarize
 
 # What others write must not move the cursor, colour the screen or turn the reading direction:
 # control characters but for the line's end, the invisible directional marks, and invisible tags.

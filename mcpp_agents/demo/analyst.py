@@ -7,9 +7,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-import mcpp
-from mcpp import Envelope, Kind, McppError, Message, Participant, Pod, kinds
-from mcpp.client.context_scope import ContextScope
+from mcpp import ContextScope, Envelope, Kind, McppError, Message, Participant, Pod, kinds
 from mcpp.client.tasks import background, until_signal
 from mcpp.errors import CallError, Refused
 from mcpp.protocol import rpc
@@ -175,7 +173,7 @@ async def take_back(pod: Pod) -> None:
 
 async def take_part(analyst: Participant) -> None:
     """Join as the analyst, once more perhaps."""
-    async with mcpp.connect(name=analyst.name, **analyst.joining) as pod:
+    async with analyst.connect() as pod:
         await take_back(pod)
         await analyst.serve(pod)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 
 import mcpp
+from mcpp import Options
 from mcpp.client import local_pod
-from mcpp.client.connection import Options
 from mcpp.client.tasks import until_signal
 from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.bus.participant import join

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 import mcpp
-from mcpp import Participant
+from mcpp import Participant, ToolResult
 from mcpp.agent.tools import as_result
-from mcpp.protocol.rpc import ToolResult
 from mcpp.transient import Workflow, WorkflowStep, consumed, mark_by_rule
 
 PAGE_SIZE: Final = 15

@@ -11,9 +11,7 @@ from typing import Any, Final
 import anyio
 
 import mcpp
-from mcpp import Participant
-from mcpp.agent.tools import ToolCall
-from mcpp.client.context_scope import ContextScope
+from mcpp import ContextScope, Participant, ToolCall
 
 # The smaller one first: most of what has a zero too many is whole hours, too.
 SLIPS: Final = {10: "a zero too many", 60: "minutes were typed as hours"}

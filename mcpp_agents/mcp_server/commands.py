@@ -48,7 +48,7 @@ async def serve(address: local_pod.Address, name: str | None = None) -> None:
     lost: ConnectionLostError | None = None
     connecting = mcpp.connect(address, name=name, last=KEPT_ENVELOPES, own=True)
     async with connecting as pod, background() as tasks:
-        pod_server = PodServer(pod, tasks)
+        pod_server = PodServer(pod)
 
         async def listen(serving: anyio.CancelScope) -> None:
             nonlocal lost

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 import mcp_types as types
-from anyio.abc import TaskGroup
 from jsonschema import Draft202012Validator, SchemaError
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
@@ -19,10 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 import mcpp
-from mcpp import Pod, Refused
-from mcpp.agent.tools import ToolCall
-from mcpp.client.factory import new_envelope
-from mcpp.client.pod import Progress
+from mcpp import Pod, Progress, Refused, ToolCall, new_envelope
 from mcpp.errors import CallError, ConnectionLostError, RemoteError
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
@@ -52,9 +48,9 @@ class PodServer:
     Run `listen` beside it.
     """
 
-    def __init__(self, pod: Pod, tasks: TaskGroup) -> None:
+    def __init__(self, pod: Pod) -> None:
         self._pod = pod
-        self._toolbox = Toolbox(pod, tasks)
+        self._toolbox = Toolbox(pod)
         self._desk = PodToolHandlers(pod, self._toolbox)
         self._client: ServerSession | None = None
         self._changes = InMemorySubscriptionBus()

@@ -8,13 +8,20 @@ from typing import Annotated, Any, Final
 import anyio
 from msgspec import Meta
 
-from mcpp import ContextTree, Envelope, McppError, Message, Pod, kinds
-from mcpp.agent.tools import Tool, ToolCall
-from mcpp.client.proposals import OpenProposal
+from mcpp import (
+    ContextTree,
+    Envelope,
+    McppError,
+    Message,
+    OpenProposal,
+    Pod,
+    ToolCall,
+    ToolResult,
+    kinds,
+)
+from mcpp.agent.tools import Tool
 from mcpp.errors import CallError, NoAnswerError
-from mcpp.prompts import Prompt, PromptBuilder
-from mcpp.prompts.turns import BEGINNING
-from mcpp.protocol.rpc import ToolResult
+from mcpp.prompts import BEGINNING, Prompt, PromptBuilder
 from mcpp_agents.cli.shorthand import WORDS, read_filter
 from mcpp_agents.send.commands import payload_of
 from mcpp_agents.toolbox import Toolbox, take_back

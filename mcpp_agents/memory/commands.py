@@ -144,7 +144,12 @@ def _add_remember(commands: Any, file: argparse.ArgumentParser) -> None:
         remember.add_argument(f"--{name}", help=description)
     for option, field, metavar, description in (
         ("--tag", "tags", "TAG", "a label; may be repeated"),
-        ("--related-to", "related_to", "[TYPE:]ID", "a memory, such as supersedes:mem_…; repeatable"),
+        (
+            "--related-to",
+            "related_to",
+            "[TYPE:]ID",
+            "a memory, as in supersedes:mem_…; repeatable",
+        ),
         ("--key", "retrieval_keys", "KEY", "an additional word to find it by; may be repeated"),
     ):
         remember.add_argument(
@@ -305,7 +310,7 @@ def _summarizer(options: argparse.Namespace) -> "Summarizer | None":
 
         provider = make_provider(options.model, options.base_url)
     except ModuleNotFoundError as error:
-        raise MemoryStoreError(f"--model needs {error.name}: pip install 'mcpp-pods[agent]'") from error
+        raise _missing("--model", error, "agent") from error
     except McppError as error:
         raise MemoryStoreError(str(error)) from error
     return Summarizer(provider, name=options.model)
@@ -318,7 +323,7 @@ def _serve(options: argparse.Namespace) -> int:
 
         from mcpp_agents.memory.serving import mcp_server
     except ModuleNotFoundError as error:
-        raise MemoryStoreError(f"serving needs {error.name}: pip install 'mcpp-pods[memory]'") from error
+        raise _missing("`mcpp memory serve`", error, "memory") from error
     if options.http is None:
         # Nothing else stops a thread that reads standard input, and a kill loses nothing (M-40).
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -335,6 +340,11 @@ def _serve(options: argparse.Namespace) -> int:
         with suppress(KeyboardInterrupt):  # raised after uvicorn has shut down
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
     return 0
+
+
+def _missing(feature: str, error: ModuleNotFoundError, extra: str) -> MemoryStoreError:
+    install = f"pip install 'mcpp-pods[{extra}]'"
+    return MemoryStoreError(f"{feature} needs the package {error.name}: {install}")
 
 
 def _listen(address: str) -> socket.socket:

@@ -39,7 +39,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def _described(text: str) -> Any:
+def _doc(text: str) -> Any:
     return msgspec.Meta(description=text)
 
 
@@ -53,22 +53,22 @@ class Relation(NamedTuple):
 class MemoryDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A memory as submitted by its author."""
 
-    title: Annotated[str, _described("One line that identifies it")]
-    content: Annotated[str, _described("What future agents should not have to relearn")]
-    kind: Annotated[str, _described("decision, gotcha, plan, task, note, …; determines the facet")]
-    domain: Annotated[str | None, _described("Category")] = None
-    project: Annotated[str | None, _described("Project to share it with; private if omitted")] = None
-    agent_id: Annotated[str | None, _described("Agent whose diary it belongs to")] = None
-    tags: Annotated[tuple[str, ...], _described("Labels")] = ()
+    title: Annotated[str, _doc("One line that identifies it")]
+    content: Annotated[str, _doc("What future agents should not have to relearn")]
+    kind: Annotated[str, _doc("decision, gotcha, plan, task, note, …; determines the facet")]
+    domain: Annotated[str | None, _doc("Category")] = None
+    project: Annotated[str | None, _doc("Project to share it with; private if omitted")] = None
+    agent_id: Annotated[str | None, _doc("Agent whose diary it belongs to")] = None
+    tags: Annotated[tuple[str, ...], _doc("Labels")] = ()
     related_to: Annotated[
         tuple[str, ...],
-        _described("Ids of memories, typed by a prefix: supersedes:, contradicts:, requires:, …"),
+        _doc("Ids of memories, typed by a prefix: supersedes:, contradicts:, requires:, …"),
     ] = ()
-    retrieval_keys: Annotated[tuple[str, ...], _described("Additional words to find it by")] = ()
-    source: Annotated[str | None, _described("Where it comes from")] = None
-    url: Annotated[str | None, _described("Address of the source")] = None
-    valid_at: Annotated[str | None, _described("When it became true, ISO 8601")] = None
-    idempotency_key: Annotated[str | None, _described("A repeated key stores only once")] = None
+    retrieval_keys: Annotated[tuple[str, ...], _doc("Additional words to find it by")] = ()
+    source: Annotated[str | None, _doc("Where it comes from")] = None
+    url: Annotated[str | None, _doc("Address of the source")] = None
+    valid_at: Annotated[str | None, _doc("When it became true, ISO 8601")] = None
+    idempotency_key: Annotated[str | None, _doc("A repeated key stores only once")] = None
 
     @property
     def relations(self) -> tuple[Relation, ...]:
@@ -112,15 +112,15 @@ class MemoryDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The goal of an agent, and the selection and size of the pack it wants."""
 
-    goal: Annotated[str, _described("What the agent is trying to accomplish")]
-    intent: Annotated[Intent, _described("Mode of the goal; shapes which facets are stressed")] = "build"
-    layer: Annotated[LayerName, _described("Depth: session start, working set, or broad")] = "recall"
-    domain: Annotated[str | None, _described("Only this category")] = None
-    project: Annotated[str | None, _described("Only this project, besides private items")] = None
-    agent_id: Annotated[str | None, _described("Agent whose diary is included")] = None
-    limit: Annotated[float, _described("Maximum number of items, clamped to 1–50")] = 24
-    include_related: Annotated[bool, _described("Include items one relation away")] = True
-    related_limit: Annotated[float, _described("Maximum number of related items per item")] = 3
+    goal: Annotated[str, _doc("What the agent is trying to accomplish")]
+    intent: Annotated[Intent, _doc("Mode of the goal; shapes which facets are stressed")] = "build"
+    layer: Annotated[LayerName, _doc("Depth: session start, working set, or broad")] = "recall"
+    domain: Annotated[str | None, _doc("Only this category")] = None
+    project: Annotated[str | None, _doc("Only this project, besides private items")] = None
+    agent_id: Annotated[str | None, _doc("Agent whose diary is included")] = None
+    limit: Annotated[float, _doc("Maximum number of items, clamped to 1–50")] = 24
+    include_related: Annotated[bool, _doc("Include items one relation away")] = True
+    related_limit: Annotated[float, _doc("Maximum number of related items per item")] = 3
 
     def redacted(self) -> "PackRequest":
         """Return the request with secrets in its goal replaced."""
@@ -169,7 +169,7 @@ class PackFields(ScopeFields, total=False):
 class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The id of a memory to erase."""
 
-    id: Annotated[str, _described("Id of the memory")]
+    id: Annotated[str, _doc("Id of the memory")]
 
 
 def read(fields: object, type: type[T]) -> T:

@@ -249,9 +249,7 @@ class MemoryStore:
             if metadata is None:
                 draft.check_source()
         batches = (drafts[start : start + BATCH] for start in range(0, len(drafts), BATCH))
-        return [
-            answer for batch in batches for answer in self._write(batch, metadata or {}, audit)
-        ]
+        return [answer for batch in batches for answer in self._write(batch, metadata or {}, audit)]
 
     def _write(
         self, drafts: Sequence[MemoryDraft], metadata: Mapping[str, Any], audit: CallAudit

@@ -9,17 +9,15 @@ from typing import Final
 
 import anyio
 
-import mcpp
 from mcpp import McppError
-from mcpp.cli.console import ended_at_once
+from mcpp.cli.extras import importing
 from mcpp.client import local_pod
-from mcpp.client.tasks import background, until_signal
+from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.model.agent import ModelAgent, ModelLimits
 from mcpp_agents.model.providers import Provider
 
-_HISTORY: Final = 500
 _KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 
@@ -84,13 +82,11 @@ async def run(
     address: local_pod.Address, name: str, provider: Provider, *, system: str, limits: ModelLimits
 ) -> None:
     """Join a pod with a model."""
-    connecting = mcpp.connect(address, name=name, last=_HISTORY, own=True)
-    async with connecting as pod, background() as tasks:
+    agent = ModelAgent(name, provider, system=system, limits=limits).participant
+    async with agent.connect(address) as pod:
         sys.stderr.write(f"mcpp agent: {pod.me} is in the pod\n")
-        agent = ModelAgent(pod, provider, tasks, system=system, limits=limits)
-        # Once there is a pod, a signal does not end the connection with it: something may be left
-        # to be said.
-        await until_signal(agent.run)
+        # A signal ends the agent before the connection, so that it can withdraw its proposals.
+        await until_signal(lambda: agent.serve(pod))
 
 
 def make_provider(model: str, base_url: str | None) -> Provider:
@@ -103,7 +99,7 @@ def make_provider(model: str, base_url: str | None) -> Provider:
     if not key and base_url is None:
         raise McppError(f"{variable} is not set, and no --base-url names a model without a key")
     # Each client takes a second to import: only the one that is asked for.
-    with ended_at_once():
+    with importing("agent"):
         make = _openai() if api == "openai" else _anthropic()
     return make(name, api_key=key or "none", base_url=base_url)
 

@@ -10,8 +10,7 @@ from typing import Final
 
 import anyio
 
-from mcpp import Message, Refused, kinds
-from mcpp.client.context_scope import ContextScope
+from mcpp import ContextScope, Message, Refused, kinds
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 
@@ -28,7 +27,7 @@ class ProgressReporter:
         self, thinking: ContextScope, question: Message, clock: Callable[[], float] = monotonic
     ) -> None:
         self.thinking = thinking
-        self._question = question
+        self.question = question
         self._clock = clock
         self._characters = 0
         self._end = ""
@@ -70,14 +69,14 @@ class ProgressReporter:
         self._was_told = True
         self._due = self._clock() + _EVERY_SECONDS
         told = {
-            "progressToken": self._question.id,
+            "progressToken": self.question.id,
             "progress": self._characters,
             "message": message,
         }
         await self.thinking.send(
             _KIND,
             rpc.notification("notifications/progress", told),
-            to=[self._question.sender],
-            correlation_id=self._question.id,
+            to=[self.question.sender],
+            correlation_id=self.question.id,
             wait=wait,
         )

@@ -10,17 +10,17 @@ from typing import Final
 import anyio
 
 import mcpp
-from mcpp import Envelope, Pod, kinds
+from mcpp import Envelope, Gap, Pod, kinds
 from mcpp.client.tasks import background
 from mcpp.filters import Filter, everything
-from mcpp.protocol import codec
 from mcpp.protocol.contexts import ContextTracker
-from mcpp.session.session import MISSED_MESSAGES, Gap
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import Palette, one_line, safe_json
 from mcpp_agents.cli.shorthand import WORDS, read_filters
 
 _USUAL_HISTORY: Final = 10
+# As much as a gateway keeps by default.
+_MAX_HISTORY: Final = 10_000
 
 
 def main(argv: list[str]) -> int:
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
             name=arguments.name,
             filter=filter,
             # Some things come whatever the filter, and count: then the last few would be fewer.
-            last=last if filter is None else MISSED_MESSAGES,
+            last=last if filter is None else _MAX_HISTORY,
             own=True,
             on_gap=tell_gap,
         )
@@ -148,7 +148,7 @@ def known_lineages(pod: Pod) -> ContextTracker:
 
 def print_json(envelope: Envelope) -> None:
     """Print an envelope as it travels, but for what a terminal would act on: that is escaped."""
-    sys.stdout.write(safe_json(codec.encode(envelope).decode()) + "\n")
+    sys.stdout.write(safe_json(mcpp.encode(envelope).decode()) + "\n")
     sys.stdout.flush()
 
 

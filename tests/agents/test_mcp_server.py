@@ -197,7 +197,7 @@ async def test_a_call_ends_when_its_owner_leaves(pod: MemoryPod) -> None:
 
     with anyio.fail_after(BOUND):
         async with pod.connect("ide", own=True) as ide, background() as tasks:
-            server = PodServer(ide, tasks)
+            server = PodServer(ide)
             tasks.start_soon(server.listen)
             await tasks.start(stay_until_asked)
             async with Client(server.server) as client:
@@ -217,8 +217,8 @@ async def test_a_tool_that_is_known_waits_for_no_newcomer(pod: MemoryPod) -> Non
     async def search() -> None: ...
 
     with anyio.fail_after(BOUND):
-        async with pod.run(library), pod.connect("ide") as ide, background() as tasks:
-            toolbox = Toolbox(ide, tasks, patience_seconds=3600)
+        async with pod.run(library), pod.connect("ide") as ide:
+            toolbox = Toolbox(ide, patience_seconds=3600)
             assert list(await toolbox.offers()) == ["library__search"]
             async with pod.connect("person"):
                 toolbox.hear(await anext(ide))
@@ -230,8 +230,8 @@ async def test_a_list_that_changed_before_we_came_is_no_news(pod: MemoryPod) -> 
     changed = "notifications/tools/list_changed"
     async with pod.connect("calc") as calc:
         await calc.notify(changed)
-        async with pod.connect("ide", last=10) as ide, background() as tasks:
-            toolbox = Toolbox(ide, tasks)
+        async with pod.connect("ide", last=10) as ide:
+            toolbox = Toolbox(ide)
             with anyio.fail_after(BOUND):
                 heard = [await anext(ide) for _ in range(ide.history)]
                 assert not any(map(toolbox.hear, heard))
@@ -247,7 +247,7 @@ async def test_a_client_that_asks_at_once_waits_for_the_history(pod: MemoryPod) 
     async with (
         pod.connect("ide", last=10, own=True) as ide,
         background() as tasks,
-        Client((server := PodServer(ide, tasks)).server) as client,
+        Client((server := PodServer(ide)).server) as client,
     ):
 
         async def ask(tool: str) -> None:
@@ -265,8 +265,8 @@ async def test_a_client_that_asks_at_once_waits_for_the_history(pod: MemoryPod) 
 
 async def test_whoever_was_waited_for_in_vain_is_not_waited_for_again(pod: MemoryPod) -> None:
     with anyio.fail_after(BOUND):
-        async with pod.connect("ide") as ide, background() as tasks:
-            toolbox = Toolbox(ide, tasks, patience_seconds=0.0)
+        async with pod.connect("ide") as ide:
+            toolbox = Toolbox(ide, patience_seconds=0.0)
             for patience_seconds in (0.0, 3600.0):
                 toolbox.patience_seconds = patience_seconds
                 async with pod.connect("person"):
@@ -301,8 +301,7 @@ async def test_nonsense_from_one_participant_leaves_the_others_tools(
         pod.run(fool),
         pod.run(calculator()),
         pod.connect("ide") as ide,
-        background() as tasks,
-        Client(PodServer(ide, tasks).server, mode=mode) as client,
+        Client(PodServer(ide).server, mode=mode) as client,
     ):
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert [name for name in names if "__" in name] == ["calc__add", "calc__broken"]
@@ -321,10 +320,10 @@ async def test_an_answer_that_a_client_s_revision_does_not_know_is_told_as_its_a
     async def rows(params: dict[str, Any], call: ToolCall) -> Any:
         return {"content": [], "structuredContent": [1, 2]}
 
-    async with pod.run(odd), pod.connect("ide") as ide, background() as tasks:
-        async with Client(PodServer(ide, tasks).server) as client:
+    async with pod.run(odd), pod.connect("ide") as ide:
+        async with Client(PodServer(ide).server) as client:
             assert (await client.call_tool("odd__rows")).structured_content == [1, 2]
-        async with Client(PodServer(ide, tasks).server, mode="legacy") as client:
+        async with Client(PodServer(ide).server, mode="legacy") as client:
             failed = await client.call_tool("odd__rows")
     assert failed.is_error
     assert "odd answered with no tool's result in MCP 2025" in _text(failed)

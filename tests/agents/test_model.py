@@ -62,15 +62,13 @@ async def joined(
     with model_server(script) as server:
         url = f"{server.url}/v1" if api == "openai" else server.url
         provider = (OpenAI if api == "openai" else Anthropic)("m", api_key="k", base_url=url)
+        # Alice never answers which tools she offers, but the library does.
+        given = msgspec.structs.replace(limits or ModelLimits(), patience_seconds=0.25)
         async with (
             pod.run(library()),
             pod.connect("alice", own=True) as alice,
-            pod.connect("mind", own=True) as mind,
-            background() as tasks,
+            pod.run(ModelAgent("mind", provider, limits=given).participant),
         ):
-            # Alice never says which tools she offers, but the library does.
-            given = msgspec.structs.replace(limits or ModelLimits(), patience_seconds=0.25)
-            tasks.start_soon(ModelAgent(mind, provider, tasks, limits=given).run)
             with anyio.fail_after(BOUND):
                 yield alice, server
         assert server.problems == []
@@ -164,11 +162,8 @@ async def test_a_wait_that_the_api_asks_for_is_told(
 
     async with (
         pod.connect("alice", own=True) as alice,
-        pod.connect("mind", own=True) as mind,
-        background() as tasks,
+        pod.run(ModelAgent("mind", Busy(), limits=ModelLimits(patience_seconds=0.01)).participant),
     ):
-        limits = ModelLimits(patience_seconds=0.01)
-        tasks.start_soon(ModelAgent(mind, Busy(), tasks, limits=limits).run)
         with anyio.fail_after(BOUND):
             answer, log = await ask(alice, "There?")
     assert answer.text == "Hello."
@@ -425,13 +420,11 @@ async def test_who_watches_sees_it_take_up_a_question_and_write(pod: MemoryPod, 
 
 
 async def test_whoever_waits_is_reminded_and_so_is_whoever_waits_behind(pod: MemoryPod) -> None:
+    limits = ModelLimits(patience_seconds=0.01, remind_seconds=0.01)
     async with (
         pod.connect("alice", own=True) as alice,
-        pod.connect("mind", own=True) as mind,
-        background() as tasks,
+        pod.run(ModelAgent("mind", Silent(), limits=limits).participant),
     ):
-        limits = ModelLimits(patience_seconds=0.01, remind_seconds=0.01)
-        tasks.start_soon(ModelAgent(mind, Silent(), tasks, limits=limits).run)
         questions = [await alice.send("chat", {"text": f"{n}?"}, to=["mind"]) for n in range(2)]
         told: dict[str | None, list[str]] = {question.id: [] for question in questions}
         with anyio.fail_after(BOUND):
@@ -594,10 +587,8 @@ async def test_calls_that_make_no_sense_are_told_to_the_model(pod: MemoryPod, ap
 async def test_whoever_asks_too_much_at_once_is_told_so(pod: MemoryPod) -> None:
     async with (
         pod.connect("alice", own=True) as alice,
-        pod.connect("mind", own=True) as mind,
-        background() as tasks,
+        pod.run(ModelAgent("mind", Silent()).participant),
     ):
-        tasks.start_soon(ModelAgent(mind, Silent(), tasks).run)
         with anyio.fail_after(BOUND):
             for number in range(70):
                 asked = await alice.send("chat", {"text": f"{number}?"}, to=["mind"])

@@ -278,7 +278,7 @@ async def test_send_calls_a_tool_and_fails_if_the_tool_does(
         code, said, _ = await send("tools/list", "{}")
         assert (code, '"name":"read"' in said) == (0, True)
         code, said, _ = await send("nothing/known", "{}")
-        assert (code, "does not know this method" in said) == (1, True)
+        assert (code, "does not serve this method" in said) == (1, True)
 
 
 @pytest.mark.anyio

@@ -199,7 +199,7 @@ def test_a_folder_that_cannot_be_made_is_one_readable_line_and_exit_code_2(tmp_p
     (tmp_path / ".mcpp").touch()
     ended = run("up", folder=tmp_path)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert ".mcpp cannot be made" in ended.stderr
+    assert ".mcpp cannot be created" in ended.stderr
 
 
 @pytest.mark.parametrize("port", ["0", "-1", "65536", "http"])
@@ -217,7 +217,7 @@ async def test_up_makes_a_pod_that_only_its_owner_can_read(tmp_path: Path) -> No
         assert stat.S_IMODE((tmp_path / ".mcpp" / "pod.toml").stat().st_mode) == 0o600
         again = run("up", folder=tmp_path)
         assert again.returncode == 2
-        assert "running already" in again.stderr
+        assert "already running" in again.stderr
         secret = run("token", "helper", folder=tmp_path).stdout.strip()
         async with joined(url, secret) as (helper, welcome):
             assert welcome["you"]["id"] == "helper"

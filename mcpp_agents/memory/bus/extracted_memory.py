@@ -38,9 +38,7 @@ class ExtractedMemory:
         first = self.turns[0]
         opening = f"{first.speaker}: {headline(first.text)}"
         attributed = f"{opening}\n\nSummarised by {model}:\n{attribute_lines(model, summary)}"
-        draft = msgspec.structs.replace(
-            self.draft, content=join_content(self.own_text, attributed)
-        )
+        draft = msgspec.structs.replace(self.draft, content=join_content(self.own_text, attributed))
         return replace(self, draft=draft).with_metadata(summarized_by=model)
 
     def with_metadata(self, **metadata: Any) -> "ExtractedMemory":

@@ -73,8 +73,9 @@ class Summarizer:
             return None
         try:
             prompt = self._prompt(turns)
-            if self._tokens_used + prompt.tokens + self._limits.reply_tokens > self._limits.hourly_tokens:
-                logger.warning("no summaries by a model until the hour is over: the token limit is reached")
+            needed = prompt.tokens + self._limits.reply_tokens
+            if self._tokens_used + needed > self._limits.hourly_tokens:
+                logger.warning("no summaries by a model: the hourly token limit is reached")
                 return None
             with anyio.fail_after(self._limits.reply_seconds):
                 return await self._ask(prompt)

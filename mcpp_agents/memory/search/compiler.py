@@ -71,7 +71,7 @@ class Compiler:
         items = self._engine.fetch([c.seq for c in chosen], view)
         chosen = [c for c in chosen if c.seq in items]  # another process may have forgotten one
         evidence = self._engine.evidence(matches, list(items))
-        # M-06: a contradiction counts wherever the caller may read it, not only inside the pack's view.
+        # M-06: a contradiction counts wherever the caller may read it, not only in the pack's view.
         readable = view_of(principal, agent=request.agent_id)
         linked = self._linked(list(items), readable)
         scale = strength(chosen, evidence, query, matches.rarity)

@@ -155,7 +155,9 @@ NAMES: Final = ("auto", "none", *_BY_NAME)
 
 def available() -> tuple[str, ...]:
     """Return the names of the installed embedders, best first."""
-    return tuple(name for name, choice in _BY_NAME.items() if all(map(_is_installed, choice.modules)))
+    return tuple(
+        name for name, choice in _BY_NAME.items() if all(map(_is_installed, choice.modules))
+    )
 
 
 def load(name: str) -> Embedder | None:

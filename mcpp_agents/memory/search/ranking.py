@@ -87,7 +87,7 @@ def fuse(
         return {seq: Relevance(score, score) for seq, score in words.items()}
     cosines = {seq: _blended(each) for seq, each in close.items()}
     high = max(cosines.values())
-    # With few candidates even the lowest may be good, so the zero point is at most half of the best.
+    # With few candidates even the lowest may be good: zero is at most half of the best.
     low = min(*cosines.values(), high / 2)
     share = lexical_share if words else 0.0
     found = {}

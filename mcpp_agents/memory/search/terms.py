@@ -116,7 +116,7 @@ def grams(text: str) -> str:
 
 
 def _grams(text: str, *, single: bool) -> list[str]:
-    """Return the pairs of each run; single characters too if asked for, or if a run has only one."""
+    """Return the pairs of each run; single characters too if asked for or if it has only one."""
     found: list[str] = []
     for run in _RUN.findall(text):
         found += [run[i : i + 2] for i in range(len(run) - 1)]

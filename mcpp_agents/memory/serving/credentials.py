@@ -69,7 +69,7 @@ class Credentials:
         return cls(found)
 
     def principal_of(self, token: str) -> Principal | None:
-        """Return the principal of a token. The lookup by digest makes timing useless to attackers."""
+        """Return the principal of a token, looked up by digest so that timing reveals nothing."""
         return self._by_digest.get(hashlib.sha256(token.encode()).hexdigest())
 
 
@@ -91,7 +91,9 @@ def _digest(path: Path, name: str, entry: _PrincipalEntry) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise MemoryStoreError(f"{path}: {name}: {error}") from error
     if not _TOKEN.fullmatch(token):
-        raise MemoryStoreError(f"{path}: {name}: the token is empty or has characters outside A-Za-z0-9._~-")
+        raise MemoryStoreError(
+            f"{path}: {name}: the token is empty or has characters outside A-Za-z0-9._~-"
+        )
     return hashlib.sha256(token.encode()).hexdigest()
 
 

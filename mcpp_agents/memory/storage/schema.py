@@ -180,7 +180,9 @@ def _read_version(connection: sqlite3.Connection) -> int:
     if names and not (version and names >= _OUR_TABLES):
         raise MemoryStoreError("The file is a database of another program")
     if version > VERSION:
-        raise MemoryStoreError(f"The file has version {version}; this program supports up to {VERSION}")
+        raise MemoryStoreError(
+            f"The file has version {version}; this program supports up to {VERSION}"
+        )
     return version
 
 

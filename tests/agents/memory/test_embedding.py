@@ -1,4 +1,4 @@
-"""Finding by meaning: with an embedder made for the test, and with the real ones."""
+"""ExtractedMemory by meaning: with an embedder made for the test, and with the real ones."""
 
 import subprocess
 import sys
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory import MemoryDraft, MemoryStoreError, MemoryStore, Principal
+from mcpp_agents.memory import MemoryDraft, MemoryStore, MemoryStoreError, Principal
 from mcpp_agents.memory.search.embedding import available, load
-from tests.agents.memory.conftest import Clock, rows
+from tests.agents.memory.conftest import ManualClock, rows
 
 np = pytest.importorskip("numpy")
 
@@ -31,7 +31,7 @@ class Colours:
 
 
 @pytest.fixture
-def store(path: Path, clock: Clock) -> Iterator[MemoryStore]:
+def store(path: Path, clock: ManualClock) -> Iterator[MemoryStore]:
     with MemoryStore.open(path, embedder=Colours(), clock=clock) as opened:
         yield opened
 
@@ -100,7 +100,7 @@ def test_an_answer_is_found_by_the_meaning_of_its_question(store: MemoryStore, p
     store.embed_pending()
     first, second = store.context("ruby").items
     assert (first.content, second.content) == ("A poppy?", "In the grass.")
-    assert second.reason == "said after something close in meaning (1.00), new"
+    assert second.reason == "follows something close in meaning (1.00), new"
     assert second.score < first.score
     with MemoryStore.open(path, embedder=Colours()) as other:
         assert len(names(other, "ruby")) == 2

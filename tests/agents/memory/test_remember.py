@@ -9,12 +9,11 @@ from mcpp_agents.memory import (
     AccessDenied,
     InvalidMemory,
     MemoryDraft,
-    MemoryStoreError,
     MemoryStore,
+    MemoryStoreError,
     UnknownMemory,
 )
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.serving.tools import call
 from tests.agents.memory.conftest import rows
 
 
@@ -322,7 +321,7 @@ def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, path: Path)
         ("zebra", {}),
     ]:
         with pytest.raises(MemoryStoreError):
-            call(outsider, name, arguments)
+            outsider.call(name, arguments)
     audit = rows(path, "SELECT tool, json_extract(details, '$.refused') FROM audit ORDER BY id")
     assert audit == [
         ("remember", "InvalidMemory"),

@@ -48,7 +48,7 @@ async def test_a_replay_waits_for_a_reader_that_reads() -> None:
     )
     pod = Pod(connection)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             for number in range(100):
                 assert (await anext(pod)).text == str(number)
@@ -65,7 +65,7 @@ async def test_a_replay_does_not_wait_where_somebody_waits_to_send() -> None:
     )
     pod = Pod(connection)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(0.9):  # and nobody reads
             await pod.send("chat", wait=False)
             while not connection.session.live:
