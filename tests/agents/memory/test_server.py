@@ -339,6 +339,31 @@ def test_an_interrupt_ends_it_over_stdio(path: Path) -> None:
         assert process.wait(30) == -signal.SIGINT
 
 
+WITHOUT_EXTRAS = """
+import sys
+for name in ("mcp", "mcp_types", "numpy", "onnxruntime", "tokenizers", "wordllama", "starlette",
+             "uvicorn", "pydantic", "openai", "anthropic", "httpx"):
+    sys.modules[name] = None
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["serve"], ["join"], ["remember"], ["context"], ["forget"], ["audit"]]
+)
+def test_help_needs_no_extra(command: list[str]) -> None:
+    arguments = [sys.executable, "-c", WITHOUT_EXTRAS + COMMAND, *command, "--help"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {' '.join(['mcpp memory', *command])}")
+
+
+def test_serving_without_its_extra_names_it(path: Path) -> None:
+    arguments = [sys.executable, "-c", WITHOUT_EXTRAS + COMMAND, "serve", "--file", str(path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith("pip install 'mcpp-pods[memory]'\n")
+
+
 @contextmanager
 def started(options: list[str]) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-c", COMMAND, "serve", "--embedder", "none", *options]
