@@ -1034,7 +1034,7 @@ async def test_what_is_kept_of_proposals_is_bounded(harness: PodHarness) -> None
         await intern.propose("files", "sum", numbers=[1, 2])  # without waiting for its result
         gc.collect()
         assert not connection._responses
-        assert not connection.session._proposed
+        assert not connection.session._correlations
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
@@ -1096,7 +1096,7 @@ async def test_cancelling_a_fulfilment_ends_it_for_the_proposer(
                 with pytest.raises(CallError, match=f"@boss, which then cancelled it: {gives_up}"):
                     await proposal.result(timeout=5)
         assert not intern._connection._responses
-        assert not intern._connection.session._asked
+        assert not intern._connection.session._correlations
 
 
 async def test_an_approved_call_continues_after_its_approver_has_left(harness: PodHarness) -> None:
