@@ -18,13 +18,14 @@ import anyio.to_thread
 
 from mcpp import Envelope, Gap, Message, Participant, Pod
 from mcpp.payloads import ContextInfo
+from mcpp.protocol.contexts import read_context_change
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.bus.findings import Finding
-from mcpp_agents.memory.bus.listener import Listener, ending
+from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
+from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
 from mcpp_agents.memory.bus.tool_handlers import MAX_MESSAGE_BYTES, MemoryToolHandlers
 from mcpp_agents.memory.bus.write_queue import WriteQueue
-from mcpp_agents.memory.errors import MemoryFault
+from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.store import MemoryStore
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def join(
     *,
     granted: frozenset[str] = frozenset(),
     listening: bool = True,
-    narrator: "Summarizer | None" = None,
+    summarizer: "Summarizer | None" = None,
 ) -> None:
     """Serve as a pod's memory until the connection ends for good.
 
@@ -52,7 +53,7 @@ async def join(
         store: where memories are kept.
         granted: projects that the pod may read and write besides its own.
         listening: False serves the tools but records nothing.
-        narrator: summarises by a model; without one, summaries are extractive.
+        summarizer: summarizes with a model; without one, summaries are extractive.
     """
     # Our own envelopes count towards the length of the history.
     async with connect(last=HISTORY_MESSAGES, own=True) as pod:
@@ -62,7 +63,7 @@ async def join(
         agent = Participant(pod.me)
         MemoryToolHandlers(store, principal, max_bytes=max_bytes).register(agent)
         if listening:
-            queue = WriteQueue(Recorder(store, principal), narrator)
+            queue = WriteQueue(Recorder(store, principal), summarizer)
             _PodRecorder(pod, store.acting_as(principal), queue).register(agent)
         await agent.serve(pod)
 
@@ -77,8 +78,9 @@ def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -
     seen: Counter[str] = Counter()
     complete: dict[str, bool] = {}  # of each context's first lifetime in the history
     for envelope in history:
-        if ended := ending(envelope):
-            complete.setdefault(ended.context, seen[ended.context] == ended.messages)
+        if change := read_context_change(envelope):
+            for ended in change.contexts:
+                complete.setdefault(ended.id, seen[ended.id] == ended.messages)
         elif envelope.context is not None:
             seen[envelope.context.id] += 1
     for id in seen.keys() | live.keys():
@@ -89,13 +91,13 @@ def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -
 
 
 class _PodRecorder:
-    """Records the findings in one pod. Owns the listener and the opt-outs as the store has them."""
+    """Records memories of one pod. Owns the listener and the opt-outs as the store has them."""
 
     def __init__(self, pod: Pod, store: MemoryStore, queue: WriteQueue) -> None:
         self._pod = pod
         self._store = store
         self._queue = queue
-        self._listener = Listener(pod.name, participant=pod.me)
+        self._listener = ContextListener(pod.name, participant=pod.me)
         self._opted_out = self._listener.opted_out
 
     def register(self, agent: Participant) -> None:
@@ -106,19 +108,19 @@ class _PodRecorder:
         agent.task(self._summarize)
 
     async def _summarize(self, pod: Pod) -> None:
-        await self._queue.narrate()
+        await self._queue.run()
 
     async def _catch_up(self, history: list[Message]) -> None:
         envelopes = [message.envelope for message in history]
         incomplete = begun_before(envelopes, self._pod.contexts)
         for id in incomplete:
-            self._adopt(id)
+            self._add_context(id)
         # The history itself shows which of the complete ones have opted out.
         try:
             self._opted_out = await anyio.to_thread.run_sync(self._store.opted_out)
             self._listener.opt_out(self._opted_out & incomplete)
-        except MemoryFault as fault:
-            logger.warning("cannot read the opt-outs; treating all as opted out: %s", fault)
+        except MemoryStoreError as error:
+            logger.warning("cannot read the opt-outs; treating all as opted out: %s", error)
             self._listener.opt_out(incomplete)
         for envelope in envelopes:
             await self._record(envelope)
@@ -134,30 +136,30 @@ class _PodRecorder:
         """Forget the creators of all contexts that may have begun in the gap."""
         if gap.lost_log:
             for id in self._listener.contexts:
-                await self._keep(id, partial(self._listener.left_of, id))
+                await self._extract(id, partial(self._listener.end_context, id))
             self._listener.clear()
             await self._save_opted_out()
-        self._listener.disown()
+        self._listener.forget_creators()
         for id, info in self._pod.contexts.items():
             if info.messages:
-                self._adopt(id)
+                self._add_context(id)
 
-    def _adopt(self, id: str) -> None:
+    def _add_context(self, id: str) -> None:
         info = self._pod.contexts.get(id) or ContextInfo(id=id)
-        self._listener.adopt(id, info.type, info.parent)
+        self._listener.add_context(id, info.type, info.parent)
 
     async def _record(self, envelope: Envelope) -> None:
-        await self._keep(envelope.id, partial(self._listener.receive, envelope))
+        await self._extract(envelope.id, partial(self._listener.receive, envelope))
         await self._save_opted_out()
 
-    async def _keep(self, id: str, find: Callable[[], list[Finding]]) -> None:
+    async def _extract(self, id: str, extract: Callable[[], list[ExtractedMemory]]) -> None:
         try:
-            findings = find()
+            memories = extract()
         except Exception:
-            # One odd envelope must not end the memory of the whole pod.
+            # One odd envelope must not stop the memory of the pod.
             logger.exception("skipped %s", id)
             return
-        await self._queue.keep(findings)
+        await self._queue.put(memories)
 
     async def _save_opted_out(self) -> None:
         wanted = self._listener.opted_out
@@ -165,7 +167,7 @@ class _PodRecorder:
             return
         try:
             await anyio.to_thread.run_sync(self._store.opt_out, wanted)
-        except MemoryFault as fault:  # the next envelope tries again
-            logger.warning("cannot save the opt-outs yet: %s", fault)
+        except MemoryStoreError as error:  # the next envelope tries again
+            logger.warning("cannot save the opt-outs yet: %s", error)
         else:
             self._opted_out = wanted

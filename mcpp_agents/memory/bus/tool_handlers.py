@@ -13,10 +13,10 @@ from mcpp import Participant, ToolCall, ToolResult, __version__
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.errors import InvalidMemory, MemoryFault
+from mcpp_agents.memory.errors import InvalidMemory, MemoryStoreError
 from mcpp_agents.memory.pack import ContextPack
 from mcpp_agents.memory.serving.fitting import fit
-from mcpp_agents.memory.serving.tools import TOOLS, MemoryTool, call
+from mcpp_agents.memory.serving.tools import TOOLS, MemoryTool
 from mcpp_agents.memory.store import MemoryStore
 
 # A gateway's default limit, and the size of a response without the pack.
@@ -49,11 +49,11 @@ class MemoryToolHandlers:
         """
         store = self._store.acting_as(self._pod, author=sender, origin="bus")
         try:
-            answer = call(store, name, arguments)
-        except InvalidMemory as fault:
-            raise Failure(rpc.INVALID_PARAMS, str(fault)) from fault
-        except MemoryFault as fault:
-            return ToolResult([_text(str(fault))], is_error=True)
+            answer = store.call(name, arguments)
+        except InvalidMemory as error:
+            raise Failure(rpc.INVALID_PARAMS, str(error)) from error
+        except MemoryStoreError as error:
+            return ToolResult([_text(str(error))], is_error=True)
         if not isinstance(answer, ContextPack):
             return ToolResult([_text(answer.id)], msgspec.to_builtins(answer))
         pack = fit(answer, self._max_bytes)

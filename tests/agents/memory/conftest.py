@@ -19,7 +19,7 @@ def rows(path: Path, sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
 
-class Clock:
+class ManualClock:
     """A time that only moves when told to."""
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -40,6 +40,6 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path, clock: Clock) -> Iterator[MemoryStore]:
+def store(path: Path, clock: ManualClock) -> Iterator[MemoryStore]:
     with MemoryStore.open(path, embedder=None, clock=clock) as opened:
         yield opened

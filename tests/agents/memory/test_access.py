@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from mcpp_agents.memory import (
     AccessDenied,
-    CapReached,
     InvalidMemory,
     MemoryStore,
     OrganizationRequired,
     Principal,
     ProjectDenied,
+    QuotaExceeded,
     UnknownMemory,
 )
 from mcpp_agents.memory.access import scope_for, view_of
-from tests.agents.memory.conftest import Clock, rows
+from tests.agents.memory.conftest import ManualClock, rows
 
 ALICE = Principal("alice", frozenset({"web", "api"}))
 BOB = Principal("bob", frozenset({"api"}))
@@ -165,12 +165,12 @@ def test_ones_own_diary_entries_can_be_forgotten(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-35")
-def test_a_participant_is_capped_by_the_hour(path: Path, clock: Clock) -> None:
+def test_a_participant_is_capped_by_the_hour(path: Path, clock: ManualClock) -> None:
     with MemoryStore.open(path, embedder=None, clock=clock, bus_hourly_cap=2) as store:
         eve = store.acting_as(DEMO, author="eve", origin="bus")
         eve.remember("1", "apple", "note")
         eve.remember("2", "apple", "note")
-        with pytest.raises(CapReached):
+        with pytest.raises(QuotaExceeded):
             eve.remember("3", "apple", "note")
         store.acting_as(DEMO, author="ann", origin="bus").remember("4", "apple", "note")
         clock.now += 3601
@@ -182,7 +182,7 @@ def test_forgetting_does_not_reset_the_cap_and_pods_count_by_themselves(path: Pa
     with MemoryStore.open(path, embedder=None, bus_hourly_cap=1) as store:
         eve = store.acting_as(DEMO, author="eve", origin="bus")
         eve.forget(eve.remember("1", "apple", "note").id)
-        with pytest.raises(CapReached):
+        with pytest.raises(QuotaExceeded):
             eve.remember("2", "apple", "note")
         elsewhere = Principal.for_pod("elsewhere")
         store.acting_as(elsewhere, author="eve", origin="bus").remember("3", "apple", "note")
@@ -292,7 +292,7 @@ def test_a_view_is_the_same_however_it_came_to_be(
         return [(item.id, item.score) for item in items]
 
     with tempfile.TemporaryDirectory() as folder:
-        path, clock = Path(folder) / "memory.db", Clock()
+        path, clock = Path(folder) / "memory.db", ManualClock()
         with (
             MemoryStore.open(path, embedder=None, clock=clock) as here,
             MemoryStore.open(path, embedder=None, clock=clock) as elsewhere,
@@ -318,8 +318,8 @@ def test_a_view_is_the_same_however_it_came_to_be(
 def test_only_the_files_owner_reads_the_audit(store: MemoryStore) -> None:
     pod = Principal.for_pod("demo")
     store.acting_as(pod).context("zebra")
-    [entry] = store.audited()
+    [entry] = store.audit_entries()
     assert (entry.principal, entry.tool) == ("pod:demo", "context")
     for other in (pod, Principal("ann", None), Principal("owner", None, "elsewhere")):
         with pytest.raises(AccessDenied):
-            store.acting_as(other).audited()
+            store.acting_as(other).audit_entries()

@@ -1,5 +1,6 @@
-"""Finding by meaning: with an embedder made for the test, and with the real ones."""
+"""ExtractedMemory by meaning: with an embedder made for the test, and with the real ones."""
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory import MemoryDraft, MemoryFault, MemoryStore, Principal
-from mcpp_agents.memory.search.embedding import available, load
-from tests.agents.memory.conftest import Clock, rows
+from mcpp_agents.memory import MemoryDraft, MemoryStore, MemoryStoreError, Principal
+from mcpp_agents.memory.search import embedding
+from mcpp_agents.memory.search.embedding import (
+    available,
+    load,
+    minilm_tokenizer,
+    read_verified,
+)
+from tests.agents.memory.conftest import ManualClock, rows
 
 np = pytest.importorskip("numpy")
+
+DATA = Path(embedding.__file__).parent / "data"
 
 
 class Colours:
@@ -31,7 +40,7 @@ class Colours:
 
 
 @pytest.fixture
-def store(path: Path, clock: Clock) -> Iterator[MemoryStore]:
+def store(path: Path, clock: ManualClock) -> Iterator[MemoryStore]:
     with MemoryStore.open(path, embedder=Colours(), clock=clock) as opened:
         yield opened
 
@@ -100,7 +109,7 @@ def test_an_answer_is_found_by_the_meaning_of_its_question(store: MemoryStore, p
     store.embed_pending()
     first, second = store.context("ruby").items
     assert (first.content, second.content) == ("A poppy?", "In the grass.")
-    assert second.reason == "said after something close in meaning (1.00), new"
+    assert second.reason == "follows something close in meaning (1.00), new"
     assert second.score < first.score
     with MemoryStore.open(path, embedder=Colours()) as other:
         assert len(names(other, "ruby")) == 2
@@ -202,7 +211,7 @@ def test_bulk_is_embedded_in_the_background(path: Path) -> None:
 
 
 def test_an_unknown_embedder_is_named() -> None:
-    with pytest.raises(MemoryFault, match="oracle"):
+    with pytest.raises(MemoryStoreError, match="oracle"):
         load("oracle")
 
 
@@ -221,6 +230,42 @@ def test_an_installed_embedder_knows_what_is_alike(name: str) -> None:
     )
     assert float(np.linalg.norm(car)) == pytest.approx(1, abs=1e-3)
     assert float(car @ vehicle) > float(car @ soup) + 0.1
+
+
+def test_the_vocabulary_is_the_one_that_the_model_was_trained_with() -> None:
+    data = (DATA / "vocab.txt").read_bytes()
+    assert hashlib.sha256(data).hexdigest() in (DATA / "NOTICE").read_text()
+    assert len(data.decode().splitlines()) == 30_522
+    assert "Apache License" in (DATA / "LICENSE").read_text()
+
+
+def test_the_tokenizer_splits_like_bert_uncased() -> None:
+    pytest.importorskip("tokenizers")
+    encoded = minilm_tokenizer().encode("Naïve embeddings, 中auth!")
+    assert encoded.tokens == [
+        "[CLS]", "naive", "em", "##bed", "##ding", "##s", ",", "中", "au", "##th", "!", "[SEP]",
+    ]  # fmt: skip
+    assert (encoded.ids[0], encoded.ids[-1]) == (101, 102)
+
+
+def test_weights_with_another_hash_are_refused(tmp_path: Path) -> None:
+    weights = tmp_path / "model.onnx"
+    weights.write_bytes(b"weights")
+    assert read_verified(weights, hashlib.sha256(b"weights").hexdigest()) == b"weights"
+    with pytest.raises(MemoryStoreError, match="its sha256 differs"):
+        read_verified(weights, hashlib.sha256(b"others").hexdigest())
+    with pytest.raises(MemoryStoreError, match="Cannot read"):
+        read_verified(tmp_path / "none", "")
+
+
+def test_a_missing_embedder_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wordllama", None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert available() == ()
+    assert load("auto") is None
+    for name in ("wordllama", "minilm"):
+        with pytest.raises(MemoryStoreError, match=rf"pip install 'mcpp-pods\[{name}\]'"):
+            load(name)
 
 
 def test_words_alone_work_without_numpy(path: Path) -> None:

@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpp_agents.memory import InvalidMemory, MemoryDraft, MemoryStore, Principal, Remembered
-from mcpp_agents.memory.serving.tools import call
 from mcpp_agents.memory.vocabulary import (
     FACETS,
     INTENTS,
@@ -18,7 +17,7 @@ from mcpp_agents.memory.vocabulary import (
     emphasis,
     section_order,
 )
-from tests.agents.memory.conftest import DAY, Clock
+from tests.agents.memory.conftest import DAY, ManualClock
 
 GOAL = "Add refresh-token rotation to the auth service"
 
@@ -85,15 +84,15 @@ def test_null_stands_for_what_may_be_left_out(store: MemoryStore) -> None:
     fill(store, ["note"], 60)
     optional = ("intent", "layer", "domain", "project", "agent_id", "limit", "include_related",
                 "related_limit")  # fmt: skip
-    pack = call(store, "context", {"goal": GOAL, **dict.fromkeys(optional)})
-    assert pack == call(store, "context", {"goal": GOAL})
+    pack = store.call("context", {"goal": GOAL, **dict.fromkeys(optional)})
+    assert pack == store.call("context", {"goal": GOAL})
     told = {"title": "T", "content": "c", "kind": "note"}
     others = ("tags", "related_to", "retrieval_keys", "source", "valid_at", "idempotency_key")
-    stored = call(store, "remember", {**told, **dict.fromkeys(others)})
+    stored = store.call("remember", {**told, **dict.fromkeys(others)})
     assert isinstance(stored, Remembered)
     assert stored.created
     with pytest.raises(InvalidMemory, match="`goal`"):
-        call(store, "context", {"goal": None})
+        store.call("context", {"goal": None})
 
 
 def test_the_limit_is_24_unless_told_otherwise(store: MemoryStore) -> None:
@@ -173,7 +172,7 @@ def test_deeper_layers_show_more_of_an_item(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-24")
-def test_age_counts_where_the_layer_says_so(store: MemoryStore, clock: Clock) -> None:
+def test_age_counts_where_the_layer_says_so(store: MemoryStore, clock: ManualClock) -> None:
     store.remember("Old", "refresh-token rotation", "note")
     clock.now += 365 * DAY
     store.remember("New", "refresh-token rotation", "note")
@@ -193,7 +192,7 @@ def test_the_domain_narrows_whatever_its_case(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-25")
-def test_a_reason_names_its_evidence(store: MemoryStore, clock: Clock) -> None:
+def test_a_reason_names_its_evidence(store: MemoryStore, clock: ManualClock) -> None:
     store.remember("Rotation", "a refresh-token lives once", "decision")
     clock.now += 2 * DAY
     [item] = store.context(GOAL).items
@@ -204,7 +203,7 @@ def test_a_reason_names_the_context_that_items_share(store: MemoryStore) -> None
     pod = store.acting_as(Principal.for_pod("demo"), author="ann", origin="bus")
     drafts = [
         MemoryDraft(title="Use rotation", content="refresh-token rotation it is", kind="decision"),
-        MemoryDraft(title="Clock skew", content="refresh-token fails", kind="gotcha"),
+        MemoryDraft(title="ManualClock skew", content="refresh-token fails", kind="gotcha"),
     ]
     first, _ = pod.remember_many(drafts, metadata={"context": "c1", "envelopes": ["e1"]})
     second = pod.context(GOAL).items[1]

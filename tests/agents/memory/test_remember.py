@@ -9,12 +9,11 @@ from mcpp_agents.memory import (
     AccessDenied,
     InvalidMemory,
     MemoryDraft,
-    MemoryFault,
     MemoryStore,
+    MemoryStoreError,
     UnknownMemory,
 )
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.serving.tools import call
 from tests.agents.memory.conftest import rows
 
 
@@ -321,8 +320,8 @@ def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, path: Path)
         ("forget", {"id": "zebra"}),
         ("zebra", {}),
     ]:
-        with pytest.raises(MemoryFault):
-            call(outsider, name, arguments)
+        with pytest.raises(MemoryStoreError):
+            outsider.call(name, arguments)
     audit = rows(path, "SELECT tool, json_extract(details, '$.refused') FROM audit ORDER BY id")
     assert audit == [
         ("remember", "InvalidMemory"),

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcpp_agents.memory import MemoryFault, MemoryStore
+from mcpp_agents.memory import MemoryStore, MemoryStoreError
 from mcpp_agents.memory.commands import main
 from mcpp_agents.memory.serving.credentials import Credentials
 
@@ -27,7 +27,7 @@ import uvicorn
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from mcpp_agents.memory.serving.mcp_server import build, http_app
+from mcpp_agents.memory.serving.mcp_server import build_server, http_app
 
 COMMAND = "import sys; from mcpp_agents.memory.commands import main; sys.exit(main(sys.argv[1:]))"
 ALICE, BOB, NOBODY = "alice-token-0123456789", "bob-token-0123456789", "nobody-token-0123456789"
@@ -61,7 +61,7 @@ def text_of(result: Any) -> str:
 
 def test_a_client_lists_and_calls_the_tools(store: MemoryStore) -> None:
     async def test() -> None:
-        async with Client(build(store, None)) as client:
+        async with Client(build_server(store, None)) as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
             assert set(tools) == {"context", "remember", "forget"}
             assert tools["context"].input_schema["required"] == ["goal"]
@@ -90,7 +90,7 @@ def test_a_refusal_is_an_error_that_says_why(
     store: MemoryStore, name: str, arguments: dict[str, Any], complaint: str
 ) -> None:
     async def test() -> None:
-        async with Client(build(store, None)) as client:
+        async with Client(build_server(store, None)) as client:
             result = await client.call_tool(name, arguments)
             assert result.is_error
             assert complaint in text_of(result)
@@ -197,7 +197,7 @@ def test_a_foreign_host_is_refused(url: str) -> None:
 def test_a_wrong_entry_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     file = tmp_path / "principals.toml"
     file.write_text(text)
-    with pytest.raises(MemoryFault, match=complaint):
+    with pytest.raises(MemoryStoreError, match=complaint):
         Credentials.read(file)
 
 
@@ -250,7 +250,7 @@ def test_the_command_line_says_that_something_was_withheld(
     assert main(["remember", "Rotation", "plain", "--file", str(path)]) == 0
     assert capsys.readouterr().err == ""
     assert main(["remember", "Rotation", "password: hunter2", "--file", str(path)]) == 0
-    assert "looks like a secret in it is withheld" in capsys.readouterr().err
+    assert "looks like a secret was replaced" in capsys.readouterr().err
 
 
 @pytest.mark.rule("M-14")
@@ -260,7 +260,7 @@ def test_a_mistyped_file_is_told_and_not_made(
 ) -> None:
     typo = tmp_path / "typo" / "memory.db"
     assert main([*command, "--file", str(typo)]) == 2
-    assert f"there is no {typo}" in capsys.readouterr().err
+    assert f"{typo} does not exist" in capsys.readouterr().err
     assert not typo.parent.exists()
 
 
@@ -337,6 +337,31 @@ def test_an_interrupt_ends_it_over_stdio(path: Path) -> None:
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == -signal.SIGINT
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("mcp", "mcp_types", "numpy", "onnxruntime", "tokenizers", "wordllama", "starlette",
+             "uvicorn", "pydantic", "openai", "anthropic", "httpx"):
+    sys.modules[name] = None
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["serve"], ["join"], ["remember"], ["context"], ["forget"], ["audit"]]
+)
+def test_help_needs_no_extra(command: list[str]) -> None:
+    arguments = [sys.executable, "-c", WITHOUT_EXTRAS + COMMAND, *command, "--help"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {' '.join(['mcpp memory', *command])}")
+
+
+def test_serving_without_its_extra_names_it(path: Path) -> None:
+    arguments = [sys.executable, "-c", WITHOUT_EXTRAS + COMMAND, "serve", "--file", str(path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith("pip install 'mcpp-pods[memory]'\n")
 
 
 @contextmanager

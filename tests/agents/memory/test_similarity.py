@@ -4,7 +4,7 @@ import pytest
 
 from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.search.ranking import Relevance
-from mcpp_agents.memory.search.similarity import shift
+from mcpp_agents.memory.search.similarity import rerank
 
 
 def text(subject: str, words: int = 40) -> str:
@@ -19,7 +19,7 @@ def relevances(*fused: float) -> dict[int, Relevance]:
 @pytest.mark.rule("M-29")
 def test_of_two_equal_matches_the_one_like_the_best_comes_first() -> None:
     texts = {1: text("wing"), 2: text("wing") + " more", 3: text("soup"), 4: text("wing") + " too"}
-    moved = shift(relevances(1.0, 0.9, 0.5, 0.5), texts)
+    moved = rerank(relevances(1.0, 0.9, 0.5, 0.5), texts)
     assert moved[4].fused > moved[3].fused
     assert max(each.fused for each in moved.values()) == pytest.approx(1.0)
     assert [each.words for each in moved.values()] == [1.0, 0.9, 0.5, 0.5]
@@ -29,9 +29,9 @@ def test_of_two_equal_matches_the_one_like_the_best_comes_first() -> None:
 def test_texts_of_few_words_neither_lend_nor_borrow() -> None:
     before = relevances(1.0, 0.9, 0.5)
     short = {seq: text("wing", 29) for seq in before}
-    assert shift(before, short) == before
+    assert rerank(before, short) == before
     mixed = {1: text("wing"), 2: "A few words.", 3: text("wing")}
-    assert shift(before, mixed)[2] == before[2]
+    assert rerank(before, mixed)[2] == before[2]
 
 
 @pytest.mark.rule("M-29")
@@ -43,16 +43,16 @@ def test_where_nothing_is_alike_the_order_stays() -> None:
         3: text("moon") + " cat",
         4: text("sea"),
     }
-    moved = shift(before, strangers)
+    moved = rerank(before, strangers)
     assert sorted(moved, key=lambda seq: -moved[seq].fused) == [1, 2, 3, 4]
     assert moved[1].fused == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("texts", [{}, {1: text("wing")}, {1: "", 2: "\u4e2d\u6587"}])
 def test_what_has_nothing_to_be_like_stays(texts: dict[int, str]) -> None:
-    moved = shift(relevances(1.0, 0.5), texts)
+    moved = rerank(relevances(1.0, 0.5), texts)
     assert [each.fused for each in moved.values()] == pytest.approx([1.0, 0.5])
-    assert shift(relevances(0.0, 0.0), texts) == relevances(0.0, 0.0)
+    assert rerank(relevances(0.0, 0.0), texts) == relevances(0.0, 0.0)
 
 
 @pytest.mark.rule("M-29")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory.bus.listener import KINDS_BY_TYPE
+from mcpp_agents.memory.bus.extraction import KINDS_BY_TYPE
 from mcpp_agents.memory.vocabulary import (
     FACETS,
     INTENTS,

@@ -1,4 +1,4 @@
-"""Finding by words: people's text, unspaced scripts, neighbours, secrets."""
+"""ExtractedMemory by words: people's text, unspaced scripts, neighbours, secrets."""
 
 import math
 from contextlib import closing
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcpp_agents.memory import MemoryDraft, MemoryStore
 from mcpp_agents.memory.redaction import WITHHELD, redact
 from mcpp_agents.memory.search.terms import parse
-from mcpp_agents.memory.search.word_index import Budget, WordIndex
+from mcpp_agents.memory.search.word_index import RowBudget, WordIndex
 from mcpp_agents.memory.storage.engine import Matches
 from mcpp_agents.memory.storage.schema import connect
 
@@ -90,7 +90,7 @@ def test_a_turn_is_found_by_its_neighbours_but_after_them(store: MemoryStore) ->
         store.remember("Turn", said, "message", source=f"D1:{number}")
     found = store.context("fence").items
     assert [item.content for item in found] == ["Shall we paint the fence?", "Yes, on Friday."]
-    assert "said beside something that matches 'fence'" in found[1].reason
+    assert "next to something that matches 'fence'" in found[1].reason
 
 
 @pytest.mark.rule("M-25")
@@ -150,7 +150,7 @@ def test_common_words_do_not_hide_matches_in_a_small_view(store: MemoryStore) ->
     assert [i.name for i in store.context("rare common", project="small").items] == ["Mine"]
 
 
-SMALL = Budget(scored_rows=4, common_rows=6, sampled_rows=10, enough=2)
+SMALL = RowBudget(scored_rows=4, common_rows=6, sampled_rows=10, min_sample=2)
 
 
 def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> Matches:
