@@ -28,7 +28,7 @@ modules; everything else is internal and may change in any release:
 - mcpp.client.local_pod: the pod of `mcpp up` in this folder, and addresses of pods
 - mcpp.client.tasks: background tasks, and work that ends on a signal
 - mcpp.protocol.capabilities: what a participant may send
-- mcpp.protocol.contexts: the contexts above a context
+- mcpp.protocol.contexts: type, parent and ancestors of contexts, from a stream of envelopes
 - mcpp.protocol.rpc: JSON-RPC requests, responses and error codes in envelopes
 - mcpp.cli.extras: imports of optional packages in commands
 """

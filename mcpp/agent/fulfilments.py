@@ -16,7 +16,7 @@ _MAX_KEPT: Final = 1024
 class _Proposal:
     id: str
     sender: str
-    gist: bytes | None  # a digest, since the proposal itself may be large
+    digest: bytes | None  # instead of the proposal, which may be large
     closed_reason: str | None = None
 
 
@@ -31,7 +31,7 @@ class Fulfilments:
     def add(self, envelope: Envelope) -> None:
         """Record a proposal to this participant."""
         if envelope.id not in self._proposals:
-            proposal = _Proposal(envelope.id, envelope.sender, rpc.gist(envelope))
+            proposal = _Proposal(envelope.id, envelope.sender, rpc.request_digest(envelope))
             self._proposals[proposal.id] = proposal
             self._keep(self._open, proposal)
 
@@ -51,7 +51,7 @@ class Fulfilments:
             return None
         if proposal.closed_reason is not None:
             return Failure(rpc.CLOSED_PROPOSAL, proposal.closed_reason)
-        if proposal.gist is None or rpc.gist(request) != proposal.gist:
+        if proposal.digest is None or rpc.request_digest(request) != proposal.digest:
             return Failure(rpc.INVALID_REQUEST, "the request differs from the proposal")
         self._close(proposal, "already_fulfilled")
         return None

@@ -93,7 +93,7 @@ class RequestServer:
         except Failure as failure:
             return failure
         except ThreadLimitError:
-            return Failure(rpc.BUSY, "busy: too many threads at work")
+            return Failure(rpc.BUSY, "busy: too many threads")
         except Exception:
             logger.exception("serving %s failed", message.kind)
             return Failure(rpc.INTERNAL_ERROR, "internal error")

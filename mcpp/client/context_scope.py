@@ -65,11 +65,11 @@ class ContextScope(Sender):
         payload = {"text": conclusion} if isinstance(conclusion, str) else conclusion
         return await self.send(kinds.CONCLUSION, payload, context=self._context(metadata_to_send))
 
-    def describe(self) -> Context:
+    def _describe(self) -> Context:
         """Return the context as the next envelope should carry it: its metadata once."""
         return self._context(None if self._described else self._metadata)
 
-    def mark_described(self) -> None:
+    def _mark_described(self) -> None:
         """Record that an envelope with the metadata is in the log."""
         self._described = True
 

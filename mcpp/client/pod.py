@@ -136,8 +136,11 @@ class Pod(Sender):
         """Start a background task that is cancelled when the connection's block ends.
 
         Its result is ignored; an exception is logged and ends only this task.
+
+        Raises RuntimeError after the end of the block.
         """
-        assert self._tasks is not None
+        if self._tasks is None:
+            raise RuntimeError("this pod was not opened by connect()")
         self._tasks.start_soon(self._run_task, function, args)
 
     async def _run_task(
@@ -153,7 +156,7 @@ class Pod(Sender):
 
     # --- sending, beyond what every Sender does ---
 
-    def describe(self) -> None:
+    def _describe(self) -> None:
         """Return no context: this is the main one."""
 
     def context(

@@ -46,11 +46,11 @@ class Sender:
         self._connection = connection
         self._session = connection.session
 
-    def describe(self) -> Context | None:
+    def _describe(self) -> Context | None:
         """Return the context that the next envelope should carry, None for the main one."""
         raise NotImplementedError
 
-    def mark_described(self) -> None:
+    def _mark_described(self) -> None:
         """Record that an envelope with the context's description is in the log."""
 
     async def send(
@@ -65,7 +65,7 @@ class Sender:
         rate_limit_seconds: float | None = None,
         id: str | None = None,
     ) -> Envelope:
-        """Send an envelope and return its echo: the gateway has logged and delivered it.
+        """Send an envelope and return its echo: the gateway has logged it, in its final order.
 
         Args:
             kind: such as `chat`.
@@ -267,7 +267,7 @@ class Sender:
             sender=self._session.name,
             to=to,
             correlation_id=correlation_id,
-            context=context.describe() if isinstance(context, Sender) else context,
+            context=context._describe() if isinstance(context, Sender) else context,
             id=id,
         )
 
@@ -279,7 +279,7 @@ def _cancelled(id: str, reason: str) -> tuple[str, dict[str, Any]]:
 
 def _mark_described(context: ContextLike) -> None:
     if isinstance(context, Sender):
-        context.mark_described()
+        context._mark_described()
 
 
 async def _report_progress(envelope: Envelope, on_progress: OnProgress) -> None:

@@ -190,7 +190,7 @@ class ClientSession:
     def _receive_logged(self, envelope: Envelope, now: float) -> Sequence[Effect]:
         resumption = self._resumption
         if envelope.context is not None:
-            self.outgoing.count(envelope.context.id, now)
+            self.outgoing.count_accepted(envelope.context.id, now)
             if not resumption.replaying:
                 self._contexts.learn(envelope)
         effects: Sequence[Effect] = ()
@@ -228,7 +228,7 @@ class ClientSession:
         self.name = welcome.you.id
         self.pod = welcome.pod
         self.limits = welcome.limits
-        self.outgoing.pace(self.limits)
+        self.outgoing.set_limits(self.limits)
         self.participants = {info.id: info for info in welcome.participants}
         self._contexts.reset(welcome.contexts)
         self.joined = True
@@ -257,7 +257,7 @@ class ClientSession:
             return
         self._contexts.apply(change)
         for context in change.contexts:
-            self.outgoing.forget(context.id)
+            self.outgoing.forget_context(context.id)
 
     def _update_participants(self, presence: Presence) -> None:
         if presence.event == "join":

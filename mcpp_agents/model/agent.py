@@ -75,7 +75,7 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ModelAgent:
     """A model in a pod. Owns its copy of the log and the open questions.
 
-    Run its `participant`, for one pod at a time: `mcpp.run(ModelAgent(name, provider).participant)`
+    Run its `participant`, in one pod at a time: `mcpp.run(ModelAgent("model", …).participant)`.
     """
 
     def __init__(
@@ -134,12 +134,16 @@ class ModelAgent:
         except McppError as error:
             logger.warning("cannot answer %s: %s", question.sender, error)
             text = f"I cannot think about this now: {error}"
+        except Exception:
+            # One question that fails unexpectedly must not end the answering of all others.
+            logger.exception("cannot answer %s", question.sender)
+            text = "I cannot think about this now: an internal error"
         finally:
             del self._questions[question.id]
         try:
             with suppress(Refused):  # reply even if there is no room for our context
                 await progress.thinking.conclude(cut(text))
-            await _reply(question, text)
+            await _send_reply(question, text)
         except McppError as error:
             logger.warning("cannot send the answer to %s: %s", question.sender, error)
 
@@ -178,7 +182,7 @@ class ModelAgent:
         offers = await self._toolbox.offers()
         await self._catch_up()
         self._prompt = self._builder.build(previous=self._prompt)
-        reply = await self._reply(self._prompt, offers.values(), progress)
+        reply = await self._ask_model(self._prompt, offers.values(), progress)
         if reply.calls:
             if reply.text:
                 await thinking.send(kinds.REFLECTION, {"thought": reply.text})
@@ -190,7 +194,7 @@ class ModelAgent:
                 raise problems[0]
         return reply
 
-    async def _reply(
+    async def _ask_model(
         self, prompt: Prompt, offers: Iterable[Offer], progress: ProgressReporter
     ) -> Reply:
         """Ask the model, and retry as its API asks; report the waiting as progress."""
@@ -360,7 +364,7 @@ class ModelAgent:
         return self._prompt.expand(handle if isinstance(handle, str) else "")
 
 
-async def _reply(question: Message, text: str) -> None:
+async def _send_reply(question: Message, text: str) -> None:
     """Reply; a text that is too large for an envelope is cut, and marked as cut."""
     shown = text
     while True:

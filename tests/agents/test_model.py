@@ -82,6 +82,13 @@ class Silent:
         raise AssertionError
 
 
+class Faulty:
+    """A provider with a bug."""
+
+    async def reply(self, *asked: object) -> Reply:
+        raise ZeroDivisionError("secret detail")
+
+
 async def ask(alice: mcpp.Pod, text: str) -> tuple[Message, list[Envelope]]:
     """Ask the model; return its answer and everything that was said until then."""
     question = await alice.send("chat", {"text": text}, to=["mind"])
@@ -170,6 +177,22 @@ async def test_a_wait_that_the_api_asks_for_is_told(
     told = [one.payload["params"]["message"] for one in log if one.kind.endswith("progress")]
     assert told == ["thinking", "the model's API asks to wait 0 s"]
     assert "asking the model again in 0 s: overloaded" in caplog.text
+
+
+async def test_an_unexpected_error_ends_only_its_question(
+    pod: MemoryPod, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        pod.connect("alice", own=True) as alice,
+        pod.run(
+            ModelAgent("mind", Faulty(), limits=ModelLimits(patience_seconds=0.01)).participant
+        ),
+    ):
+        with anyio.fail_after(BOUND):
+            for _ in range(2):
+                answer, _log = await ask(alice, "There?")
+                assert answer.text == "I cannot think about this now: an internal error"
+    assert "ZeroDivisionError: secret detail" in caplog.text
 
 
 @APIS

@@ -309,7 +309,7 @@ async def test_a_filter_survives_a_lost_connection(harness: PodHarness) -> None:
 
 
 @pytest.mark.rule("P-11")
-async def test_a_full_buffer_drops_the_connection_and_resumes_without_loss(
+async def test_a_full_buffer_reconnects_without_loss(
     harness: PodHarness,
 ) -> None:
     small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)

@@ -128,7 +128,18 @@ sys.exit(main([{command!r}, "--help"]))
 """
 
 
-@pytest.mark.parametrize("command", main.COMMANDS)
+# Command modules that still import their extra at module level.
+_EAGER = {"agent", "bridge", "chat", "mcp"}
+_EXPECTED_TO_FAIL = pytest.mark.xfail(strict=True, reason="imports its extra at module level")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=_EXPECTED_TO_FAIL if command in _EAGER else ())
+        for command in main.COMMANDS
+    ],
+)
 def test_the_help_of_every_command_works_without_extras(command: str) -> None:
     program = _WITHOUT_EXTRAS.format(allowed=_BASE, command=command)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
