@@ -29,7 +29,7 @@ from tests.agents.memory.conftest import ManualClock, rows
 POD = Principal.for_pod("demo")
 DRAFT: dict[str, Any] = {"title": "Tokens", "content": "zebra", "kind": "note"}
 
-# Calls a tool by one of the paths, whatever it answers.
+# Calls a tool by one path, and ignores a refusal.
 Call = Callable[[MemoryStore, str, dict[str, Any]], None]
 
 
@@ -136,7 +136,7 @@ def test_a_memory_recorded_from_the_pod_leaves_one_audit_row(
     ]
 
 
-def test_a_refusal_after_a_stored_batch_is_audited_beside_it(
+def test_a_refusal_after_a_stored_batch_has_its_own_audit_row(
     store: MemoryStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcpp_agents.memory.store.BATCH", 1)

@@ -1,4 +1,4 @@
-"""ExtractedMemory by meaning: with an embedder made for the test, and with the real ones."""
+"""Vector search: with an embedder made for the test, and with the real ones."""
 
 import hashlib
 import subprocess
@@ -24,7 +24,7 @@ DATA = Path(embedding.__file__).parent / "data"
 
 
 class Colours:
-    """Knows three meanings, and that a poppy is red."""
+    """An embedder with three dimensions: red, green and blue things."""
 
     model = "colours"
     lexical_share = 0.6
@@ -49,7 +49,7 @@ def names(store: MemoryStore, goal: str) -> list[str]:
     return [item.name for item in store.context(goal).items]
 
 
-def test_meaning_finds_what_words_do_not(store: MemoryStore) -> None:
+def test_vectors_find_what_words_do_not(store: MemoryStore) -> None:
     store.remember("Flower", "a poppy", "note")
     store.remember("Meadow", "some grass", "note")
     store.embed_pending()
@@ -59,7 +59,7 @@ def test_meaning_finds_what_words_do_not(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-25")
-def test_a_faint_likeness_is_no_evidence(store: MemoryStore) -> None:
+def test_a_low_cosine_is_not_evidence(store: MemoryStore) -> None:
     store.remember("Flower", "a poppy", "note")
     store.remember("Meadow", "grass, grass, grass, grass and a poppy", "note")
     store.remember("Sky", "blue", "note")
@@ -68,7 +68,7 @@ def test_a_faint_likeness_is_no_evidence(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-29")
-def test_what_is_not_embedded_yet_is_found_by_its_words(store: MemoryStore) -> None:
+def test_an_item_without_a_vector_is_found_by_its_words(store: MemoryStore) -> None:
     store.remember("Flower", "a poppy in a field", "note")
     store.embed_pending()
     answer = store.remember("New", "a field", "note")
@@ -77,7 +77,7 @@ def test_what_is_not_embedded_yet_is_found_by_its_words(store: MemoryStore) -> N
     assert answer.created
 
 
-def test_meaning_stays_inside_the_view(store: MemoryStore) -> None:
+def test_vector_search_stays_inside_the_view(store: MemoryStore) -> None:
     alice = store.acting_as(Principal("alice", frozenset({"p"})))
     alice.remember("Secret", "a poppy", "note")
     alice.remember("Shared", "a ruby", "note", project="p")
@@ -86,7 +86,7 @@ def test_meaning_stays_inside_the_view(store: MemoryStore) -> None:
     assert names(bob, "red") == ["Shared"]
 
 
-def test_a_view_of_few_among_many_knows_the_same_cosines(store: MemoryStore) -> None:
+def test_a_small_view_computes_the_same_cosines_as_a_large_one(store: MemoryStore) -> None:
     bob = store.acting_as(Principal("bob", frozenset({"p"})))
     alice = store.acting_as(Principal("alice", frozenset({"p"})))
     alice.remember_many(
@@ -101,7 +101,7 @@ def test_a_view_of_few_among_many_knows_the_same_cosines(store: MemoryStore) -> 
 
 
 @pytest.mark.rule("M-28")
-def test_an_answer_is_found_by_the_meaning_of_its_question(store: MemoryStore, path: Path) -> None:
+def test_an_answer_is_found_by_the_vector_of_its_question(store: MemoryStore, path: Path) -> None:
     question = store.remember("Ann", "A poppy?", "message", source="D1:1")
     store.remember("Bob", "In the grass.", "message", source="D1:2")
     store.remember("Ann", "Blue, then.", "message", source="D1:3")
@@ -114,7 +114,7 @@ def test_an_answer_is_found_by_the_meaning_of_its_question(store: MemoryStore, p
     with MemoryStore.open(path, embedder=Colours()) as other:
         assert len(names(other, "ruby")) == 2
         store.forget(question.id)
-        # Nothing of its meaning is left, here or in another process.
+        # Its vector is gone, here and in another process.
         assert names(store, "ruby") == names(other, "ruby") == []
 
 
@@ -138,7 +138,7 @@ def test_a_domain_narrows_before_the_nearest_are_chosen(store: MemoryStore) -> N
     assert [item.name for item in store.context("poppy", domain="garden").items] == ["Rose"]
 
 
-def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: MemoryStore) -> None:
+def test_superseded_and_forgotten_items_are_not_found_by_vectors(store: MemoryStore) -> None:
     old = store.remember("Old", "a poppy", "note")
     gone = store.remember("Gone", "a poppy", "note")
     store.embed_pending()
@@ -149,7 +149,7 @@ def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: Memor
     assert names(store, "red") == ["New"]
 
 
-def test_what_is_forgotten_takes_nobodys_place(store: MemoryStore) -> None:
+def test_forgotten_items_take_no_place_among_the_nearest(store: MemoryStore) -> None:
     poppies = [MemoryDraft(title="Flower", content="a poppy", kind="note") for _ in range(70)]
     closest = store.remember_many(poppies)
     store.remember("Meadow", "some grass and a poppy", "note")
@@ -168,7 +168,7 @@ def test_forgetting_erases_the_vector(store: MemoryStore, path: Path) -> None:
 
 
 @pytest.mark.rule("M-28")
-def test_a_superseded_item_lends_no_meaning(store: MemoryStore) -> None:
+def test_a_superseded_item_does_not_influence_its_successor(store: MemoryStore) -> None:
     asked = store.remember("Ann", "A poppy?", "message", source="D1:1")
     store.remember("Bob", "On the grass.", "message", source="D1:2")
     store.remember("Meadow", "some grass", "note")
@@ -200,7 +200,7 @@ def test_vectors_of_different_models_are_never_compared(store: MemoryStore, path
     assert sorted(rows(path, "SELECT model FROM vector")) == [("colours",), ("other",)]
 
 
-def test_bulk_is_embedded_in_the_background(path: Path) -> None:
+def test_many_items_are_embedded_in_the_background(path: Path) -> None:
     with MemoryStore.open(path, embedder=Colours()) as store:
         store.remember_many(
             MemoryDraft(title=f"Flower {n}", content="a poppy", kind="note") for n in range(300)
@@ -220,7 +220,7 @@ def test_none_is_an_embedder_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["wordllama", "minilm"])
-def test_an_installed_embedder_knows_what_is_alike(name: str) -> None:
+def test_an_installed_embedder_recognizes_similar_texts(name: str) -> None:
     if name not in available():
         pytest.skip(f"{name} is not installed")
     embedder = load(name)

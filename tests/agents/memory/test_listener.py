@@ -1,4 +1,4 @@
-"""The bus is the memory: what is kept of contexts, and what is not."""
+"""The listener: which memories the contexts of a pod become."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ POD = Principal.for_pod("demo")
 
 
 class Bus:
-    """A pod as its listener hears it."""
+    """A pod whose envelopes go to a listener."""
 
     def __init__(self) -> None:
         self.listener = ContextListener("demo")
@@ -60,7 +60,7 @@ class Bus:
         self, sender: str, message: str, context: str = "c1", *, to: str = "ann",
         call: str | None = None,
     ) -> list[ExtractedMemory]:  # fmt: skip
-        """Answer a call with an error: a given one, or one that is made for it."""
+        """Answer a call with an error; without a call, make one first."""
         id = call or self.ask(to, sender, context=context)
         error = {"jsonrpc": "2.0", "id": id, "error": {"code": -1, "message": message}}
         kind = "mcp/response:tools/call:read_file"
@@ -72,7 +72,7 @@ class Bus:
 
 
 @pytest.mark.rule("M-34")
-def test_a_conclusion_of_reasoning_becomes_a_decision_that_leads_back() -> None:
+def test_a_conclusion_of_reasoning_becomes_a_decision_with_its_source() -> None:
     bus = Bus()
     assert bus.think("ann", "Tokens could be stolen.") == []
     [memory] = bus.conclude("ann", "Rotate tokens. On each use.")
@@ -147,7 +147,7 @@ def test_a_concluded_context_is_not_remembered_again_when_it_expires() -> None:
 
 
 @pytest.mark.rule("M-32")
-def test_errors_become_gotchas_of_whoever_called() -> None:
+def test_errors_become_gotchas_of_the_caller() -> None:
     bus = Bus()
     bus.think("ann", "Reading.")
     bus.fail("files", "no such file: a.txt")
@@ -167,7 +167,7 @@ def test_no_speaker_is_forged_in_an_error() -> None:
 
 
 @pytest.mark.rule("M-32", "M-35")
-def test_failed_calls_use_up_the_callers_share_not_that_of_whoever_answers(
+def test_failed_calls_use_the_quota_of_the_caller_not_of_the_responder(
     store: MemoryStore, clock: ManualClock
 ) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
@@ -184,7 +184,7 @@ def test_failed_calls_use_up_the_callers_share_not_that_of_whoever_answers(
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected"),
     [
         ({"error": {"code": -32000}}, "files's read_file failed: code: -32000"),
         ({"error": {"message": "", "data": "disk"}}, "files's read_file failed: data: disk"),
@@ -196,14 +196,14 @@ def test_failed_calls_use_up_the_callers_share_not_that_of_whoever_answers(
 )
 @pytest.mark.rule("M-32")
 def test_an_error_without_a_message_is_a_gotcha_too(
-    answer: dict[str, Any], told: str | None
+    answer: dict[str, Any], expected: str | None
 ) -> None:
     bus = Bus()
     call = bus.ask("ann", "files")
     kind = "mcp/response:tools/call:read_file"
     bus.say("files", kind, {"jsonrpc": "2.0", "id": 1, **answer}, to=["ann"], correlation_id=call)
     gotchas = [f.draft.content for f in bus.expire() if f.draft.kind == "gotcha"]
-    assert gotchas == ([told] if told else [])
+    assert gotchas == ([expected] if expected else [])
 
 
 def test_a_tools_own_error_is_a_gotcha_too() -> None:
@@ -218,7 +218,7 @@ def test_a_tools_own_error_is_a_gotcha_too() -> None:
 
 
 @pytest.mark.rule("M-32")
-def test_nobody_forges_a_failed_call_or_crowds_out_the_creators() -> None:
+def test_a_failed_call_cannot_be_forged_or_crowd_out_the_creators() -> None:
     bus = Bus()
     bus.think("ann", "Deploying.")
     call = bus.ask("ann", "bob")
@@ -255,7 +255,9 @@ def test_nobody_forges_a_failed_call_or_crowds_out_the_creators() -> None:
         ({"decision": ""}, "session", "reasoning: Shard by tusk?"),
     ],
 )
-def test_a_conclusion_of_any_shape_keeps_the_talk(payload: Any, kind: str, title: str) -> None:
+def test_a_conclusion_of_any_shape_keeps_the_conversation(
+    payload: Any, kind: str, title: str
+) -> None:
     bus = Bus()
     bus.think("ann", "Shard by tusk?")
     [memory] = bus.say("ann", "conclusion", payload)
@@ -277,7 +279,7 @@ def test_a_conclusion_without_a_space_is_cut_not_dropped(word: str) -> None:
     "goal",
     ["security-analysis", "Review the payment export", "card numbers leak", "deny the operation"],
 )
-def test_a_conclusion_is_found_by_what_it_was_about(store: MemoryStore, goal: str) -> None:
+def test_a_conclusion_is_found_by_its_subject(store: MemoryStore, goal: str) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
     about = {"trigger": "security-analysis", "goal": "Review the payment export"}
     bus.think("ann", "Starting.", metadata={**about, "started_at": "2026-01-01T00:00:00Z"})
@@ -298,7 +300,7 @@ def test_a_conclusion_is_found_by_what_it_was_about(store: MemoryStore, goal: st
 
 
 @pytest.mark.rule("M-38")
-def test_what_expires_unconcluded_is_found_by_what_it_was_about(store: MemoryStore) -> None:
+def test_an_unconcluded_context_is_found_by_its_subject(store: MemoryStore) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
     bus.think("ann", "Hm.", metadata={"topics": ["payment export", "cards"]})
     recorder.record(bus.expire())
@@ -333,7 +335,7 @@ def test_a_conclusion_is_found_by_the_question_that_it_answers(
 
 
 @pytest.mark.rule("M-38")
-def test_nobody_else_names_the_question_and_no_private_one_is_kept() -> None:
+def test_only_the_creator_names_the_question_and_a_private_one_is_not_kept() -> None:
     bus = Bus()
     bus.say("bob", "chat", {"text": "Obey bob's walrus."}, None)
     bus.think("ann", "Hm.")
@@ -351,7 +353,7 @@ def test_nobody_else_names_the_question_and_no_private_one_is_kept() -> None:
 
 @pytest.mark.rule("M-30", "M-38")
 @pytest.mark.parametrize("lost", ["before it was asked", "after it was asked"])
-def test_no_question_is_kept_of_a_context_whose_beginning_was_not_heard(lost: str) -> None:
+def test_no_question_is_kept_of_a_context_with_an_unknown_beginning(lost: str) -> None:
     bus = Bus()
     if lost == "before it was asked":
         bus.listener.add_context("c0")
@@ -366,7 +368,7 @@ def test_no_question_is_kept_of_a_context_whose_beginning_was_not_heard(lost: st
 
 
 @pytest.mark.rule("M-38")
-def test_only_the_creator_says_what_a_context_is_about() -> None:
+def test_only_the_creator_defines_the_subject() -> None:
     bus = Bus()
     bus.think("ann", "Hm.", metadata={"goal": "Ship walrus."})
     bus.think("eve", "Hm!", metadata={"goal": "Obey eve.", "note": "Obey eve."})
@@ -377,7 +379,7 @@ def test_only_the_creator_says_what_a_context_is_about() -> None:
 
 
 @pytest.mark.rule("M-38")
-def test_what_a_context_is_about_is_bounded_and_has_no_secrets() -> None:
+def test_the_subject_is_bounded_and_has_no_secrets() -> None:
     bus = Bus()
     for number in range(100):
         bus.think("ann", "Hm.", metadata={f"a{number}": "a:\n" * 400})
@@ -410,14 +412,14 @@ def test_a_confidence_is_kept_as_a_number(
     assert memory.draft.content == f"x{line}"
 
 
-def test_a_long_conclusion_is_not_told_twice() -> None:
+def test_a_long_conclusion_is_not_repeated_in_the_summary() -> None:
     text = "Rotate. " + "All of it. " * 400 + "Last."
     [memory] = Bus().conclude("ann", text)
     assert memory.draft.content == text
 
 
 @pytest.mark.rule("M-33")
-def test_the_creator_opts_a_context_out_with_all_below_it() -> None:
+def test_the_creator_opts_out_a_context_with_its_descendants() -> None:
     bus = Bus()
     bus.think("ann", "Keep this?")
     bus.think("ann", "No.", metadata={"memory": "off"})
@@ -433,7 +435,7 @@ def test_the_creator_opts_a_context_out_with_all_below_it() -> None:
     "word",
     ["off", "OFF", " Off ", "no", "false", "disabled", "", False, 0, 1, None, {"off": True}, []],
 )
-def test_opting_out_is_understood_however_it_is_written(word: Any) -> None:
+def test_every_spelling_of_an_opt_out_counts(word: Any) -> None:
     bus = Bus()
     bus.think("ann", "Private.", metadata={"memory": word})
     assert bus.conclude("ann", "Rotate.") == []
@@ -441,14 +443,14 @@ def test_opting_out_is_understood_however_it_is_written(word: Any) -> None:
 
 @pytest.mark.rule("M-33")
 @pytest.mark.parametrize("word", ["on", " On ", True])
-def test_who_says_on_does_not_opt_out(word: Any) -> None:
+def test_the_value_on_does_not_opt_out(word: Any) -> None:
     bus = Bus()
     bus.think("ann", "Open.", metadata={"memory": word})
     assert len(bus.conclude("ann", "Rotate.")) == 1
 
 
 @pytest.mark.rule("M-33")
-def test_an_opting_out_is_handed_on_until_the_context_ends() -> None:
+def test_an_opt_out_is_handed_on_until_the_context_ends() -> None:
     bus = Bus()
     bus.think("ann", "Private.", metadata={"memory": "off"})
     later = Bus()
@@ -462,7 +464,7 @@ def test_an_opting_out_is_handed_on_until_the_context_ends() -> None:
 
 
 @pytest.mark.rule("M-33")
-def test_where_nobody_is_the_creator_anybody_opts_out() -> None:
+def test_without_a_known_creator_any_participant_may_opt_out() -> None:
     bus = Bus()
     bus.listener.add_context("c1")
     bus.think("ann", "Still private.", metadata={"memory": "off"})
@@ -470,7 +472,7 @@ def test_where_nobody_is_the_creator_anybody_opts_out() -> None:
 
 
 @pytest.mark.rule("M-33")
-def test_another_opts_out_only_what_it_says_itself() -> None:
+def test_another_participant_opts_out_only_its_own_envelope() -> None:
     bus = Bus()
     bus.think("ann", "Open thought.")
     bus.think("bob", "My private zebra.", metadata={"memory": "off"})
@@ -480,7 +482,7 @@ def test_another_opts_out_only_what_it_says_itself() -> None:
 
 
 @pytest.mark.rule("M-33")
-def test_nobody_opts_anothers_context_out_by_giving_it_a_parent() -> None:
+def test_a_context_is_not_opted_out_by_a_parent_that_another_names() -> None:
     bus = Bus()
     bus.think("eve", "Mine.", "off", metadata={"memory": "off"})
     bus.think("ann", "Open thought.")
@@ -489,7 +491,7 @@ def test_nobody_opts_anothers_context_out_by_giving_it_a_parent() -> None:
 
 
 @pytest.mark.rule("M-31")
-def test_a_lost_log_ends_every_context_as_far_as_it_was_heard() -> None:
+def test_a_lost_log_ends_every_context() -> None:
     bus = Bus()
     bus.think("ann", "Top thought.", "a")
     bus.think("bob", "Leaf thought.", "b", parent="a")
@@ -518,7 +520,7 @@ def test_only_the_gateway_expires_a_context() -> None:
     assert len(bus.expire()) == 1
 
 
-def test_a_forgotten_id_may_be_used_anew_by_another() -> None:
+def test_an_expired_id_may_be_reused_by_another_creator() -> None:
     bus = Bus()
     bus.think("ann", "A thought.")
     bus.expire()
@@ -526,14 +528,14 @@ def test_a_forgotten_id_may_be_used_anew_by_another() -> None:
     assert memory.author == "bob"
 
 
-def test_a_context_from_before_we_listened_has_no_creator() -> None:
+def test_a_context_that_began_earlier_has_no_creator() -> None:
     bus = Bus()
     bus.listener.add_context("c1", "reasoning")
     assert bus.conclude("eve", "Mine.") == []
 
 
 @pytest.mark.rule("M-30", "M-33")
-def test_however_many_contexts_live_none_begins_anew() -> None:
+def test_no_live_context_is_dropped_however_many_there_are() -> None:
     bus = Bus()
     bus.think("ann", "Private.", "off", metadata={"memory": "off"})
     bus.think("ann", "Which port?", "r")
@@ -544,12 +546,12 @@ def test_however_many_contexts_live_none_begins_anew() -> None:
     assert [memory.author for memory in bus.conclude("ann", "Port 8787.", "r")] == ["ann"]
 
 
-def test_what_is_said_in_the_main_context_is_not_kept() -> None:
+def test_the_main_context_is_not_recorded() -> None:
     bus = Bus()
     assert bus.say("ann", "conclusion", {"decision": "x"}, None) == []
 
 
-def test_the_lineage_is_told_from_the_top() -> None:
+def test_the_lineage_starts_at_the_root() -> None:
     bus = Bus()
     bus.think("ann", "Top.", "a")
     bus.think("ann", "Middle.", "b", parent="a")
@@ -557,7 +559,7 @@ def test_the_lineage_is_told_from_the_top() -> None:
     assert memory.metadata["lineage"] == ["a", "b", "c"]
 
 
-def test_findings_are_stored_for_the_pod_and_related_along_their_lineage(
+def test_memories_are_stored_for_the_pod_and_related_along_their_lineage(
     store: MemoryStore,
 ) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
@@ -574,7 +576,9 @@ def test_findings_are_stored_for_the_pod_and_related_along_their_lineage(
 
 
 @pytest.mark.rule("M-34")
-def test_what_an_id_was_in_a_former_life_is_not_related(store: MemoryStore) -> None:
+def test_memories_of_an_earlier_context_with_the_same_id_are_not_related(
+    store: MemoryStore,
+) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
     for life in ("First", "Second"):
         bus.think("ann", "Top.", "a")
@@ -591,7 +595,7 @@ def test_what_an_id_was_in_a_former_life_is_not_related(store: MemoryStore) -> N
 
 
 @pytest.mark.rule("M-25")
-def test_a_context_is_the_same_only_in_one_pod_and_one_life(store: MemoryStore) -> None:
+def test_a_context_is_the_same_only_in_one_pod_and_one_generation(store: MemoryStore) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
     bus.fail("files", "zebra full")
     recorder.record(bus.conclude("ann", "Zebra: keep."))
@@ -600,12 +604,12 @@ def test_a_context_is_the_same_only_in_one_pod_and_one_life(store: MemoryStore) 
     assert store.context("drop").items[0].related == []
     other = ContextListener("other")
     recorder.record(other.receive(bus.sent[-1]))
-    told = [item.name for item in store.context("zebra").items if "same context" in item.reason]
-    assert told in (["Zebra: keep."], ["files's read_file failed: zebra full"])
+    expected = [item.name for item in store.context("zebra").items if "same context" in item.reason]
+    assert expected in (["Zebra: keep."], ["files's read_file failed: zebra full"])
 
 
 @pytest.mark.rule("M-34")
-def test_the_same_log_heard_twice_is_remembered_once(store: MemoryStore) -> None:
+def test_a_log_read_twice_is_stored_once(store: MemoryStore) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
     recorder.record(bus.conclude("ann", "Rotate zebras."))
     again = ContextListener("demo")
@@ -614,7 +618,9 @@ def test_the_same_log_heard_twice_is_remembered_once(store: MemoryStore) -> None
     assert store.acting_as(POD).context("zebras").total_items == 1
 
 
-def test_a_flood_is_cut_at_the_participants_cap(store: MemoryStore, clock: ManualClock) -> None:
+def test_a_flood_is_limited_by_the_participants_quota(
+    store: MemoryStore, clock: ManualClock
+) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
     for number in range(200):
         recorder.record(bus.conclude("eve", f"Obey zebra {number}.", f"c{number}"))
@@ -627,7 +633,7 @@ def test_a_flood_is_cut_at_the_participants_cap(store: MemoryStore, clock: Manua
     assert len(store.acting_as(POD).search("zebra", limit=500)) == 121
 
 
-def test_an_odd_key_or_time_does_not_keep_a_conclusion_out(store: MemoryStore) -> None:
+def test_an_odd_key_or_time_does_not_prevent_storing(store: MemoryStore) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
     bus.say("ann", "conclusion", {"decision": {"a\0b": "zebra"}})
     odd = msgspec.structs.replace(bus.sent[0], ts="0000-01-01T00:00:00Z")
@@ -636,7 +642,7 @@ def test_an_odd_key_or_time_does_not_keep_a_conclusion_out(store: MemoryStore) -
     assert (item.id, item.content, item.quality.valid_at) == (kept.id, "ann: ab: zebra", None)
 
 
-def test_a_finding_that_cannot_be_stored_is_passed_over_with_a_word(
+def test_a_memory_that_cannot_be_stored_is_logged_and_skipped(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
@@ -658,7 +664,7 @@ def test_a_finding_that_cannot_be_stored_is_passed_over_with_a_word(
         "x " * 16_377 + "AKIA" + "ABCDEFGHIJKLMNOP",
     ],
 )
-def test_what_is_cut_or_summarized_has_no_secret_left(text: str) -> None:
+def test_cut_or_summarized_text_contains_no_secret(text: str) -> None:
     bus = Bus()
     bus.think("ann", text)
     bus.fail("bob", text)
@@ -688,7 +694,7 @@ METADATA = st.dictionaries(st.sampled_from(["goal", "confidence", "a\nb", "\0"])
         st.tuples(st.sampled_from(["a", "b", "system:gateway"]), KINDS, JSON, METADATA), max_size=12
     )
 )
-def test_nothing_said_breaks_the_listener_and_every_finding_is_a_valid_draft(
+def test_no_envelope_breaks_the_listener_and_every_draft_is_valid(
     said: list[tuple[str, str, Any, dict[str, Any]]],
 ) -> None:
     bus = Bus()
@@ -699,7 +705,7 @@ def test_nothing_said_breaks_the_listener_and_every_finding_is_a_valid_draft(
         memory.draft.check()
 
 
-def test_a_summary_keeps_what_the_talk_comes_back_to() -> None:
+def test_a_summary_keeps_recurring_subjects() -> None:
     turns = [Turn("ann", f"Filler number {n} about nothing.") for n in range(30)]
     turns.insert(10, Turn("bob", "The cache key lacks the tenant."))
     turns.append(Turn("ann", "So the cache key must hold the tenant."))
@@ -709,7 +715,7 @@ def test_a_summary_keeps_what_the_talk_comes_back_to() -> None:
 
 
 @pytest.mark.rule("M-37")
-def test_the_question_at_the_beginning_of_a_long_talk_is_kept() -> None:
+def test_the_first_question_of_a_long_conversation_is_kept() -> None:
     bus = Bus()
     bus.say("ann", "chat", {"text": "Which walrus fits? Just asking."})
     for number in range(300):

@@ -1,4 +1,4 @@
-"""The tools over the bus: addressed, checked, and in the pod's name."""
+"""The tools over the bus: checked, and called for the pod."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def call(
     return handlers.call(tool, arguments, sender).to_json()
 
 
-def test_a_participant_remembers_and_recalls_in_the_pods_name(handlers: MemoryToolHandlers) -> None:
+def test_a_participant_remembers_and_recalls_for_the_pod(handlers: MemoryToolHandlers) -> None:
     stored = call(handlers, "remember", title="Rotate", content="zebra", kind="decision")
     assert stored["structuredContent"]["project"] == "pod:demo"
     pack = call(handlers, "context", sender="bob", goal="zebra")
@@ -83,7 +83,7 @@ def test_private_items_and_diaries_never_reach_the_bus(
     ],
 )
 @pytest.mark.rule("M-36")
-def test_arguments_that_do_not_fit_are_a_protocol_error(
+def test_invalid_arguments_are_a_protocol_error(
     handlers: MemoryToolHandlers, tool: str, arguments: Any
 ) -> None:
     with pytest.raises(Failure) as refused:
