@@ -110,6 +110,7 @@ def test_an_illegal_frame_is_passed_on_without_waiting_for_its_payload(
         (masked(b"\xff"), 1007),
         (masked(b"\xff" * 200), 1007),
     ],
+    ids=["padded 16-bit length", "padded 64-bit length", "negative length", "short", "long"],
 )
 def test_an_illegal_length_or_text_is_an_error_with_its_close_code(data: bytes, code: int) -> None:
     with pytest.raises(FrameError) as caught:
