@@ -131,10 +131,10 @@ def latency(present: dict[str, peers.Server]) -> Iterator[Row]:
         sides = {"mcpp": ours.load, "Node ws": theirs}
         runs: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
         for load in sides.values():
-            load.pace(rate=1_000, seconds=WARM_UP)
+            load.measure_latency(rate=1_000, seconds=WARM_UP)
         for _ in range(ROUNDS):
             for name, load in sides.items():
-                found = load.pace(rate=1_000, seconds=2 * SECONDS)
+                found = load.measure_latency(rate=1_000, seconds=2 * SECONDS)
                 runs[name].append((_quantile(found, 0.5), _quantile(found, 0.99)))
     case = "100 receivers, latency of the last"
     for which, label in ((0, "p50"), (1, "p99")):
@@ -177,7 +177,7 @@ def contexts() -> Iterator[Row]:
             many, _ = _ours(stack, 10, size=440, contexts=_tree(count))
             one, _ = _ours(stack, 10, size=440)
             # The first round through the tree makes it.
-            many.load.flood(window=WINDOW, warm_up=0, seconds=WARM_UP + count / 5_000)
+            many.load.measure_throughput(window=WINDOW, warm_up=0, seconds=WARM_UP + count / 5_000)
             case = f"10 receivers, {count:,} live contexts"
             yield _compare(case, "of one context", goal, many, one)
 
@@ -251,7 +251,7 @@ def _ours(
         **options,
     )
     address = ("127.0.0.1", running.port)
-    load = Load(address, wire, clients=receivers, senders=SENDERS, deaf=deaf)
+    load = Load(address, wire, clients=receivers, senders=SENDERS, stalled=deaf)
     stack.enter_context(load)
     return Side(load, peers.Server(metadata.version("mcpp"), running.port, running.pid)), wire
 
@@ -270,7 +270,7 @@ def _compare(case: str, against: str, goal: float | None, ours: Side, theirs: Si
 
 
 def _flood(side: Side) -> tuple[float, float]:
-    found = side.load.flood(window=WINDOW, warm_up=WARM_UP, seconds=SECONDS)
+    found = side.load.measure_throughput(window=WINDOW, warm_up=WARM_UP, seconds=SECONDS)
     return found.rate, found.client_busy
 
 
