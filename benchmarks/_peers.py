@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from time import monotonic, sleep
 
-from mcpp_agents.bench.load import Wire
+from mcpp_agents.bench.load import WireProtocol
 
 SERVER_CORE = 0
 CLIENT_CORE = 1
@@ -121,7 +121,7 @@ class WebSocketWire:
     keepalive = b""
     separate_senders = False
 
-    def __init__(self, port: int, gateway: Wire) -> None:
+    def __init__(self, port: int, gateway: WireProtocol) -> None:
         self.message_bytes = gateway.message_bytes
         self.messages = gateway.messages
         self._request = (

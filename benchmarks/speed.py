@@ -20,7 +20,7 @@ from benchmarks import idle
 from benchmarks._gateway import gateway, token
 from benchmarks._report import Row, print_row, save
 from mcpp import Context
-from mcpp_agents.bench.load import Load, Wire
+from mcpp_agents.bench.load import Load, WireProtocol
 from mcpp_agents.bench.wire import GatewayWire
 from mcpp_gateway.process import allow_many_connections
 
@@ -41,7 +41,10 @@ HIGH = {
 }
 ONE_CONTEXT = (Context(id="context-00000", type="reasoning"),)
 
-Peer = tuple[Callable[[], AbstractContextManager[peers.Server]], Callable[[int, int, Wire], Wire]]
+Peer = tuple[
+    Callable[[], AbstractContextManager[peers.Server]],
+    Callable[[int, int, WireProtocol], WireProtocol],
+]
 PEERS: dict[str, Peer] = {
     "nats-server": (peers.nats, lambda port, size, ours: peers.NatsWire(size)),
     "Redis": (peers.redis, lambda port, size, ours: peers.RedisWire(size)),

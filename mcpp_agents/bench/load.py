@@ -31,7 +31,7 @@ class LoadError(McppError):
     """The server refused the load, or did not deliver it."""
 
 
-class Wire(Protocol):
+class WireProtocol(Protocol):
     """The wire protocol of one kind of server."""
 
     message_bytes: int  # the length of a message as it is received
@@ -78,7 +78,7 @@ class _Client:
         "sock",
     )
 
-    def __init__(self, sock: socket.socket, wire: Wire, buffer: bytearray) -> None:
+    def __init__(self, sock: socket.socket, wire: WireProtocol, buffer: bytearray) -> None:
         self.sock = sock
         self.pending = b""
         self.sent = 0
@@ -132,7 +132,13 @@ class Load:
     """Clients of one server. Owns their sockets; use as a context manager."""
 
     def __init__(
-        self, address: tuple[str, int], wire: Wire, *, clients: int, senders: int, stalled: int = 0
+        self,
+        address: tuple[str, int],
+        wire: WireProtocol,
+        *,
+        clients: int,
+        senders: int,
+        stalled: int = 0,
     ) -> None:
         """Connect the clients. The first `senders` send too; the last `stalled` never read."""
         self._wire = wire
