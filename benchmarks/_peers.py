@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from time import monotonic, sleep
 
-from mcpp_agents.bench.load import Wire
+from mcpp_agents.bench.load import WireProtocol
 
 SERVER_CORE = 0
 CLIENT_CORE = 1
@@ -118,10 +118,10 @@ class WebSocketWire:
     """Clients of a WebSocket server that relays whatever it is sent."""
 
     mark: bytes | None = None
-    pulse = b""
-    senders_apart = False
+    keepalive = b""
+    separate_senders = False
 
-    def __init__(self, port: int, gateway: Wire) -> None:
+    def __init__(self, port: int, gateway: WireProtocol) -> None:
         self.message_bytes = gateway.message_bytes
         self.messages = gateway.messages
         self._request = (
@@ -141,8 +141,8 @@ class NatsWire:
     """Clients of nats-server: each subscribes, and publishes on the same connection."""
 
     mark: bytes | None = None
-    pulse = b""
-    senders_apart = False
+    keepalive = b""
+    separate_senders = False
 
     def __init__(self, size: int) -> None:
         payload = b"x" * size
@@ -163,8 +163,8 @@ class RedisWire:
     """Clients of Redis: who subscribes does nothing else, so senders have a connection more."""
 
     mark: bytes | None = None
-    pulse = b""
-    senders_apart = True
+    keepalive = b""
+    separate_senders = True
 
     def __init__(self, size: int) -> None:
         bulk = b"$%d\r\n%b\r\n" % (size, b"x" * size)

@@ -20,7 +20,7 @@ from benchmarks import idle
 from benchmarks._gateway import gateway, token
 from benchmarks._report import Row, print_row, save
 from mcpp import Context
-from mcpp_agents.bench.load import Load, Wire
+from mcpp_agents.bench.load import Load, WireProtocol
 from mcpp_agents.bench.wire import GatewayWire
 from mcpp_gateway.process import allow_many_connections
 
@@ -41,7 +41,10 @@ HIGH = {
 }
 ONE_CONTEXT = (Context(id="context-00000", type="reasoning"),)
 
-Peer = tuple[Callable[[], AbstractContextManager[peers.Server]], Callable[[int, int, Wire], Wire]]
+Peer = tuple[
+    Callable[[], AbstractContextManager[peers.Server]],
+    Callable[[int, int, WireProtocol], WireProtocol],
+]
 PEERS: dict[str, Peer] = {
     "nats-server": (peers.nats, lambda port, size, ours: peers.NatsWire(size)),
     "Redis": (peers.redis, lambda port, size, ours: peers.RedisWire(size)),
@@ -131,10 +134,10 @@ def latency(present: dict[str, peers.Server]) -> Iterator[Row]:
         sides = {"mcpp": ours.load, "Node ws": theirs}
         runs: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
         for load in sides.values():
-            load.pace(rate=1_000, seconds=WARM_UP)
+            load.measure_latency(rate=1_000, seconds=WARM_UP)
         for _ in range(ROUNDS):
             for name, load in sides.items():
-                found = load.pace(rate=1_000, seconds=2 * SECONDS)
+                found = load.measure_latency(rate=1_000, seconds=2 * SECONDS)
                 runs[name].append((_quantile(found, 0.5), _quantile(found, 0.99)))
     case = "100 receivers, latency of the last"
     for which, label in ((0, "p50"), (1, "p99")):
@@ -177,7 +180,7 @@ def contexts() -> Iterator[Row]:
             many, _ = _ours(stack, 10, size=440, contexts=_tree(count))
             one, _ = _ours(stack, 10, size=440)
             # The first round through the tree makes it.
-            many.load.flood(window=WINDOW, warm_up=0, seconds=WARM_UP + count / 5_000)
+            many.load.measure_throughput(window=WINDOW, warm_up=0, seconds=WARM_UP + count / 5_000)
             case = f"10 receivers, {count:,} live contexts"
             yield _compare(case, "of one context", goal, many, one)
 
@@ -251,7 +254,7 @@ def _ours(
         **options,
     )
     address = ("127.0.0.1", running.port)
-    load = Load(address, wire, clients=receivers, senders=SENDERS, deaf=deaf)
+    load = Load(address, wire, clients=receivers, senders=SENDERS, stalled=deaf)
     stack.enter_context(load)
     return Side(load, peers.Server(metadata.version("mcpp-pods"), running.port, running.pid)), wire
 
@@ -270,7 +273,7 @@ def _compare(case: str, against: str, goal: float | None, ours: Side, theirs: Si
 
 
 def _flood(side: Side) -> tuple[float, float]:
-    found = side.load.flood(window=WINDOW, warm_up=WARM_UP, seconds=SECONDS)
+    found = side.load.measure_throughput(window=WINDOW, warm_up=WARM_UP, seconds=SECONDS)
     return found.rate, found.client_busy
 
 

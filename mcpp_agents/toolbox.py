@@ -34,7 +34,7 @@ class RemoteTool:
     definition: Mapping[str, Any]
 
 
-class AbsentError(CallError):
+class ParticipantAbsentError(CallError):
     """The called participant is not in the pod, or left before it answered."""
 
 
@@ -94,14 +94,14 @@ class Toolbox:
         return {tool.name: tool for participant in present for tool in self._tools[participant]}
 
     def require(self, participant: str, tool: str) -> None:
-        """Raise AbsentError if a participant that is to be called is not in the pod."""
+        """Raise ParticipantAbsentError if a participant that is to be called is not in the pod."""
         if participant not in self._pod.participants:
-            raise AbsentError(participant, tool, "not in the pod")
+            raise ParticipantAbsentError(participant, tool, "not in the pod")
 
     async def call(self, participant: str, tool: str, request: Callable[[], Awaitable[T]]) -> T:
         """Await a call; give up shortly after the called participant leaves the pod.
 
-        Raises AbsentError, and whatever `request` raises.
+        Raises ParticipantAbsentError, and whatever `request` raises.
         """
         self.require(participant, tool)
         with anyio.CancelScope() as scope:
@@ -110,7 +110,7 @@ class Toolbox:
                 return await request()
             finally:
                 del self._calls[scope]
-        raise AbsentError(participant, tool, "left the pod before it answered")
+        raise ParticipantAbsentError(participant, tool, "left the pod before it answered")
 
     def _forget(self, participant: str) -> None:
         self._tools.pop(participant, None)

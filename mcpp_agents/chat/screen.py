@@ -18,7 +18,7 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_cwidth
 
-from mcpp_agents.chat.transcript import Row, Transcript
+from mcpp_agents.chat.transcript import Transcript, TranscriptRow
 from mcpp_agents.cli.display import clean, colour_of
 
 _ANSI: Final = {
@@ -76,7 +76,7 @@ class Screen:
         # A key, not an index: rows are added and removed, and `a` must approve the selected one.
         self._selected: str | None = None  # None follows the newest row
         self._last_place = 0
-        self._rows: list[Row] = []
+        self._rows: list[TranscriptRow] = []
         self.on_line: Callable[[str], object] = lambda line: None
         self.on_approval: Callable[[str], None] = lambda proposal: None
         self._typed = Buffer(multiline=False, accept_handler=self._accept)
@@ -248,7 +248,7 @@ class Screen:
         self._layout.focus(self._typed)
         self._selected = None
 
-    def _selected_row(self) -> Row | None:
+    def _selected_row(self) -> TranscriptRow | None:
         return self._rows[self._place()] if self._rows else None
 
     def _approve(self) -> None:

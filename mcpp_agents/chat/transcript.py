@@ -28,7 +28,7 @@ _ROW_CHARACTERS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TranscriptRow:
     """A row of the list: indentation, sender, text, and what can be done with it.
 
     `key` identifies the row while others are added and removed.
@@ -151,20 +151,20 @@ class Transcript:
         """Return the id that a number stands for."""
         return next((id for id, one in self._numbers.items() if one == number), None)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TranscriptRow]:
         """Return all rows, oldest first."""
         return [row for entry in self._entries for row in self._rows_of(entry, 0)]
 
-    def _rows_of(self, entry: _Entry, depth: int) -> Iterator[Row]:
+    def _rows_of(self, entry: _Entry, depth: int) -> Iterator[TranscriptRow]:
         if isinstance(entry, ContextNode):
             yield from self._context_rows(entry, depth)
         elif isinstance(entry, _Notice):
             for place, line in enumerate(entry.text.split("\n")):
-                yield Row(f"notice {id(entry)} {place}", depth, "", line, "class:notice")
+                yield TranscriptRow(f"notice {id(entry)} {place}", depth, "", line, "class:notice")
         elif self._is_shown(entry):
             yield from self._envelope_rows(entry, depth)
 
-    def _context_rows(self, node: ContextNode, depth: int) -> Iterator[Row]:
+    def _context_rows(self, node: ContextNode, depth: int) -> Iterator[TranscriptRow]:
         if node.parent is not None and depth == 0:
             return  # it got a parent later, and is listed below that
         below = [one for child, _ in node.walk() for one in child.envelopes]
@@ -178,7 +178,7 @@ class Transcript:
         # The outcome before the rest, which a narrow window cuts off.
         text = one_line(f"{head} by {creator} · {_outcome(node, below)} · {count}{more}")
         key = f"context {id(node)}"
-        yield Row(key, depth, "", text, "class:context", opens=node.id, is_heading=True)
+        yield TranscriptRow(key, depth, "", text, "class:context", opens=node.id, is_heading=True)
         if is_open:
             inside: list[_Entry] = [*node.envelopes, *node.children]
             for entry in sorted(inside, key=self._position):
@@ -189,7 +189,7 @@ class Transcript:
             if one.id in self.proposals and self.proposals[one.id].waits_for(self.me):
                 yield from self._rows_of(one, depth + 1)
 
-    def _envelope_rows(self, envelope: Envelope, depth: int) -> Iterator[Row]:
+    def _envelope_rows(self, envelope: Envelope, depth: int) -> Iterator[TranscriptRow]:
         kind = Kind.parse(envelope.kind)
         text, _ = self._brief(envelope)
         if envelope.id in self._opened:
@@ -206,7 +206,7 @@ class Transcript:
             text = f"→ {', '.join(envelope.to)}: {text}"
         style = f"class:{kind.family.replace('/', '-')}"
         for place, line in enumerate(_lines(text)):
-            yield Row(
+            yield TranscriptRow(
                 f"{envelope.id} {place}",
                 depth if place == 0 else depth + 1,
                 envelope.sender if place == 0 else "",

@@ -45,7 +45,13 @@ from mcpp_agents.model.providers import (
     Reply,
     ToolUse,
 )
-from mcpp_agents.toolbox import GRACE_SECONDS, AbsentError, RemoteTool, Toolbox, withdraw_proposals
+from mcpp_agents.toolbox import (
+    GRACE_SECONDS,
+    ParticipantAbsentError,
+    RemoteTool,
+    Toolbox,
+    withdraw_proposals,
+)
 
 _HISTORY_MESSAGES: Final = 500
 _MAX_WAITING_QUESTIONS: Final = 64
@@ -242,7 +248,7 @@ class ModelAgent:
                 tool,
                 lambda: self._pod.call(owner, tool, arguments, timeout=seconds, context=thinking),
             )
-        except (NoAnswerError, AbsentError) as error:
+        except (NoAnswerError, ParticipantAbsentError) as error:
             await thinking.send(kinds.REFLECTION, {"thought": f"{error}."})
         except CallError:
             pass  # the error is in the log, as the call's result

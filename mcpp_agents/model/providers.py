@@ -76,7 +76,7 @@ def make_provider(model: str, base_url: str | None) -> Provider:
     variable = _KEYS[api]
     key = os.environ.get(variable)
     if not key and base_url is None:
-        raise McppError(f"set {variable}, or use --base-url with a server that needs no key")
+        raise McppError(f"{variable} is not set; without a key, use --base-url with a local server")
     # Each client takes a second to import, so import only the one in use.
     with importing("agent"):
         provider = _load_openai() if api == "openai" else _load_anthropic()

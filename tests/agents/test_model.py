@@ -720,7 +720,8 @@ async def test_a_missing_key_is_reported_in_one_line(
     code, out, error = await commands.run("model", "agent", "--model", "anthropic:m")
     assert (code, out) == (1, "")
     assert error == (
-        "mcpp: agent: set ANTHROPIC_API_KEY, or use --base-url with a server that needs no key\n"
+        "mcpp: agent: ANTHROPIC_API_KEY is not set; "
+        "without a key, use --base-url with a local server\n"
     )
 
 
