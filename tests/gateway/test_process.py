@@ -313,3 +313,18 @@ async def test_a_draining_gateway_tells_those_who_ask(tmp_path: Path) -> None:
                 assert b" 503 " in await reader.readline()
             writer.close()
         assert await process.exit_code() == 0
+
+
+@pytest.mark.parametrize("command", ["gateway", "up", "token"])
+def test_help_needs_no_extras(command: str) -> None:
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['prometheus_client', 'uvloop', 'hypothesis', 'mcp']))\n"
+        "from mcpp_gateway import commands\n"
+        f"commands.{command}(['--help'])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith(f"usage: mcpp {command} ")

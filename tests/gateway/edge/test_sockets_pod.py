@@ -116,7 +116,7 @@ class LightweightClient(asyncio.Protocol):
     def __init__(self, request: bytes, wanted: bytes) -> None:
         self.request = request
         self.wanted = wanted
-        self.heard = asyncio.get_running_loop().create_future()
+        self.received = asyncio.get_running_loop().create_future()
         self.tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -124,20 +124,20 @@ class LightweightClient(asyncio.Protocol):
         self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
-        if self.wanted in self.tail + data and not self.heard.done():
-            self.heard.set_result(True)
+        if self.wanted in self.tail + data and not self.received.done():
+            self.received.set_result(True)
         self.tail = data[-len(self.wanted) :]
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.heard.done():
-            self.heard.set_result(False)
+        if not self.received.done():
+            self.received.set_result(False)
 
 
 @pytest.mark.slow
 async def test_a_thousand_connections_may_join_at_once() -> None:
     names = [f"p{i}" for i in range(1000)]
     loop = asyncio.get_running_loop()
-    # Listeners do not answer pings.
+    # These clients do not answer pings.
     text = config_text(dict.fromkeys([*names, "alice"], ""), gateway={"ping_seconds": 3600})
     async with running(text) as gateway, raw(gateway, "alice") as alice:
         requests = [
@@ -149,16 +149,16 @@ async def test_a_thousand_connections_may_join_at_once() -> None:
             made = lambda: LightweightClient(request, hello)  # noqa: E731
             return (await loop.create_connection(made, "127.0.0.1", gateway.port))[1]
 
-        listeners = await asyncio.gather(*map(listen, requests))
+        clients = await asyncio.gather(*map(listen, requests))
         present: set[str] = set()
         while len(present) < 1000:
             _, presence = await alice.frame()
             present.add(json.loads(presence)["payload"]["participant"]["id"])
         alice.send(0x81, hello)
         async with asyncio.timeout(BOUND):
-            assert all(await asyncio.gather(*(listener.heard for listener in listeners)))
-        for listener in listeners:
-            listener.transport.abort()
+            assert all(await asyncio.gather(*(client.received for client in clients)))
+        for client in clients:
+            client.transport.abort()
 
 
 async def test_a_slow_reader_is_closed_with_4001_and_the_others_lose_nothing() -> None:
