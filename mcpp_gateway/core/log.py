@@ -24,7 +24,7 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     about: str | None = None  # the participant of a presence, which does not receive it
 
 
-class Log(Protocol):
+class PodLog(Protocol):
     """An ordered, bounded log of broadcast envelopes."""
 
     @property

@@ -31,7 +31,7 @@ from mcpp_gateway.core.effects import (
     Move,
 )
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.log import Log, LogEntry, MemoryLog
+from mcpp_gateway.core.log import LogEntry, MemoryLog, PodLog
 from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Session
@@ -62,11 +62,11 @@ class PodCore:
         limits: PodLimits,
         *,
         new_id: Callable[[], str],
-        log: Log | None = None,
+        log: PodLog | None = None,
     ) -> None:
         self.name = name
         self.epoch = new_id()
-        self.log: Log = log or MemoryLog(limits.history_messages, limits.history_bytes)
+        self.log: PodLog = log or MemoryLog(limits.history_messages, limits.history_bytes)
         self.tree = LiveContexts(limits)
         self.limits = limits
         self.refused: dict[str, int] = {}

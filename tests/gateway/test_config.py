@@ -1,4 +1,4 @@
-"""The configuration: what is read, what is refused, and how that is said."""
+"""The configuration: valid values, invalid values and their messages."""
 
 from pathlib import Path
 

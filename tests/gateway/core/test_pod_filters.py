@@ -1,4 +1,4 @@
-"""Filters at the gateway: on join, changed live, and what always passes."""
+"""Filters at the gateway: on join, changed while live, and exceptions."""
 
 from typing import Any
 
