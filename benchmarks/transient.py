@@ -20,7 +20,7 @@ from typing import Any
 
 from mcpp import Envelope, new_context, new_envelope, tokens
 from mcpp.prompts import CachePolicy, Prompt, PromptBuilder
-from mcpp.prompts.blocks import Block, price
+from mcpp.prompts.blocks import Block, block_tokens
 from mcpp.transient import Workflow, consumed, mark_by_rule
 
 TS = "2026-01-01T00:00:00Z"
@@ -170,7 +170,7 @@ def measure(log: list[Envelope], cache: CachePolicy | None) -> Figures:
     for envelope in log:
         if envelope.sender == "analyst":
             blocks = list(_blocks(builder.build()))
-            prices = [count(builder.system), *(price(block, count) for _, block in blocks)]
+            prices = [count(builder.system), *(block_tokens(block, count) for _, block in blocks)]
             same = 0
             while same < min(len(before), len(blocks)) and before[same] == blocks[same]:
                 same += 1

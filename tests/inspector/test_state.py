@@ -18,7 +18,7 @@ from mcpp.errors import FilterError
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextTree
 from mcpp.testing.strategies import json_values
-from mcpp.transient import Tracker, transient
+from mcpp.transient import TransientTracker, transient
 from mcpp.transient.marks import cut
 from tests.properties.random_logs import LOGS
 
@@ -184,7 +184,7 @@ def test_completion_offers_what_could_stand_there(node: Node) -> None:
 @hypothesis_settings(max_examples=150)
 @given(LOGS)
 def test_badges_and_summaries_are_those_of_the_sdk(node: Node, log: list[Envelope]) -> None:
-    tracker = Tracker()
+    tracker = TransientTracker()
     for envelope in log:
         tracker.add(envelope)
     expected = []

@@ -229,7 +229,7 @@ export function readResult(payload) {
     }
     if (isObject(payload.result)) return payload.result;
   }
-  return failure("The response is not a tool result.");
+  return failure("The response does not contain a tool result.");
 }
 
 function failure(text) {
