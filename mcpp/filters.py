@@ -17,7 +17,7 @@ import msgspec
 from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.protocol.codec import decode_unambiguous
-from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
 from mcpp.protocol.globs import compile_glob
 
@@ -57,15 +57,10 @@ class Filter:
 
     def select(self, envelopes: Iterable[Envelope]) -> Iterator[Envelope]:
         """Yield the envelopes of a log that pass, learning the contexts on the way."""
-        lineages = Lineages()
+        tracker = ContextTracker()
         for envelope in envelopes:
-            if self.matches(envelope, lineages.observe(envelope.context)):
+            if self.matches(envelope, tracker.observe(envelope)):
                 yield envelope
-            if envelope.kind == kinds.CONTEXT:
-                # A log may come from anywhere: what does not say which context it was ends none.
-                match envelope.payload:
-                    case {"context": {"id": str(id)}}:
-                        lineages.forget(id)
 
     def __and__(self, other: "Filter") -> "Filter":
         return _All((*_parts(self, _All), *_parts(other, _All)))

@@ -3,11 +3,14 @@
 Members that are not listed are allowed and ignored, as everywhere in the protocol.
 """
 
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from mcpp import kinds
+
+if TYPE_CHECKING:
+    from mcpp.protocol.envelope import Envelope
 
 
 class _Payload(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -177,3 +180,46 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.FILTER_SET: SetFilter,
     kinds.SET_FILTER: SetFilter,
 }
+
+
+class _Said(msgspec.Struct):
+    text: Any = None
+    thought: Any = None
+
+
+# Skips the dictionary of the payload: most of a log is chat.
+_read_said: Final = msgspec.json.Decoder(_Said).decode
+
+
+def text_of(envelope: "Envelope", *, complete: bool = False) -> str | None:
+    """Return what an envelope says, as text; None where its payload holds no text.
+
+    That is the payload's `thought` for a reflection, its `decision` and `text` for a conclusion (as
+    JSON what is not a string), and its `text` or else `thought` for any other kind. A conclusion
+    with neither is returned as JSON; with `complete`, all its other members follow as JSON.
+    """
+    # `decode` has checked the payload of an envelope; one made by hand may hold anything.
+    try:
+        if envelope.kind == kinds.CONCLUSION:
+            return _conclusion_text(msgspec.json.decode(envelope.raw_payload), complete)
+        said = _read_said(envelope.raw_payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    candidates = [said.text, said.thought]
+    if envelope.kind == kinds.REFLECTION:
+        candidates.reverse()
+    return next((each for each in candidates if isinstance(each, str)), None)
+
+
+def _conclusion_text(payload: Any, complete: bool) -> str | None:
+    if not isinstance(payload, dict):
+        return None if payload is None else _as_text(payload)
+    main = (payload.pop("decision", None), payload.pop("text", None))
+    parts = [_as_text(part) for part in main if part is not None and part != ""]
+    if payload and (complete or not parts):
+        parts.append(_as_text(payload))
+    return "\n".join(dict.fromkeys(parts)) or None
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -14,11 +14,11 @@ from mcpp.prompts.blocks import block_tokens
 from mcpp.prompts.budget import Protected, fit, limit_images
 from mcpp.prompts.cache_policy import CachePolicy, CollapsePlanner
 from mcpp.prompts.draft import LeftOut, PromptDraft, omission
-from mcpp.prompts.entries import EntryKind, LoggedContext, PromptEntry
+from mcpp.prompts.entries import TEXT_KINDS, EntryKind, LoggedContext, PromptEntry
 from mcpp.prompts.folding import LoggedContexts, concludes, members_of
 from mcpp.prompts.prompt import Prompt
 from mcpp.prompts.turns import BEGINNING, NOTHING_NEW
-from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.contexts import ContextTracker, Lineage, read_context_change
 from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter, estimate
 from mcpp.transient.calls import LoggedCall
@@ -115,7 +115,7 @@ class PromptBuilder:
         self._unshown: list[TransientResult] = []  # settled, but not shown to the viewer yet
         self._concluded: dict[LoggedContext, None] = {}
         self._tracker = TransientTracker()
-        self._lineages = Lineages()
+        self._context_tracker = ContextTracker()
         self._contexts = LoggedContexts()
         self._collapse_planner = CollapsePlanner(self._cache)
         self._length = 0
@@ -155,11 +155,11 @@ class PromptBuilder:
         lineage = None
         context = None
         if envelope.context is not None:
-            lineage = self._lineages.observe(envelope.context)
+            lineage = self._context_tracker.observe(envelope)
             context = None if lineage is None else self._contexts.observe(envelope, lineage)
         change = self._tracker.add(envelope)
         if envelope.kind == kinds.CONTEXT:
-            self._forget(envelope)
+            self._expire_contexts(envelope)
         entry = self._read(envelope, index, lineage, context, change.call)
         if entry is not None:
             self._append(entry, context)
@@ -199,7 +199,7 @@ class PromptBuilder:
                 kind = "call" if own else "other"
                 reason = self._exclusion(envelope, lineage, context)
         elif not (reason := _omission_reason(envelope.kind, answers_context=topic is not None)):
-            if own and envelope.kind in _ASSISTANT_KINDS:
+            if own and envelope.kind in TEXT_KINDS:
                 kind = "own"
             reason = self._exclusion(envelope, lineage, context)
         if reason:
@@ -247,16 +247,16 @@ class PromptBuilder:
     def _is_pinned(self, entry: PromptEntry) -> bool:
         if isinstance(self._pins, frozenset):
             return entry.envelope.id in self._pins
-        lineage = self._lineages.observe(entry.envelope.context)
+        context = entry.envelope.context
+        lineage = None if context is None else self._context_tracker.find(context.id)
         return _passes(self._pins, entry.envelope, lineage)
 
-    def _forget(self, envelope: Envelope) -> None:
-        payload = envelope.payload
-        context = payload.get("context") if isinstance(payload, dict) else None
-        expired = context.get("id") if isinstance(context, dict) else None
-        if isinstance(expired, str):
-            self._lineages.forget(expired)
-            self._contexts.forget(expired)
+    def _expire_contexts(self, envelope: Envelope) -> None:
+        change = read_context_change(envelope)
+        if change is not None:
+            self._context_tracker.apply(change)
+            for expired in change.contexts:
+                self._contexts.forget(expired.id)
 
     def _settle(self, settled: Iterable[TransientResult], index: int) -> None:
         """Record settled results; those already shown to the viewer become candidates."""
@@ -352,9 +352,6 @@ class PromptBuilder:
         for envelope in envelopes:
             copy.add(envelope)
         return copy
-
-
-_ASSISTANT_KINDS: Final = frozenset({kinds.CHAT, kinds.REFLECTION, kinds.CONCLUSION})
 
 
 @lru_cache(maxsize=1024)

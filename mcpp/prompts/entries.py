@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mcpp import kinds
+from mcpp.payloads import text_of
 from mcpp.prompts import quoting
 from mcpp.prompts.blocks import Block, CallBlock, ImageBlock, ResultBlock, TextBlock, block_tokens
 from mcpp.prompts.names import EXPAND, call_id, tool_name
@@ -23,6 +24,9 @@ from mcpp.transient.tracker import TransientResult, new_handle
 
 EntryKind = Literal["own", "other", "call", "result"]
 """The viewer's own message, any envelope of another, the viewer's own call, the call's result."""
+
+TEXT_KINDS: Final = frozenset({kinds.CHAT, kinds.REFLECTION, kinds.CONCLUSION})
+"""Kinds that are shown as text; the viewer's own become assistant messages."""
 
 PREVIEW_CHARS: Final = 600
 _IMAGES: Final = {
@@ -174,7 +178,7 @@ class PromptEntry(msgspec.Struct, eq=False):
     def _read(self) -> Block:
         match self.kind:
             case "own":
-                text = _text(self.envelope)
+                text = envelope_text(self.envelope)
                 return TextBlock(text if text.strip() else "…")
             case "other":
                 return TextBlock(f"{self._header()}\n{quoting.quote(self._body())}")
@@ -214,7 +218,7 @@ class PromptEntry(msgspec.Struct, eq=False):
     def _body(self) -> str:
         call = self.call
         if call is None:
-            return _text(self.envelope)
+            return envelope_text(self.envelope)
         if call.response is not self.envelope:
             return compact(call.arguments)
         return "\n".join(map(as_text, result_content(call.result)))
@@ -276,38 +280,7 @@ def _recipients(preposition: str, recipients: tuple[str, ...] | None) -> str:
     return f"{preposition}{shown}{f' and {more} more' if more > 0 else ''}"
 
 
-def _text(envelope: Envelope) -> str:
-    try:
-        if envelope.kind == kinds.CHAT:
-            return _read_chat(envelope.raw_payload).text
-        if envelope.kind == kinds.REFLECTION:
-            return _read_reflection(envelope.raw_payload).thought
-    except msgspec.MsgspecError:
-        return compact(envelope.payload)
-    if envelope.kind == kinds.CONCLUSION:
-        return conclusion_text(envelope.payload)
-    return compact(envelope.payload)
-
-
-class _Chat(msgspec.Struct):
-    text: str
-
-
-class _Reflection(msgspec.Struct):
-    thought: str
-
-
-# Most of a log is chat: these avoid building the payload's dictionary.
-_read_chat = msgspec.json.Decoder(_Chat).decode
-_read_reflection = msgspec.json.Decoder(_Reflection).decode
-
-
-def conclusion_text(payload: Any) -> str:
-    """Return a conclusion as text: its decision, its text, and other members as JSON."""
-    if not isinstance(payload, dict):
-        return compact(payload)
-    rest = dict(payload)
-    parts = [part for name in ("decision", "text") if (part := rest.pop(name, None))]
-    if rest or not parts:
-        parts.append(rest)
-    return "\n".join(part if isinstance(part, str) else compact(part) for part in parts)
+def envelope_text(envelope: Envelope) -> str:
+    """Return the text of an envelope; for kinds without text, the payload as JSON."""
+    text = text_of(envelope, complete=True) if envelope.kind in TEXT_KINDS else None
+    return compact(envelope.payload) if text is None else text

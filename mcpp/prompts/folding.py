@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from mcpp import kinds
 from mcpp.prompts import quoting
 from mcpp.prompts.blocks import TextBlock
-from mcpp.prompts.entries import LoggedContext, PromptEntry, conclusion_text
+from mcpp.prompts.entries import LoggedContext, PromptEntry, envelope_text
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.transient.tracker import new_handle
@@ -30,7 +30,8 @@ class LoggedContexts:
         if own.parent is None and lineage.ancestors:
             # A parent may be set after the first envelope, or refer to a context not used yet.
             parent = self._named(lineage.ancestors[0])
-            if own not in parent.path():  # a cycle is possible in a log that no gateway validated
+            # In a log that no gateway validated, a cycle may go through an expired context.
+            if own not in parent.path():
                 own.parent = parent
                 parent.inner.append(own)
         return own
@@ -94,7 +95,7 @@ def fold_note(context: LoggedContext, members: Sequence[PromptEntry], handle: st
     outline += [f"calls of {_most_common(tools, quoting.tool)}"] if tools else []
     outline += [f"{len(inner)} inner contexts"] if inner else []
     label = f"{quoting.name(context.type)} " if context.type else ""
-    text = quoting.quote(conclusion_text(end.envelope.payload))
+    text = quoting.quote(envelope_text(end.envelope))
     return TextBlock(
         f"[folded; handle {handle}] {label}{quoting.name(context.id)}: "
         f"{'; '.join(outline)}. @{quoting.name(context.creator)} concludes:\n{text}"

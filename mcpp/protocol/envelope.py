@@ -18,6 +18,7 @@ T = TypeVar("T")
 V = TypeVar("V", bound="_Value")
 
 PROTOCOL: Final = "mcpp/v0.1"
+GATEWAY: Final = "system:gateway"  # the sender of all `system/*` envelopes
 MAX_METADATA_BYTES: Final = 2048
 # Bounds of what costs a reader by the piece (E-08, E-14).
 MAX_MEMBERS: Final = 256

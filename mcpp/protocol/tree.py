@@ -6,13 +6,11 @@ no gateway would have let pass, is read as the first word on the matter.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import msgspec
+from typing import Literal
 
 from mcpp import kinds
-from mcpp.errors import DecodeError
-from mcpp.payloads import ContextEvent
+from mcpp.payloads import text_of
+from mcpp.protocol.contexts import ContextTracker, read_context_change
 from mcpp.protocol.envelope import Envelope
 
 
@@ -65,6 +63,7 @@ class ContextTree:
         self.main: list[Envelope] = []
         self._roots: dict[ContextNode, None] = {}
         self._current: dict[str, ContextNode] = {}
+        self._tracker = ContextTracker()
         for envelope in envelopes:
             self.add(envelope)
 
@@ -92,17 +91,16 @@ class ContextTree:
 
     def add(self, envelope: Envelope) -> None:
         """Put the next envelope of the log in its place."""
-        context = envelope.context
-        if context is None:
+        known = self._tracker.learn(envelope)
+        if known is None:
             self.main.append(envelope)
             if envelope.kind == kinds.CONTEXT:
                 self._expire(envelope)
             return
-        node = self._node(context.id)
-        if node.type is None:
-            node.type = context.type
-        if node.parent is None and context.parent is not None:
-            self._place(node, self._node(context.parent))
+        node = self._node(known.id)
+        node.type = known.type
+        if node.parent is None and known.parent is not None:
+            self._place(node, self._node(known.parent))
         node.envelopes.append(envelope)
         if envelope.kind == kinds.CONCLUSION and envelope.sender == node.creator:  # C-17
             node.conclusion = envelope
@@ -132,12 +130,13 @@ class ContextTree:
         parent.children.append(node)
 
     def _expire(self, envelope: Envelope) -> None:
-        try:
-            id = envelope.payload_as(ContextEvent).context.id
-        except DecodeError:
+        change = read_context_change(envelope)
+        if change is None:
             return
-        if id in self._current:
-            self._current[id].expired = True
+        self._tracker.apply(change)
+        for context in change.contexts:
+            if context.id in self._current:
+                self._current[context.id].expired = True
 
 
 def _line(node: ContextNode, depth: int) -> str:
@@ -145,17 +144,13 @@ def _line(node: ContextNode, depth: int) -> str:
     head = f"{'  ' * depth}{node.type or 'context'} {node.id}{who}: {_count(node.envelopes)}"
     if node.conclusion is None:
         return f"{head}, {node.state}"
-    return f"{head}, concluded: {_text(node.conclusion.payload)}"
+    return f"{head}, concluded: {_shortened(text_of(node.conclusion) or '')}"
 
 
 def _count(envelopes: list[Envelope]) -> str:
     return f"{len(envelopes)} message{'' if len(envelopes) == 1 else 's'}"
 
 
-def _text(payload: Any, limit: int = 60) -> str:
-    value = payload
-    if isinstance(payload, dict):
-        value = payload.get("decision", payload.get("text", payload))
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def _shortened(text: str, limit: int = 60) -> str:
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"

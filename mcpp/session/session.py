@@ -23,7 +23,6 @@ from mcpp.errors import DecodeError, FilterError, TooLargeError, WrongParticipan
 from mcpp.filters import Filter
 from mcpp.kinds import Kind
 from mcpp.payloads import (
-    ContextEvent,
     ContextInfo,
     Error,
     ParticipantInfo,
@@ -34,7 +33,8 @@ from mcpp.payloads import (
 from mcpp.payloads import SetFilter as SetFilter
 from mcpp.protocol import rpc
 from mcpp.protocol.codec import decode, encode
-from mcpp.protocol.envelope import Context, Envelope
+from mcpp.protocol.contexts import ContextTracker, read_context_change
+from mcpp.protocol.envelope import Envelope
 from mcpp.session.effects import (
     Answered,
     Echoed,
@@ -122,7 +122,7 @@ class ClientSession:
         self.pod: PodInfo | None = None
         self.limits: dict[str, object] = {}
         self.participants: dict[str, ParticipantInfo] = {}
-        self.contexts: dict[str, ContextInfo] = {}
+        self._contexts = ContextTracker()
         self.outgoing = Outgoing()
         self.joined = False
         self.history = 0
@@ -140,6 +140,11 @@ class ClientSession:
         self._noted_early: set[str] = set()  # while there was no room; they will come again
         self._asked: dict[str, _Question] = {}
         self._proposed: dict[str, Envelope] = {}
+
+    @property
+    def contexts(self) -> dict[str, ContextInfo]:
+        """The live contexts of the pod by id, as far as this participant knows them."""
+        return self._contexts.contexts
 
     # --- lines ---
 
@@ -251,9 +256,7 @@ class ClientSession:
             case kinds.PRESENCE if not self._replaying:
                 self._update_roster(envelope.payload_as(Presence))
             case kinds.CONTEXT if not self._replaying:
-                expired = envelope.payload_as(ContextEvent).context.id
-                self.contexts.pop(expired, None)
-                self.outgoing.forget(expired)
+                self._update_contexts(envelope)
         return self._logged(envelope, now)
 
     def _filter_set(self, filter: Filter, id: str) -> Sequence[Effect]:
@@ -282,7 +285,7 @@ class ClientSession:
         self.limits = welcome.limits
         self.outgoing.pace(self.limits)
         self.participants = {info.id: info for info in welcome.participants}
-        self.contexts = {info.id: info for info in welcome.contexts}
+        self._contexts.reset(welcome.contexts)
         self.joined = True
         self._replaying = welcome.replayed
         self._end_of_replay = welcome.position
@@ -316,7 +319,7 @@ class ClientSession:
         if replayed:
             self._replaying -= 1
         elif envelope.context is not None:
-            self._update_contexts(envelope.context)
+            self._contexts.learn(envelope)
         id = envelope.id
         new = id not in self._seen and id not in self._seen_before
         effects: Sequence[Effect] = ()
@@ -406,19 +409,13 @@ class ClientSession:
             self._noted_early.clear()  # of one who never reads
         self._noted_early.add(id)
 
-    def _update_contexts(self, context: Context) -> None:
-        known = self.contexts.get(context.id)
-        if known is None:
-            self.contexts[context.id] = ContextInfo(
-                id=context.id, type=context.type, parent=context.parent
-            )
-        elif (known.type is None and context.type) or (known.parent is None and context.parent):
-            self.contexts[context.id] = ContextInfo(
-                id=context.id,
-                type=known.type or context.type,
-                parent=known.parent or context.parent,
-                messages=known.messages,
-            )
+    def _update_contexts(self, envelope: Envelope) -> None:
+        change = read_context_change(envelope)
+        if change is None:
+            return
+        self._contexts.apply(change)
+        for context in change.contexts:
+            self.outgoing.forget(context.id)
 
     def _update_roster(self, presence: Presence) -> None:
         if presence.event == "join":

@@ -22,7 +22,7 @@ from mcpp import filters
 from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
-from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core.pod import GATEWAY, PodCore
 from mcpp_gateway.core.tree import LiveContext
@@ -205,7 +205,7 @@ class PodMachine(RuleBasedStateMachine):
         self.sent: list[str] = []
         self.seconds = 0.0
         self.accepted: Counter[str] = Counter()
-        self.lineages = Lineages()
+        self.tracker = ContextTracker()
         self.watcher = Client(WATCHER, None, everything)
         self.watcher.seat = self.theatre.join(WATCHER, everything, None, None)
         # The one broadcast that the watcher does not see is its own coming.
@@ -412,9 +412,7 @@ class PodMachine(RuleBasedStateMachine):
         about = None
         if envelope.kind == "system/presence":
             about = envelope.payload["participant"]["id"]
-        lineage = self.lineages.observe(envelope.context)
-        if envelope.kind == "system/context":
-            self.lineages.forget(envelope.payload["context"]["id"])
+        lineage = self.tracker.observe(envelope)
         entry = Entry(data, envelope, lineage, about)
         self.log.append(entry)
         return entry

@@ -225,6 +225,8 @@ def test_folded_envelopes_are_not_decoded() -> None:
     for n in range(3):
         log.send("demo/step", {"number": n}, "b", context="k")
     log.conclude("b", "over", "k")
-    PromptBuilder("analyst", contexts="fold").build(log.envelopes)
-    read = ["payload" in vars(envelope) for envelope in log.envelopes]
-    assert read == [False, False, False, True]
+    prompt = PromptBuilder("analyst", contexts="fold").build(log.envelopes)
+    assert "> over" in prompt.markdown()
+    assert not any("payload" in vars(envelope) for envelope in log.envelopes)
+    PromptBuilder("analyst").build(log.envelopes)
+    assert any("payload" in vars(envelope) for envelope in log.envelopes)
