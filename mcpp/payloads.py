@@ -1,6 +1,7 @@
-"""Typed payloads of the known kinds, for `envelope.payload_as(...)` and for building.
+"""Typed payloads of the known kinds, to read with `envelope.payload_as(...)` and to build.
 
-Members that are not listed are allowed and ignored, as everywhere in the protocol.
+Unknown members are allowed and ignored, as everywhere in the protocol. `text_of` returns what an
+envelope of any kind says, as text.
 """
 
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -18,27 +19,27 @@ class _Payload(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Chat(_Payload, frozen=True):
-    """Something said to people."""
+    """A message for people and models to read."""
 
     text: str
     format: Literal["plain", "markdown"] = "plain"
 
 
 class Reflection(_Payload, frozen=True):
-    """A step of thought, shared inside a context."""
+    """A reasoning step, shared in a context."""
 
     thought: str
 
 
 class Conclusion(_Payload, frozen=True):
-    """How a context ended. It counts only from the context's creator."""
+    """The outcome of a context. It counts only if the context's creator sends it."""
 
     decision: Any = None
     text: str | None = None
 
 
 class RpcError(_Payload, frozen=True):
-    """JSON-RPC's error object."""
+    """A JSON-RPC error object."""
 
     code: int
     message: str
@@ -72,50 +73,50 @@ class Notification(_Payload, frozen=True):
 
 
 class Proposal(_Payload, frozen=True):
-    """A request that its sender may not make, for somebody who may."""
+    """A request that its sender may not send, for a participant that may."""
 
     method: str
     params: dict[str, Any] = {}
 
 
 class Reject(_Payload, frozen=True):
-    """An opinion against a proposal; it closes nothing."""
+    """A vote against a proposal; it does not close the proposal."""
 
     reason: str
     text: str | None = None
 
 
 class Withdraw(_Payload, frozen=True):
-    """The proposer takes a proposal back."""
+    """The proposer withdraws a proposal."""
 
     reason: str | None = None
 
 
 class ParticipantInfo(_Payload, frozen=True):
-    """A participant and what it may send."""
+    """A participant and its capabilities."""
 
     id: str
     capabilities: list[dict[str, Any]] = []
 
 
 class PodInfo(_Payload, frozen=True):
-    """A pod and the epoch of its log; a changed epoch says that the log was lost."""
+    """A pod and the epoch of its log; a new epoch means that the log was lost."""
 
     name: str
     epoch: str
 
 
 class ContextInfo(_Payload, frozen=True):
-    """A context as the gateway knows it."""
+    """A context and what is fixed of it (C-02)."""
 
     id: str
     type: str | None = None
     parent: str | None = None
-    messages: int | None = None  # in a welcome: how many envelopes were in it by then
+    messages: int | None = None  # in a welcome: how many envelopes it had by then
 
 
 class Welcome(_Payload, frozen=True):
-    """The first frame of every connection."""
+    """The first envelope of every connection."""
 
     you: ParticipantInfo
     participants: list[ParticipantInfo]
@@ -125,18 +126,18 @@ class Welcome(_Payload, frozen=True):
     resumed: bool
     replayed: int
     more: bool = False
-    position: str | None = None  # the last envelope of the log, to resume from before any comes
+    position: str | None = None  # the last envelope of the log, to resume after
 
 
 class Presence(_Payload, frozen=True):
-    """Somebody joined or left."""
+    """A participant joined or left."""
 
     event: Literal["join", "leave"]
     participant: ParticipantInfo
 
 
 class Error(_Payload, frozen=True):
-    """A refusal: its code, a sentence for people, and facts that depend on the code."""
+    """A refusal: its code, an explanation, and details that depend on the code."""
 
     error: str
     message: str
@@ -147,7 +148,7 @@ class Error(_Payload, frozen=True):
 
 
 class ContextEvent(_Payload, frozen=True):
-    """A context was forgotten; times are the gateway's."""
+    """A context expired; the times are the gateway's."""
 
     event: Literal["expired"]
     context: ContextInfo
@@ -158,7 +159,7 @@ class ContextEvent(_Payload, frozen=True):
 
 
 class SetFilter(_Payload, frozen=True):
-    """A filter asked for (`pod/filter`) or in force from here on (`system/filter`)."""
+    """A filter that is requested (`pod/filter`) or in force from here on (`system/filter`)."""
 
     filter: dict[str, Any]
 

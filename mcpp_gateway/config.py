@@ -18,7 +18,7 @@ import msgspec
 from mcpp.errors import CapabilityError, McppError
 from mcpp.protocol.capabilities import Capabilities
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
-from mcpp.protocol.validation import locate
+from mcpp.protocol.validation import path_and_reason
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import ParticipantSettings
 
@@ -151,7 +151,7 @@ def _convert(value: Any, type: type[_T], key: str) -> _T:
     try:
         return msgspec.convert(value, type)
     except msgspec.ValidationError as error:
-        path, reason = locate(error)
+        path, reason = path_and_reason(error)
         inner = _mentioned_key(path.lstrip("."), reason)
         raise _BadKeyError(".".join(filter(None, (key, inner))), reason) from None
 

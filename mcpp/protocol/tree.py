@@ -1,7 +1,7 @@
-"""A log grouped by contexts: who thought what, inside of what, and what came of it.
+"""A log grouped by context, as a tree.
 
-Every envelope is in exactly one place, whatever the log holds: a cycle or a changed parent, which
-no gateway would have let pass, is read as the first word on the matter.
+Every envelope is in exactly one place, for any log: where no gateway has checked it, a parent that
+would close a cycle or differs from the first one is ignored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,10 +16,10 @@ from mcpp.protocol.envelope import Envelope
 
 @dataclass(slots=True, eq=False)
 class ContextNode:
-    """One context: what was said in it, and the contexts below it.
+    """One context: its envelopes and its child contexts.
 
-    One that was only ever named as a parent has no envelopes. An id that is used again after the
-    gateway has forgotten it is another node.
+    A context that was only named as a parent has no envelopes. An id that is used again after its
+    context expired is another node.
     """
 
     id: str
@@ -32,23 +32,23 @@ class ContextNode:
 
     @property
     def creator(self) -> str | None:
-        """Who sent its first envelope, and alone may conclude it."""
+        """The sender of the first envelope, the only one who may conclude the context."""
         return self.envelopes[0].sender if self.envelopes else None
 
     @property
     def participants(self) -> tuple[str, ...]:
-        """Who has said something in it, in the order of their first word."""
+        """The senders in this context, in the order of their first envelopes."""
         return tuple(dict.fromkeys(envelope.sender for envelope in self.envelopes))
 
     @property
     def state(self) -> Literal["open", "concluded", "idle"]:
-        """Concluded by its creator, idle since the gateway has forgotten it, or open."""
+        """Concluded by its creator, idle since it expired at the gateway, or open."""
         if self.conclusion is not None:
             return "concluded"
         return "idle" if self.expired else "open"
 
     def walk(self, depth: int = 0) -> Iterator[tuple["ContextNode", int]]:
-        """Yield this context and those below it, each with its depth."""
+        """Yield this context and its descendants, each with its depth."""
         pending = [(self, depth)]
         while pending:
             node, level = pending.pop()
@@ -57,7 +57,7 @@ class ContextNode:
 
 
 class ContextTree:
-    """Grows with the log: `tree.add(envelope)` for each in its order. Owns the nodes."""
+    """The contexts of a log. Call `add` for each envelope in order. Owns the nodes."""
 
     def __init__(self, envelopes: Iterable[Envelope] = ()) -> None:
         self.main: list[Envelope] = []
@@ -69,7 +69,7 @@ class ContextTree:
 
     @property
     def roots(self) -> list[ContextNode]:
-        """The contexts that have no parent, in the order of their first mention."""
+        """The contexts without a parent, in the order of their first mention."""
         return list(self._roots)
 
     def __iter__(self) -> Iterator[ContextNode]:
@@ -79,18 +79,18 @@ class ContextTree:
                 yield node
 
     def __getitem__(self, id: str) -> ContextNode:
-        """Return the context that an id stands for now."""
+        """Return the latest context with an id."""
         return self._current[id]
 
     def __contains__(self, id: object) -> bool:
         return id in self._current
 
     def __len__(self) -> int:
-        """Return how many contexts there are, without the main one."""
+        """Return the number of contexts, without the main one."""
         return sum(1 for _ in self)
 
     def add(self, envelope: Envelope) -> None:
-        """Put the next envelope of the log in its place."""
+        """Add the next envelope of the log."""
         known = self._tracker.learn(envelope)
         if known is None:
             self.main.append(envelope)
@@ -107,7 +107,7 @@ class ContextTree:
             node.conclusion = envelope
 
     def outline(self) -> str:
-        """Return the tree as text, a line for each context."""
+        """Return the tree as text, with one line per context."""
         lines = [f"main: {_count(self.main)}"]
         for root in self._roots:
             lines += [_line(node, depth) for node, depth in root.walk(1)]

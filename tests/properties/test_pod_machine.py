@@ -1,9 +1,9 @@
-"""A pod under random use, beside a model that knows only the rules.
+"""A state machine test of the pod against a model of the rules.
 
-One participant watches everything and never leaves: what it sees is the log. From that alone, with
-the SDK's own filters and lineages, the machine works out what every other connection has to be
-sent, in which order, and compares. It runs twice: over the pod's bare effects, where connections
-may lag behind in their replay, and through the hub, where a tick's texts are written in batches.
+One participant watches everything and never leaves: what it receives is the log. From the log, with
+the SDK's filters and context tracker, the model computes what every other connection must receive
+and in which order. It runs twice: on the pod's effects, where connections may lag behind in their
+replay, and through the hub, where the texts of a tick are written in batches.
 """
 
 import json
@@ -377,7 +377,7 @@ class PodMachine(RuleBasedStateMachine):
     # --- the model ------------------------------------------------------------------------------
 
     def _send(self, client: Client, data: bytes, id: str) -> None:
-        """Send, and expect one of two: everybody gets it, or its sender alone an answer."""
+        """Send; expect either a broadcast, or an answer to the sender only."""
         if client not in self.open:
             return
         before = len(self.log)
@@ -393,7 +393,7 @@ class PodMachine(RuleBasedStateMachine):
             client.expected.append(f"direct:{id}")
 
     def _observe(self) -> None:
-        """Learn from what the watcher was sent."""
+        """Update the model from what the watcher received."""
         pod = self.theatre.pod
         new = pod.log.read(max(len(self.log), pod.log.start), 1000)
         assert pod.log.end == len(self.log) + len(new), "more was logged at once than the log holds"
@@ -422,7 +422,7 @@ class PodMachine(RuleBasedStateMachine):
 
 
 def _shown(data: bytes, wanted: bytes | str) -> bytes | str:
-    """Return a text as the model writes it down."""
+    """Return a received text in the notation of the model."""
     if isinstance(wanted, bytes):
         return data
     envelope = json.loads(data)

@@ -75,7 +75,7 @@ def test_a_tracker_starts_from_the_contexts_of_a_welcome() -> None:
     assert not tracker.contexts
 
 
-def test_what_a_welcome_left_open_is_fixed_by_the_next_envelope_that_names_it() -> None:
+def test_type_and_parent_missing_in_a_welcome_are_fixed_by_a_later_envelope() -> None:
     tracker = ContextTracker([ContextInfo(id="c", messages=3)])
     tracker.observe(in_context("c", type="t", parent="p"))
     assert tracker.contexts["c"] == ContextInfo(id="c", type="t", parent="p", messages=3)
@@ -97,7 +97,7 @@ def test_a_cycle_in_a_welcome_cannot_hang_the_tracker() -> None:
 
 
 @pytest.mark.rule("C-11")
-def test_an_expiry_is_read_with_all_that_it_says_of_the_context() -> None:
+def test_an_expiry_is_read_with_everything_it_says_about_the_context() -> None:
     payload = {
         "event": "expired",
         "context": {"id": "c", "type": "t", "parent": "p"},
@@ -125,12 +125,12 @@ def test_an_expiry_is_read_with_all_that_it_says_of_the_context() -> None:
         event(None),
     ],
 )
-def test_anything_else_is_no_change_of_a_context(envelope: Envelope) -> None:
+def test_any_other_envelope_changes_no_context(envelope: Envelope) -> None:
     assert read_context_change(envelope) is None
 
 
 @pytest.mark.parametrize("messages", [None, "7", 1.5, True, []])
-def test_an_expiry_with_an_odd_count_is_still_an_expiry(messages: Any) -> None:
+def test_an_expiry_with_an_invalid_count_is_still_an_expiry(messages: Any) -> None:
     payload = {"event": "expired", "context": {"id": "c", "messages": 3}, "messages": messages}
     change = read_context_change(event(payload))
     assert change is not None
