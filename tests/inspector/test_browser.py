@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,22 @@ def test_messages_are_displayed_by_kind(page: Page, harness: InspectorHarness) -
     expect(log.locator(".raw")).to_have_count(0)
 
 
+# Returns the largest difference of a colour value between two PNGs. The anti-aliasing of rounded
+# corners varies by one from frame to frame, so screenshots are not always equal byte for byte.
+LARGEST_DIFFERENCE = """async texts => {
+  const pixels = async text => {
+    const bytes = Uint8Array.from(atob(text), character => character.charCodeAt(0));
+    const image = await createImageBitmap(new Blob([bytes], {type: 'image/png'}));
+    const context = new OffscreenCanvas(image.width, image.height).getContext('2d');
+    context.drawImage(image, 0, 0);
+    return context.getImageData(0, 0, image.width, image.height).data;
+  };
+  const [one, other] = await Promise.all(texts.map(pixels));
+  if (one.length !== other.length) return 255;
+  return one.reduce((largest, value, i) => Math.max(largest, Math.abs(value - other[i])), 0);
+}"""
+
+
 def test_stacked_characters_do_not_cover_other_messages(
     page: Page, harness: InspectorHarness
 ) -> None:
@@ -170,7 +187,10 @@ def test_stacked_characters_do_not_cover_other_messages(
     expect(page.locator("#log .tone-reject")).to_be_visible()
     expect(page.locator("#proposals")).to_contain_text("Rejected by crm")
     expect(page.locator("#proposals").get_by_text("Approve")).to_be_enabled()
-    assert [one.screenshot() for one in honest] == before
+    after = [one.screenshot() for one in honest]
+    for pair in zip(before, after, strict=True):
+        texts = [b64encode(image).decode() for image in pair]
+        assert page.evaluate(LARGEST_DIFFERENCE, texts) <= 2
 
 
 def test_the_tree_shows_contexts_and_selects_them(page: Page, harness: InspectorHarness) -> None:
@@ -300,13 +320,13 @@ def test_a_draft_keeps_its_destination_when_another_context_is_selected(
     page.fill("#composer-text", "for everybody")
     page.locator("#tree .tree-item", has_text="newer").click()
     expect(page.locator("#composer-context")).to_have_value("")
-    expect(note).to_have_text("This will be sent to the main context, not to the selected context.")
+    expect(note).to_have_text("This goes to the main context, not to the selected context.")
     page.fill("#composer-text", "")
     page.locator("#tree .tree-item", has_text="newer").click()
     expect(page.locator("#composer-context")).to_have_value("newer")
     page.fill("#composer-text", "for this one")
     page.click("#tree .tree-item >> nth=1")
-    expect(note).to_have_text("This will be sent to task newer, not to the selected context.")
+    expect(note).to_have_text("This goes to task newer, not to the selected context.")
 
 
 def test_the_list_of_destinations_does_not_change_while_it_has_the_focus(
@@ -1034,7 +1054,7 @@ def test_a_decision_made_while_disconnected_is_sent_once_after_reconnecting(
             page.click("dialog .primary")
         for place, word in enumerate(("Approved", "Rejected", "Edited")):
             for where in (cards, rows):
-                text = f"{word} by you, to be sent after reconnecting"
+                text = f"{word} by you, not sent yet"
                 expect(where.nth(place)).to_contain_text(text)
         expect(page.locator(".proposal button")).to_have_count(0)
         expect(page.locator("#proposals-count")).to_have_text("")
@@ -1210,7 +1230,5 @@ def test_a_narrow_page_has_tabs_and_no_horizontal_overflow(
     page.fill("#composer-text", "hm")
     page.click(".tabs [data-part=contexts]")
     page.locator("#tree .tree-item", has_text="Main context").click()
-    expect(page.locator("#composer-problem")).to_contain_text(
-        "This will be sent to reasoning reason-789"
-    )
+    expect(page.locator("#composer-problem")).to_contain_text("This goes to reasoning reason-789")
     assert page.locator("#composer-context").evaluate("one => one.clientWidth") > 100

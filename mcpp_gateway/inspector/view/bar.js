@@ -20,7 +20,7 @@ export class Bar {
     const texts = {
       connecting: "Connecting…",
       open: `Signed in as ${this._model.me}`,
-      waiting: "Disconnected, reconnecting…",
+      waiting: "Offline, reconnecting…",
       ended: `Closed: ${reason || "replaced by a newer connection"}`,
     };
     const status = byId("status");

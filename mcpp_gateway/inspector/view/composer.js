@@ -84,7 +84,7 @@ export class Composer {
   _destinationNote() {
     const { value } = this._context;
     if (this._viewed !== null && this._viewed !== value && this._text.value.trim()) {
-      return `This will be sent to ${value ? this._name(value) : "the main context"}, not to the selected context.`;
+      return `This goes to ${value ? this._name(value) : "the main context"}, not to the selected context.`;
     }
     return this._model.tree.get(value)?.expired ? "This context has expired. A message creates it again." : "";
   }

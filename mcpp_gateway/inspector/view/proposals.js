@@ -46,7 +46,7 @@ export function resolution({ envelope, state, by, rejections }, model) {
   const answer = model.outbox.answerTo(envelope.id);
   if (answer) {
     const [name, word] = wordFor(answer);
-    const rest = model.session.isOpen ? ", not confirmed yet" : ", to be sent after reconnecting";
+    const rest = model.session.isOpen ? ", not confirmed yet" : ", not sent yet";
     return { name, text: `${word} by you${rest}` };
   }
   if (state === "lost") return { name: state, text: "Lost when the gateway restarted" };
