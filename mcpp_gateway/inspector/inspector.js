@@ -205,6 +205,7 @@ export class Inspector {
 
   /** Show an envelope in the log; clear the filter, the selection or the search if they hide it. */
   find(id) {
+    if (this._searchTimer) this._applySearch(); // or a search that was just typed would hide it again
     const entry = this.model.log.find(id);
     if (!entry) return;
     if (!this.model.passes(entry)) {
@@ -367,10 +368,9 @@ export class Inspector {
       this._layOut();
       this._writeView();
     });
-    let timer;
-    byId("search").addEventListener("input", ({ target }) => {
-      clearTimeout(timer);
-      timer = setTimeout(() => this.search(target.value), SEARCH_MS);
+    byId("search").addEventListener("input", () => {
+      clearTimeout(this._searchTimer);
+      this._searchTimer = setTimeout(() => this._applySearch(), SEARCH_MS);
     });
     byId("follow").addEventListener("click", () => this.log.list.toEnd());
     byId("log").addEventListener("scroll", () => this._showFollow(), { passive: true });
@@ -389,6 +389,12 @@ export class Inspector {
     window.addEventListener("beforeunload", (event) => {
       if (this.model.outbox.hasUnsent) event.preventDefault();
     });
+  }
+
+  _applySearch() {
+    clearTimeout(this._searchTimer);
+    this._searchTimer = undefined;
+    this.search(byId("search").value);
   }
 
   _showEverything() {

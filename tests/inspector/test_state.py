@@ -775,8 +775,8 @@ def test_the_colour_of_a_name_depends_on_nothing_else(node: Node) -> None:
 
 def test_progress_is_one_line(node: Node) -> None:
     params = {"progressToken": "t", "progress": 1, "total": 2, "message": "compared"}
-    told = {"kind": "mcp/notification:notifications/progress", "payload": {"params": params}}
-    read = node.call("describe", envelope=told)
+    envelope = {"kind": "mcp/notification:notifications/progress", "payload": {"params": params}}
+    read = node.call("describe", envelope=envelope)
     assert (read["label"], read["text"]) == ("progress", "1 of 2 compared")
 
 
@@ -798,15 +798,15 @@ def test_progress_is_one_line(node: Node) -> None:
 def test_a_result_shows_its_text_and_counts_the_rest(
     node: Node, content: list[Any], text: str, note: str | None
 ) -> None:
-    told = {"kind": "mcp/response:tools/call:t", "payload": {"result": {"content": content}}}
-    read = node.call("describe", envelope=told)
+    envelope = {"kind": "mcp/response:tools/call:t", "payload": {"result": {"content": content}}}
+    read = node.call("describe", envelope=envelope)
     assert (read["text"], read.get("note")) == (text, note)
 
 
 def test_a_failure_without_a_message_has_a_note(node: Node) -> None:
     result = {"content": [], "isError": True}
-    told = {"kind": "mcp/response:tools/call:t", "payload": {"result": result}}
-    read = node.call("describe", envelope=told)
+    envelope = {"kind": "mcp/response:tools/call:t", "payload": {"result": result}}
+    read = node.call("describe", envelope=envelope)
     assert (read["label"], read["note"]) == ("failed", "No error message.")
 
 

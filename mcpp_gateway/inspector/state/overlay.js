@@ -14,9 +14,9 @@
  */
 export function overlay(old, arrived, { isComplete, passes, misses }) {
   const begin = old.findLastIndex(({ mark }) => mark === "restart") + 1;
-  const anew = new Set(arrived.map(({ text }) => text));
-  const isAnew = (entry) => isLogged(entry) && anew.has(entry.text);
-  const known = old.findIndex((entry, i) => i >= begin && isAnew(entry));
+  const reloaded = new Set(arrived.map(({ text }) => text));
+  const isReloaded = (entry) => isLogged(entry) && reloaded.has(entry.text);
+  const known = old.findIndex((entry, i) => i >= begin && isReloaded(entry));
   const first = known < 0 ? old.length : known;
   let split = first;
   while (split > begin && !(isLogged(old[split - 1]) && passes(old[split - 1]))) split -= 1;
@@ -29,7 +29,7 @@ export function overlay(old, arrived, { isComplete, passes, misses }) {
   const rest = [];
   let next = split;
   // Where everything was reloaded, nothing is missing any more.
-  const isOver = (entry) => (entry.mark ? isComplete || entry.mark === "older" : isAnew(entry));
+  const isOver = (entry) => (entry.mark ? isComplete || entry.mark === "older" : isReloaded(entry));
   const takeWhile = (test) => {
     for (; next < old.length && test(old[next]); next += 1) if (!isOver(old[next])) rest.push(old[next]);
   };
@@ -39,7 +39,7 @@ export function overlay(old, arrived, { isComplete, passes, misses }) {
       takeWhile(() => next <= place);
       if (!misses(old[place].under)) one.facts.under = old[place].under;
     } else {
-      takeWhile((entry) => !isAnew(entry) && !(entry.at > one.facts.at));
+      takeWhile((entry) => !isReloaded(entry) && !(entry.at > one.facts.at));
     }
     rest.push(one);
   }
