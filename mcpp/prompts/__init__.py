@@ -1,5 +1,4 @@
-"""From a pod's log to what a model is shown.
-
+"""Builds model prompts from a pod's log, within a token budget.
 builder = PromptBuilder(viewer="analyst", token_budget=100_000)
 prompt = builder.build(envelopes)
 client.messages.create(model=…, tools=…, **prompt.anthropic())

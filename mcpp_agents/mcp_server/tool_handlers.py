@@ -109,9 +109,8 @@ class PodToolHandlers:
         self._read = builder.build(await self._history())
         if [message.blocks for message in self._read.messages] == [(BEGINNING,)]:
             return "Nothing was said that passes the filter."
-        # Without the system's part: it is about a prompt of ours, and here are other tools.
-        _, _, text = self._read.markdown().partition("\n\n# 0 · ")
-        return f"# 0 · {text}"
+        # The system text describes the tools of a model's prompt; here the tools are others.
+        return self._read.markdown(system=False)
 
     async def pod_expand(self, handle: str) -> ToolResult:
         """Show in full what the last pod_read marked [folded; handle H], [cut; …] and so on."""
