@@ -20,3 +20,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
     ]
     return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests ten minutes before pytest-timeout ends them."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600))
