@@ -1,7 +1,7 @@
-"""The log behind history: a seam, so that it may live in memory, in a file or elsewhere.
+"""The log of a pod: its interface, and the implementation in memory.
 
-Positions count every envelope ever appended, from 0. Nothing outside may assume that the log is in
-memory: readers go on from a position, a few entries at a time, and may find that it is gone.
+Positions count all envelopes ever appended, from 0. Readers must not assume that the log is in
+memory: they read a few entries at a time from a position, which may no longer be there.
 """
 
 from typing import Protocol
@@ -11,9 +11,9 @@ import msgspec
 from mcpp.protocol.contexts import Lineage
 
 
-# gc=False: entries hold no cycles, and a hundred thousand of them need not be visited.
+# gc=False: entries hold no cycles, and the collector need not visit a hundred thousand of them.
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
-    """An envelope as the log keeps it: the sender's own text, and what filters ask about."""
+    """An envelope in the log: the sender's own text, and the members that filters read."""
 
     id: str
     sender: str
@@ -21,11 +21,11 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     kind: str
     lineage: Lineage | None
     text: bytes
-    about: str | None = None  # the participant that a presence is about, who does not get it
+    about: str | None = None  # the participant of a presence, which does not receive it
 
 
-class Log(Protocol):
-    """An ordered, bounded record of what was broadcast."""
+class PodLog(Protocol):
+    """An ordered, bounded log of broadcast envelopes."""
 
     @property
     def start(self) -> int:
@@ -36,20 +36,20 @@ class Log(Protocol):
         """The position that the next entry will have."""
 
     def append(self, entry: LogEntry) -> None:
-        """Add an entry at the end; the oldest may go."""
+        """Append an entry; the oldest entries may be dropped."""
 
     def find(self, id: str) -> LogEntry | None:
-        """Return the entry of an envelope id, if it is still there."""
+        """Return the entry with an envelope id, if the log still holds it."""
 
     def after(self, id: str) -> int | None:
-        """Return the position that follows an envelope, if it is still there."""
+        """Return the position after an envelope, if the log still holds it."""
 
     def read(self, position: int, limit: int) -> list[LogEntry]:
-        """Return up to `limit` entries from a position on."""
+        """Return up to `limit` entries, starting at a position."""
 
 
 class MemoryLog:
-    """A log in memory, bounded by count and by bytes: those of the texts and of long lists `to`."""
+    """A log in memory, bounded by count and by bytes: of the texts and of the recipients."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self._max_messages = max_messages
@@ -86,5 +86,5 @@ class MemoryLog:
 
 
 def _size(entry: LogEntry) -> int:
-    # G-47: as a list of its own, `to` takes many times the room that it took in the text.
+    # G-47: as Python objects, recipients take many times the memory that they take in the text.
     return len(entry.text) + 100 * len(entry.to or ())

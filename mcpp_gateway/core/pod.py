@@ -1,11 +1,11 @@
-"""The pod: texts and times in, effects out. It knows no socket, no clock and no asyncio.
+"""The pod: texts and times in, effects out, without sockets, clocks or asyncio.
 
-Every rule of the gateway is here or in what this module holds: roster, context tree, limits,
-filters, duplicates and history. Participants are configured; sessions are their connections. The
-sessions that share a filter form an audience, and get the same bytes.
+Every rule of the gateway is here or in the modules that this one uses: sessions, context tree,
+limits, filters, duplicates and history. Participants are configured; sessions are their
+connections. Sessions with the same filter form an audience and get the same bytes.
 
-A session begins behind: it reads the log with `catch_up` until it has met its end, and only then
-takes its place in an audience. So a long absence never fills an outbox.
+A new session is behind: it reads the log with `catch_up` until it has reached the end, and only
+then joins an audience and is live. So a long absence never fills an outbox.
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.filters import Filter, everything, parse
 from mcpp.protocol.codec import decode, decode_unambiguous
-from mcpp.protocol.envelope import Envelope
+from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
 from mcpp_gateway.core.audiences import Audiences
 from mcpp_gateway.core.effects import (
-    FELL_BEHIND,
+    POSITION_LOST,
     REPLACED,
     REVOKED,
     SLOW_READER,
@@ -31,43 +31,42 @@ from mcpp_gateway.core.effects import (
     Move,
 )
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.log import Log, LogEntry, MemoryLog
+from mcpp_gateway.core.log import LogEntry, MemoryLog, PodLog
 from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Session
-from mcpp_gateway.core.system_envelopes import GATEWAY
 from mcpp_gateway.core.tree import LiveContext, LiveContexts, Placement
 
-__all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "Session"]
+__all__ = ["Audience", "Member", "ParticipantSettings", "PodCore", "Session"]
 
-# A join is news to everyone, and reads the log to count what it will replay. So a participant may
-# come back this often, and each envelope that it makes the pod look at counts as a part of a join.
+# G-49: a join is broadcast to everyone and reads the log to count what it will replay. So joins are
+# limited, and each log entry that a join makes the pod read counts as a fraction of a join.
 _JOINS_PER_SECOND: Final = 10
 _JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
 _READ_AT_ONCE: Final = 256
-# What reading an entry counts for that is not sent: filters take their time too.
+# What an entry that is read but not sent counts for in `catch_up`: filters take time too.
 _UNSENT_BYTES: Final = 256
 _RESERVED: Final = ("pod/", "system/")
-# G-47: longer lists of recipients are searched as sets, and no route is remembered for them.
+# G-47: longer lists of recipients are stored as sets, and their routes are not cached.
 _SHORT_LIST: Final = 8
 
 
 class PodCore:
-    """One pod. Owns roster, contexts, log and audiences; performs nothing itself."""
+    """One pod. Owns sessions, contexts, log and audiences; returns effects, performs none."""
 
     def __init__(
         self,
         name: str,
-        standings: Iterable[ParticipantSettings],
+        settings: Iterable[ParticipantSettings],
         limits: PodLimits,
         *,
         new_id: Callable[[], str],
-        log: Log | None = None,
+        log: PodLog | None = None,
     ) -> None:
         self.name = name
         self.epoch = new_id()
-        self.log: Log = log or MemoryLog(limits.history_messages, limits.history_bytes)
+        self.log: PodLog = log or MemoryLog(limits.history_messages, limits.history_bytes)
         self.tree = LiveContexts(limits)
         self.limits = limits
         self.refused: dict[str, int] = {}
@@ -75,8 +74,8 @@ class PodCore:
         self._new_id = new_id
         self._rate = Rate.per_second(limits.messages_per_second, limits.burst)
         self._join_rate = _join_rate(limits)
-        self._standings = {standing.id: standing for standing in standings}
-        # Buckets outlive sessions, or a reconnection would be a full one.
+        self._settings = {each.id: each for each in settings}
+        # Buckets outlive sessions, or reconnecting would refill them.
         self._buckets: dict[str, Bucket] = {}
         self._joins: dict[str, Bucket] = {}
         self._members: dict[str, Member] = {}
@@ -84,7 +83,7 @@ class PodCore:
 
     @property
     def participants(self) -> Sequence[str]:
-        """The ids of those present, in the order in which they joined."""
+        """The ids of the participants that are present, in the order in which they joined."""
         return tuple(self._members)
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -99,21 +98,21 @@ class PodCore:
         last: int | None = None,
         peer: Any = None,
     ) -> tuple[Session, list[Effect]]:
-        """Let a configured participant in. Its session begins with the welcome, then `catch_up`."""
-        standing = self._standings[participant]
+        """Add a session of a configured participant. `catch_up` returns its welcome first."""
+        settings = self._settings[participant]
         effects: list[Effect] = []
         member = self._members.get(participant)
         if member is None:
-            member = self._arrive(standing)
+            member = self._add_member(settings)
             effects.append(self._presence("join", member, now))
-        elif not standing.multiple:
+        elif not settings.multiple:
             for old in member.sessions:
                 self._audiences.detach(old)
                 effects.append(Close(old, REPLACED, "replaced by a newer connection"))
             member.sessions.clear()
         session = Session(member, filter, peer)
         member.sessions.append(session)
-        resumed, replayed = self._place(session, after, last)
+        resumed, replayed = self._set_position(session, after, last)
         read = self.log.end - session.position
         joins = self._joins.setdefault(participant, Bucket(self._join_rate))
         joins.charge(1 + read * _READ_TOKENS, now)
@@ -128,7 +127,7 @@ class PodCore:
         return 0.0 if bucket is None else bucket.wait(now)
 
     def leave(self, session: Session, now: float) -> list[Effect]:
-        """Take a session out; the last one of a participant takes the participant along."""
+        """Remove a session. A participant leaves with its last one."""
         member = session.member
         if session not in member.sessions:
             return []
@@ -136,21 +135,24 @@ class PodCore:
         self._audiences.detach(session)
         if member.sessions:
             return []
-        del self._members[member.standing.id]
+        del self._members[member.settings.id]
         return [self._presence("leave", member, now)]
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
-        """Return what a session that is behind gets next, about `max_bytes` of it.
+        """Return the next texts, about `max_bytes`, for a session that is behind, and an effect.
 
-        With it comes a Close if the log has forgotten what the session has not read: a gap is told,
-        never hidden. With nothing comes a Move: the session has met the end of the log and is live.
-        So it goes live only while its line has room, and its outbox begins empty.
+        The effect is a Close if the log no longer holds what the session has not read: gaps are
+        never hidden. It is a Move if there are no texts: the session has reached the end of the log
+        and is live. So it becomes live only while its connection accepts data, and its outbox is
+        empty then.
         """
         texts: list[bytes] = []
         size = 0
         while size < max_bytes:
             if session.position < self.log.start:
-                return texts, Close(session, FELL_BEHIND, "fell behind the history; resume")
+                return texts, Close(
+                    session, POSITION_LOST, "the log no longer holds the position; resume"
+                )
             entries = self.log.read(session.position, _READ_AT_ONCE)
             if not entries:
                 self._take_waiting(session, texts)
@@ -167,23 +169,23 @@ class PodCore:
                     break
         return texts, None
 
-    def reconfigure(self, standings: Iterable[ParticipantSettings], now: float) -> list[Effect]:
-        """Take a new list of participants; those no longer on it are closed for good."""
-        self._standings = {standing.id: standing for standing in standings}
+    def reconfigure(self, settings: Iterable[ParticipantSettings], now: float) -> list[Effect]:
+        """Apply new settings; participants that are no longer configured are revoked."""
+        self._settings = {each.id: each for each in settings}
         for buckets in (self._buckets, self._joins):
-            for id in buckets.keys() - self._standings.keys():
+            for id in buckets.keys() - self._settings.keys():
                 del buckets[id]
         effects: list[Effect] = []
         for id, member in list(self._members.items()):
-            standing = self._standings.get(id)
-            if standing is not None:
-                member.restate(standing)
-                continue
-            effects += self.revoke(id, now)
+            found = self._settings.get(id)
+            if found is None:
+                effects += self.revoke(id, now)
+            else:
+                member.update(found)
         return effects
 
     def revoke(self, participant: str, now: float) -> list[Effect]:
-        """Close every session of a participant with a final code."""
+        """Close every session of a participant with a code that forbids reconnecting."""
         member = self._members.get(participant)
         if member is None:
             return []
@@ -194,12 +196,12 @@ class PodCore:
     # --- envelopes ------------------------------------------------------------------------------
 
     def receive(self, session: Session, text: bytes, now: float) -> Effect | None:
-        """Judge one text of a session: relay it, answer it, or refuse it. Never raises."""
+        """Decide on one text of a session: relay it, answer it or refuse it. Never raises."""
         member = session.member
         wait = member.bucket.take(now)
         if wait:
-            # C-16: to refuse has to be cheaper than to flood, so the text is not decoded.
-            member.unpaid += 1
+            # C-16: refusing must be cheaper than flooding, so the text is not decoded.
+            member.rate_limited += 1
             refusal = refusals.rate_limited(wait, "participant")
             return self._refuse(session, refusal, refusals.readable_id(text), now)
         try:
@@ -207,39 +209,37 @@ class PodCore:
         except DecodeError as error:
             refusal = refusals.invalid_envelope(error)
             return self._refuse(session, refusal, refusals.readable_id(text), now)
-        verdict = self._judge(member, envelope, text, now)
-        if isinstance(verdict, LogEntry):
-            self.log.append(verdict)
-            if self._audiences.plain:
+        decision = self._decide(member, envelope, text, now)
+        if isinstance(decision, LogEntry):
+            self.log.append(decision)
+            if self._audiences.unfiltered:
                 return Broadcast(text, self._audiences.all)
-            return self._deliver(verdict)
-        if isinstance(verdict, Refusal):
-            return self._refuse(session, verdict, envelope.id, now)
-        if verdict is not None:
-            return self._direct(session, verdict)
+            return self._deliver(decision)
+        if isinstance(decision, Refusal):
+            return self._refuse(session, decision, envelope.id, now)
+        if decision is not None:
+            return self._direct(session, decision)
         return self._serve(session, envelope, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what time demands, once a second: forget idle contexts and say so, children first."""
-        for member in self._members.values():
-            member.unpaid = 0.0
-        forgotten = self.tree.expire(now)
-        self.expired += len(forgotten)
+        """Expire idle contexts and announce it, children first. Called once a second."""
+        expired = self.tree.expire(now)
+        self.expired += len(expired)
         return [
-            self._broadcast(kinds.CONTEXT, system_envelopes.expiry(node), now) for node in forgotten
+            self._broadcast(kinds.CONTEXT, system_envelopes.expiry(node), now) for node in expired
         ]
 
-    # --- private: judging -----------------------------------------------------------------------
+    # --- private: decisions ---------------------------------------------------------------------
 
-    def _judge(
+    def _decide(
         self, member: Member, envelope: Envelope, text: bytes, now: float
     ) -> LogEntry | Refusal | bytes | None:
-        """Return the entry to broadcast, a refusal, the original of a repeat, or None for pod/*.
+        """Return an entry to broadcast, a refusal, the original of a repetition, or None for pod/*.
 
         The order of the checks is part of the protocol (G-20).
         """
-        standing = member.standing
-        sender = standing.id
+        settings = member.settings
+        sender = settings.id
         if envelope.sender != sender:
             return refusals.sender_mismatch(envelope.sender, sender)
         kind = envelope.kind
@@ -250,8 +250,8 @@ class PodCore:
         if context is not None:
             node = self.tree.find(context)
             lineage = self.tree.lineage(context) if node is None else node.lineage
-        if not standing.capabilities.allow(envelope, lineage):
-            return refusals.capability_violation(kind, standing.capabilities.patterns)
+        if not settings.capabilities.allow(envelope, lineage):
+            return refusals.capability_violation(kind, settings.capabilities.patterns)
         original = self.log.find(envelope.id)
         if original is not None:
             if original.sender == sender:
@@ -276,7 +276,7 @@ class PodCore:
         return LogEntry(envelope.id, sender, frozenset(to), kind, lineage, text)
 
     def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
-        """Answer what is meant for the gateway itself."""
+        """Answer a request to the gateway itself (pod/*)."""
         if envelope.kind != kinds.SET_FILTER:
             refusal = refusals.reserved_kind(envelope.kind)
             return self._refuse(session, refusal, envelope.id, now)
@@ -306,18 +306,20 @@ class PodCore:
         )
         return self._direct(session, text)
 
-    # --- private: delivering --------------------------------------------------------------------
+    # --- private: delivery ----------------------------------------------------------------------
 
     def _deliver(self, entry: LogEntry) -> Broadcast:
-        """Route an entry to the audiences whose filter it passes, and to whom it goes anyway."""
+        """Route an entry to the audiences whose filter it passes, and to extra recipients."""
         audiences = self._audiences
         route = audiences.route(entry)
         if len(route) == len(audiences.all):
             return Broadcast(entry.text, route)
-        return Broadcast(entry.text, route, self._besides(entry, route))
+        return Broadcast(entry.text, route, self._extra_recipients(entry, route))
 
-    def _besides(self, entry: LogEntry, route: tuple[Audience, ...]) -> tuple[Session, ...]:
-        """Return the sessions outside the route that get an entry all the same (F-09)."""
+    def _extra_recipients(
+        self, entry: LogEntry, route: tuple[Audience, ...]
+    ) -> tuple[Session, ...]:
+        """Return the sessions of the sender and of `to` that the filters leave out (F-09)."""
         reached = frozenset(route)
         return tuple(
             session
@@ -328,39 +330,39 @@ class PodCore:
         )
 
     def _passes(self, session: Session, entry: LogEntry) -> bool:
-        """Tell whether a session that reads the log gets an entry: what `_deliver` does live."""
-        me = session.member.standing.id
+        """Return whether a session that is behind gets an entry, as live ones do by `_deliver`."""
+        participant = session.member.settings.id
         if entry.sender == GATEWAY:
-            return entry.about != me
+            return entry.about != participant
         return (
-            entry.sender == me
+            entry.sender == participant
             or session.filter.matches(entry, entry.lineage)
-            or (entry.to is not None and me in entry.to)
+            or (entry.to is not None and participant in entry.to)
         )
 
     def _direct(self, session: Session, text: bytes) -> Effect | None:
         if session.audience is not None:
             return Direct(session, text)
-        return self._wait(session, text, None)
+        return self._queue_direct(session, text, None)
 
     def _set_filter(self, session: Session, filter: Filter, answer: bytes) -> Effect | None:
         if session.audience is None:
-            return self._wait(session, answer, filter)
+            return self._queue_direct(session, answer, filter)
         self._audiences.detach(session)
         session.filter = filter
         return Move(session, self._audiences.attach(session), answer)
 
-    def _wait(self, session: Session, text: bytes, filter: Filter | None) -> Close | None:
-        """Keep a direct text of a session that is behind for its place in the stream."""
+    def _queue_direct(self, session: Session, text: bytes, filter: Filter | None) -> Close | None:
+        """Queue a direct text of a session that is behind for its place in the stream (G-17)."""
         assert session.waiting is not None, "only a live session has nothing waiting"
         session.waiting.append((self.log.end, text, filter))
         session.waiting_bytes += len(text)
         if session.waiting_bytes > self.limits.outbox_bytes:
-            return Close(session, SLOW_READER, "reads too slowly; resume")
+            return Close(session, SLOW_READER, "outbox full: reading too slowly; resume")
         return None
 
     def _take_waiting(self, session: Session, texts: list[bytes]) -> int:
-        """Move the direct texts whose place has come to `texts` and return their size."""
+        """Move the direct texts that are due at the position to `texts` and return their size."""
         size = 0
         while session.waiting and session.waiting[0][0] <= session.position:
             _, text, filter = session.waiting.popleft()
@@ -379,20 +381,22 @@ class PodCore:
         self.log.append(LogEntry(id, GATEWAY, None, kind, None, text, about))
         return Broadcast(text, self._audiences.all)
 
-    # --- private: roster and positions ----------------------------------------------------------
+    # --- private: sessions and positions --------------------------------------------------------
 
-    def _arrive(self, standing: ParticipantSettings) -> Member:
-        bucket = self._buckets.setdefault(standing.id, Bucket(self._rate))
-        member = Member(standing, bucket)
-        self._members[standing.id] = member
+    def _add_member(self, settings: ParticipantSettings) -> Member:
+        bucket = self._buckets.setdefault(settings.id, Bucket(self._rate))
+        member = Member(settings, bucket)
+        self._members[settings.id] = member
         return member
 
     def _presence(self, event: str, member: Member, now: float) -> Broadcast:
         payload = {"event": event, "participant": member.info}
-        return self._broadcast(kinds.PRESENCE, payload, now, about=member.standing.id)
+        return self._broadcast(kinds.PRESENCE, payload, now, about=member.settings.id)
 
-    def _place(self, session: Session, after: str | None, last: int | None) -> tuple[bool, int]:
-        """Set where a new session begins to read; return `resumed` and `replayed` (G-12)."""
+    def _set_position(
+        self, session: Session, after: str | None, last: int | None
+    ) -> tuple[bool, int]:
+        """Set where a new session starts to read; return `resumed` and `replayed` (G-12)."""
         end = self.log.end
         position = None if after is None else self.log.after(after)
         if position is not None:
@@ -424,7 +428,7 @@ class PodCore:
             "resumed": resumed,
             "replayed": replayed,
         }
-        # Whoever is cut off before anything came can resume from here.
+        # A client that is cut off before it receives anything else can resume from here.
         if latest := self.log.read(self.log.end - 1, 1):
             rest["position"] = latest[0].id
         payload = system_envelopes.welcome(session.member, self._members.values(), self.tree, rest)
@@ -432,7 +436,7 @@ class PodCore:
 
 
 def _join_rate(limits: PodLimits) -> Rate:
-    """Return how often one may join: the more often, the more messages it may send (G-49)."""
+    """Return the rate at which a participant may join, derived from its message rate (G-49)."""
     messages = limits.messages_per_second
     joins = messages and max(_JOINS_PER_SECOND, messages / 20)
     return Rate.per_second(joins, max(_JOIN_BURST, limits.burst // 4))

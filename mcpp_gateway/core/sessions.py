@@ -1,4 +1,4 @@
-"""Who is in a pod: participants, their connections, and the filters these share."""
+"""Participants of a pod, their sessions, and the audiences that these form."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from mcpp_gateway.core.rates import Bucket
 
 @dataclass(frozen=True, slots=True)
 class ParticipantSettings:
-    """A configured participant: who it is and what it may do."""
+    """A configured participant: its id and what it may do."""
 
     id: str
     capabilities: Capabilities
@@ -23,41 +23,41 @@ class ParticipantSettings:
 
 @dataclass(slots=True, eq=False)
 class Audience:
-    """The live sessions that share a filter. `frames` is what this tick owes to all of them."""
+    """The live sessions with the same filter. `frames` is what the hub owes all of them now."""
 
     filter: Filter
     sessions: set["Session"] = field(default_factory=set)
     frames: list[bytes] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Member:
-    """A participant that is present, with all of its sessions."""
+    """A participant that is present, with all its sessions."""
 
-    standing: ParticipantSettings
+    settings: ParticipantSettings
     bucket: Bucket
     sessions: list["Session"] = field(default_factory=list)
-    unpaid: float = 0.0  # frames of this second that took no token, and time in excess (C-16)
+    rate_limited: int = 0  # texts refused for the participant's rate so far (C-16)
     info: Raw = field(init=False)  # as welcomes and presence show it
     info_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.restate(self.standing)
+        self.update(self.settings)
 
-    def restate(self, standing: ParticipantSettings) -> None:
-        """Take a new standing of the same participant."""
-        self.standing = standing
-        patterns = standing.capabilities.patterns
-        text = msgspec.json.encode({"id": standing.id, "capabilities": patterns})
+    def update(self, settings: ParticipantSettings) -> None:
+        """Apply new settings of the same participant."""
+        self.settings = settings
+        patterns = settings.capabilities.patterns
+        text = msgspec.json.encode({"id": settings.id, "capabilities": patterns})
         self.info, self.info_bytes = Raw(text), len(text)
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One connection's place in the pod.
+    """One connection's state in the pod.
 
-    Behind, it has a position in the log and keeps the direct texts that belong further on. Live, it
-    has an audience. `peer` is the hub's: the pod carries it and never looks at it.
+    While it is behind, it has a position in the log and a queue of direct texts that belong further
+    on. When it is live, it has an audience. `peer` belongs to the hub; the pod never reads it.
     """
 
     member: Member
@@ -65,5 +65,5 @@ class Session:
     peer: Any = None
     position: int = 0
     audience: Audience | None = None
-    waiting: deque[tuple[int, bytes, Filter | None]] | None = None
+    waiting: deque[tuple[int, bytes, Filter | None]] | None = None  # None: live
     waiting_bytes: int = 0

@@ -1,12 +1,15 @@
-"""The tree of live contexts of one pod: who may open what, where it stands, when it is forgotten.
+"""The tree of live contexts of one pod: creation, limits, lineage and expiry.
 
 The first envelope that names a context id creates it. Its type and its parent are each fixed by the
-first envelope that names one. A parent nobody has used yet is a placeholder of depth 1; when it is
-given a parent of its own, everything below it moves, so its deepest descendant is checked again.
+first envelope that names one (C-02). The rule is here as well as in `mcpp.protocol.contexts`,
+because the gateway has to refuse what breaks it, and to know the outcome before anything changes.
 
-Leaves expire when idle, and a parent when its last child has gone and it is idle itself. So only a
-leaf needs a place in the queue of deadlines, one each, and an accepted envelope costs no more than
-writing down its time.
+A parent that no envelope has used yet is a placeholder of depth 1. When it gets a parent of its
+own, everything below it moves, so its deepest descendant is checked against the limit again.
+
+A leaf expires when it is idle; a parent when its last child has expired and it is idle itself. So
+only leaves are in the queue of deadlines, once each, and an accepted envelope costs no more than
+storing its time.
 """
 
 import heapq
@@ -26,7 +29,7 @@ LIMIT = "context_limit"
 
 
 class LiveContext:
-    """One live context. The tree alone changes it."""
+    """One live context. Only the tree changes it."""
 
     __slots__ = (
         "bucket",
@@ -51,7 +54,7 @@ class LiveContext:
         self.parent: LiveContext | None = None
         self.children: set[LiveContext] = set()
         self.depth = 1
-        self.height = 1  # levels down to the deepest descendant; 0: to be counted again
+        self.height = 1  # levels down to the deepest descendant; 0: unknown
         self.lineage = Lineage(id)
         self.charged_to = charged_to
         self.participants: set[str] = set()
@@ -64,17 +67,17 @@ class LiveContext:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What accepting an envelope would do to the tree, already found to be allowed."""
+    """The change to the tree that accepting an envelope requires; it is known to be allowed."""
 
     node: LiveContext | None  # None: to be created
     context: Context
-    parent: LiveContext | str | None  # a str: a placeholder to be created; None: as it is
+    parent: LiveContext | str | None  # a str: a placeholder to be created; None: unchanged
     lineage: Lineage
 
 
 @dataclass(slots=True)
 class LiveContexts:
-    """The live contexts of a pod. Owns its nodes; never exceeds its limits; is always a tree."""
+    """The live contexts of a pod. Owns the nodes; always a tree within its limits."""
 
     limits: PodLimits
     _nodes: dict[str, LiveContext] = field(default_factory=dict)
@@ -87,7 +90,7 @@ class LiveContexts:
         self.reconfigure(self.limits)
 
     def reconfigure(self, limits: PodLimits) -> None:
-        """Take new limits. What lives already stays."""
+        """Apply new limits. Live contexts stay."""
         self.limits = limits
         self._rate = Rate.per_second(limits.context_messages_per_second, limits.context_burst)
 
@@ -95,13 +98,13 @@ class LiveContexts:
         return len(self._nodes)
 
     def __iter__(self) -> Iterator[LiveContext]:
-        """Yield the live contexts, the latest created first."""
+        """Yield the live contexts, the most recently created first."""
         return reversed(self._nodes.values())
 
     def find(self, context: Context) -> LiveContext | None:
-        """Return the node an envelope is in, if it says nothing new of it. This is the common case.
+        """Return an envelope's context if it exists and the envelope fixes nothing new.
 
-        Otherwise ask `lineage` and `check`.
+        This is the common case. Otherwise use `lineage` and `check`.
         """
         node = self._nodes.get(context.id)
         if node is not None and (context.type is None or node.type is not None):
@@ -111,13 +114,13 @@ class LiveContexts:
         return None
 
     def lineage(self, context: Context) -> Lineage:
-        """Return where an envelope's context stands, or would stand; nothing changes."""
+        """Return the lineage that an envelope's context has, or would have. Changes nothing."""
         return self._lineage_after(self._nodes.get(context.id), context)
 
     def check(self, context: Context, sender: str) -> LiveContext | Placement | str:
-        """Return the node an envelope would be in, the step it needs first, or why it is refused.
+        """Return an envelope's context, the change that it requires, or the code of a refusal.
 
-        Nothing changes.
+        Changes nothing.
         """
         node = self._nodes.get(context.id)
         if node is not None:
@@ -125,36 +128,36 @@ class LiveContexts:
             if context.parent is not None and parent is not None and parent.id != context.parent:
                 above = self._nodes.get(context.parent)
                 return CYCLE if _is_above(node, above) else PARENT_CHANGED
-        return self.find(context) or self._check_step(node, context, sender)
+        return self.find(context) or self._check_placement(node, context, sender)
 
     def enter(self, place: LiveContext | Placement, sender: str, now: float) -> Lineage:
-        """Count an accepted envelope in its context, taking the step it needs first."""
-        node = place if isinstance(place, LiveContext) else self._take(place, sender, now)
+        """Count an accepted envelope in its context, after making the change that it requires."""
+        node = place if isinstance(place, LiveContext) else self._apply(place, sender, now)
         node.last = now
         node.messages += 1
         node.participants.add(sender)
         return node.lineage
 
     def expire(self, now: float) -> list[LiveContext]:
-        """Forget the contexts that are idle and return them, children before their parents."""
-        forgotten: list[LiveContext] = []
+        """Remove the contexts that are idle and return them, children before their parents."""
+        expired: list[LiveContext] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             node: LiveContext | None = heapq.heappop(self._deadlines)[2]
             assert node is not None
             node.queued = False
             if self._nodes.get(node.id) is not node:
-                continue  # it went with its last child
+                continue  # removed together with its last child
             while node is not None and not node.children:
                 if node.last + self.limits.context_idle_seconds > now:
                     self._queue(node)
                     break
-                forgotten.append(node)
-                node = self._forget(node)
-        return forgotten
+                expired.append(node)
+                node = self._remove(node)
+        return expired
 
     # --- private ------------------------------------------------------------------------------
 
-    def _check_step(
+    def _check_placement(
         self, node: LiveContext | None, context: Context, sender: str
     ) -> Placement | str:
         parent: LiveContext | str | None = None
@@ -185,21 +188,21 @@ class LiveContexts:
             return Lineage(context.id, named, (context.parent, *ancestors))
         return Lineage(context.id, named, () if node is None else node.lineage.ancestors)
 
-    def _take(self, step: Placement, sender: str, now: float) -> LiveContext:
-        node = step.node
+    def _apply(self, placement: Placement, sender: str, now: float) -> LiveContext:
+        node = placement.node
         if node is None:
-            node = self._create(step.context.id, sender, now)
+            node = self._create(placement.context.id, sender, now)
             node.bucket.take(now)
         if node.type is None:
-            node.type = step.context.type
-        if step.parent is not None:
-            parent = step.parent
+            node.type = placement.context.type
+        if placement.parent is not None:
+            parent = placement.parent
             if isinstance(parent, str):
                 parent = self._create(parent, sender, now)
             node.parent = parent
             parent.children.add(node)
-            _raise(parent, _height(node))
-        _settle(node)
+            _increase_heights(parent, _height(node))
+        _update_lineage(node)
         return node
 
     def _create(self, id: str, sender: str, now: float) -> LiveContext:
@@ -215,8 +218,8 @@ class LiveContexts:
             deadline = node.last + self.limits.context_idle_seconds
             heapq.heappush(self._deadlines, (deadline, next(self._tie_break), node))
 
-    def _forget(self, node: LiveContext) -> LiveContext | None:
-        """Take a leaf away and return its parent, which may now be a leaf."""
+    def _remove(self, node: LiveContext) -> LiveContext | None:
+        """Remove a leaf and return its parent, which may now be a leaf."""
         del self._nodes[node.id]
         left = self._counts[node.charged_to] - 1
         if left:
@@ -226,7 +229,7 @@ class LiveContexts:
         parent = node.parent
         if parent is not None:
             parent.children.discard(node)
-            _lower(parent)
+            _reset_heights(parent)
             parent.last = max(parent.last, node.last)
         return parent
 
@@ -242,9 +245,9 @@ def _is_above(node: LiveContext, at: LiveContext | None) -> bool:
 def _height(node: LiveContext | None) -> int:
     """Return the number of levels from a node down to its deepest descendant.
 
-    It is kept, because whoever is refused may ask again and again: a walk through all descendants
-    each time would cost the gateway a thousand times what it costs the sender (G-47). Where it is
-    to be counted again, so it is in every node above.
+    It is cached, because a sender that is refused may repeat its envelope: a walk through all
+    descendants each time would cost the gateway a thousand times what it costs the sender (G-47).
+    Where it is unknown, it is unknown in every node above too.
     """
     if node is None:
         return 1
@@ -253,23 +256,23 @@ def _height(node: LiveContext | None) -> int:
     return node.height
 
 
-def _raise(node: LiveContext | None, height_below: int) -> None:
-    """Take note that something of this height was put below a node."""
+def _increase_heights(node: LiveContext | None, height_below: int) -> None:
+    """Update the heights of a node and those above it after a subtree was added below it."""
     while node is not None and 0 < node.height <= height_below:
         height_below += 1
         node.height = height_below
         node = node.parent
 
 
-def _lower(node: LiveContext | None) -> None:
-    """Take note that something below a node is gone."""
+def _reset_heights(node: LiveContext | None) -> None:
+    """Mark the heights of a node and those above it as unknown after a child was removed."""
     while node is not None and node.height:
         node.height = 0
         node = node.parent
 
 
-def _settle(node: LiveContext) -> None:
-    """Write down depth and lineage of a node and of all below it, after it was moved."""
+def _update_lineage(node: LiveContext) -> None:
+    """Recompute depth and lineage of a node and of all its descendants after it was moved."""
     parent = node.parent
     ancestors: tuple[str, ...] = ()
     if parent is not None:
@@ -277,4 +280,4 @@ def _settle(node: LiveContext) -> None:
         ancestors = (parent.id, *parent.lineage.ancestors)
     node.lineage = Lineage(node.id, node.type, ancestors)
     for child in node.children:
-        _settle(child)
+        _update_lineage(child)

@@ -14,7 +14,7 @@ from anyio.abc import Process
 
 import mcpp
 from mcpp.client import local_pod
-from mcpp.errors import BusyError, JoinError, PodNotFoundError, WrongParticipantError
+from mcpp.errors import AddressError, BusyError, PodNotFoundError, WrongParticipantError
 
 pytestmark = pytest.mark.anyio
 
@@ -109,18 +109,18 @@ async def test_an_agent_with_anothers_token_says_so(folder: Path) -> None:
                 await agent.run(pod.url, token=pod.token("alice"))
 
 
-async def test_half_an_address_never_leads_into_the_local_pod(
+async def test_an_incomplete_address_never_joins_the_local_pod(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = local_pod.find()
     assert pod is not None
     for url, token in (("ws://pods.example/ws", None), (None, "secret"), ("", None)):
-        with pytest.raises(PodNotFoundError, match="is missing"):
+        with pytest.raises(PodNotFoundError, match="is not set"):
             async with mcpp.connect(url, token=token, name="alice"):
                 pass
     assert pod.participants == []
     monkeypatch.setenv("MCPP_TOKEN", "not a token")
-    with pytest.raises(JoinError, match="a token is made of"):
+    with pytest.raises(AddressError, match="a token may contain only"):
         async with mcpp.connect("ws://127.0.0.1:1/ws", name="alice"):
             pass
 
@@ -139,5 +139,5 @@ async def test_an_agent_without_a_pod_says_so_in_one_line(tmp_path: Path) -> Non
 
 def test_a_gateway_that_answers_is_not_said_to_be_silent() -> None:
     assert str(BusyError("ws://x/ws", "401 who are you?")) == (
-        "the gateway at ws://x/ws does not take us now: 401 who are you?"
+        "the gateway at ws://x/ws cannot accept the connection now: 401 who are you?"
     )

@@ -1,4 +1,4 @@
-"""The tree of contexts by itself."""
+"""The tree of live contexts, without a pod."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from mcpp_gateway.core.tree import (
 
 
 class Grove:
-    """A tree in which every accepted context is entered at once."""
+    """A tree that enters every accepted context at once."""
 
     def __init__(self, **limits: int) -> None:
         self.tree = LiveContexts(PodLimits(**{"context_messages_per_second": 0, **limits}))
@@ -133,7 +133,7 @@ def test_no_context_becomes_its_own_ancestor() -> None:
 
 
 @pytest.mark.rule("C-06", "G-20")
-def test_a_cycle_is_told_before_a_changed_parent() -> None:
+def test_a_cycle_is_reported_before_a_changed_parent() -> None:
     grove = Grove()
     grove.enter("c", "b")
     grove.enter("b", "a")
