@@ -22,7 +22,7 @@ from mcpp_agents.bridge.agent import bridge
 from mcpp_agents.bridge.upstream import Open, StartError, Upstream, over_http, over_stdio
 from tests.agents.http_server import QuietHandler, serve_http
 from tests.agents.processes import BOUND, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
 ODD_SERVER = [sys.executable, str(Path(__file__).with_name("odd_server.py"))]
@@ -254,7 +254,7 @@ async def test_a_program_that_does_not_exist_is_reported_at_once() -> None:
 
 
 async def test_the_reason_why_a_server_cannot_start_is_reported(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     short = ("--", sys.executable, "-c", "")
     async with commands.start("odd", "bridge", "odd", *short) as command:
@@ -289,7 +289,7 @@ async def test_a_server_that_never_answers_is_reported_and_started_again(
 
 
 async def test_the_command_runs_a_server_and_ctrl_c_ends_both(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
         await command.line_with("odd is in the pod")
@@ -302,7 +302,7 @@ async def test_the_command_runs_a_server_and_ctrl_c_ends_both(
 
 
 async def test_a_second_ctrl_c_leaves_no_server_behind(
-    sockets: SocketVenue, commands: Commands, tmp_path: Path
+    sockets: SocketPod, commands: Commands, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -327,7 +327,7 @@ async def test_a_second_ctrl_c_leaves_no_server_behind(
 
 
 async def test_noise_of_a_server_is_reported_in_one_line(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
         await command.line_with("odd is in the pod")
@@ -340,7 +340,7 @@ async def test_noise_of_a_server_is_reported_in_one_line(
 
 
 async def test_the_server_does_not_inherit_the_pods_token(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     names = "sorted(name for name in os.environ if name.startswith('MCPP'))"
     show = f"import os, sys; sys.stderr.write(str({names}) + chr(10))"

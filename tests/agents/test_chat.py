@@ -30,7 +30,7 @@ from mcpp_agents.chat.transcript import Transcript
 from mcpp_agents.cli.display import clean, describe
 from mcpp_agents.cli.shorthand import read_filter
 from tests.agents.processes import BOUND, MCPP, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 KINDS = [
     "chat",
@@ -496,7 +496,7 @@ async def test_a_proposal_is_rejected_with_a_reason(pod: MemoryPod, rejection: s
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux for a real terminal")
 async def test_it_works_in_a_real_terminal(
-    sockets: SocketVenue, commands: Commands, tmp_path: Path
+    sockets: SocketPod, commands: Commands, tmp_path: Path
 ) -> None:
     def tmux(*arguments: str) -> str:
         command = ["tmux", "-S", str(tmp_path / "tmux"), *arguments]

@@ -25,7 +25,7 @@ from mcpp_agents.model.openai_chat import OpenAI
 from mcpp_agents.model.progress import ProgressReporter
 from tests.agents.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
 APIS = pytest.mark.parametrize("api", ["openai", "anthropic"])
@@ -714,7 +714,7 @@ def test_an_invalid_url_is_refused_at_once(
 
 
 async def test_a_missing_key_is_reported_in_one_line(
-    sockets: SocketVenue, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    sockets: SocketPod, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "")
     code, out, error = await commands.run("model", "agent", "--model", "anthropic:m")
@@ -726,7 +726,7 @@ async def test_a_missing_key_is_reported_in_one_line(
 
 
 async def test_the_command_runs_a_model_until_ctrl_c(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     with model_server([Scripted("Good day.")]) as server:
         arguments = ("agent", "--model", "openai:m", "--base-url", f"{server.url}/v1")
@@ -743,7 +743,7 @@ async def test_the_command_runs_a_model_until_ctrl_c(
         assert server.problems == []
 
 
-async def test_ctrl_c_withdraws_open_proposals(sockets: SocketVenue, commands: Commands) -> None:
+async def test_ctrl_c_withdraws_open_proposals(sockets: SocketPod, commands: Commands) -> None:
     own = ["chat", "reflection", "conclusion", "mcp/proposal:*", "mcp/withdraw"]
     sockets.add("model", [{"kind": [*own, "mcp/request:tools/list"]}])
     with model_server([Scripted("", [("library__burn", {"book": 7})])]) as server:

@@ -25,7 +25,7 @@ from mcpp.errors import CallError, ClosedError, DecodeError, NoAnswerError, Remo
 from mcpp.protocol.rpc import ToolResult
 from mcpp.session.session import Gap
 from mcpp.transient import Mark, consumed, read_mark
-from tests.interaction.conftest import PodHarness
+from tests.interaction.conftest import AnyPod
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
 
 
 @pytest.mark.rule("P-13")
-async def test_a_handler_answers_and_never_gets_its_own_messages(harness: PodHarness) -> None:
+async def test_a_handler_answers_and_never_gets_its_own_messages(harness: AnyPod) -> None:
     agent = mcpp.Participant("parrot")
 
     @agent.on("chat")
@@ -84,7 +84,7 @@ async def test_a_handler_answers_and_never_gets_its_own_messages(harness: PodHar
             assert answer.to == ("alice",)
 
 
-async def test_a_handler_may_opt_in_to_its_own_messages(harness: PodHarness) -> None:
+async def test_a_handler_may_opt_in_to_its_own_messages(harness: AnyPod) -> None:
     agent = mcpp.Participant("echo")
     heard: list[str] = []
     done = anyio.Event()
@@ -104,7 +104,7 @@ async def test_a_handler_may_opt_in_to_its_own_messages(harness: PodHarness) -> 
     assert heard == ["alice", "echo"]
 
 
-async def test_handlers_run_one_after_another_in_the_logs_order(harness: PodHarness) -> None:
+async def test_handlers_run_one_after_another_in_the_logs_order(harness: AnyPod) -> None:
     agent = mcpp.Participant("slow")
     steps: list[str] = []
     done = anyio.Event()
@@ -127,7 +127,7 @@ async def test_handlers_run_one_after_another_in_the_logs_order(harness: PodHarn
 
 
 @pytest.mark.rule("P-03")
-async def test_history_runs_no_handler_and_no_tool(harness: PodHarness) -> None:
+async def test_history_runs_no_handler_and_no_tool(harness: AnyPod) -> None:
     agent = mcpp.Participant("late", last=100)
     heard: list[str] = []
     called: list[str] = []
@@ -152,7 +152,7 @@ async def test_history_runs_no_handler_and_no_tool(harness: PodHarness) -> None:
     assert (heard, called) == (["after"], ["after"])
 
 
-async def test_a_pod_shows_whether_it_is_connected(harness: PodHarness) -> None:
+async def test_a_pod_shows_whether_it_is_connected(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         assert alice.connected
     assert not alice.connected
@@ -160,7 +160,7 @@ async def test_a_pod_shows_whether_it_is_connected(harness: PodHarness) -> None:
 
 @pytest.mark.rule("P-03")
 async def test_messages_missed_while_disconnected_run_their_handlers(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("steady")
 
@@ -175,7 +175,7 @@ async def test_messages_missed_while_disconnected_run_their_handlers(
         assert (await next_of(alice, "chat")).text == "here"
 
 
-async def test_a_handler_that_fails_leaves_the_agent_working(harness: PodHarness) -> None:
+async def test_a_handler_that_fails_leaves_the_agent_working(harness: AnyPod) -> None:
     agent = mcpp.Participant("shaky")
 
     @agent.on("chat")
@@ -196,7 +196,7 @@ async def test_a_handler_that_fails_leaves_the_agent_working(harness: PodHarness
 
 
 async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
-    harness: PodHarness, caplog: pytest.LogCaptureFixture
+    harness: AnyPod, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = mcpp.Participant("shaky")
 
@@ -214,7 +214,7 @@ async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
     assert "answer of shaky failed" in caplog.text
 
 
-async def test_a_handler_may_call_while_others_call_it(harness: PodHarness) -> None:
+async def test_a_handler_may_call_while_others_call_it(harness: AnyPod) -> None:
     first, second = mcpp.Participant("first"), mcpp.Participant("second")
 
     @first.on("chat")
@@ -237,7 +237,7 @@ async def test_a_handler_may_call_while_others_call_it(harness: PodHarness) -> N
 
 
 @pytest.mark.rule("P-10")
-async def test_a_failing_gap_hook_leaves_the_agent_working(harness: PodHarness) -> None:
+async def test_a_failing_gap_hook_leaves_the_agent_working(harness: AnyPod) -> None:
     agent = mcpp.Participant("steady")
     gaps: list[Gap] = []
 
@@ -260,7 +260,7 @@ async def test_a_failing_gap_hook_leaves_the_agent_working(harness: PodHarness) 
 
 
 @pytest.mark.rule("P-10")
-async def test_a_gap_comes_in_its_place_between_the_handlers(harness: PodHarness) -> None:
+async def test_a_gap_comes_in_its_place_between_the_handlers(harness: AnyPod) -> None:
     agent = mcpp.Participant("slow")
     steps: list[str] = []
     begun, go_on, done = anyio.Event(), anyio.Event(), anyio.Event()
@@ -297,7 +297,7 @@ async def test_a_gap_comes_in_its_place_between_the_handlers(harness: PodHarness
 
 @pytest.mark.rule("P-11")
 async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("busy", options=Options(buffer_messages=4))
 
@@ -313,7 +313,7 @@ async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(
         assert answers == [str(number + 1) for number in range(40)]
 
 
-async def test_a_task_runs_concurrently_with_the_handlers(harness: PodHarness) -> None:
+async def test_a_task_runs_concurrently_with_the_handlers(harness: AnyPod) -> None:
     agent = mcpp.Participant("clock")
 
     @agent.task
@@ -326,7 +326,7 @@ async def test_a_task_runs_concurrently_with_the_handlers(harness: PodHarness) -
 
 
 @pytest.mark.rule("P-12")
-async def test_a_final_close_code_reaches_an_idle_agent_as_itself(harness: PodHarness) -> None:
+async def test_a_final_close_code_reaches_an_idle_agent_as_itself(harness: AnyPod) -> None:
     agent = mcpp.Participant("double")
 
     @agent.on("chat")
@@ -348,7 +348,7 @@ async def test_a_final_close_code_reaches_an_idle_agent_as_itself(harness: PodHa
 # --- requests ---
 
 
-async def test_a_tool_is_called_and_its_result_read(harness: PodHarness) -> None:
+async def test_a_tool_is_called_and_its_result_read(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         result = await alice.call("files", "read_file", path="notes.md", timeout=5)
         assert result.text == "10 lines of notes.md"
@@ -358,7 +358,7 @@ async def test_a_tool_is_called_and_its_result_read(harness: PodHarness) -> None
 
 
 async def test_wrong_arguments_are_reported_before_anything_is_sent(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     async with harness.connect("alice") as alice:
         with pytest.raises(TypeError, match=r"by name, as in call\('files', 'sum', text=...\)"):
@@ -370,7 +370,7 @@ async def test_wrong_arguments_are_reported_before_anything_is_sent(
 
 @pytest.mark.rule("T-03")
 async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("records")
 
@@ -395,7 +395,7 @@ async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(
         assert read_mark(stored.to_json()) == Mark(consumed=True)
 
 
-async def test_tools_are_listed_with_schemas_from_their_hints(harness: PodHarness) -> None:
+async def test_tools_are_listed_with_schemas_from_their_hints(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         listed = await alice.request("files", "tools/list")
         tools = {tool["name"]: tool for tool in listed["tools"]}
@@ -424,7 +424,7 @@ async def test_tools_are_listed_with_schemas_from_their_hints(harness: PodHarnes
 )
 @pytest.mark.rule("P-17")
 async def test_arguments_that_do_not_fit_are_errors_with_their_path(
-    harness: PodHarness, arguments: dict[str, Any], path: str
+    harness: AnyPod, arguments: dict[str, Any], path: str
 ) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         with pytest.raises(RemoteError) as caught:
@@ -435,7 +435,7 @@ async def test_arguments_that_do_not_fit_are_errors_with_their_path(
 
 
 @pytest.mark.rule("P-17")
-async def test_a_tool_that_raises_gives_an_error_without_a_traceback(harness: PodHarness) -> None:
+async def test_a_tool_that_raises_gives_an_error_without_a_traceback(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         with pytest.raises(ToolError) as caught:
             await alice.call("files", "read_file", path="missing")
@@ -451,7 +451,7 @@ def nested(levels: int) -> list[Any]:
 @pytest.mark.rule("P-17")
 @pytest.mark.parametrize("value", [math.nan, "bad \ud800", 10**100, nested(80), {"x": object()}])
 async def test_a_result_that_the_protocol_cannot_carry_is_an_error(
-    harness: PodHarness, value: Any
+    harness: AnyPod, value: Any
 ) -> None:
     agent = mcpp.Participant("odd")
 
@@ -488,7 +488,7 @@ async def end_oddly(how: str) -> None:
 @pytest.mark.rule("P-17")
 @pytest.mark.parametrize("how", ["exit", "cancelled"])
 async def test_a_tool_that_exits_or_awaits_what_is_cancelled_fails_alone(
-    harness: PodHarness, how: str
+    harness: AnyPod, how: str
 ) -> None:
     agent = toolbox()
 
@@ -515,7 +515,7 @@ async def test_a_tool_that_exits_or_awaits_what_is_cancelled_fails_alone(
 
 @pytest.mark.parametrize("how", ["exit", "cancelled"])
 async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
-    harness: PodHarness, how: str
+    harness: AnyPod, how: str
 ) -> None:
     agent = mcpp.Participant("shaky")
 
@@ -536,7 +536,7 @@ async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
         assert (await next_of(alice, "chat")).text == "fine"
 
 
-async def test_an_unknown_tool_or_method_is_an_error(harness: PodHarness) -> None:
+async def test_an_unknown_tool_or_method_is_an_error(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         with pytest.raises(RemoteError, match="no tool 'nothing'"):
             await alice.call("files", "nothing")
@@ -546,7 +546,7 @@ async def test_an_unknown_tool_or_method_is_an_error(harness: PodHarness) -> Non
         assert await alice.request("files", "ping") == {}
 
 
-async def test_progress_reaches_the_caller(harness: PodHarness) -> None:
+async def test_progress_reaches_the_caller(harness: AnyPod) -> None:
     heard: list[Progress] = []
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         result = await alice.call("files", "count", upto=3, on_progress=heard.append)
@@ -554,7 +554,7 @@ async def test_progress_reaches_the_caller(harness: PodHarness) -> None:
     assert heard == [Progress(n, 3, f"at {n}") for n in (1, 2, 3)]
 
 
-async def test_a_timeout_error_names_the_called_participant(harness: PodHarness) -> None:
+async def test_a_timeout_error_names_the_called_participant(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         with pytest.raises(NoAnswerError, match="'nobody'") as caught:
             await alice.call("nobody", "read_file", path="x", timeout=0.01)
@@ -563,7 +563,7 @@ async def test_a_timeout_error_names_the_called_participant(harness: PodHarness)
 
 
 @pytest.mark.rule("P-18")
-async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(harness: PodHarness) -> None:
+async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(harness: AnyPod) -> None:
     agent = mcpp.Participant("worker")
     started, stopped = anyio.Event(), anyio.Event()
 
@@ -604,7 +604,7 @@ def stalling(given_up: anyio.Event) -> mcpp.Participant:
 
 
 @pytest.mark.rule("P-18")
-async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: PodHarness) -> None:
+async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: AnyPod) -> None:
     down = Options(unechoed_messages=2, backoff=lambda attempt: 3600.0)
 
     async def give_up() -> None:
@@ -625,7 +625,7 @@ async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: P
 @pytest.mark.rule("P-18")
 @pytest.mark.parametrize("error", [ZeroDivisionError, TimeoutError])
 async def test_a_failing_progress_callback_cancels_the_call(
-    harness: PodHarness, error: type[Exception]
+    harness: AnyPod, error: type[Exception]
 ) -> None:
     given_up = anyio.Event()
 
@@ -644,7 +644,7 @@ UNLIMITED = {"messages_per_second": 0, "context_messages_per_second": 0}
 
 
 async def test_malformed_progress_and_an_unwrapped_value_are_tolerated(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("odd")
     heard: list[Progress] = []
@@ -675,7 +675,7 @@ async def test_malformed_progress_and_an_unwrapped_value_are_tolerated(
 @pytest.mark.parametrize("limits", [UNLIMITED])
 @pytest.mark.rule("P-18")
 async def test_more_calls_than_an_agent_serves_at_once_leave_it_responsive(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = toolbox()
     full, approved = anyio.Event(), anyio.Event()
@@ -716,7 +716,7 @@ async def test_more_calls_than_an_agent_serves_at_once_leave_it_responsive(
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_backlog_of_the_handlers_delays_no_request(harness: PodHarness) -> None:
+async def test_a_backlog_of_the_handlers_delays_no_request(harness: AnyPod) -> None:
     agent = toolbox(Options(buffer_messages=64))
     go = anyio.Event()
 
@@ -735,7 +735,7 @@ async def test_a_backlog_of_the_handlers_delays_no_request(harness: PodHarness) 
 
 
 @pytest.mark.rule("P-14")
-async def test_a_response_counts_only_from_the_called_participant(harness: PodHarness) -> None:
+async def test_a_response_counts_only_from_the_called_participant(harness: AnyPod) -> None:
     async with (
         harness.connect("owner") as owner,
         harness.connect("mallory") as mallory,
@@ -760,7 +760,7 @@ async def test_a_response_counts_only_from_the_called_participant(harness: PodHa
 
 
 @pytest.mark.rule("P-15")
-async def test_a_request_whose_kind_and_payload_disagree_is_refused(harness: PodHarness) -> None:
+async def test_a_request_whose_kind_and_payload_disagree_is_refused(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         for kind, params in (
             ("mcp/request:tools/list", {"name": "read_file", "arguments": {"path": "x"}}),
@@ -778,7 +778,7 @@ async def test_a_request_whose_kind_and_payload_disagree_is_refused(harness: Pod
 
 
 @pytest.mark.rule("P-16")
-async def test_a_request_to_several_participants_is_not_served(harness: PodHarness) -> None:
+async def test_a_request_to_several_participants_is_not_served(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         await alice.send(
             "mcp/request:ping",
@@ -791,7 +791,7 @@ async def test_a_request_to_several_participants_is_not_served(harness: PodHarne
 
 
 @pytest.mark.rule("P-19")
-async def test_a_call_in_a_context_is_answered_inside_it(harness: PodHarness) -> None:
+async def test_a_call_in_a_context_is_answered_inside_it(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         async with alice.context("workflow") as work:
             await work.call("files", "sum", numbers=[1])
@@ -800,7 +800,7 @@ async def test_a_call_in_a_context_is_answered_inside_it(harness: PodHarness) ->
         assert answer.context.id == work.id
 
 
-async def test_a_call_survives_a_cut_on_either_side(harness: PodHarness) -> None:
+async def test_a_call_survives_a_cut_on_either_side(harness: AnyPod) -> None:
     agent = mcpp.Participant("worker")
     started, go = anyio.Event(), anyio.Event()
 
@@ -826,7 +826,7 @@ async def test_a_call_survives_a_cut_on_either_side(harness: PodHarness) -> None
     assert results == ["done"]
 
 
-async def test_resources_and_prompts_are_served(harness: PodHarness) -> None:
+async def test_resources_and_prompts_are_served(harness: AnyPod) -> None:
     agent = mcpp.Participant("library")
 
     @agent.resource("memo://today", name="today")
@@ -868,7 +868,7 @@ async def test_resources_and_prompts_are_served(harness: PodHarness) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"max_message_bytes": 4096}])
-async def test_an_answer_that_is_too_large_is_an_error(harness: PodHarness) -> None:
+async def test_an_answer_that_is_too_large_is_an_error(harness: AnyPod) -> None:
     agent = mcpp.Participant("big")
 
     @agent.tool
@@ -884,7 +884,7 @@ async def test_an_answer_that_is_too_large_is_an_error(harness: PodHarness) -> N
 
 
 @pytest.mark.rule("P-22")
-async def test_contexts_nest_and_conclude(harness: PodHarness) -> None:
+async def test_contexts_nest_and_conclude(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         async with alice.context("reasoning", trigger="question") as thinking:
             await thinking.send("reflection", {"thought": "is it safe?"})
@@ -903,7 +903,7 @@ async def test_contexts_nest_and_conclude(harness: PodHarness) -> None:
         assert seen[2].payload == {"decision": "deny"}
 
 
-async def test_everything_sent_by_a_context_scope_is_in_the_context(harness: PodHarness) -> None:
+async def test_everything_sent_by_a_context_scope_is_in_the_context(harness: AnyPod) -> None:
     heard: list[Progress] = []
     async with (
         harness.run(toolbox()),
@@ -939,7 +939,7 @@ RULES: Sequence[dict[str, Any]] = (
 
 @pytest.mark.rule("P-20")
 async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     harness.add("intern", RULES)
     approver = mcpp.Participant("boss")
@@ -959,7 +959,7 @@ async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(
 
 @pytest.mark.rule("P-21")
 async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     harness.add("intern", RULES)
     async with (
@@ -981,7 +981,7 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(
 
 
 async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     async with (
         harness.run(toolbox()),
@@ -997,7 +997,7 @@ async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(
 
 
 @pytest.mark.parametrize("withdrawn", [False, True])
-async def test_several_tasks_may_wait_for_a_proposal(harness: PodHarness, withdrawn: bool) -> None:
+async def test_several_tasks_may_wait_for_a_proposal(harness: AnyPod, withdrawn: bool) -> None:
     outcomes: list[str] = []
     async with (
         harness.run(toolbox()),
@@ -1020,7 +1020,7 @@ async def test_several_tasks_may_wait_for_a_proposal(harness: PodHarness, withdr
     assert outcomes == ["the proposal was withdrawn" if withdrawn else "3"] * 2
 
 
-async def test_what_is_kept_of_proposals_is_bounded(harness: PodHarness) -> None:
+async def test_what_is_kept_of_proposals_is_bounded(harness: AnyPod) -> None:
     async with harness.connect("mallory") as mallory, harness.connect("intern") as intern:
         connection = intern._connection
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
@@ -1038,7 +1038,7 @@ async def test_what_is_kept_of_proposals_is_bounded(harness: PodHarness) -> None
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_flood_of_proposals_is_not_decided_all_at_once(harness: PodHarness) -> None:
+async def test_a_flood_of_proposals_is_not_decided_all_at_once(harness: AnyPod) -> None:
     approver = toolbox()
     deciding = 0
     full = anyio.Event()
@@ -1064,7 +1064,7 @@ async def test_a_flood_of_proposals_is_not_decided_all_at_once(harness: PodHarne
 @pytest.mark.rule("P-20")
 @pytest.mark.parametrize("gives_up", ["timed out", "cancelled"])
 async def test_cancelling_a_fulfilment_ends_it_for_the_proposer(
-    harness: PodHarness, gives_up: str
+    harness: AnyPod, gives_up: str
 ) -> None:
     async with (
         harness.run(toolbox()),
@@ -1099,7 +1099,7 @@ async def test_cancelling_a_fulfilment_ends_it_for_the_proposer(
         assert not intern._connection.session._correlations
 
 
-async def test_an_approved_call_continues_after_its_approver_has_left(harness: PodHarness) -> None:
+async def test_an_approved_call_continues_after_its_approver_has_left(harness: AnyPod) -> None:
     agent = mcpp.Participant("files")
     done = anyio.Event()
 
@@ -1119,7 +1119,7 @@ async def test_an_approved_call_continues_after_its_approver_has_left(harness: P
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_calls_that_never_end_do_not_block_a_policy(harness: PodHarness) -> None:
+async def test_calls_that_never_end_do_not_block_a_policy(harness: AnyPod) -> None:
     approver = mcpp.Participant("boss")
 
     @approver.policy
@@ -1138,7 +1138,7 @@ async def test_calls_that_never_end_do_not_block_a_policy(harness: PodHarness) -
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
 async def test_a_proposal_beyond_the_concurrency_limit_is_decided_later(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     approver = mcpp.Participant("boss")
     go_on = anyio.Event()
@@ -1160,7 +1160,7 @@ async def test_a_proposal_beyond_the_concurrency_limit_is_decided_later(
 
 
 @pytest.mark.rule("P-21")
-async def test_a_malformed_rejection_is_ignored(harness: PodHarness) -> None:
+async def test_a_malformed_rejection_is_ignored(harness: AnyPod) -> None:
     async with (
         harness.run(toolbox()),
         harness.connect("mallory") as mallory,
@@ -1175,7 +1175,7 @@ async def test_a_malformed_rejection_is_ignored(harness: PodHarness) -> None:
 
 
 @pytest.mark.rule("P-20")
-async def test_only_the_first_fulfilment_counts(harness: PodHarness) -> None:
+async def test_only_the_first_fulfilment_counts(harness: AnyPod) -> None:
     async with (
         harness.run(toolbox()),
         harness.connect("boss") as boss,
@@ -1189,7 +1189,7 @@ async def test_only_the_first_fulfilment_counts(harness: PodHarness) -> None:
 
 
 @pytest.mark.rule("P-21")
-async def test_a_withdrawn_proposal_is_not_fulfilled(harness: PodHarness) -> None:
+async def test_a_withdrawn_proposal_is_not_fulfilled(harness: AnyPod) -> None:
     async with (
         harness.run(toolbox()),
         harness.connect("boss") as boss,
@@ -1207,7 +1207,7 @@ async def test_a_withdrawn_proposal_is_not_fulfilled(harness: PodHarness) -> Non
 
 
 @pytest.mark.rule("P-21")
-async def test_a_withdrawal_that_comes_too_late_changes_nothing(harness: PodHarness) -> None:
+async def test_a_withdrawal_that_comes_too_late_changes_nothing(harness: AnyPod) -> None:
     async with (
         harness.run(toolbox()),
         harness.connect("boss") as boss,
@@ -1219,7 +1219,7 @@ async def test_a_withdrawal_that_comes_too_late_changes_nothing(harness: PodHarn
         assert (await mine.result(timeout=5)).text == "10 lines of x"
 
 
-async def test_a_policy_decides_on_proposals_concurrently(harness: PodHarness) -> None:
+async def test_a_policy_decides_on_proposals_concurrently(harness: AnyPod) -> None:
     approver = mcpp.Participant("boss")
 
     @approver.policy
@@ -1233,7 +1233,7 @@ async def test_a_policy_decides_on_proposals_concurrently(harness: PodHarness) -
 
 
 @pytest.mark.rule("P-20")
-async def test_a_request_for_something_else_does_not_use_up_a_proposal(harness: PodHarness) -> None:
+async def test_a_request_for_something_else_does_not_use_up_a_proposal(harness: AnyPod) -> None:
     async with (
         harness.run(toolbox()),
         harness.connect("mallory") as mallory,
@@ -1250,7 +1250,7 @@ async def test_a_request_for_something_else_does_not_use_up_a_proposal(harness: 
 
 @pytest.mark.rule("P-19")
 async def test_replies_to_a_request_or_a_proposal_are_in_its_context(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("files")
 
@@ -1288,7 +1288,7 @@ async def test_replies_to_a_request_or_a_proposal_are_in_its_context(
 
 @pytest.mark.rule("P-15")
 async def test_an_inconsistent_proposal_is_not_decided(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     approver = mcpp.Participant("boss")
     decided: list[str] = []
@@ -1319,7 +1319,7 @@ async def test_an_inconsistent_proposal_is_not_decided(
 
 
 @pytest.mark.rule("P-20")
-async def test_a_request_with_a_wrong_id_does_not_use_up_a_proposal(harness: PodHarness) -> None:
+async def test_a_request_with_a_wrong_id_does_not_use_up_a_proposal(harness: AnyPod) -> None:
     async with (
         harness.run(toolbox()),
         harness.connect("mallory") as mallory,
