@@ -18,6 +18,7 @@ from mcpp.testing import MemoryPod
 from mcpp_agents.mcp_server.server import PodServer
 from mcpp_agents.toolbox import Toolbox
 from tests.agents.processes import BOUND, MCPP, Commands
+from tests.interaction.agents import stalling, waiting
 from tests.interaction.conftest import SocketPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -161,35 +162,20 @@ async def test_the_client_is_notified_when_a_participant_with_tools_joins(
 async def test_a_cancelled_call_is_cancelled_at_the_participant(
     sockets: SocketPod, commands: Commands
 ) -> None:
-    slow = Participant("slow")
     cancelled = anyio.Event()
-
-    @slow.tool
-    async def work(call: ToolCall) -> None:
-        try:
-            await call.progress(0)
-            await anyio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    async with sockets.run(slow), client_of(commands) as client:
+    async with sockets.run(stalling("slow", cancelled)), client_of(commands) as client:
         with anyio.CancelScope() as scope:
 
             async def stop(progress: float, total: float | None, message: str | None) -> None:
                 scope.cancel()
 
-            await client.call_tool("slow__work", progress_callback=stop)
+            await client.call_tool("slow__stall", progress_callback=stop)
         await cancelled.wait()
 
 
 async def test_a_call_ends_when_the_participant_leaves(pod: MemoryPod) -> None:
-    slow = Participant("slow")
     asked = anyio.Event()
-
-    @slow.tool
-    async def work() -> None:
-        asked.set()
-        await anyio.sleep_forever()
+    slow = waiting("slow", anyio.Event(), asked)
 
     async def stay_until_asked(*, task_status: TaskStatus[None]) -> None:
         async with pod.run(slow):

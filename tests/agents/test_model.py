@@ -25,6 +25,7 @@ from mcpp_agents.model.openai_chat import OpenAI
 from mcpp_agents.model.progress import ProgressReporter
 from tests.agents.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
+from tests.interaction.agents import waiting
 from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
@@ -569,27 +570,20 @@ async def test_a_question_that_is_longer_than_a_prompt_is_answered(pod: MemoryPo
 
 
 async def test_a_call_ends_when_the_called_participant_leaves(pod: MemoryPod) -> None:
-    guest = Participant("guest")
     asked = anyio.Event()
-
-    @guest.tool
-    async def ponder() -> None:
-        asked.set()
-        await anyio.sleep_forever()
+    guest = waiting("guest", anyio.Event(), asked)
 
     async def stay_until_asked() -> None:
         async with pod.run(guest):
             await asked.wait()
 
-    script = [Scripted("", [("guest__ponder", {})]), Scripted("It has left.")]
+    script = [Scripted("", [("guest__work", {})]), Scripted("It has left.")]
     async with joined(pod, "openai", script) as (alice, server), background() as tasks:
         tasks.start_soon(stay_until_asked)
         while "guest" not in alice.participants:
             await anext(alice)
         assert (await ask(alice, "Ask it"))[0].text == "It has left."
-        assert "ponder of 'guest': left the pod before it answered" in json.dumps(
-            server.requests[1]
-        )
+        assert "work of 'guest': left the pod before it answered" in json.dumps(server.requests[1])
 
 
 async def test_a_call_survives_a_short_loss_of_the_connection(pod: MemoryPod) -> None:

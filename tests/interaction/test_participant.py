@@ -4,8 +4,8 @@ import asyncio
 import gc
 import math
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 import anyio
@@ -25,6 +25,7 @@ from mcpp.errors import CallError, ClosedError, DecodeError, NoAnswerError, Remo
 from mcpp.protocol.rpc import ToolResult
 from mcpp.session.session import Gap
 from mcpp.transient import Mark, consumed, read_mark
+from tests.interaction.agents import stalling, waiting
 from tests.interaction.conftest import AnyPod
 
 pytestmark = pytest.mark.anyio
@@ -57,6 +58,17 @@ def toolbox(options: Options = Options()) -> mcpp.Participant:  # noqa: B008  (f
     return agent
 
 
+@asynccontextmanager
+async def proposing(harness: AnyPod, other: str) -> AsyncIterator[tuple[mcpp.Pod, mcpp.Pod]]:
+    """Run the toolbox and connect `other` and @intern, which makes the proposals."""
+    async with (
+        harness.run(toolbox()),
+        harness.connect(other) as connected,
+        harness.connect("intern") as intern,
+    ):
+        yield connected, intern
+
+
 async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
     with anyio.fail_after(10):
         async for message in pod:
@@ -86,12 +98,12 @@ async def test_a_handler_answers_and_never_gets_its_own_messages(harness: AnyPod
 
 async def test_a_handler_may_opt_in_to_its_own_messages(harness: AnyPod) -> None:
     agent = mcpp.Participant("echo")
-    heard: list[str] = []
+    received: list[str] = []
     done = anyio.Event()
 
     @agent.on("note", own=True)
-    async def hear(message: mcpp.Message) -> None:
-        heard.append(message.sender)
+    async def receive(message: mcpp.Message) -> None:
+        received.append(message.sender)
         if message.sender != "echo":
             await message.pod.send("note")
         else:
@@ -101,7 +113,7 @@ async def test_a_handler_may_opt_in_to_its_own_messages(harness: AnyPod) -> None
         await alice.send("note")
         with anyio.fail_after(5):
             await done.wait()
-    assert heard == ["alice", "echo"]
+    assert received == ["alice", "echo"]
 
 
 async def test_handlers_run_one_after_another_in_the_logs_order(harness: AnyPod) -> None:
@@ -129,13 +141,13 @@ async def test_handlers_run_one_after_another_in_the_logs_order(harness: AnyPod)
 @pytest.mark.rule("P-03")
 async def test_history_runs_no_handler_and_no_tool(harness: AnyPod) -> None:
     agent = mcpp.Participant("late", last=100)
-    heard: list[str] = []
+    received: list[str] = []
     called: list[str] = []
 
     @agent.on("chat")
-    async def hear(message: mcpp.Message) -> None:
-        heard.append(message.text)
-        await message.reply("heard", kind="ack")
+    async def receive(message: mcpp.Message) -> None:
+        received.append(message.text)
+        await message.reply("received", kind="ack")
 
     @agent.tool
     async def work(item: str) -> None:
@@ -149,7 +161,7 @@ async def test_history_runs_no_handler_and_no_tool(harness: AnyPod) -> None:
             await alice.send("chat", {"text": "after"})
             await next_of(alice, "ack")
             await alice.call("late", "work", item="after", timeout=5)
-    assert (heard, called) == (["after"], ["after"])
+    assert (received, called) == (["after"], ["after"])
 
 
 async def test_a_pod_shows_whether_it_is_connected(harness: AnyPod) -> None:
@@ -173,26 +185,6 @@ async def test_messages_missed_while_disconnected_run_their_handlers(
         harness.cut("steady")
         await alice.send("chat", {"text": "are you there?"})
         assert (await next_of(alice, "chat")).text == "here"
-
-
-async def test_a_handler_that_fails_leaves_the_agent_working(harness: AnyPod) -> None:
-    agent = mcpp.Participant("shaky")
-
-    @agent.on("chat")
-    async def answer(message: mcpp.Message) -> None:
-        if message.text == "bad":
-            raise ZeroDivisionError("by zero")
-        await message.reply("fine")
-
-    async with (
-        harness.connect("shaky", own=True) as pod,
-        harness.connect("alice") as alice,
-        background() as tasks,
-    ):
-        tasks.start_soon(agent.serve, pod)
-        await alice.send("chat", {"text": "bad"})
-        await alice.send("chat", {"text": "good"})
-        assert (await next_of(alice, "chat")).text == "fine"
 
 
 async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
@@ -330,7 +322,7 @@ async def test_a_final_close_code_reaches_an_idle_agent_as_itself(harness: AnyPo
     agent = mcpp.Participant("double")
 
     @agent.on("chat")
-    async def hear(message: mcpp.Message) -> None: ...
+    async def receive(message: mcpp.Message) -> None: ...
 
     async with harness.connect("double", own=True) as pod, anyio.create_task_group() as tasks:
 
@@ -476,6 +468,8 @@ async def test_a_result_that_the_protocol_cannot_carry_is_an_error(
 
 
 async def end_oddly(how: str) -> None:
+    if how == "raise":
+        raise ZeroDivisionError("by zero")
     if how == "exit":
         raise SystemExit(2)
     if sniffio.current_async_library() == "trio":
@@ -513,8 +507,8 @@ async def test_a_tool_that_exits_or_awaits_what_is_cancelled_fails_alone(
         assert (await alice.call("files", "sum", numbers=[1, 2], timeout=5)).value == 3
 
 
-@pytest.mark.parametrize("how", ["exit", "cancelled"])
-async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
+@pytest.mark.parametrize("how", ["raise", "exit", "cancelled"])
+async def test_a_handler_that_raises_exits_or_awaits_what_is_cancelled_fails_alone(
     harness: AnyPod, how: str
 ) -> None:
     agent = mcpp.Participant("shaky")
@@ -547,11 +541,11 @@ async def test_an_unknown_tool_or_method_is_an_error(harness: AnyPod) -> None:
 
 
 async def test_progress_reaches_the_caller(harness: AnyPod) -> None:
-    heard: list[Progress] = []
+    received: list[Progress] = []
     async with harness.run(toolbox()), harness.connect("alice") as alice:
-        result = await alice.call("files", "count", upto=3, on_progress=heard.append)
+        result = await alice.call("files", "count", upto=3, on_progress=received.append)
         assert result.text == "counted for alice"
-    assert heard == [Progress(n, 3, f"at {n}") for n in (1, 2, 3)]
+    assert received == [Progress(n, 3, f"at {n}") for n in (1, 2, 3)]
 
 
 async def test_a_timeout_error_names_the_called_participant(harness: AnyPod) -> None:
@@ -564,43 +558,13 @@ async def test_a_timeout_error_names_the_called_participant(harness: AnyPod) -> 
 
 @pytest.mark.rule("P-18")
 async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(harness: AnyPod) -> None:
-    agent = mcpp.Participant("worker")
-    started, stopped = anyio.Event(), anyio.Event()
-
-    @agent.tool
-    async def hang() -> None:
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stopped.set()
-
-    async with (
-        harness.run(agent),
-        harness.connect("alice") as alice,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(alice.call, "worker", "hang")
+    given_up = anyio.Event()
+    async with harness.run(stalling("worker", given_up)), harness.connect("alice") as alice:
+        with anyio.fail_after(5), anyio.CancelScope() as scope:
+            await alice.call("worker", "stall", on_progress=lambda progress: scope.cancel())
+        assert scope.cancelled_caught
         with anyio.fail_after(5):
-            await started.wait()
-            tasks.cancel_scope.cancel()
-    with anyio.fail_after(5, shield=True):
-        await stopped.wait()
-
-
-def stalling(given_up: anyio.Event) -> mcpp.Participant:
-    """Return an agent whose tool reports progress once and then never ends."""
-    agent = mcpp.Participant("files")
-
-    @agent.tool
-    async def stall(call: ToolCall) -> None:
-        try:
-            await call.progress(1)
-            await anyio.sleep_forever()
-        finally:
-            given_up.set()
-
-    return agent
+            await given_up.wait()
 
 
 @pytest.mark.rule("P-18")
@@ -617,7 +581,7 @@ async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: A
 
             await alice.call("files", "stall", timeout=0.2, on_progress=break_and_fill)
 
-    async with harness.run(stalling(anyio.Event())):
+    async with harness.run(stalling("files", anyio.Event())):
         with anyio.fail_after(5), pytest.raises(NoAnswerError):
             await give_up()
 
@@ -632,7 +596,7 @@ async def test_a_failing_progress_callback_cancels_the_call(
     def fail(progress: Progress) -> None:
         raise error
 
-    async with harness.run(stalling(given_up)), harness.connect("alice") as alice:
+    async with harness.run(stalling("files", given_up)), harness.connect("alice") as alice:
         with pytest.raises(error) as caught:
             await alice.call("files", "stall", timeout=5, on_progress=fail)
         assert caught.type is error
@@ -647,7 +611,7 @@ async def test_malformed_progress_and_an_unwrapped_value_are_tolerated(
     harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("odd")
-    heard: list[Progress] = []
+    received: list[Progress] = []
     odd: tuple[dict[str, Any], ...] = (
         {"progress": True},
         {"progress": "z"},
@@ -666,10 +630,10 @@ async def test_malformed_progress_and_an_unwrapped_value_are_tolerated(
         return {"content": [], "structuredContent": [1], "_meta": {"mcpp/wrapped": True}}
 
     async with harness.run(agent), harness.connect("alice") as alice:
-        result = await alice.call("odd", "x", on_progress=heard.append, timeout=5)
+        result = await alice.call("odd", "x", on_progress=received.append, timeout=5)
     assert result.value == [1]
-    assert heard[-1] == Progress(2, 4, "half")
-    assert all(isinstance(each.progress, float) for each in heard)
+    assert received[-1] == Progress(2, 4, "half")
+    assert all(isinstance(each.progress, float) for each in received)
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
@@ -692,7 +656,7 @@ async def test_more_calls_than_an_agent_serves_at_once_leave_it_responsive(
         return "approved"
 
     @agent.on("chat")
-    async def hear(message: mcpp.Message) -> None:
+    async def receive(message: mcpp.Message) -> None:
         approved.set()
 
     async with harness.run(agent), harness.connect("alice") as alice, harness.connect("bob") as bob:
@@ -801,20 +765,13 @@ async def test_a_call_in_a_context_is_answered_inside_it(harness: AnyPod) -> Non
 
 
 async def test_a_call_survives_a_cut_on_either_side(harness: AnyPod) -> None:
-    agent = mcpp.Participant("worker")
     started, go = anyio.Event(), anyio.Event()
-
-    @agent.tool
-    async def wait() -> str:
-        started.set()
-        await go.wait()
-        return "done"
-
-    async with harness.run(agent), harness.connect("alice") as alice:
+    worker = waiting("worker", go, started)
+    async with harness.run(worker), harness.connect("alice") as alice:
         results: list[str] = []
 
         async def ask() -> None:
-            results.append((await alice.call("worker", "wait", timeout=10)).text)
+            results.append((await alice.call("worker", "work", timeout=10)).text)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
@@ -904,14 +861,14 @@ async def test_contexts_nest_and_conclude(harness: AnyPod) -> None:
 
 
 async def test_everything_sent_by_a_context_scope_is_in_the_context(harness: AnyPod) -> None:
-    heard: list[Progress] = []
+    received: list[Progress] = []
     async with (
         harness.run(toolbox()),
         harness.connect("watcher") as watcher,
         harness.connect("alice") as alice,
     ):
         async with alice.context("task", goal="count") as task:
-            await task.call("files", "count", upto=1, timeout=5, on_progress=heard.append)
+            await task.call("files", "count", upto=1, timeout=5, on_progress=received.append)
             await task.request("files", "tools/list")
             await task.notify("notifications/message")
             proposal = await task.propose("files", "sum", numbers=[1])
@@ -920,11 +877,11 @@ async def test_everything_sent_by_a_context_scope_is_in_the_context(harness: Any
         seen: list[mcpp.Message] = []
         while not seen or seen[-1].kind != "conclusion":
             seen.append(await anext(watcher))
-    said = [message.context for message in seen if message.sender == "alice"]
-    assert len(heard) == 1
-    assert [context and context.id for context in said] == [task.id] * 6
-    told = [sorted(context.metadata) for context in said if context is not None]
-    assert told == [["goal", "started_at"], [], [], [], [], ["ended_at"]]
+    contexts = [message.context for message in seen if message.sender == "alice"]
+    assert len(received) == 1
+    assert [context and context.id for context in contexts] == [task.id] * 6
+    metadata = [sorted(context.metadata) for context in contexts if context is not None]
+    assert metadata == [["goal", "started_at"], [], [], [], [], ["ended_at"]]
 
 
 # --- proposals ---
@@ -983,11 +940,7 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(
 async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(
     harness: AnyPod,
 ) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "boss") as (boss, intern):
         proposal = await intern.propose("files", "count", upto=100)
         await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:count"))
         await next_of(intern, "mcp/response:tools/call:count")
@@ -999,11 +952,7 @@ async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(
 @pytest.mark.parametrize("withdrawn", [False, True])
 async def test_several_tasks_may_wait_for_a_proposal(harness: AnyPod, withdrawn: bool) -> None:
     outcomes: list[str] = []
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "boss") as (boss, intern):
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
 
         async def wait() -> None:
@@ -1100,15 +1049,8 @@ async def test_cancelling_a_fulfilment_ends_it_for_the_proposer(
 
 
 async def test_an_approved_call_continues_after_its_approver_has_left(harness: AnyPod) -> None:
-    agent = mcpp.Participant("files")
     done = anyio.Event()
-
-    @agent.tool
-    async def work() -> str:
-        await done.wait()
-        return "done"
-
-    async with harness.run(agent), harness.connect("intern") as intern:
+    async with harness.run(waiting("files", done)), harness.connect("intern") as intern:
         proposal = await intern.propose("files", "work")
         async with harness.connect("boss") as boss:
             request = await boss.approve(proposal.envelope)
@@ -1161,11 +1103,7 @@ async def test_a_proposal_beyond_the_concurrency_limit_is_decided_later(
 
 @pytest.mark.rule("P-21")
 async def test_a_malformed_rejection_is_ignored(harness: AnyPod) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("mallory") as mallory,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "mallory") as (mallory, intern):
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
         for payload in ([1, 2], None, {"reason": 3}):
             await mallory.send(kinds.REJECT, payload, to=["intern"], correlation_id=proposal.id)
@@ -1176,11 +1114,7 @@ async def test_a_malformed_rejection_is_ignored(harness: AnyPod) -> None:
 
 @pytest.mark.rule("P-20")
 async def test_only_the_first_fulfilment_counts(harness: AnyPod) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "boss") as (boss, intern):
         await intern.propose("files", "read_file", path="x")
         proposal = await next_of(boss, "mcp/proposal:tools/call:read_file")
         await boss.fulfil(proposal)
@@ -1190,11 +1124,7 @@ async def test_only_the_first_fulfilment_counts(harness: AnyPod) -> None:
 
 @pytest.mark.rule("P-21")
 async def test_a_withdrawn_proposal_is_not_fulfilled(harness: AnyPod) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "boss") as (boss, intern):
         mine = await intern.propose("files", "read_file", path="x")
         proposal = await next_of(boss, "mcp/proposal:tools/call:read_file")
         await boss.send(kinds.WITHDRAW, {}, to=["files"], correlation_id=mine.id)  # not theirs
@@ -1208,11 +1138,7 @@ async def test_a_withdrawn_proposal_is_not_fulfilled(harness: AnyPod) -> None:
 
 @pytest.mark.rule("P-21")
 async def test_a_withdrawal_that_comes_too_late_changes_nothing(harness: AnyPod) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "boss") as (boss, intern):
         mine = await intern.propose("files", "read_file", path="x")
         await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:read_file"))
         await mine.withdraw()
@@ -1234,11 +1160,7 @@ async def test_a_policy_decides_on_proposals_concurrently(harness: AnyPod) -> No
 
 @pytest.mark.rule("P-20")
 async def test_a_request_for_something_else_does_not_use_up_a_proposal(harness: AnyPod) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("mallory") as mallory,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "mallory") as (mallory, intern):
         proposal = await intern.propose("files", "read_file", path="x")
         await next_of(mallory, "mcp/proposal:tools/call:read_file")
         other = {"name": "read_file", "arguments": {"path": "y"}}
@@ -1320,11 +1242,7 @@ async def test_an_inconsistent_proposal_is_not_decided(
 
 @pytest.mark.rule("P-20")
 async def test_a_request_with_a_wrong_id_does_not_use_up_a_proposal(harness: AnyPod) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("mallory") as mallory,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "mallory") as (mallory, intern):
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
         params = {"name": "sum", "arguments": {"numbers": [1, 2]}}
         await mallory.send(
