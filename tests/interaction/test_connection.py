@@ -1,5 +1,7 @@
 """Sending, receiving and surviving, against the real gateway in memory and on a socket."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -308,17 +310,21 @@ async def test_a_filter_survives_a_lost_connection(harness: AnyPod) -> None:
         assert message.text == "shown"
 
 
-@pytest.mark.rule("P-11")
-async def test_a_full_buffer_reconnects_without_loss(
-    harness: AnyPod,
-) -> None:
-    small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
-    async with (
-        harness.connect("alice") as alice,
-        harness.connect("bob", options=small) as bob,
-    ):
-        for number in range(100):
+@asynccontextmanager
+async def flooded(
+    harness: AnyPod, *, messages: int, buffer: int
+) -> AsyncIterator[tuple[mcpp.Pod, mcpp.Pod]]:
+    """Connect @alice, which has sent numbered chats, and @bob, whose buffer they fill."""
+    small = Options(buffer_messages=buffer, backoff=lambda attempt: 0.0)
+    async with harness.connect("alice") as alice, harness.connect("bob", options=small) as bob:
+        for number in range(messages):
             await alice.send("chat", {"text": str(number)})
+        yield alice, bob
+
+
+@pytest.mark.rule("P-11")
+async def test_a_full_buffer_reconnects_without_loss(harness: AnyPod) -> None:
+    async with flooded(harness, messages=100, buffer=8) as (alice, bob):
         assert await texts(bob, 100) == [str(number) for number in range(100)]
         # The new connection replaced the old one: no leave and join were broadcast.
         await bob.send("done")
@@ -330,13 +336,7 @@ async def test_a_full_buffer_reconnects_without_loss(
 
 @pytest.mark.rule("P-11")
 async def test_sending_works_with_a_full_buffer(harness: AnyPod) -> None:
-    small = Options(buffer_messages=4, backoff=lambda attempt: 0.0)
-    async with (
-        harness.connect("alice") as alice,
-        harness.connect("bob", options=small) as bob,
-    ):
-        for number in range(50):
-            await alice.send("chat", {"text": str(number)})
+    async with flooded(harness, messages=50, buffer=4) as (_, bob):
         with anyio.fail_after(5):
             await bob.send("chat", {"text": "still here"})
 

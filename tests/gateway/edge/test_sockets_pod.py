@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
 import pytest
@@ -10,6 +11,7 @@ from websockets.asyncio.client import ClientConnection
 
 import mcpp
 from mcpp_gateway import config
+from mcpp_gateway.edge.server import Gateway
 from tests.gateway.sockets import (
     BOUND,
     chat,
@@ -216,14 +218,17 @@ async def test_a_person_may_hold_several_connections() -> None:
         assert kinds == ["system/presence", "chat", "system/presence"]
 
 
-async def test_a_revoked_token_closes_its_connections_for_good() -> None:
-    async with (
-        running() as gateway,
-        joined(gateway, "alice") as alice,
-        joined(gateway, "bob") as bob,
-    ):
+@asynccontextmanager
+async def both_joined(gateway: Gateway) -> AsyncIterator[tuple[ClientConnection, ClientConnection]]:
+    """Join @alice and then @bob, and receive both welcomes."""
+    async with joined(gateway, "alice") as alice, joined(gateway, "bob") as bob:
         await receive(alice)
         await receive(bob)
+        yield alice, bob
+
+
+async def test_a_revoked_token_closes_its_connections_for_good() -> None:
+    async with running() as gateway, both_joined(gateway) as (alice, bob):
         remaining = config_text({"bob": "", "carol": ""})
         gateway.reconfigure(config.parse(remaining, {}))
         assert await closed_with(alice) == 4501
@@ -251,12 +256,7 @@ async def test_draining_flushes_and_tells_everyone_to_reconnect() -> None:
 
 
 async def test_a_filter_is_changed_live_where_the_answer_stands() -> None:
-    async with (
-        running() as gateway,
-        joined(gateway, "alice") as alice,
-        joined(gateway, "bob") as bob,
-    ):
-        await receive(bob)
+    async with running() as gateway, both_joined(gateway) as (alice, bob):
         inside = mcpp.new_context("reasoning")
         change = mcpp.new_envelope("pod/filter", {"filter": {"main": True}}, sender="bob")
         before, hidden = chat("alice", context=inside), chat("alice", context=inside)

@@ -36,11 +36,16 @@ def cancellation(of: Envelope, sender: str) -> Envelope:
     return reply(of, sender, "mcp/notification:notifications/cancelled")
 
 
+def expecting(sent: Envelope) -> tuple[Correlations, Envelope]:
+    """Return correlations that expect the answer of @owner to `sent`, and `sent` itself."""
+    correlations = Correlations()
+    correlations.expect(sent, "owner")
+    return correlations, sent
+
+
 @pytest.mark.rule("P-14")
 def test_only_the_participant_that_was_asked_answers_and_once() -> None:
-    correlations = Correlations()
-    asked = request()
-    correlations.expect(asked, "owner")
+    correlations, asked = expecting(request())
     assert correlations.receive(reply(asked, "mallory")) == ()
     answer = reply(asked, "owner")
     assert correlations.receive(answer) == [Answered(asked.id, answer)]
@@ -50,9 +55,7 @@ def test_only_the_participant_that_was_asked_answers_and_once() -> None:
 
 @pytest.mark.rule("P-14")
 def test_only_the_participant_that_was_asked_reports_progress() -> None:
-    correlations = Correlations()
-    asked = request()
-    correlations.expect(asked, "owner")
+    correlations, asked = expecting(request())
     assert correlations.receive(progress(asked, "mallory")) == ()
     news = progress(asked, "owner")
     assert correlations.receive(news) == [Noted(asked.id, news)]
@@ -80,9 +83,7 @@ def test_a_forgotten_request_or_proposal_is_not_answered() -> None:
 
 @pytest.mark.rule("P-20")
 def test_the_first_fulfilment_wins_and_its_answer_is_the_proposals() -> None:
-    correlations = Correlations()
-    proposed = proposal()
-    correlations.expect(proposed, "owner")
+    correlations, proposed = expecting(proposal())
     assert not correlations.has_requests
     first = request("boss", correlation_id=proposed.id)
     second = request("rival", correlation_id=proposed.id)
@@ -95,10 +96,8 @@ def test_the_first_fulfilment_wins_and_its_answer_is_the_proposals() -> None:
 
 @pytest.mark.rule("P-20")
 def test_a_request_of_ours_that_fulfils_our_proposal_answers_both() -> None:
-    correlations = Correlations()
-    proposed = proposal()
+    correlations, proposed = expecting(proposal())
     own = request("me", correlation_id=proposed.id)
-    correlations.expect(proposed, "owner")
     correlations.expect(own, "owner")
     correlations.receive(own)
     answer = reply(own, "owner")
@@ -109,10 +108,8 @@ def test_a_request_of_ours_that_fulfils_our_proposal_answers_both() -> None:
 
 
 def test_to_forget_one_of_two_origins_keeps_the_other() -> None:
-    correlations = Correlations()
-    proposed = proposal()
+    correlations, proposed = expecting(proposal())
     own = request("me", correlation_id=proposed.id)
-    correlations.expect(proposed, "owner")
     correlations.expect(own, "owner")
     correlations.receive(own)
     correlations.forget(own.id)
@@ -122,9 +119,7 @@ def test_to_forget_one_of_two_origins_keeps_the_other() -> None:
 
 @pytest.mark.rule("P-20")
 def test_a_cancelled_fulfilment_ends_the_proposal_but_a_strangers_cancellation_does_not() -> None:
-    correlations = Correlations()
-    proposed = proposal()
-    correlations.expect(proposed, "owner")
+    correlations, proposed = expecting(proposal())
     fulfilment = request("boss", correlation_id=proposed.id)
     correlations.receive(fulfilment)
     assert correlations.receive(cancellation(fulfilment, "mallory")) == ()
@@ -135,9 +130,7 @@ def test_a_cancelled_fulfilment_ends_the_proposal_but_a_strangers_cancellation_d
 
 @pytest.mark.rule("P-21")
 def test_a_rejection_is_noted_and_closes_nothing() -> None:
-    correlations = Correlations()
-    proposed = proposal()
-    correlations.expect(proposed, "owner")
+    correlations, proposed = expecting(proposal())
     rejection = reply(proposed, "anyone", "mcp/reject")
     assert correlations.receive(rejection) == (Noted(proposed.id, rejection),)
     assert len(correlations) == 1
@@ -145,9 +138,7 @@ def test_a_rejection_is_noted_and_closes_nothing() -> None:
 
 @pytest.mark.rule("P-21")
 def test_only_the_proposer_withdraws_a_proposal() -> None:
-    correlations = Correlations()
-    proposed = proposal()
-    correlations.expect(proposed, "owner")
+    correlations, proposed = expecting(proposal())
     assert correlations.receive(reply(proposed, "mallory", "mcp/withdraw")) == ()
     withdrawal = reply(proposed, "me", "mcp/withdraw")
     assert correlations.receive(withdrawal) == (Noted(proposed.id, withdrawal),)

@@ -1,6 +1,7 @@
 """A long replay with a small inbox."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -40,15 +41,21 @@ class LongReplay:
     async def aclose(self) -> None: ...
 
 
+@asynccontextmanager
+async def connected(gateway: LongReplay) -> AsyncIterator[Connection]:
+    """Connect with a buffer for four messages."""
+    session = ClientSession("me", last=100, capacity=4)
+    connection = Connection(session, gateway, Options(buffer_messages=4))
+    async with background() as tasks:
+        await tasks.start(connection.run, tasks)
+        yield connection
+
+
 @pytest.mark.rule("P-11")
 async def test_a_replay_is_paused_until_the_reader_catches_up() -> None:
     gateway = LongReplay()
-    connection = Connection(
-        ClientSession("me", last=100, capacity=4), gateway, Options(buffer_messages=4)
-    )
-    pod = Pod(connection)
-    async with background() as tasks:
-        await tasks.start(connection.run, tasks)
+    async with connected(gateway) as connection:
+        pod = Pod(connection)
         with anyio.fail_after(5):
             for number in range(100):
                 assert (await anext(pod)).text == str(number)
@@ -60,13 +67,8 @@ async def test_a_replay_is_paused_until_the_reader_catches_up() -> None:
 @pytest.mark.rule("P-11")
 async def test_a_replay_is_not_paused_while_an_envelope_waits_to_be_sent() -> None:
     gateway = LongReplay()
-    connection = Connection(
-        ClientSession("me", last=100, capacity=4), gateway, Options(buffer_messages=4)
-    )
-    pod = Pod(connection)
-    async with background() as tasks:
-        await tasks.start(connection.run, tasks)
+    async with connected(gateway) as connection:
         with anyio.fail_after(0.9):  # without a reader
-            await pod.send("chat", wait=False)
+            await Pod(connection).send("chat", wait=False)
             while not connection.session.live:
                 await anyio.lowlevel.checkpoint()

@@ -341,20 +341,22 @@ def test_an_answer_counts_once_and_only_from_the_participant_that_was_asked() ->
     assert session.receive(encode(answer("you")), 0) == []
 
 
+PARAMS = {"name": "t", "arguments": {}}
+
+
+def proposal_to(participant: str) -> Envelope:
+    payload = {"method": "tools/call", "params": PARAMS}
+    return new_envelope("mcp/proposal:tools/call:t", payload, sender="me", to=[participant])
+
+
 @pytest.mark.rule("P-20")
 def test_the_answer_to_a_proposal_is_that_of_its_first_fulfilment() -> None:
     session = joined()
-    params = {"name": "t", "arguments": {}}
-    proposal = new_envelope(
-        "mcp/proposal:tools/call:t",
-        {"method": "tools/call", "params": params},
-        sender="me",
-        to=["owner"],
-    )
+    proposal = proposal_to("owner")
     session.expect(proposal, "owner")
 
     def request(sender: str) -> Envelope:
-        payload = {"jsonrpc": "2.0", "id": sender, "method": "tools/call", "params": params}
+        payload = {"jsonrpc": "2.0", "id": sender, "method": "tools/call", "params": PARAMS}
         return new_envelope(
             "mcp/request:tools/call:t",
             payload,
@@ -390,19 +392,13 @@ def test_progress_that_did_not_fit_the_inbox_is_reported_once() -> None:
 @pytest.mark.rule("P-14")
 def test_a_reused_request_id_does_not_let_another_participant_answer() -> None:
     session = joined()
-    params = {"name": "t", "arguments": {}}
     call = new_envelope("mcp/request:tools/call:t", sender="me", to=["files"])
-    proposal = new_envelope(
-        "mcp/proposal:tools/call:t",
-        {"method": "tools/call", "params": params},
-        sender="me",
-        to=["mallory"],
-    )
+    proposal = proposal_to("mallory")
     session.expect(call, "files")
     session.expect(proposal, "mallory")
     forged = new_envelope(
         "mcp/request:tools/call:t",
-        {"jsonrpc": "2.0", "id": call.id, "method": "tools/call", "params": params},
+        {"jsonrpc": "2.0", "id": call.id, "method": "tools/call", "params": PARAMS},
         sender="mallory",
         to=["mallory"],
         correlation_id=proposal.id,
