@@ -27,7 +27,7 @@ from mcpp.payloads import (
     Welcome,
 )
 from mcpp.protocol.codec import decode, encode
-from mcpp.protocol.contexts import ContextTracker, read_context_change
+from mcpp.protocol.contexts import ContextTracker
 from mcpp.protocol.envelope import Envelope
 from mcpp.session.correlations import Correlations
 from mcpp.session.effects import (
@@ -252,11 +252,7 @@ class ClientSession:
         return () if settled is None else (Echoed(settled[0]),)
 
     def _update_contexts(self, envelope: Envelope) -> None:
-        change = read_context_change(envelope)
-        if change is None:
-            return
-        self._contexts.apply(change)
-        for context in change.contexts:
+        for context in self._contexts.expire(envelope):
             self.outgoing.forget_context(context.id)
 
     def _update_participants(self, presence: Presence) -> None:

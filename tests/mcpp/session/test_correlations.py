@@ -44,22 +44,15 @@ def expecting(sent: Envelope) -> tuple[Correlations, Envelope]:
 
 
 @pytest.mark.rule("P-14")
-def test_only_the_participant_that_was_asked_answers_and_once() -> None:
+def test_only_the_participant_that_was_asked_reports_progress_and_answers_once() -> None:
     correlations, asked = expecting(request())
-    assert correlations.receive(reply(asked, "mallory")) == ()
-    answer = reply(asked, "owner")
-    assert correlations.receive(answer) == [Answered(asked.id, answer)]
+    for news, effect in ((progress, Noted), (reply, Answered)):
+        assert correlations.receive(news(asked, "mallory")) == ()
+        assert correlations.has_requests
+        right = news(asked, "owner")
+        assert correlations.receive(right) == [effect(asked.id, right)]
     assert correlations.receive(reply(asked, "owner")) == ()
     assert not correlations
-
-
-@pytest.mark.rule("P-14")
-def test_only_the_participant_that_was_asked_reports_progress() -> None:
-    correlations, asked = expecting(request())
-    assert correlations.receive(progress(asked, "mallory")) == ()
-    news = progress(asked, "owner")
-    assert correlations.receive(news) == [Noted(asked.id, news)]
-    assert correlations.has_requests
 
 
 @pytest.mark.parametrize("correlation_id", [None, "unknown"])

@@ -37,6 +37,13 @@ def track_one(log: LogBuilder, call: str) -> tuple[TransientTracker, TransientRe
     return tracker, tracked
 
 
+def one_consumed() -> tuple[LogBuilder, TransientTracker, TransientResult]:
+    log = paired_log()
+    first = log.run("search_records", {"page": 1}, page(1))
+    log.run("store_analysis", {}, stored())
+    return log, *track_one(log, first)
+
+
 def states(log: LogBuilder, *calls: str) -> list[str]:
     tracker = track(log)
     found = [tracker.find(call) for call in calls]
@@ -94,10 +101,7 @@ def test_a_result_that_arrived_after_the_consumers_request_stays_pending() -> No
 
 @pytest.mark.rule("T-06")
 def test_a_consumed_result_collapses_for_a_viewer_only_after_its_next_message() -> None:
-    log = paired_log()
-    first = log.run("search_records", {"page": 1}, page(1))
-    log.run("store_analysis", {}, stored())
-    tracker, tracked = track_one(log, first)
+    log, tracker, tracked = one_consumed()
     assert tracker.is_collapsible(tracked, "analyst")
     assert not tracker.is_collapsible(tracked, "observer")
     log.chat("observer")
@@ -327,10 +331,7 @@ def test_a_summary_can_neither_imitate_the_marker_nor_add_lines(line_break: str)
 
 @pytest.mark.rule("T-16")
 def test_the_original_is_returned_unchanged_and_cannot_be_modified() -> None:
-    log = paired_log()
-    response = log.run("search_records", {"page": 1}, page(1))
-    log.run("store_analysis", {}, stored())
-    tracker, tracked = track_one(log, response)
+    _, tracker, tracked = one_consumed()
     assert tracked.call.response is not None
     before = bytes(tracked.call.response.raw_payload)
     first = tracker.expand(tracked.handle)
