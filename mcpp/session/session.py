@@ -40,9 +40,16 @@ from mcpp.session.effects import (
     Unsendable,
 )
 from mcpp.session.outgoing import Outgoing
-from mcpp.session.resumption import MISSED_MESSAGES, Delivery, Gap, Join, Resumption
+from mcpp.session.resumption import (
+    MISSED_MESSAGES,
+    Delivery,
+    Gap,
+    HistoryEnd,
+    Join,
+    Resumption,
+)
 
-__all__ = ["MISSED_MESSAGES", "ClientSession", "Delivery", "Gap", "Join", "is_final"]
+__all__ = ["MISSED_MESSAGES", "ClientSession", "Delivery", "Gap", "HistoryEnd", "Join", "is_final"]
 
 
 def is_final(code: int) -> bool:
@@ -153,7 +160,7 @@ class ClientSession:
 
     # --- receiving ---
 
-    def take(self) -> Delivery | Gap | None:
+    def take(self) -> Delivery | HistoryEnd | Gap | None:
         """Return the next item in the log's order, or None when there is none."""
         return self._resumption.take()
 

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from mcpp import Envelope, decode, encode, filters, new_envelope
 from mcpp.errors import TooLargeError, WrongParticipantError
 from mcpp.session.effects import Answered, Echoed, EnvelopeRefused, Noted, Unreadable, Unsendable
-from mcpp.session.session import MISSED_MESSAGES, ClientSession, Delivery, Gap, Join, is_final
+from mcpp.session.session import (
+    MISSED_MESSAGES,
+    ClientSession,
+    Delivery,
+    Gap,
+    HistoryEnd,
+    Join,
+    is_final,
+)
 
 
 def welcome(**changes: Any) -> bytes:
@@ -49,7 +57,8 @@ def taken(session: ClientSession) -> list[str | Gap]:
     """Empty the inbox and return its gaps and the texts of its envelopes."""
     items: list[str | Gap] = []
     while (item := session.take()) is not None:
-        items.append(item if isinstance(item, Gap) else item.envelope.payload["text"])
+        if not isinstance(item, HistoryEnd):
+            items.append(item if isinstance(item, Gap) else item.envelope.payload["text"])
     return items
 
 
@@ -112,7 +121,7 @@ def test_only_history_is_marked_as_replayed() -> None:
     session.join()
     session.receive(welcome(resumed=True, replayed=1), 0)
     session.receive(encode(chat("meanwhile")), 0)
-    items = [session.take(), session.take()]
+    items = [session.take(), session.take(), session.take()]
     assert [item.replayed for item in items if isinstance(item, Delivery)] == [True, False]
 
 
@@ -278,7 +287,7 @@ def test_every_envelope_is_delivered_once_and_in_order(
             connect()
         elif step == "cut short":
             connect(1)
-        elif (item := session.take()) is not None:
+        elif (item := session.take()) is not None and not isinstance(item, HistoryEnd):
             assert isinstance(item, Delivery)
             found.append((item.envelope.payload["text"], item.replayed))
         if session.should_rejoin:
