@@ -182,8 +182,7 @@ class LocalPod:
     def remove(self, name: str) -> bool:
         """Remove a participant, reload a running gateway, and return whether it existed."""
         with self._lock():
-            text = self.path.read_text()
-            expected = tomllib.loads(text)
+            text, expected = self._read_document()
             if _participants(expected).pop(name, None) is None:
                 return False
             rest = _without_table(text, ("pods", self.name, "participants", name))
@@ -194,8 +193,7 @@ class LocalPod:
     def set_port(self, port: int) -> None:
         """Set the port that the gateway listens on from its next start, and that agents use."""
         with self._lock():
-            text = self.path.read_text()
-            expected = tomllib.loads(text)
+            text, expected = self._read_document()
             expected.setdefault("gateway", {})["port"] = port
             changed = re.sub(r"(?m)^port\s*=\s*\d+", f"port = {port}", text, count=1)
             self._write_expected(changed, expected, "cannot change the port automatically")
@@ -252,6 +250,10 @@ class LocalPod:
         if not document.get("pods"):
             raise LocalPodError(f"{self.path} has no pod")
         return document
+
+    def _read_document(self) -> tuple[str, dict[str, Any]]:
+        text = self.path.read_text()
+        return text, tomllib.loads(text)
 
     def _write_expected(self, text: str, expected: dict[str, Any], problem: str) -> None:
         # The text was edited by pattern; TOML has more ways to write it than the patterns know.

@@ -43,6 +43,12 @@ def expecting(sent: Envelope) -> tuple[Correlations, Envelope]:
     return correlations, sent
 
 
+def check_answered(correlations: Correlations, proposed: Envelope, request: Envelope) -> None:
+    """Check that the answer to a request is the answer to the proposal that it fulfils."""
+    answer = reply(request, "owner")
+    assert correlations.receive(answer) == [Answered(proposed.id, answer)]
+
+
 @pytest.mark.rule("P-14")
 def test_only_the_participant_that_was_asked_reports_progress_and_answers_once() -> None:
     correlations, asked = expecting(request())
@@ -83,8 +89,7 @@ def test_the_first_fulfilment_wins_and_its_answer_is_the_proposals() -> None:
     assert correlations.receive(first) == (Noted(proposed.id, first),)
     assert correlations.receive(second) == ()
     assert correlations.receive(reply(second, "owner")) == ()
-    answer = reply(first, "owner")
-    assert correlations.receive(answer) == [Answered(proposed.id, answer)]
+    check_answered(correlations, proposed, first)
 
 
 @pytest.mark.rule("P-20")
@@ -106,8 +111,7 @@ def test_to_forget_one_of_two_origins_keeps_the_other() -> None:
     correlations.expect(own, "owner")
     correlations.receive(own)
     correlations.forget(own.id)
-    answer = reply(own, "owner")
-    assert correlations.receive(answer) == [Answered(proposed.id, answer)]
+    check_answered(correlations, proposed, own)
 
 
 @pytest.mark.rule("P-20")
