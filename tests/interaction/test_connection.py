@@ -50,19 +50,19 @@ async def test_own_envelopes_are_delivered_only_with_own(harness: AnyPod) -> Non
 
 async def test_two_readers_of_one_pod_share_its_messages(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
-        heard: list[str] = []
+        received: list[str] = []
 
-        async def hear() -> None:
-            heard.append((await anext(bob)).text)
+        async def read_one() -> None:
+            received.append((await anext(bob)).text)
 
         with anyio.fail_after(5):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(hear)
-                tasks.start_soon(hear)
+                tasks.start_soon(read_one)
+                tasks.start_soon(read_one)
                 await anyio.wait_all_tasks_blocked()
                 await alice.send("chat", {"text": "one"})
                 await alice.send("chat", {"text": "two"})
-        assert sorted(heard) == ["one", "two"]
+        assert sorted(received) == ["one", "two"]
 
 
 @pytest.mark.rule("P-04")
@@ -230,8 +230,8 @@ async def test_a_gap_without_an_on_gap_function_is_logged(
         harness.restart()
         await alice.send("chat", {"text": "after"})
         assert await texts(bob, 1) == ["after"]
-    (told,) = [one.getMessage() for one in caplog.records if "were missed" in one.getMessage()]
-    assert told.endswith("were missed: the gateway has lost its log")
+    (warning,) = [one.getMessage() for one in caplog.records if "were missed" in one.getMessage()]
+    assert warning.endswith("were missed: the gateway has lost its log")
 
 
 @pytest.mark.rule("P-08")

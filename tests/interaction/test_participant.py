@@ -550,9 +550,9 @@ async def test_progress_reaches_the_caller(harness: AnyPod) -> None:
 
 async def test_a_timeout_error_names_the_called_participant(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
-        with pytest.raises(NoAnswerError, match="'nobody'") as caught:
-            await alice.call("nobody", "read_file", path="x", timeout=0.01)
-        assert caught.value.participant == "nobody"
+        with pytest.raises(NoAnswerError, match="'absent'") as caught:
+            await alice.call("absent", "read_file", path="x", timeout=0.01)
+        assert caught.value.participant == "absent"
         assert isinstance(caught.value, TimeoutError)
 
 
