@@ -13,6 +13,7 @@ waits in the system's buffers and then at the sender, and nothing is lost. Three
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -72,8 +73,11 @@ class ReadAccount:
 class ReadQuota:
     """Decides how much is read. Owns the counters and the connections that are paused."""
 
-    def __init__(self, scheduler: Scheduler, tick_bytes: int) -> None:
-        self.cpu_clock = time.thread_time  # not wall time, which depends on the machine's load
+    def __init__(
+        self, scheduler: Scheduler, clock: Callable[[], float], *, tick_bytes: int
+    ) -> None:
+        self.clock = clock
+        self.cpu_clock = time.thread_time  # elapsed time depends on the load of the machine
         self.tick_bytes = tick_bytes
         self.tick_read_bytes = 0
         self.read_bytes = 0  # since the start
@@ -92,12 +96,20 @@ class ReadQuota:
             account = self._accounts[member] = ReadAccount(member, self.second)
         return account
 
-    def charge(self, account: ReadAccount, began: float, texts: int, size: int) -> None:
-        """Charge a chunk: its texts, its bytes and the CPU time since `began`."""
+    def charge(
+        self, account: ReadAccount, now: float, cpu_now: float, texts: int, size: int
+    ) -> None:
+        """Charge a chunk: its texts, its bytes and the CPU time since it was received.
+
+        `now` and `cpu_now` are the readings of both clocks when it was received. CPU time is never
+        more than elapsed time, which is cheaper to read and almost always short enough.
+        """
         self.tick_read_bytes += size
         self.read_bytes += size
         free = texts * _FREE_SECONDS_PER_TEXT + size * _FREE_SECONDS_PER_BYTE
-        excess = self.cpu_clock() - began - free
+        if self.clock() - now <= free:
+            return
+        excess = self.cpu_clock() - cpu_now - free
         if excess > 0:
             self._excess_seconds += excess
             factor = _BUSY_FACTOR if self._excess_seconds > _EXCESS_SECONDS else 1

@@ -57,8 +57,10 @@ class Gateway:
     ) -> None:
         self.config = config
         self.loop = loop
-        self.quota = ReadQuota(loop, min(_TICK_BYTES, config.limits.outbox_bytes // 4))
-        self.hub = Hub(loop, steady_clock(), self.quota)
+        clock = steady_clock()
+        tick_bytes = min(_TICK_BYTES, config.limits.outbox_bytes // 4)
+        self.quota = ReadQuota(loop, clock, tick_bytes=tick_bytes)
+        self.hub = Hub(loop, clock, self.quota)
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
