@@ -10,8 +10,8 @@ async def repeat(message: mcpp.Message) -> None:
 
 mcpp.run(agent)
 
-The public API is the names in `mcpp.__all__` and the names without a leading underscore in these
-modules; everything else is internal and may change in any release:
+The public API is the names in `mcpp.__all__` and in `__all__` of these modules; everything else is
+internal and may change in any release:
 
 - mcpp.errors: the exceptions, as one tree below McppError
 - mcpp.filters: which messages a participant receives

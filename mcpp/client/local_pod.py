@@ -26,6 +26,8 @@ import msgspec
 from mcpp.errors import LocalPodError, PodNotFoundError
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
 
+__all__ = ["ANYTHING", "Address", "LocalPod", "create", "find", "locate", "person"]
+
 logger = logging.getLogger("mcpp.client")
 
 DIRECTORY: Final = ".mcpp"

@@ -37,9 +37,10 @@ logger = logging.getLogger("mcpp.client")
 
 
 class Pod(Sender):
-    """A pod as one participant sees it. `connect` yields one.
+    """A pod as one participant sees it.
 
-    Iterate over it, in one task, to get the messages of others.
+    `async with mcpp.connect(…) as pod` yields one; programs do not construct it. Iterate over it,
+    in one task, to get the messages of others.
     """
 
     def __init__(

@@ -20,6 +20,8 @@ from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.globs import compile_glob
 
+__all__ = ["Capabilities", "compile_pattern"]
+
 _Test: TypeAlias = Callable[[Any], bool]
 _Rule: TypeAlias = Callable[["_Subject"], bool]
 
