@@ -17,10 +17,10 @@ import msgspec
 
 from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
-from mcpp.protocol.codec import decode_unambiguous
 from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
 from mcpp.protocol.globs import compile_glob
+from mcpp.protocol.jsontext import decode_unambiguous
 
 __all__ = [
     "MAX_BYTES",

@@ -11,8 +11,8 @@ from mcpp import kinds
 from mcpp.errors import DecodeError, RemoteError
 from mcpp.kinds import Kind
 from mcpp.payloads import Proposal, Request, Response
-from mcpp.protocol.codec import decode_unambiguous
 from mcpp.protocol.envelope import Envelope
+from mcpp.protocol.jsontext import decode_unambiguous
 
 __all__ = [
     "BUSY",

@@ -22,7 +22,8 @@ from mcpp.client.local_pod import ANYTHING
 from mcpp.client.pod import OnGap, Pod
 from mcpp.errors import JoinError, McppError
 from mcpp.filters import Filter
-from mcpp.session.session import ClientSession, Join
+from mcpp.session.resumption import Join
+from mcpp.session.session import ClientSession
 from mcpp.transports.transport import MemoryLink, MemoryTransport
 
 

@@ -21,7 +21,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from mcpp.errors import AddressError, BusyError, JoinError, UnreachableError
-from mcpp.session.session import Join
+from mcpp.session.resumption import Join
 from mcpp.transports.tcp import Stream, open_stream
 from mcpp.transports.transport import ABNORMAL, TransportClosed
 
