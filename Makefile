@@ -69,12 +69,15 @@ coverage: $(DEV) setup-mcp setup-browser
 	@$(BIN)/pytest $(PARALLEL) --cov --cov-report= --deselect $(MEASURES_CPU)
 	@$(BIN)/coverage report --skip-covered --skip-empty
 
+# As the extra `dev`: there are no wheels of wordllama for other machines.
+LOWEST_EXTRAS := --extra all $(if $(filter x86_64,$(shell uname -m)),--extra wordllama)
+
 ## make test-lowest     the tests with every requirement at its lowest declared version
 test-lowest: $(DEV)
 	@rm -rf $(ENVS)/lowest $(ENVS)/lowest-sdk
 	@$(UV) venv --quiet --python $(BIN)/python $(ENVS)/lowest
 	@$(UV) pip compile --quiet --python $(ENVS)/lowest --resolution lowest-direct \
-		--extra all pyproject.toml --output-file $(ENVS)/lowest/requirements.txt
+		$(LOWEST_EXTRAS) pyproject.toml --output-file $(ENVS)/lowest/requirements.txt
 	@sed -i.bak '/^pytest==/d' $(ENVS)/lowest/requirements.txt  # `dev` pins the one that runs the tests
 	@$(UV) pip install --quiet --python $(ENVS)/lowest \
 		--constraints $(ENVS)/lowest/requirements.txt --editable '.[dev]'

@@ -24,6 +24,18 @@ FORBIDDEN = {
     "mcpp_agents": {"mcpp_gateway"},
 }
 MAX_MODULES = 12
+# Where the entry points of a group are: regular expressions for the names of their modules.
+ENTRY_MODULES = {
+    "scripts": r"mcpp\.cli\.console",
+    "mcpp.commands": r"(\w+\.)+commands",
+    "mcpp.demo": r"mcpp_agents\.demo\.{name}",
+    "mcpp.testing": r"mcpp_gateway\.testing",
+}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ENTRY_POINTS: dict[str, dict[str, str]] = {
+    "scripts": PROJECT["scripts"],
+    **PROJECT["entry-points"],
+}
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 NOT_MODULES = set(mcpp.__all__) - {"filters"}
 OWN_LOGGER = re.compile(r"logger|_silent|_\w+_logger")
@@ -78,7 +90,7 @@ def test_every_module_has_a_docstring(path: Path) -> None:
 
 def test_no_class_name_is_defined_twice() -> None:
     places = defaultdict(list)
-    for path in SOURCES:
+    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{relative(path)}:{node.lineno}")
@@ -153,11 +165,29 @@ def test_agents_and_benchmarks_import_names_as_a_user_would() -> None:
     assert wrong == []
 
 
-def test_every_command_is_in_a_module_named_commands() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    entries = project["entry-points"]["mcpp.commands"]
-    modules = {name: entry.split(":")[0].rsplit(".")[-1] for name, entry in entries.items()}
-    assert {name: module for name, module in modules.items() if module != "commands"} == {}
+@pytest.mark.parametrize("group", ENTRY_MODULES)
+def test_every_entry_point_is_a_function_or_class_in_an_entry_module(group: str) -> None:
+    wrong = {
+        name: entry
+        for name, entry in ENTRY_POINTS[group].items()
+        if not re.fullmatch(ENTRY_MODULES[group].format(name=name), entry.split(":")[0])
+        or not is_defined_in(*entry.split(":"))
+    }
+    assert wrong == {}
+
+
+def test_every_group_of_entry_points_has_its_entry_modules() -> None:
+    assert ENTRY_POINTS.keys() == ENTRY_MODULES.keys()
+
+
+def test_every_module_named_commands_is_an_entry_module() -> None:
+    entries = {entry.split(":")[0] for entry in ENTRY_POINTS["mcpp.commands"].values()}
+    modules = {
+        relative(path.with_suffix("")).replace("/", ".")
+        for path in SOURCES
+        if path.name == "commands.py"
+    }
+    assert modules == entries
 
 
 def loggers(path: Path) -> Iterator[tuple[str, str]]:

@@ -169,7 +169,7 @@ def test_the_documents_list_the_packages_of_an_extra(extra: str) -> None:
 
 
 def version_statements(text: str) -> Iterator[tuple[str, str, str | None]]:
-    """Yield package, lowest and highest version for `websockets 15 to 17`, `Python 3.11 or newer`."""
+    """Yield package, lowest and highest version: `websockets 15 to 17`, `Python 3.11 or newer`."""
     for name, low, high in re.findall(r"\b([\w-]+) (\d+) to (\d+)\b", text):
         yield name, low, high
     for name, low in re.findall(r"\b([\w-]+) (\d[\d.]*) or newer", text):
