@@ -110,6 +110,7 @@ test-all: $(DEV) setup-mcp setup-browser
 	done
 
 ## make dist            build sdist and wheel into dist/, check them, install them in an empty venv
+# MCPP_PROJECT_URL: the address of the repository, for the links in the package's metadata.
 dist: $(DEV)
 	@rm -rf dist $(ENVS)/dist
 	@$(BIN)/hatchling build
@@ -120,6 +121,7 @@ dist: $(DEV)
 		(cd $(ENVS)/dist && bin/mcpp --version && bin/python -c 'import mcpp, mcpp_agents, mcpp_gateway') && \
 		echo "$$file installs and runs." || exit 1; \
 	done
+	@test -n "$$MCPP_PROJECT_URL" || echo "MCPP_PROJECT_URL is not set: these have no project links. Do not publish them."
 
 ## make bench           measure speed beside other servers
 bench: setup-bench
