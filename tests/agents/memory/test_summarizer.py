@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from mcpp.prompts import Prompt
 from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore, PackItem, Principal
 from mcpp_agents.memory.bus.extractive_summary import Turn
-from mcpp_agents.memory.bus.participant import join
+from mcpp_agents.memory.bus.participant import MemoryAgent
 from mcpp_agents.memory.bus.summarizer import Summarizer, SummarizerLimits
 from mcpp_agents.model import Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
@@ -60,13 +59,11 @@ async def remembering(
 ) -> AsyncIterator[mcpp.Pod]:
     """Run memory in the pod; yield ann's connection."""
     with anyio.fail_after(BOUND):
-        async with pod.connect("ann") as ann, anyio.create_task_group() as tasks:
-            connect = partial(pod.connect, "memory")
-            tasks.start_soon(partial(join, connect, store, summarizer=summarizer))
+        memory = MemoryAgent(store, summarizer=summarizer).participant
+        async with pod.connect("ann") as ann, pod.run(memory):
             while "memory" not in ann.participants:
                 await anext(ann)
             yield ann
-            tasks.cancel_scope.cancel()
 
 
 async def think(ann: mcpp.Pod, thought: str, decision: str, context: str = "r1") -> None:
@@ -242,6 +239,15 @@ async def test_the_command_names_a_missing_key_or_model(
     assert (code, "OPENAI_API_KEY is not set" in error) == (1, True)
     code, _, error = await commands.run("memory", *memory, "--model", "m")
     assert (code, "--model must be" in error) == (1, True)
+
+
+async def test_the_command_joins_under_the_name_that_is_asked_for(
+    sockets: SocketPod, commands: Commands, path: Path
+) -> None:
+    memory = ["memory", "join", "--as", "archive", "--embedder", "none", "--file", str(path)]
+    async with commands.start("archive", *memory) as command:
+        assert await command.line() == "mcpp memory: archive is in the pod"
+        assert await command.interrupt() == 0
 
 
 @pytest.mark.rule("M-37")
