@@ -128,7 +128,10 @@ def _add_context(commands: Any, search: argparse.ArgumentParser) -> None:
     context = commands.add_parser("context", parents=[search], help="compile a context pack")
     context.add_argument("goal", help="what you are about to do")
     context.add_argument(
-        "--intent", choices=INTENTS, default="build", help="which sections come first (default: build)"
+        "--intent",
+        choices=INTENTS,
+        default="build",
+        help="which sections come first (default: build)",
     )
     context.add_argument(
         "--layer",

@@ -182,9 +182,9 @@ def redact(text: str) -> str:
     return text
 
 
-def redact_named(name: str, text: str) -> str:
-    """Return a named value, replaced entirely if its name says that it is a password."""
-    return WITHHELD if _PASSWORD_NAME.search(name) else text
+def is_password_name(name: str) -> bool:
+    """Return whether a member of this name is a password, so that all of its value is secret."""
+    return _PASSWORD_NAME.search(name) is not None
 
 
 def redact_all(value: Any) -> Any:
