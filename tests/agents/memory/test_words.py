@@ -116,7 +116,7 @@ def test_a_text_that_begins_with_a_speaker_is_a_turn_of_any_kind(store: MemorySt
 
 
 @pytest.mark.rule("M-28")
-def test_contexts_whose_names_differ_by_a_number_are_not_a_thread(store: MemoryStore) -> None:
+def test_contexts_whose_names_differ_by_a_number_are_not_neighbours(store: MemoryStore) -> None:
     for number, said in enumerate(["ann: Paint the fence.", "bob: Boil the egg."]):
         source = f"https://demo/review-{number}#e{number}"
         store.remember("Talk", said, "session", source=source)
