@@ -100,7 +100,7 @@ def _audit(options: argparse.Namespace) -> None:
             sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
 
 
-def _serve(options: argparse.Namespace) -> None:
+def _serve_mcp(options: argparse.Namespace) -> None:
     with importing("memory"):
         from mcpp_agents.memory.serving.serve_command import serve_http, serve_stdio
 
@@ -111,7 +111,7 @@ def _serve(options: argparse.Namespace) -> None:
         serve_http(lambda: _open(options), options.principals, *options.http)
 
 
-def _join(options: argparse.Namespace) -> None:
+def _join_pod(options: argparse.Namespace) -> None:
     from mcpp_agents.memory.bus.join_command import join, make_summarizer
 
     summarizer = make_summarizer(options)
@@ -120,8 +120,8 @@ def _join(options: argparse.Namespace) -> None:
 
 
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], None]]] = {
-    "serve": _serve,
-    "join": _join,
+    "serve": _serve_mcp,
+    "join": _join_pod,
     "remember": _remember,
     "context": _context,
     "forget": _forget,

@@ -98,7 +98,7 @@ _FORMS: Final = tuple(
     )
 )
 # Secrets recognized by their name. Text without any of these names skips the patterns below.
-_NAMES: Final = (
+_SECRET_NAMES: Final = (
     "pass",
     "pw",
     "contraseña",
@@ -176,7 +176,7 @@ def redact(text: str) -> str:
     for pattern in (*_LONG_FORMS, *_FORMS) if _has_long_word(text) else _FORMS:
         text = pattern.sub(_withhold, text)
     folded = text.casefold()
-    if any(name in folded for name in _NAMES):
+    if any(name in folded for name in _SECRET_NAMES):
         for pattern in _NAMED:
             text = pattern.sub(_withhold, text)
     return text

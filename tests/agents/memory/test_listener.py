@@ -13,7 +13,7 @@ from mcpp.payloads import text_of
 from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.memory.bus.envelope_text import kept_text
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
-from mcpp_agents.memory.bus.extractive_summary import Turn, summarize
+from mcpp_agents.memory.bus.extractive_summary import SpokenTurn, summarize
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
 from tests.agents.memory.conftest import ManualClock
@@ -734,9 +734,9 @@ def test_no_envelope_breaks_the_listener_and_every_draft_is_valid(
 
 
 def test_a_summary_keeps_recurring_subjects() -> None:
-    turns = [Turn("ann", f"Filler number {n} about nothing.") for n in range(30)]
-    turns.insert(10, Turn("bob", "The cache key lacks the tenant."))
-    turns.append(Turn("ann", "So the cache key must hold the tenant."))
+    turns = [SpokenTurn("ann", f"Filler number {n} about nothing.") for n in range(30)]
+    turns.insert(10, SpokenTurn("bob", "The cache key lacks the tenant."))
+    turns.append(SpokenTurn("ann", "So the cache key must hold the tenant."))
     short = summarize(turns, max_chars=300)
     assert "bob: The cache key lacks the tenant." in short
     assert len(short) <= 300
@@ -753,6 +753,6 @@ def test_the_first_question_of_a_long_conversation_is_kept() -> None:
     assert memory.draft.content.startswith("ann: Which walrus fits?\n")
 
 
-@given(st.lists(st.builds(Turn, st.text(max_size=5), st.text(max_size=80)), max_size=20))
-def test_a_summary_keeps_within_its_length(turns: list[Turn]) -> None:
+@given(st.lists(st.builds(SpokenTurn, st.text(max_size=5), st.text(max_size=80)), max_size=20))
+def test_a_summary_keeps_within_its_length(turns: list[SpokenTurn]) -> None:
     assert len(summarize(turns, max_chars=100)) <= 100

@@ -13,7 +13,7 @@ import mcpp
 from mcpp.prompts import Prompt
 from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore, PackItem, Principal
-from mcpp_agents.memory.bus.extractive_summary import Turn
+from mcpp_agents.memory.bus.extractive_summary import SpokenTurn
 from mcpp_agents.memory.bus.participant import MemoryAgent
 from mcpp_agents.memory.bus.summarizer import Summarizer, SummarizerLimits
 from mcpp_agents.model import Reply
@@ -28,7 +28,7 @@ from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
 APIS = pytest.mark.parametrize("api", ["openai", "anthropic"])
-TURNS = [Turn("ann", "Tokens leak."), Turn("bob", "Then rotate them.")]
+TURNS = [SpokenTurn("ann", "Tokens leak."), SpokenTurn("bob", "Then rotate them.")]
 
 
 class Fake:
@@ -222,7 +222,7 @@ async def test_tokens_are_limited_per_hour(clock: ManualClock) -> None:
 @pytest.mark.rule("M-37")
 async def test_a_model_sees_the_end_of_a_long_conversation() -> None:
     fake = Fake("Summary.")
-    turns = [Turn("ann", f"Turn {number}. " + "word " * 700) for number in range(200)]
+    turns = [SpokenTurn("ann", f"Turn {number}. " + "word " * 700) for number in range(200)]
     limits = SummarizerLimits(prompt_tokens=4_000)
     assert await Summarizer(fake, name="m", limits=limits).summarize(turns) == "Summary."
     [prompt] = fake.asked
