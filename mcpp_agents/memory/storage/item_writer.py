@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from mcpp_agents.memory.search.fts_table import FtsTable
 from mcpp_agents.memory.search.neighbours import are_neighbours, neighbourhood_of
-from mcpp_agents.memory.search.word_index import WordIndex
 from mcpp_agents.memory.storage.connection import SqliteConnection
 from mcpp_agents.memory.storage.engine import Item, ItemLink
 from mcpp_agents.memory.storage.rows import (
@@ -25,9 +25,9 @@ from mcpp_agents.memory.storage.rows import (
 class ItemWriter:
     """Writes the tables `memory`, `relation`, `tally` and the word index inside a transaction."""
 
-    def __init__(self, connection: SqliteConnection, words: WordIndex) -> None:
+    def __init__(self, connection: SqliteConnection, table: FtsTable) -> None:
         self._connection = connection
-        self._words = words
+        self._table = table
 
     def add(self, items: Sequence[Item], links: Iterable[ItemLink]) -> None:
         """Insert items and relations, and index them with their neighbours."""
@@ -61,7 +61,7 @@ class ItemWriter:
                 for seq, scope, neighbourhood, before, item in rows
             ],
         )
-        self._words.add(first, seq)
+        self._table.add(first, seq)
         self._connection.execute("UPDATE tally SET items = items + ?", [len(rows)])
         for link in links:
             self._add_link(link)
@@ -71,7 +71,7 @@ class ItemWriter:
         scope, neighbourhood = self._connection.one(
             "SELECT scope, neighbourhood FROM memory WHERE seq = ?", seq
         )
-        self._words.remove(seq)
+        self._table.remove(seq)
         superseded = self._transfer_superseded(seq)
         execute = self._connection.execute
         execute("DELETE FROM relation WHERE ? IN (source, target)", [seq])
@@ -147,14 +147,14 @@ class ItemWriter:
 
     def _set_near(self, seq: int, texts: list[str], *, append: bool = False) -> None:
         """Set the neighbour text of an item, or append to it, and index the item again."""
-        self._words.remove(seq)
+        self._table.remove(seq)
         self._connection.execute(
             "UPDATE memory SET near = near || char(10) || ? WHERE seq = ?"
             if append
             else "UPDATE memory SET near = ? WHERE seq = ?",
             ["\n".join(texts), seq],
         )
-        self._words.add(seq, seq)
+        self._table.add(seq, seq)
 
     # Relations
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore
 from mcpp_agents.memory.redaction import WITHHELD, redact
+from mcpp_agents.memory.search.fts_table import FtsTable
 from mcpp_agents.memory.search.terms import parse
 from mcpp_agents.memory.search.word_index import RowBudget, WordIndex
 from mcpp_agents.memory.storage.engine import Matches
@@ -156,7 +157,7 @@ SMALL = RowBudget(scored_rows=4, common_rows=6, sampled_rows=10, min_sample=2)
 def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> Matches:
     """Search with a tiny row budget, as in a file with very many rows."""
     with closing(connect(str(path))) as connection:
-        return WordIndex(connection, SMALL).match(parse(goal), mask, limit)
+        return WordIndex(FtsTable(connection), SMALL).match(parse(goal), mask, limit)
 
 
 def test_an_old_item_with_all_common_words_is_found(store: MemoryStore, path: Path) -> None:
