@@ -48,7 +48,8 @@ NEEDS_EXTRA = {
     "bridge": (["odd", "--", "true"], "bridge"),
     "chat": ([], "chat"),
     "mcp": ([], "mcp"),
-    "memory": (["serve", "--file", "memory.db"], "memory"),
+    "memory serve": (["--file", "memory.db"], "memory"),
+    "memory join": (["--model", "openai:m", "--base-url", "http://127.0.0.1:9/v1"], "agent"),
 }
 
 pytestmark = pytest.mark.slow
@@ -192,7 +193,7 @@ def test_a_command_without_its_extra_names_it_in_one_line(
     python: Path, command: str, tmp_path: Path
 ) -> None:
     arguments, extra = NEEDS_EXTRA[command]
-    result = run_command(python, command, *arguments, folder=tmp_path)
+    result = run_command(python, *command.split(), *arguments, folder=tmp_path)
     assert f"pip install 'mcpp-pods[{extra}]'" in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.returncode == 1

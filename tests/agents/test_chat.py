@@ -151,6 +151,20 @@ def test_a_lost_log_leaves_nothing_to_decide() -> None:
     ]
 
 
+def test_a_lost_log_leaves_its_context_ids_to_others() -> None:
+    transcript = Transcript()
+    for type in ("reasoning", "plan"):
+        context = mcpp.new_context(type, id="c")
+        transcript.add(said("reflection", {"thought": "hm"}, context=context))
+        transcript.add_gap(Gap(lost_log=True))
+    transcript.add(said("chat", {"text": "why?"}, correlation_id="c"))
+    assert [text for text in shown(transcript) if "lost" not in text] == [
+        "|▸ [1] reasoning by a · idle · 1 message",
+        "|▸ [1] plan by a · idle · 1 message",
+        "a|on [1] plan: why?",
+    ]
+
+
 def test_a_proposal_to_decide_is_shown_below_its_folded_context() -> None:
     transcript = Transcript("me")
     outer = mcpp.new_context("reasoning", id="outer")
