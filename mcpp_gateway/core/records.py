@@ -8,7 +8,7 @@ Both are MessagePack arrays: members that later versions add come last and have 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -19,7 +19,7 @@ from mcpp_gateway.core.log import LogEntry
 SHORT_LIST: Final = 8
 
 
-class Batch(NamedTuple):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """The entries of one tick, in their order. `position` is that of the first."""
 
     term: int  # of the gateway that decided; it grows with every start

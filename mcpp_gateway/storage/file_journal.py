@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from mcpp_gateway.core.log import LogEntry
 from mcpp_gateway.core.records import Batch, State, encode_batch, encode_state
-from mcpp_gateway.storage.segment_log import NewRecord, SegmentLog
-from mcpp_gateway.storage.segments import BATCH, STATE
+from mcpp_gateway.storage.segment_log import SegmentLog
+from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
 
 # What a batch takes beyond its entries' texts, estimated generously: lists, names and headers.
 _ENTRY_BYTES: Final = 512
@@ -28,7 +28,6 @@ class _Job(NamedTuple):
     """One record for the writing thread; without one, only space and age are looked after."""
 
     record: NewRecord | None = None
-    end: int = 0  # the log's end once the record is committed
     size_bytes: int = 0  # as counted when the entries were appended
 
 
@@ -149,8 +148,8 @@ class FileJournal:
         size_bytes = sum(len(entry.text) for entry in entries) + _ENTRY_BYTES * len(entries)
         self._index += 1
         self._end += len(entries)
-        record = NewRecord(BATCH, batch.position, now, encode_batch(batch))
-        jobs = [_Job(record, self._end, size_bytes)]
+        record = NewRecord(BATCH, batch.position, now, encode_batch(batch), len(entries))
+        jobs = [_Job(record, size_bytes)]
         if self._roll_due:
             self._roll_due = False
             state = encode_state(self._snapshot())
@@ -206,10 +205,11 @@ class FileJournal:
         log, options = self._log, self._options
         end = 0
         if batches:
-            log.write([job.record for job in batches if job.record is not None])
+            records = [job.record for job in batches if job.record is not None]
+            log.write(records)
             if options.sync_interval_seconds is None:
                 log.sync()
-            end = batches[-1].end
+            end = records[-1].position + records[-1].entries
         now = self._clock()
         roll_due = (
             log.written_bytes >= options.segment_bytes

@@ -14,7 +14,7 @@ import errno
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from mcpp_gateway.storage import segments
 from mcpp_gateway.storage.disk import Disk, DiskFile
@@ -24,6 +24,7 @@ from mcpp_gateway.storage.segments import (
     SEAL,
     STATE,
     DamagedError,
+    NewRecord,
     Record,
     SegmentHeader,
 )
@@ -35,8 +36,8 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 # One place in this many bytes of a segment is kept in memory, to find positions by.
 _INDEX_BYTES: Final = 32_768
 _OPEN_FILES: Final = 16
-# Behind the last record there are always zeros, where the next one would begin.
-_END_BYTES: Final = 8
+# Behind the last record there are always zeros, where the next one's header would be.
+_END_BYTES: Final = segments.RECORD_HEADER_BYTES
 _BAD_CHECKSUM: Final = "the record does not match its checksum"
 
 
@@ -49,15 +50,6 @@ class SegmentOptions:
     reserve_bytes: int = 16 << 20  # allocated beyond what participants may fill
 
 
-class NewRecord(NamedTuple):
-    """A record to be written."""
-
-    kind: int
-    position: int
-    time: float
-    payload: bytes
-
-
 @dataclass(slots=True)
 class Recovery:
     """What a log held when it was opened."""
@@ -66,6 +58,7 @@ class Recovery:
     batches: list[Record] = field(default_factory=list)  # after the state, oldest first
     dropped_bytes: int = 0  # of an interrupted write, never acknowledged
     stopped: bool = False  # whether the last writer stopped in an orderly way
+    unreadable: list[str] = field(default_factory=list)  # older segments that cannot be read
 
 
 class _Segment:
@@ -120,11 +113,9 @@ class SegmentLog:
         if not names:
             return recovery
         assert newest is not None
-        older = [self._header(name) for name in names[:-1]]
-        self._segments = (*older, newest)
+        self._segments = (newest,)
         self._read_newest(newest, recovery)
-        if len(self._segments) > 1:
-            self._finish_roll(self._segments[-2], newest.header.position)
+        self._open_older(names[:-1], recovery)
         self._rewrite_tail(newest, recovery)
         return recovery
 
@@ -178,7 +169,7 @@ class SegmentLog:
         parts: list[bytes] = []
         offset = self._offset
         for record in records:
-            data = segments.encode_record(*record, salt=salt, offset=offset, durable=self._durable)
+            data = segments.encode_record(record, salt=salt, offset=offset, durable=self._durable)
             if record.kind == BATCH:
                 segment.note(record.position, record.time, offset)
             parts.append(data)
@@ -309,9 +300,32 @@ class SegmentLog:
             raise DamagedError(name, 0, "the segment's header does not match its checksum")
         return _Segment(name, header)
 
+    def _open_older(self, names: list[str], recovery: Recovery) -> None:
+        """Open the older segments, the youngest first, up to one that cannot be served."""
+        for name in reversed(names):
+            following = self._segments[0]
+            try:
+                segment = self._header(name)
+                if len(self._segments) == 1:
+                    self._finish_roll(segment, following.header)
+                self._check_seal(segment, following.header)
+            except DamagedError as error:
+                recovery.unreadable.append(str(error))
+                return  # a log with a hole is not served beyond it
+            self._segments = (segment, *self._segments)
+
+    def _check_seal(self, segment: _Segment, following: SegmentHeader) -> None:
+        file = self._file(segment.name)
+        offset = file.size - segments.record_bytes(len(_ROLLED))
+        seal = segments.read_record(file, segment.header.salt, max(offset, HEADER_BYTES))
+        if seal is None or seal.kind != SEAL:
+            raise DamagedError(segment.name, file.size, "the segment ends without its seal")
+        if seal.position != following.position:
+            raise DamagedError(segment.name, file.size, "the segment that follows it is missing")
+
     def _read_newest(self, segment: _Segment, recovery: Recovery) -> None:
         file, salt = self._file(segment.name), segment.header.salt
-        offset, last = HEADER_BYTES, None
+        offset, last, expected = HEADER_BYTES, None, segment.header.position
         while (record := segments.read_record(file, salt, offset)) is not None:
             last = record
             offset = record.end
@@ -320,6 +334,9 @@ class SegmentLog:
             elif record.kind == BATCH:
                 recovery.batches.append(record)
                 segment.note(record.position, record.time, record.offset)
+            if record.position != expected:
+                raise DamagedError(segment.name, record.offset, "a record is out of order")
+            expected = record.position + record.entries
         assert last is not None
         segment.end = offset
         recovery.stopped = last.kind == SEAL and last.payload == _STOPPED
@@ -341,17 +358,18 @@ class SegmentLog:
             if record.durable > end:
                 raise DamagedError(segment.name, end, _BAD_CHECKSUM)
 
-    def _finish_roll(self, old: _Segment, position: int) -> None:
+    def _finish_roll(self, old: _Segment, following: SegmentHeader) -> None:
         """Seal the segment before the newest if a crash came between creating and sealing."""
         file = self._file(old.name)
-        last, offset = None, HEADER_BYTES
-        for head in segments.read_heads(file, offset, file.size):
-            last, offset = head, head.end
-        if last is not None and last.kind == SEAL and last.position == position:
-            old.end = offset
-            return
-        self._offset = self._durable = offset
-        self._seal(old, file, position, self._segments[-1].header.created)
+        last, end = None, HEADER_BYTES
+        while (record := segments.read_record(file, old.header.salt, end)) is not None:
+            last, end = record, record.end
+        sealed = last is not None and last.kind == SEAL and last.payload == _ROLLED
+        complete = last is not None and last.position + last.entries == following.position
+        if complete and not sealed:
+            old.end = end
+            self._check_end(old, file, end)
+            self._seal(old, file, following.position, following.created)
 
     def _rewrite_tail(self, segment: _Segment, recovery: Recovery) -> None:
         """Clear what an interrupted write left, and write the last records again.
@@ -377,15 +395,7 @@ class SegmentLog:
         options = self._options
         header = SegmentHeader(salt, state.position, state.time)
         name = f"{state.position:020}{_SUFFIX}"
-        record = segments.encode_record(
-            STATE,
-            state.position,
-            state.time,
-            state.payload,
-            salt=salt,
-            offset=HEADER_BYTES,
-            durable=0,
-        )
+        record = segments.encode_record(state, salt=salt, offset=HEADER_BYTES, durable=0)
         data = segments.encode_header(header) + record
         file = self._disk.open(name, create=True)
         try:
@@ -406,22 +416,14 @@ class SegmentLog:
         self._allocated = size
 
     def _seal(self, old: _Segment, file: DiskFile, position: int, time: float) -> None:
-        end = self._end_of_sealed(old, file)
-        seal = segments.encode_record(
-            SEAL, position, time, _ROLLED, salt=old.header.salt, offset=end, durable=end
-        )
+        end = old.end
+        assert end is not None
+        record = NewRecord(SEAL, position, time, _ROLLED)
+        seal = segments.encode_record(record, salt=old.header.salt, offset=end, durable=end)
         file.write(end, seal)
         file.truncate(end + len(seal))
         file.sync()
         old.end = end + len(seal)
-
-    def _end_of_sealed(self, old: _Segment, file: DiskFile) -> int:
-        if old.end is not None:
-            return old.end
-        end = HEADER_BYTES
-        for head in segments.read_heads(file, HEADER_BYTES, file.size):
-            end = head.end
-        return end
 
     def _allocate(self, size: int) -> None:
         self._writing.allocate(size)
@@ -451,11 +453,13 @@ class SegmentLog:
         if segment.end is not None and (segment.offsets or segment is self._segments[-1]):
             return
         file = self._file(segment.name)
-        end = HEADER_BYTES
+        last, end = None, HEADER_BYTES
         for head in segments.read_heads(file, HEADER_BYTES, file.size):
-            end = head.end
+            last, end = head, head.end
             if head.kind == BATCH:
                 segment.note(head.position, head.time, head.offset)
+        if segment is not self._segments[-1] and (last is None or last.kind != SEAL):
+            raise DamagedError(segment.name, end, "a record's header is unreadable")
         segment.end = end
 
     def _read_segment(self, segment: _Segment, position: int) -> Iterator[Record]:

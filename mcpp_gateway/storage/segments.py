@@ -11,7 +11,8 @@ All numbers are little-endian. Records begin at multiples of 8 bytes.
 
     record header (40 bytes), then the payload, then zeros up to a multiple of 8
         magic     u32       marks the beginning of a record, for the search behind damage
-        kind      u32       state, batch or seal
+        kind      u8        state, batch or seal
+        count     u24       the number of entries (batch)
         length    u32       of the payload
         checksum  u32       CRC-32 of salt, offset, the other fields and the payload
         position  u64       the log position of the first entry (batch), or the end so far
@@ -73,6 +74,16 @@ class SegmentHeader(NamedTuple):
     created: float
 
 
+class NewRecord(NamedTuple):
+    """A record to be written."""
+
+    kind: int
+    position: int
+    time: float
+    payload: bytes
+    entries: int = 0
+
+
 class Record(NamedTuple):
     """One record as it was read; `offset` and `end` are its place in the file."""
 
@@ -80,6 +91,7 @@ class Record(NamedTuple):
     position: int
     time: float
     payload: bytes
+    entries: int
     offset: int
     end: int
     durable: int
@@ -95,9 +107,9 @@ class RecordHead(NamedTuple):
     end: int
 
 
-def encode_header(header: SegmentHeader) -> bytes:
+def encode_header(header: SegmentHeader, version: int = VERSION) -> bytes:
     """Return the first bytes of a segment."""
-    magic = _MAGIC + bytes((VERSION,))
+    magic = _MAGIC + bytes((version,))
     bare = _SEGMENT.pack(magic, header.salt, 0, header.position, header.created)
     return _SEGMENT.pack(magic, header.salt, crc32(bare), header.position, header.created)
 
@@ -120,12 +132,12 @@ def decode_header(name: str, data: bytes) -> SegmentHeader | None:
     return SegmentHeader(salt, position, created)
 
 
-def encode_record(
-    kind: int, position: int, time: float, payload: bytes, *, salt: int, offset: int, durable: int
-) -> bytes:
+def encode_record(record: NewRecord, *, salt: int, offset: int, durable: int) -> bytes:
     """Return a record as it stands at an offset of a segment."""
-    checksum = _checksum(kind, position, time, durable, payload, salt, offset)
-    head = _RECORD.pack(_RECORD_MAGIC, kind, len(payload), checksum, position, time, durable)
+    kind, position, time, payload, entries = record
+    tag = entries << 8 | kind
+    checksum = _checksum(tag, position, time, durable, payload, salt, offset)
+    head = _RECORD.pack(_RECORD_MAGIC, tag, len(payload), checksum, position, time, durable)
     return b"".join((head, payload, bytes(-len(payload) % 8)))
 
 
@@ -139,16 +151,16 @@ def read_record(file: DiskFile, salt: int, offset: int) -> Record | None:
     head = file.read(offset, RECORD_HEADER_BYTES)
     if len(head) < RECORD_HEADER_BYTES:
         return None
-    magic, kind, length, checksum, position, time, durable = _RECORD.unpack(head)
+    magic, tag, length, checksum, position, time, durable = _RECORD.unpack(head)
     if magic != _RECORD_MAGIC or length > MAX_PAYLOAD_BYTES:
         return None
     payload = file.read(offset + RECORD_HEADER_BYTES, length)
     if len(payload) < length:
         return None
-    if _checksum(kind, position, time, durable, payload, salt, offset) != checksum:
+    if _checksum(tag, position, time, durable, payload, salt, offset) != checksum:
         return None
     end = offset + record_bytes(length)
-    return Record(kind, position, time, payload, offset, end, durable)
+    return Record(tag & 0xFF, position, time, payload, tag >> 8, offset, end, durable)
 
 
 def read_heads(file: DiskFile, offset: int, end: int) -> Iterator[RecordHead]:
@@ -160,11 +172,11 @@ def read_heads(file: DiskFile, offset: int, end: int) -> Iterator[RecordHead]:
             window, start, at = file.read(offset, _READ_BYTES), offset, 0
             if len(window) < RECORD_HEADER_BYTES:
                 return
-        magic, kind, length, _, position, time, _ = _RECORD.unpack_from(window, at)
+        magic, tag, length, _, position, time, _ = _RECORD.unpack_from(window, at)
         if magic != _RECORD_MAGIC or length > MAX_PAYLOAD_BYTES:
             return
         behind = offset + record_bytes(length)
-        yield RecordHead(kind, position, time, offset, behind)
+        yield RecordHead(tag & 0xFF, position, time, offset, behind)
         offset = behind
 
 
@@ -197,7 +209,7 @@ def find_magic(file: DiskFile, offset: int) -> int | None:
 
 
 def _checksum(
-    kind: int, position: int, time: float, durable: int, payload: bytes, salt: int, offset: int
+    tag: int, position: int, time: float, durable: int, payload: bytes, salt: int, offset: int
 ) -> int:
-    place = _RECORD.pack(salt, kind, len(payload), 0, position, time, durable)
+    place = _RECORD.pack(salt, tag, len(payload), 0, position, time, durable)
     return crc32(payload, crc32(place, offset & 0xFFFFFFFF))

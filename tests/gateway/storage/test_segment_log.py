@@ -4,7 +4,8 @@ import errno
 import random
 from collections.abc import Callable
 
-from hypothesis import settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -14,8 +15,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mcpp_gateway.storage.segment_log import NewRecord, Recovery, SegmentLog, SegmentOptions
-from mcpp_gateway.storage.segments import BATCH, STATE
+from mcpp_gateway.storage import segments
+from mcpp_gateway.storage.segment_log import Recovery, SegmentLog, SegmentOptions
+from mcpp_gateway.storage.segments import BATCH, STATE, DamagedError, LogFormatError, NewRecord
 from tests.gateway.storage.simulated_disk import SimulatedDisk
 
 OPTIONS = SegmentOptions(segment_bytes=4096, chunk_bytes=2048, reserve_bytes=1024)
@@ -61,7 +63,7 @@ class LogMachine(RuleBasedStateMachine):
         for size in sizes:
             number = len(self.written)
             data = payload(number, size)
-            records.append(NewRecord(BATCH, number, float(number), data))
+            records.append(NewRecord(BATCH, number, float(number), data, 1))
             self.written.append(data)
         try:
             self.log.write(records)
@@ -168,3 +170,88 @@ class LogMachine(RuleBasedStateMachine):
 
 def test_whatever_the_disk_does_the_log_is_a_prefix_with_all_that_was_acknowledged() -> None:
     run_state_machine_as_test(LogMachine, settings=settings(stateful_step_count=40))
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def stopped_log() -> tuple[SimulatedDisk, list[bytes]]:
+    """Return the disk of a log with three segments that was stopped, and what it holds."""
+    disk = SimulatedDisk()
+    log = started(disk)
+    written: list[bytes] = []
+    for number in range(24):
+        data = payload(number, 100 + 37 * number)
+        log.write([NewRecord(BATCH, number, float(number), data, 1)])
+        written.append(data)
+        log.sync()
+        if number in (7, 15):
+            assert log.roll(NewRecord(STATE, number + 1, float(number), b"state"), salt=number)
+    log.stop(len(written), 99.0)
+    return disk, written
+
+
+def read_all(disk: SimulatedDisk) -> list[bytes]:
+    """Open a log as a gateway does, read it from its start, and return what it serves."""
+    log, recovery = opened(disk)
+    for reason in recovery.unreadable:
+        raise DamagedError("a segment", 0, reason)
+
+    return [record.payload for record in log.read(log.start)]
+
+
+def test_an_undamaged_log_is_read_whole() -> None:
+    disk, written = stopped_log()
+    assert read_all(disk) == written
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_flipped_bit_is_detected_or_without_consequence(data: st.DataObject) -> None:
+    disk, written = stopped_log()
+    name = data.draw(st.sampled_from(disk.names()))
+    content = disk.content(name)
+    used = len(bytes(content).rstrip(b"\0"))
+    at = data.draw(st.integers(0, used - 1))
+    content[at] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        found = read_all(disk)
+    except (DamagedError, LogFormatError):
+        return
+    assert found == written
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_truncated_file_is_detected_or_without_consequence(data: st.DataObject) -> None:
+    disk, written = stopped_log()
+    name = data.draw(st.sampled_from(disk.names()))
+    content = disk.content(name)
+    del content[data.draw(st.integers(0, len(content) - 1)) :]
+    try:
+        found = read_all(disk)
+    except DamagedError:
+        return
+    assert found == written
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_missing_segment_is_detected(which: int) -> None:
+    disk, written = stopped_log()
+    disk.remove(disk.names()[which])
+    if which == 0:  # as retention leaves it
+        assert read_all(disk) == written[8:]
+        return
+    with pytest.raises(DamagedError):
+        read_all(disk)
+
+
+def test_a_newer_format_is_refused_in_one_line() -> None:
+    disk, _ = stopped_log()
+    content = disk.content(disk.names()[-1])
+    header = segments.decode_header("x", bytes(content[:32]))
+    assert header is not None
+    newer = segments.encode_header(header, version=9)
+    content[: len(newer)] = newer
+    with pytest.raises(LogFormatError, match="format version 9; this gateway reads version 1"):
+        opened(disk)
