@@ -246,6 +246,7 @@ _MAY_BE_ZERO: Final = {
     "max_contexts_per_participant",
     "max_contexts_per_pod",
     "max_context_depth",
+    "max_dormant_contexts",
     "history_messages",
     "history_bytes",
 }

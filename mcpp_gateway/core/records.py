@@ -29,8 +29,8 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     entries: Sequence[LogEntry]
 
 
-class ContextState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One context, live or dormant."""
+class LiveState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A live context, with what its expiry depends on."""
 
     id: str
     type: str | None
@@ -40,8 +40,20 @@ class ContextState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     participants: tuple[str, ...]
     started: float
     last: float
-    creator_last: float = 0.0
-    last_sender: str | None = None
+    holder: str
+    holder_last: float
+    heir: str | None
+
+
+class DormantState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An expired context that can be revived."""
+
+    id: str
+    type: str | None
+    parent: str | None
+    creator: str | None
+    messages: int
+    started: float
 
 
 class WindowEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -62,8 +74,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     time: float
     present: tuple[str, ...] = ()
     window: tuple[WindowEntry, ...] = ()
-    live: tuple[ContextState, ...] = ()
-    dormant: tuple[ContextState, ...] = ()
+    live: tuple[LiveState, ...] = ()
+    dormant: tuple[DormantState, ...] = ()
     boot: str = ""  # of the machine, while this was written
 
 
