@@ -2,8 +2,8 @@
 
 The first envelope that names a context id creates the context, and its sender is the context's
 creator. Only the creator fixes the type and the parent, each once; what others name is ignored. A
-parent in which nothing was said yet is a placeholder of depth 1 without a creator. When a context is
-given a parent, everything below it moves, so its deepest descendant is checked again.
+parent in which nothing was said yet is a placeholder of depth 1 without a creator. When a context
+is given a parent, everything below it moves, so its deepest descendant is checked again.
 
 A context counts against one participant, its holder: the creator until it has been idle there for
 `context_idle_seconds`, then the last sender. So no participant uses up another's cap, and answering

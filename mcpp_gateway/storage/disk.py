@@ -95,6 +95,10 @@ class OsFile:
         os.ftruncate(self._descriptor, size)
 
     def close(self) -> None:
+        """Close the file, once no other thread is reading from it."""
+        # Left to `__del__`: closed under a reader, the descriptor's number could be another file's.
+
+    def __del__(self) -> None:
         os.close(self._descriptor)
 
 

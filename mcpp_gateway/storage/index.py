@@ -125,8 +125,8 @@ class LogIndex:
             time.sleep((now - began) * _REST_FACTOR)
 
     def _index_some(self, database: sqlite3.Connection) -> None:
-        start, rows = max(self.indexed_to, self._log.start), []
-        end = start
+        start = end = max(self.indexed_to, self._log.start)
+        rows: list[tuple[object, ...]] = []
         for record in self._log.read(start):
             if record.position >= self._committed or len(rows) >= _ENTRIES_AT_ONCE:
                 break
