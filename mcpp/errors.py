@@ -1,24 +1,24 @@
-"""Everything MCPP raises on purpose.
+"""The errors that MCPP raises. The facts of each are attributes.
 
 McppError
-├── DecodeError         bytes that are not an envelope, or a payload that is not what was asked for
-├── FilterError         a filter that breaks a rule of the algebra
-├── CapabilityError     a capability pattern that could never be meant
-├── PodNotFoundError    no address was given and there is no pod here
-├── LocalPodError       the files of the local pod cannot be used as asked
-├── ConnectionLostError the gateway cannot be reached, or the connection ended for good
-│   ├── UnreachableError        nobody answers at the address
-│   │   └── BusyError           a gateway answers that it cannot take us now
-│   ├── JoinError               the gateway answered the upgrade with a refusal
-│   │   └── AddressError        it would: the URL or the token cannot be meant, and was not used
-│   ├── WrongParticipantError   the token is another participant's
-│   └── ClosedError             closed with a final code, or by us
-├── TooLargeError       an envelope over the gateway's limit, which was not sent
+├── DecodeError         invalid bytes for an envelope, or a payload of another type than requested
+├── FilterError         an invalid filter
+├── CapabilityError     an invalid capability pattern
+├── PodNotFoundError    no address was given and no local pod was found
+├── LocalPodError       the files of the local pod cannot be used as requested
+├── ConnectionLostError there is no connection to the pod, and no more attempts are made
+│   ├── AddressError            the URL or the token is malformed; no connection was attempted
+│   ├── UnreachableError        no gateway answers at the address
+│   │   └── BusyError           the gateway answers that it cannot accept the connection now
+│   ├── JoinError               the gateway refused the connection
+│   ├── WrongParticipantError   the token belongs to another participant
+│   └── ClosedError             the connection was closed for good, by the gateway or by us
+├── TooLargeError       an envelope exceeds the gateway's size limit and was not sent
 ├── Refused             the gateway refused an envelope; `code` says why
-└── CallError           a request that brought no result; `participant` says who was asked
-    ├── NoAnswerError           no answer within the time
-    ├── RemoteError             a JSON-RPC error
-    └── ToolError               a tool's result with `isError`
+└── CallError           a request brought no result
+    ├── NoAnswerError           no answer within the timeout
+    ├── RemoteError             the answer is a JSON-RPC error
+    └── ToolError               the tool ran and failed (`isError`)
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class McppError(Exception):
-    """The root of all errors that MCPP raises on purpose."""
+    """The base class of all errors that MCPP raises deliberately."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the attributes: constructors take other facts than `args` holds."""
+        """Copy and pickle by attributes: the constructors take other arguments than `args`."""
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -45,133 +45,160 @@ def _restore(error: type[McppError], args: tuple[Any, ...], facts: dict[str, Any
 
 
 class _PathError(McppError, ValueError):
-    """Something wrong at a place: `path` says where, `reason` what to change."""
+    """A value is invalid at `path`, for `reason`."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
         self.path = path
+        """Where, as a JSON path: `$.context.id`."""
         self.reason = reason
+        """Why, as a phrase that follows the path: "is missing"."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
 
 
 class DecodeError(_PathError):
-    """A text that breaks a rule of the protocol."""
+    """A text or a payload breaks a rule of the protocol."""
 
 
 class FilterError(_PathError):
-    """A filter that breaks a rule of the algebra."""
+    """A filter is invalid."""
 
 
 class CapabilityError(_PathError):
-    """A capability pattern that could never be meant."""
+    """A capability pattern is invalid, or could never match anything."""
 
 
 class PodNotFoundError(McppError):
-    """No address was given, and there is no pod here."""
+    """No address was given and no local pod was found."""
 
     def __init__(self, hint: str) -> None:
         super().__init__(f"no pod to connect to: {hint}")
+        self.hint = hint
+        """What to do about it."""
 
 
 class LocalPodError(McppError):
-    """The files of the local pod cannot be used as asked."""
+    """The files of the local pod cannot be used as requested."""
 
 
 class ConnectionLostError(McppError):
-    """There is no connection to the pod and there will be none."""
+    """There is no connection to the pod, and no more attempts are made."""
 
 
-class UnreachableError(ConnectionLostError):
-    """Nobody answers at the address."""
+class AddressError(ConnectionLostError):
+    """The URL or the token is malformed. No connection was attempted."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(url, reason)
         self.url = url
+        """The URL that was given; never the token."""
         self.reason = reason
+        """What is wrong with the URL or the token."""
+
+    def __str__(self) -> str:
+        return f"cannot connect to {self.url!r}: {self.reason}"
+
+
+class UnreachableError(ConnectionLostError):
+    """No gateway answers at the address."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url = url
+        """The URL that was tried."""
+        self.reason = reason
+        """The operating system's or the transport's reason."""
 
     def __str__(self) -> str:
         return f"no gateway answers at {self.url}: {self.reason}"
 
 
 class BusyError(UnreachableError):
-    """A gateway answers, but cannot take us now (429, 503): it is asked again, when it says so."""
+    """The gateway answers that it cannot accept the connection now (429 or 5xx)."""
 
     def __init__(self, url: str, reason: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(url, reason)
         self.retry_after_seconds = retry_after_seconds
+        """When to try again, if the gateway says so."""
 
     def __str__(self) -> str:
-        return f"the gateway at {self.url} does not take us now: {self.reason}"
+        return f"the gateway at {self.url} cannot accept the connection now: {self.reason}"
 
 
 class JoinError(ConnectionLostError):
-    """The gateway refused the connection: 401 a token, 403 a pod or an origin, 400 the query."""
+    """The gateway refused the connection."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
         self.status = status
+        """The HTTP status: 400 for the query, 401 for the token, 403 for the pod or the origin."""
         self.reason = reason
+        """The gateway's explanation."""
 
     def __str__(self) -> str:
         return f"the gateway refused the connection with {self.status}: {self.reason}"
 
 
-class AddressError(JoinError):
-    """A URL or a token that cannot be meant. No gateway was asked."""
-
-    def __str__(self) -> str:
-        return f"nothing to connect to: {self.reason}"
-
-
 class WrongParticipantError(ConnectionLostError):
-    """The token is another participant's: the gateway knows us under another name."""
+    """The token belongs to another participant than the one that was named."""
 
     def __init__(self, expected: str, actual: str) -> None:
         super().__init__(expected, actual)
         self.expected = expected
+        """The participant that was named."""
         self.actual = actual
+        """The participant that the token belongs to."""
 
     def __str__(self) -> str:
-        return f"this token is {self.actual!r}'s, not {self.expected!r}'s"
+        return f"the token belongs to {self.actual!r}, not to {self.expected!r}"
 
 
 class ClosedError(ConnectionLostError):
-    """The connection ended for good: a final close code, or the end of the `async with` block."""
+    """The connection was closed for good: by a final close code, or at the end of `async with`."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(code, reason)
         self.code = code
+        """The WebSocket close code; 4500 to 4999 are final."""
         self.reason = reason
+        """The close reason, possibly empty."""
 
     def __str__(self) -> str:
         return f"the connection is closed ({self.code}): {self.reason or 'no reason given'}"
 
 
 class TooLargeError(McppError):
-    """An envelope over the gateway's limit. It was not sent: it would have ended the connection."""
+    """An envelope exceeds the gateway's size limit and was not sent.
+
+    The gateway would have closed the connection for it.
+    """
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(size_bytes, limit_bytes)
         self.size_bytes = size_bytes
+        """The size of the encoded envelope."""
         self.limit_bytes = limit_bytes
+        """The gateway's `max_message_bytes`."""
 
     def __str__(self) -> str:
-        return f"an envelope of {self.size_bytes} bytes, where {self.limit_bytes} are allowed"
+        return f"the envelope has {self.size_bytes} bytes, more than the limit {self.limit_bytes}"
 
 
 class Refused(McppError):  # noqa: N818  (the protocol's word)
-    """The gateway refused an envelope, and nobody else has seen it."""
+    """The gateway refused an envelope and sent it to no participant."""
 
     def __init__(self, envelope: "Envelope", details: "Error") -> None:
         super().__init__(envelope, details)
         self.envelope = envelope
+        """The refused envelope."""
         self.details = details
+        """The payload of the gateway's `system/error`."""
 
     @property
     def code(self) -> str:
-        """Why, as the protocol names it: `capability_violation`, `rate_limited`, …"""
+        """The protocol's code for the reason: `capability_violation`, `rate_limited`, …"""
         return self.details.error
 
     def __str__(self) -> str:
@@ -179,42 +206,50 @@ class Refused(McppError):  # noqa: N818  (the protocol's word)
 
 
 class CallError(McppError):
-    """A request that brought no result."""
+    """A request brought no result."""
 
     def __init__(self, participant: str, method: str, problem: str) -> None:
         super().__init__(participant, method, problem)
         self.participant = participant
+        """The participant that was asked."""
         self.method = method
+        """The MCP method, or the name of the tool."""
         self.problem = problem
+        """What went wrong, in a phrase."""
 
     def __str__(self) -> str:
         return f"{self.method} of {self.participant!r}: {self.problem}"
 
 
 class NoAnswerError(CallError, TimeoutError):
-    """Whoever was asked did not answer in time."""
+    """The participant did not answer within the timeout."""
 
     def __init__(self, participant: str, method: str, timeout_seconds: float) -> None:
         super().__init__(participant, method, f"no answer within {timeout_seconds:g} s")
         self.timeout_seconds = timeout_seconds
-        self.args = (participant, method, timeout_seconds)  # OSError's own way would keep two
+        """How long the call waited."""
+        self.args = (participant, method, timeout_seconds)  # OSError would keep only two
 
 
 class RemoteError(CallError):
-    """Whoever was asked answered with a JSON-RPC error."""
+    """The participant answered with a JSON-RPC error."""
 
     def __init__(
         self, participant: str, method: str, *, code: int, message: str, data: Any = None
     ) -> None:
         super().__init__(participant, method, f"{message} ({code})")
         self.code = code
+        """JSON-RPC's error code."""
         self.message = message
+        """The participant's explanation."""
         self.data = data
+        """Details, if the participant gave any."""
 
 
 class ToolError(CallError):
-    """The tool ran and failed; its result says how."""
+    """The tool ran and failed."""
 
     def __init__(self, participant: str, method: str, result: "ToolResult") -> None:
         super().__init__(participant, method, result.text or "the tool failed")
         self.result = result
+        """The tool's result, with `is_error` set."""

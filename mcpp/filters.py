@@ -1,10 +1,10 @@
-"""Filters: one algebra for the gateway and for the log in your hand.
+"""Filters: one algebra for subscriptions at the gateway and for logs in memory.
 
     wanted = filters.main_only | filters.kind("mcp/*") & ~filters.sender("noisy")
     list(wanted.select(envelopes))
-    await pod.set_filter(wanted)          # the gateway no longer sends the rest
+    await pod.set_filter(wanted)          # the gateway sends nothing else
 
-As JSON a filter is an object with one key (F-01): `{"any": [{"main": true}, {"kind": "mcp/*"}]}`.
+In JSON a filter is an object with one key (F-01): `{"any": [{"main": true}, {"kind": "mcp/*"}]}`.
 """
 
 import re
@@ -17,14 +17,14 @@ import msgspec
 from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.protocol.codec import decode_unambiguous
-from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
 from mcpp.protocol.globs import compile_glob
 
 MAX_NODES: Final = 64
 MAX_DEPTH: Final = 8
 MAX_BYTES: Final = 4096
-# A replay asks a filter about every envelope of the log before it can say how many there will be.
+# Before a replay the gateway evaluates the filter on its whole log, to announce the number.
 MAX_STARS: Final = 64
 
 _is_id = re.compile(ID_PATTERN).fullmatch
@@ -32,7 +32,7 @@ _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 
 
 class Addressed(Protocol):
-    """What a filter looks at: an envelope, or whatever a log keeps of one."""
+    """What a filter reads: an envelope, or a log entry with the same attributes."""
 
     @property
     def sender(self) -> str: ...
@@ -43,29 +43,24 @@ class Addressed(Protocol):
 
 
 class Filter:
-    """A test of envelopes that combines with `&`, `|` and `~`. Immutable."""
+    """An immutable predicate on envelopes. Filters combine with `&`, `|` and `~`."""
 
     __slots__ = ()
 
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
-        """Tell whether an envelope passes; `lineage` is its context's, None in the main one."""
+        """Return whether an envelope passes. `lineage` is that of its context, None in main."""
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
-        """Return the filter as the JSON value that travels."""
+        """Return the filter as a JSON value."""
         raise NotImplementedError
 
     def select(self, envelopes: Iterable[Envelope]) -> Iterator[Envelope]:
-        """Yield the envelopes of a log that pass, learning the contexts on the way."""
-        lineages = Lineages()
+        """Yield the envelopes of a log that pass, tracking contexts from its beginning."""
+        tracker = ContextTracker()
         for envelope in envelopes:
-            if self.matches(envelope, lineages.observe(envelope.context)):
+            if self.matches(envelope, tracker.observe(envelope)):
                 yield envelope
-            if envelope.kind == kinds.CONTEXT:
-                # A log may come from anywhere: what does not say which context it was ends none.
-                match envelope.payload:
-                    case {"context": {"id": str(id)}}:
-                        lineages.forget(id)
 
     def __and__(self, other: "Filter") -> "Filter":
         return _All((*_parts(self, _All), *_parts(other, _All)))
@@ -78,9 +73,9 @@ class Filter:
 
 
 def parse(value: object) -> Filter:
-    """Return the filter that a JSON value or a JSON text describes.
+    """Return the filter for a JSON value or a JSON text.
 
-    Raises FilterError with the path of the part that is wrong.
+    Raises FilterError with the path of the invalid part.
     """
     if isinstance(value, str | bytes):
         text = value.encode(errors="replace") if isinstance(value, str) else value
@@ -97,15 +92,15 @@ def parse(value: object) -> Filter:
 
 
 def as_filter(value: "Filter | Mapping[str, Any] | None") -> Filter | None:
-    """Return a filter as it is, or what its JSON describes. Raises FilterError or TypeError."""
+    """Return a filter unchanged, or parse its JSON value. Raises FilterError or TypeError."""
     if value is None or isinstance(value, Filter):
         return value
     if isinstance(value, Mapping):
         return parse(value)
-    raise TypeError(f"{value!r} is no filter: see mcpp.filters")
+    raise TypeError(f"{value!r} is not a filter: see mcpp.filters")
 
 
-# --- the parts ---------------------------------------------------------------------------------
+# --- predicates --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +205,7 @@ class _Not(Filter):
         return {"not": self.part.to_json()}
 
 
-# --- building them: the ADR's five strategies first -------------------------------------------
+# --- constructors: the ADR's five strategies first ---------------------------------------------
 
 everything: Final[Filter] = _All(())
 main_only: Final[Filter] = _Main()
@@ -225,7 +220,7 @@ conclusions: Final[Filter] = _All((_Not(main_only), _Kind(kinds.CONCLUSION, "con
 
 
 def in_context(id: str, *, descendants: bool = False) -> Filter:
-    """Pass one context, with those below it if `descendants`."""
+    """Pass one context; with `descendants`, also those below it."""
     return _InContext(_checked(id, _is_id, "$.context"), descendants)
 
 
@@ -235,12 +230,12 @@ def kind(pattern: str) -> Filter:
 
 
 def sender(id: str) -> Filter:
-    """Pass what this participant sent."""
+    """Pass envelopes that this participant sent."""
     return _From(_checked(id, _is_participant, "$.from"))
 
 
 def addressed_to(id: str) -> Filter:
-    """Pass what names this participant in `to`."""
+    """Pass envelopes that name this participant in `to`."""
     return _To(_checked(id, _is_participant, "$.to"))
 
 
@@ -248,7 +243,7 @@ def _parts(part: Filter, kind: type[_All] | type[_Any]) -> tuple[Filter, ...]:
     return part.parts if isinstance(part, kind) else (part,)
 
 
-# --- reading them from JSON --------------------------------------------------------------------
+# --- parsing JSON ------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

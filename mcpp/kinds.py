@@ -1,4 +1,4 @@
-"""Kinds read apart and put together: `mcp/request:tools/call:read_file`."""
+"""Kinds: the constants of the protocol, and parsing `mcp/request:tools/call:read_file`."""
 
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ SET_FILTER: Final = "pod/filter"
 
 
 class Kind(NamedTuple):
-    """A kind's parts: what it is, the MCP method it carries, and whose name that method takes."""
+    """The parts of a kind: its family, the MCP method, and the name that the method takes."""
 
     family: str
     method: str | None = None
@@ -28,7 +28,7 @@ class Kind(NamedTuple):
 
     @classmethod
     def parse(cls, kind: str) -> "Kind":
-        """Read a kind apart. A name may hold colons of its own; a method may not."""
+        """Parse a kind. A name may contain colons, a method may not."""
         family, *rest = kind.split(":", 2)
         return cls(family, *rest)
 
@@ -36,5 +36,5 @@ class Kind(NamedTuple):
         if self.method is None and self.name is not None:
             raise ValueError(f"a kind with a name needs a method: {self.name!r}")
         if ":" in self.family or ":" in (self.method or ""):
-            raise ValueError(f"only a kind's name may hold a colon: {tuple(self)}")
+            raise ValueError(f"only the name of a kind may contain a colon: {tuple(self)}")
         return ":".join(part for part in self if part is not None)

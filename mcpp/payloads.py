@@ -1,13 +1,17 @@
-"""Typed payloads of the known kinds, for `envelope.payload_as(...)` and for building.
+"""Typed payloads of the known kinds, to read with `envelope.payload_as(...)` and to build.
 
-Members that are not listed are allowed and ignored, as everywhere in the protocol.
+Unknown members are allowed and ignored, as everywhere in the protocol. `text_of` returns what an
+envelope of any kind says, as text.
 """
 
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from mcpp import kinds
+
+if TYPE_CHECKING:
+    from mcpp.protocol.envelope import Envelope
 
 
 class _Payload(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -15,27 +19,27 @@ class _Payload(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Chat(_Payload, frozen=True):
-    """Something said to people."""
+    """A message for people and models to read."""
 
     text: str
     format: Literal["plain", "markdown"] = "plain"
 
 
 class Reflection(_Payload, frozen=True):
-    """A step of thought, shared inside a context."""
+    """A reasoning step, shared in a context."""
 
     thought: str
 
 
 class Conclusion(_Payload, frozen=True):
-    """How a context ended. It counts only from the context's creator."""
+    """The outcome of a context. It counts only if the context's creator sends it."""
 
     decision: Any = None
     text: str | None = None
 
 
 class RpcError(_Payload, frozen=True):
-    """JSON-RPC's error object."""
+    """A JSON-RPC error object."""
 
     code: int
     message: str
@@ -69,50 +73,50 @@ class Notification(_Payload, frozen=True):
 
 
 class Proposal(_Payload, frozen=True):
-    """A request that its sender may not make, for somebody who may."""
+    """A request that its sender may not send, for a participant that may."""
 
     method: str
     params: dict[str, Any] = {}
 
 
 class Reject(_Payload, frozen=True):
-    """An opinion against a proposal; it closes nothing."""
+    """A vote against a proposal; it does not close the proposal."""
 
     reason: str
     text: str | None = None
 
 
 class Withdraw(_Payload, frozen=True):
-    """The proposer takes a proposal back."""
+    """The proposer withdraws a proposal."""
 
     reason: str | None = None
 
 
 class ParticipantInfo(_Payload, frozen=True):
-    """A participant and what it may send."""
+    """A participant and its capabilities."""
 
     id: str
     capabilities: list[dict[str, Any]] = []
 
 
 class PodInfo(_Payload, frozen=True):
-    """A pod and the epoch of its log; a changed epoch says that the log was lost."""
+    """A pod and the epoch of its log; a new epoch means that the log was lost."""
 
     name: str
     epoch: str
 
 
 class ContextInfo(_Payload, frozen=True):
-    """A context as the gateway knows it."""
+    """A context and what is fixed of it (C-02)."""
 
     id: str
     type: str | None = None
     parent: str | None = None
-    messages: int | None = None  # in a welcome: how many envelopes were in it by then
+    messages: int | None = None  # in a welcome: how many envelopes it had by then
 
 
 class Welcome(_Payload, frozen=True):
-    """The first frame of every connection."""
+    """The first envelope of every connection."""
 
     you: ParticipantInfo
     participants: list[ParticipantInfo]
@@ -122,18 +126,18 @@ class Welcome(_Payload, frozen=True):
     resumed: bool
     replayed: int
     more: bool = False
-    position: str | None = None  # the last envelope of the log, to resume from before any comes
+    position: str | None = None  # the last envelope of the log, to resume after
 
 
 class Presence(_Payload, frozen=True):
-    """Somebody joined or left."""
+    """A participant joined or left."""
 
     event: Literal["join", "leave"]
     participant: ParticipantInfo
 
 
 class Error(_Payload, frozen=True):
-    """A refusal: its code, a sentence for people, and facts that depend on the code."""
+    """A refusal: its code, an explanation, and details that depend on the code."""
 
     error: str
     message: str
@@ -144,7 +148,7 @@ class Error(_Payload, frozen=True):
 
 
 class ContextEvent(_Payload, frozen=True):
-    """A context was forgotten; times are the gateway's."""
+    """A context expired; the times are the gateway's."""
 
     event: Literal["expired"]
     context: ContextInfo
@@ -155,7 +159,7 @@ class ContextEvent(_Payload, frozen=True):
 
 
 class SetFilter(_Payload, frozen=True):
-    """A filter asked for (`pod/filter`) or in force from here on (`system/filter`)."""
+    """A filter that is requested (`pod/filter`) or in force from here on (`system/filter`)."""
 
     filter: dict[str, Any]
 
@@ -177,3 +181,46 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.FILTER_SET: SetFilter,
     kinds.SET_FILTER: SetFilter,
 }
+
+
+class _Said(msgspec.Struct):
+    text: Any = None
+    thought: Any = None
+
+
+# Skips the dictionary of the payload: most of a log is chat.
+_read_said: Final = msgspec.json.Decoder(_Said).decode
+
+
+def text_of(envelope: "Envelope", *, complete: bool = False) -> str | None:
+    """Return what an envelope says, as text; None where its payload holds no text.
+
+    That is the payload's `thought` for a reflection, its `decision` and `text` for a conclusion (as
+    JSON what is not a string), and its `text` or else `thought` for any other kind. A conclusion
+    with neither is returned as JSON; with `complete`, all its other members follow as JSON.
+    """
+    # `decode` has checked the payload of an envelope; one made by hand may hold anything.
+    try:
+        if envelope.kind == kinds.CONCLUSION:
+            return _conclusion_text(msgspec.json.decode(envelope.raw_payload), complete)
+        said = _read_said(envelope.raw_payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    candidates = [said.text, said.thought]
+    if envelope.kind == kinds.REFLECTION:
+        candidates.reverse()
+    return next((each for each in candidates if isinstance(each, str)), None)
+
+
+def _conclusion_text(payload: Any, complete: bool) -> str | None:
+    if not isinstance(payload, dict):
+        return None if payload is None else _as_text(payload)
+    main = (payload.pop("decision", None), payload.pop("text", None))
+    parts = [_as_text(part) for part in main if part is not None and part != ""]
+    if payload and (complete or not parts):
+        parts.append(_as_text(payload))
+    return "\n".join(dict.fromkeys(parts)) or None
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

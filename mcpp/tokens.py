@@ -1,18 +1,18 @@
-"""How many tokens a text costs: an estimate without dependencies, or exact with the extra `tokens`.
+"""Token counts: an estimate without dependencies, or exact ones with the extra `tokens`.
 
-The estimate gives every byte a class (vowel, consonant, capital, digit, space, …) and adds up a
-price for each step from one class to the next. That is what a byte-pair vocabulary sees in the
-large: a word costs about one and more if it looks foreign, a digit about a third, a change between
-digits and letters breaks a run. The whole text is one large number: shifted by a byte and laid over
-itself it holds every step, so a message costs a microsecond or two. In the same way it shows where
-one character is repeated, as in a rule or a progress bar: a vocabulary has long tokens for that.
-Beyond ASCII a character pays by its script besides.
+The estimate assigns a class to every byte (vowel, consonant, capital, digit, space, …) and adds up
+a price for each transition from one class to the next. This approximates a byte-pair vocabulary: a
+word costs about one token and more if it is unusual, a digit about a third, and a change between
+digits and letters starts a new token. The text is treated as one large integer: combined with
+itself shifted by one byte, it contains every transition, so a message takes a microsecond or two.
+Runs of one character, such as a rule or a progress bar, are found in the same way, because
+vocabularies have long tokens for them. Characters beyond ASCII also have a price by script.
 
 The prices are fitted to o200k over chat, articles and interface texts in thirty languages, code,
-JSON, logs, identifiers, base64 and emoji. The total is mostly within 10 % and seldom off by more
-than 20 %: a class says little about how well a vocabulary knows a language, and random letters look
-like words; Traditional Chinese and LaTeX are underrated by 30 %. It is good for budgets with some
-room; where a limit is hard, count exactly.
+JSON, logs, identifiers, base64 and emoji. The total is mostly within 10 % and rarely off by more
+than 20 %: classes do not show how well a vocabulary covers a language, and random letters look like
+words. Traditional Chinese and LaTeX are underestimated by 30 %. Use it for budgets with some
+margin; for a hard limit, count exactly.
 """
 
 import base64
@@ -24,27 +24,27 @@ from typing import Final
 from zlib import adler32
 
 Counter = Callable[[str], int]
-"""Counts the tokens of a text. It must be pure: the same text, the same number."""
+"""A function that counts the tokens of a text. It must be pure."""
 
 MAX_CHUNK_CHARS: Final = 50_000
-"""bpe-openai refuses a text past 1 M characters, and also one past 200,000 tokens; a character is
-at most four bytes and a token at least one, so this many characters pass both."""
+"""bpe-openai rejects texts over 1 M characters and over 200,000 tokens; a character has at most
+four bytes and a token at least one, so this many characters satisfy both."""
 
 DEFAULT_IMAGE_TOKENS: Final = 1600
-"""What an image costs at most once the API has scaled it down; also for a size we cannot read."""
+"""The maximum cost of an image after the API has scaled it down; used if its size is unknown."""
 
 _PIXELS_PER_TOKEN: Final = 750
-_MAX_SEGMENTS: Final = 256  # as no picture has that an API takes: a segment may have 64 KiB
-_SUMMED: Final = 256  # as many bytes as cannot reach the modulus: five times as fast as `sum`
+_MAX_SEGMENTS: Final = 256  # more than any accepted picture has: a segment may have 64 KiB
+_SUMMED: Final = 256  # few enough bytes to stay below the modulus: five times as fast as `sum`
 
 
 def estimate(text: str) -> int:
-    """Return about how many tokens a text costs; a text that is not empty costs at least one."""
+    """Return the approximate number of tokens of a text; at least one if it is not empty."""
     if not text:
         return 0
     data = text.encode("utf-8", "replace")
     steps = int.from_bytes(data.translate(_CLASSES), "big")
-    steps |= (steps >> 8) << 4  # in each byte the class before it, then its own: four bits each
+    steps |= (steps >> 8) << 4  # per byte, the previous class and its own, four bits each
     runs = _unlike(int.from_bytes(data, "big"), 8).to_bytes(len(data), "big")
     if 0 in runs:
         steps |= int.from_bytes(runs.translate(_RUNS), "big")
@@ -55,7 +55,7 @@ def estimate(text: str) -> int:
 
 
 def _script_price(units: bytes) -> int:
-    """Return what characters pay by their script: UTF-16 has it in every first byte."""
+    """Return the price of characters by script, which is the first byte of each UTF-16 unit."""
     scripts = units[::2]
     prices = scripts.translate(_SCRIPT_PRICES, _FREE)
     unlike = _unlike(int.from_bytes(units, "big"), 16)
@@ -67,14 +67,14 @@ def _script_price(units: bytes) -> int:
 
 
 def _unlike(units: int, bits: int) -> int:
-    """Return zero in the place of each unit of so many bits that is like the four before it."""
-    units ^= units >> bits  # like the one before it,
+    """Return zero in place of each unit of so many bits that equals the four before it."""
+    units ^= units >> bits  # equals the one before it,
     units |= units >> bits  # the two before it,
     return units | units >> 2 * bits  # the four before it
 
 
 def _sum(prices: bytes) -> int:
-    """Return the sum of bytes of at most 255: Adler-32 has it, modulo 65521, in its lower half."""
+    """Return the sum of the bytes, which is the lower half of Adler-32, modulo 65521."""
     if len(prices) <= _SUMMED:
         return (adler32(prices) & 0xFFFF) - 1
     parts = range(0, len(prices), _SUMMED)
@@ -82,9 +82,9 @@ def _sum(prices: bytes) -> int:
 
 
 def exact(encoding: str = "o200k_base") -> Counter:
-    """Return a counter that is exact for a vocabulary; needs the extra `tokens`, works offline."""
+    """Return an exact counter for a vocabulary. It needs the extra `tokens` and works offline."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of how it opens its own data
+        warnings.simplefilter("ignore", DeprecationWarning)  # raised by how it opens its own data
         try:
             from bpe_openai import get_encoding
         except ModuleNotFoundError:
@@ -100,9 +100,9 @@ def exact(encoding: str = "o200k_base") -> Counter:
 
 
 def chunks(text: str, limit: int = MAX_CHUNK_CHARS) -> list[str]:
-    """Return the text in pieces of at most `limit` characters, cut before a space where possible.
+    """Split a text into pieces of at most `limit` characters, before a space where possible.
 
-    There a token ends anyway, so the sum over the pieces is the count of the whole.
+    Tokens end there, so the sum over the pieces is the count of the text.
     """
     pieces = []
     start = 0
@@ -116,7 +116,7 @@ def chunks(text: str, limit: int = MAX_CHUNK_CHARS) -> list[str]:
 
 
 def image_tokens(data: str) -> int:
-    """Return what a base64 image costs: by its area, not by the length of its text."""
+    """Return the token cost of a base64 image, which depends on its area."""
     size = image_size(data)
     if size is None:
         return DEFAULT_IMAGE_TOKENS
@@ -125,7 +125,7 @@ def image_tokens(data: str) -> int:
 
 
 def image_size(data: str) -> tuple[int, int] | None:
-    """Return the width and height of a base64 PNG, GIF, JPEG or WebP; None for a broken one."""
+    """Return the width and height of a base64 PNG, GIF, JPEG or WebP; None if it is invalid."""
     try:
         head = _bytes_at(data, 0, 30)
         if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
@@ -151,16 +151,16 @@ def _webp_size(head: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: str) -> tuple[int, int] | None:
-    """Go from segment to segment until the one that begins the frame."""
+    """Return the size from the start-of-frame segment."""
     at = 2
     for _ in range(_MAX_SEGMENTS):
         segment = _bytes_at(data, at, 9)
         if len(segment) < 9 or segment[0] != 0xFF:
             return None
-        sort = segment[1]
-        if sort == 0xFF:  # a byte to fill up
+        marker = segment[1]
+        if marker == 0xFF:  # padding
             at += 1
-        elif 0xC0 <= sort <= 0xCF and sort not in (0xC4, 0xC8, 0xCC):  # those are tables
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # those are tables
             return int.from_bytes(segment[7:9], "big"), int.from_bytes(segment[5:7], "big")
         else:
             at += 2 + int.from_bytes(segment[2:4], "big")
@@ -175,9 +175,9 @@ def _bytes_at(data: str, start: int, count: int) -> bytes:
 
 
 _SIGNS: Final = "_жéaetA0 \n.-"
-"""The classes by an example each: later bytes of a character, its first byte, the first one of an
-accented Latin letter, `a`, other vowels, consonants, capitals, digits, space, line, the rest, and
-of the rest what rules are drawn with, which is told apart only in a run."""
+"""One example per class: continuation bytes, first bytes of a character, the first byte of an
+accented Latin letter, `a`, other vowels, consonants, capitals, digits, space, line break, the rest,
+and those of the rest that rules are drawn with, which differ only in runs."""
 
 _SPANS: Final = {
     "t": "bcdfghjklmnpqrstvwxyz",
@@ -206,10 +206,10 @@ _STEPS: Final = {
     ".": (55, 119, 0, 13, 0, 45, 52, 84, 53, 40),
 }
 
-# The same for a character that is like the four before it: a vocabulary knows long runs.
+# The same for a character that equals the four before it: vocabularies contain long runs.
 _RUN_STEPS: Final = {"a": 13, "e": 25, "t": 40, "A": 14, "0": 33, " ": 2, "\n": 7, ".": 25, "-": 2}
 
-# The same for a character beyond Latin-1, by the upper byte of its code: up to where, how much.
+# The same for a character beyond Latin-1, by the upper byte of its code: upper bound and price.
 _SCRIPTS: Final = {
     0x01: 0,
     0x03: 101,  # Latin of Polish, Czech, Turkish
@@ -217,24 +217,24 @@ _SCRIPTS: Final = {
     0x05: 21,  # Cyrillic
     0x06: 34,  # Hebrew, Armenian
     0x08: 29,  # Arabic
-    0x0E: 30,  # scripts of India
+    0x0E: 30,  # Indic scripts
     0x0F: 41,  # Thai
     0x10: 120,
     0x11: 35,  # Georgian, Burmese
     0x1E: 120,
-    0x20: 0,  # Vietnamese, Greek with marks
+    0x20: 0,  # Vietnamese, Greek with diacritics
     0x21: 46,  # punctuation
     0x30: 100,  # arrows, signs, boxes
     0x31: 67,  # kana
     0xA0: 77,  # Han
     0xAC: 120,
     0xD8: 62,  # Hangul
-    0xDC: 184,  # the first half of an emoji
-    0xE0: 0,  # and the second
+    0xDC: 184,  # first half of a surrogate pair: emoji
+    0xE0: 0,  # second half
     0xFE: 120,
     0x100: 0,  # full-width forms, variation selectors
 }
-_SCRIPT_RUN_PRICE: Final = 12  # for one like the four before it
+_SCRIPT_RUN_PRICE: Final = 12  # for a character that equals the four before it
 
 
 def _classes() -> bytes:
@@ -266,7 +266,7 @@ def _script_prices() -> bytes:
     return bytes(table)
 
 
-_RUN: Final = 0xF0  # over the class before it
+_RUN: Final = 0xF0  # replaces the previous class
 _RUNS: Final = bytes([_RUN]) + bytes(255)
 _CLASSES: Final = _classes()
 _PRICES: Final = _prices()

@@ -18,7 +18,7 @@ import msgspec
 from mcpp.errors import CapabilityError, McppError
 from mcpp.protocol.capabilities import Capabilities
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
-from mcpp.protocol.validation import locate
+from mcpp.protocol.validation import path_and_reason
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import ParticipantSettings
 
@@ -151,7 +151,7 @@ def _convert(value: Any, type: type[_T], key: str) -> _T:
     try:
         return msgspec.convert(value, type)
     except msgspec.ValidationError as error:
-        path, reason = locate(error)
+        path, reason = path_and_reason(error)
         inner = _mentioned_key(path.lstrip("."), reason)
         raise _BadKeyError(".".join(filter(None, (key, inner))), reason) from None
 
@@ -165,7 +165,7 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
     for pod, section in sections.pods.items():
         if not _is_pod_name(pod):
             raise _BadKeyError(f"pods.{pod}", "a pod's name is 1 to 64 of A-Z a-z 0-9 . _ -")
-        standings = []
+        settings = []
         for id, participant in section.participants.items():
             key = f"pods.{pod}.participants.{id}"
             if not _is_participant(id):
@@ -177,10 +177,10 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
                 other = ".participants.".join(tokens[secret])
                 raise _BadKeyError(key, f"has the same token as pods.{other}")
             tokens[secret] = (pod, id)
-            standings.append(
+            settings.append(
                 ParticipantSettings(id, _capabilities(participant, key), participant.multiple)
             )
-        pods[pod] = tuple(standings)
+        pods[pod] = tuple(settings)
     gateway = sections.gateway
     if gateway.metrics_token is not None and digest(gateway.metrics_token) in tokens:
         raise _BadKeyError("gateway.metrics_token", "is a participant's token too")

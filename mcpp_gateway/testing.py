@@ -1,24 +1,49 @@
-"""A gateway without sockets: the real pod, in one process, for tests that take milliseconds."""
+"""A gateway without sockets: the real pod and hub in one process, for tests in milliseconds."""
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, assert_never
+from functools import partial
+from typing import Any
 
 import msgspec
 import uuid6
 
 from mcpp.filters import everything, parse
 from mcpp.protocol.capabilities import Capabilities
-from mcpp_gateway.core.effects import Broadcast, Close, Direct, Effect, Move
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.pod import ParticipantSettings, PodCore, Session
+from mcpp_gateway.core.pod import ParticipantSettings, PodCore
+from mcpp_gateway.edge.frames import decode_texts
+from mcpp_gateway.edge.hub import Hub
+from mcpp_gateway.edge.peer import Peer
+from mcpp_gateway.edge.read_quota import ReadQuota
 
-_CUT = 1006  # what a client sees when a line ends without a close frame
+_ABNORMAL_CLOSURE = 1006  # what a client sees when a connection ends without a close frame
+_TICK_BYTES = 1 << 20
+
+
+class ManualScheduler:
+    """A scheduler that runs its callbacks on demand, the delayed ones too."""
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, callback: Any, *args: Any) -> None:
+        """Add a callback to the queue."""
+        self._calls.append(partial(callback, *args))
+
+    def call_later(self, delay: float, callback: Any, *args: Any) -> None:
+        """Add a callback to the queue; the delay is ignored."""
+        self.call_soon(callback, *args)
+
+    def run(self) -> None:
+        """Run callbacks until the queue is empty."""
+        while self._calls:
+            self._calls.popleft()()
 
 
 class MemoryConnection:
-    """One participant's line into a `MemoryGateway`."""
+    """One participant's connection to a `MemoryGateway`."""
 
     def __init__(
         self,
@@ -29,13 +54,13 @@ class MemoryConnection:
         self._gateway = gateway
         self.on_text = on_text
         self.on_close = on_close
-        self.session: Session
-        self.open = True
+        self.peer: Peer
+        self.open = True  # until `on_close` was called
 
     def send(self, text: bytes) -> None:
-        """Give a text to the pod. What it causes has been delivered when this returns.
+        """Send a text to the pod. Everything it causes has been delivered when this returns.
 
-        A link that the pod has closed says nothing more, even if it does not know that yet.
+        A text on a connection that the pod has closed is discarded.
         """
         if self.open:
             self._gateway.receive(self, text)
@@ -43,11 +68,11 @@ class MemoryConnection:
     def close(self) -> None:
         """Leave the pod."""
         if self.open:
-            self._gateway.hang_up(self, 1000, "")
+            self._gateway.disconnect(self, 1000, "")
 
 
 class MemoryGateway:
-    """A pod whose lines are function calls. Owns the pod and delivers in its order."""
+    """A pod whose connections are function calls. Owns the pod and what is not yet delivered."""
 
     def __init__(
         self,
@@ -61,20 +86,23 @@ class MemoryGateway:
         self._name = pod
         self._limits = msgspec.convert(dict(limits or {}), PodLimits)
         several = set(multiple)
-        self._standings = [
+        self._settings = [
             ParticipantSettings(id, Capabilities(patterns), id in several)
             for id, patterns in participants.items()
         ]
         self._clock = clock
-        self._links: set[MemoryConnection] = set()
-        self._due: deque[tuple[MemoryConnection, bytes | tuple[int, str]]] = deque()
+        self._scheduler = ManualScheduler()
+        self._hub = Hub(self._scheduler, clock, ReadQuota(self._scheduler, _TICK_BYTES))
+        self._connections: set[MemoryConnection] = set()
+        self._undelivered: deque[tuple[MemoryConnection, bytes | tuple[int, str]]] = deque()
         self._delivering = False
         self._pod = self._new_pod()
 
     def add(self, participant: str, capabilities: Sequence[Mapping[str, Any]]) -> None:
-        """Let one more participant in from now on."""
-        self._standings.append(ParticipantSettings(participant, Capabilities(capabilities), False))
-        self._perform(self._pod.reconfigure(self._standings, self._clock()))
+        """Allow one more participant to join."""
+        self._settings.append(ParticipantSettings(participant, Capabilities(capabilities), False))
+        self._hub.perform_all(self._pod.reconfigure(self._settings, self._clock()))
+        self._deliver()
 
     def connect(
         self,
@@ -87,102 +115,95 @@ class MemoryGateway:
         last: int | None = None,
     ) -> MemoryConnection:
         """Join the pod. Raises KeyError for a participant that was not configured."""
-        link = MemoryConnection(self, on_text, on_close)
-        chosen = everything if filter is None else parse(filter)
-        link.session, effects = self._pod.join(
-            participant, self._clock(), filter=chosen, after=after, last=last, peer=link
+        connection = MemoryConnection(self, on_text, on_close)
+        connection.peer = self._hub.join(
+            self._pod,
+            participant,
+            _MemoryPeerTransport(self, connection),
+            filter=everything if filter is None else parse(filter),
+            after=after,
+            last=last,
         )
-        self._links.add(link)
-        self._perform(effects)
-        self._catch_up(link)
+        self._connections.add(connection)
         self._deliver()
-        return link
+        return connection
 
-    def receive(self, link: MemoryConnection, text: bytes) -> None:
-        """Give one text of a link to the pod."""
-        if link not in self._links:
-            return
-        effect = self._pod.receive(link.session, text, self._clock())
-        self._perform([] if effect is None else [effect])
-        self._deliver()
+    def receive(self, connection: MemoryConnection, text: bytes) -> None:
+        """Pass one text of a connection to the pod."""
+        if connection in self._connections:
+            self._hub.receive(connection.peer, text, self._clock())
+            self._deliver()
 
     def tick(self) -> None:
-        """Let the pod do what time demands."""
-        self._perform(self._pod.tick(self._clock()))
+        """Do what is due by the clock, such as expiring idle contexts."""
+        self._hub.perform_all(self._pod.tick(self._clock()))
         self._deliver()
 
     def cut(self, participant: str) -> None:
-        """Drop a participant's lines as a failing network would."""
-        for link in [link for link in self._links if _id(link) == participant]:
-            self.hang_up(link, _CUT, "")
+        """Drop a participant's connections as a failing network would."""
+        for connection in list(self._connections):
+            if connection.peer.session.member.settings.id == participant:
+                self.disconnect(connection, _ABNORMAL_CLOSURE, "")
 
     def restart(self) -> None:
-        """Lose everything, as a gateway without a durable log does: a new epoch begins."""
-        links, self._links = self._links, set()
+        """Lose the log and all connections, as a gateway without a durable log does."""
         self._pod = self._new_pod()
-        for link in links:
-            self._due.append((link, (_CUT, "")))
+        for connection in list(self._connections):
+            self.enqueue_close(connection, _ABNORMAL_CLOSURE, "")
         self._deliver()
 
-    def hang_up(self, link: MemoryConnection, code: int, reason: str) -> None:
-        """End a link and tell both sides."""
-        self._end(link, code, reason)
+    def disconnect(self, connection: MemoryConnection, code: int, reason: str) -> None:
+        """End a connection and remove it from the pod."""
+        self.enqueue_close(connection, code, reason)
+        self._hub.leave(connection.peer)
         self._deliver()
 
-    # --- private --------------------------------------------------------------------------------
+    def enqueue_texts(self, connection: MemoryConnection, texts: Iterable[bytes]) -> None:
+        """Queue texts for delivery."""
+        self._undelivered.extend((connection, text) for text in texts)
+
+    def enqueue_close(self, connection: MemoryConnection, code: int, reason: str) -> None:
+        """Take nothing more from a connection, and queue its close for delivery."""
+        self._connections.discard(connection)
+        self._undelivered.append((connection, (code, reason)))
 
     def _new_pod(self) -> PodCore:
-        return PodCore(self._name, self._standings, self._limits, new_id=lambda: str(uuid6.uuid7()))
-
-    def _end(self, link: MemoryConnection, code: int, reason: str) -> None:
-        self._links.discard(link)
-        self._due.append((link, (code, reason)))
-        self._perform(self._pod.leave(link.session, self._clock()))
-
-    def _catch_up(self, link: MemoryConnection) -> None:
-        while link in self._links and link.session.audience is None:
-            texts, effect = self._pod.catch_up(link.session, 1 << 20)
-            self._due.extend((link, text) for text in texts)
-            self._perform([] if effect is None else [effect])
-
-    def _perform(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Broadcast():
-                    for audience in effect.audiences:
-                        for session in audience.sessions:
-                            self._due.append((session.peer, effect.text))
-                    for session in effect.besides:
-                        self._due.append((session.peer, effect.text))
-                case Direct():
-                    self._due.append((effect.session.peer, effect.text))
-                case Move():
-                    if effect.text:
-                        self._due.append((effect.session.peer, effect.text))
-                case Close():
-                    link = effect.session.peer
-                    self._end(link, effect.code, effect.reason)
-                case _:
-                    assert_never(effect)
+        return PodCore(self._name, self._settings, self._limits, new_id=lambda: str(uuid6.uuid7()))
 
     def _deliver(self) -> None:
-        """Call the links in order. A link that sends while it is called only adds to the queue."""
+        """End the tick and call the connections in order. What they send in turn is queued."""
+        self._scheduler.run()
         if self._delivering:
             return
         self._delivering = True
         try:
-            while self._due:
-                link, what = self._due.popleft()
-                if not link.open:
+            while self._undelivered:
+                connection, item = self._undelivered.popleft()
+                if not connection.open:
                     continue
-                if isinstance(what, bytes):
-                    link.on_text(what)
+                if isinstance(item, bytes):
+                    connection.on_text(item)
                 else:
-                    link.open = False
-                    link.on_close(*what)
+                    connection.open = False
+                    connection.on_close(*item)
         finally:
             self._delivering = False
 
 
-def _id(link: MemoryConnection) -> str:
-    return link.session.member.standing.id
+class _MemoryPeerTransport:
+    """The hub's end of a MemoryConnection: never full, and delivered in order."""
+
+    full = False
+
+    def __init__(self, gateway: MemoryGateway, connection: MemoryConnection) -> None:
+        self._gateway = gateway
+        self._connection = connection
+
+    def write(self, data: bytes) -> None:
+        self._gateway.enqueue_texts(self._connection, decode_texts(data))
+
+    def close(self, code: int, reason: str) -> None:
+        self._gateway.enqueue_close(self._connection, code, reason)
+
+    def set_outbox(self, max_bytes: int) -> None:
+        """Do nothing: the queue is unbounded."""

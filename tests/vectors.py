@@ -1,4 +1,4 @@
-"""The vectors of the specification, read as `spec/vectors/README.md` says."""
+"""Loader of the specification's test vectors; `spec/vectors/README.md` defines the format."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ SPEC = Path(__file__).parent.parent / "spec"
 
 
 class Vector(NamedTuple):
-    """One text that an implementation has to accept or to refuse."""
+    """One text that an implementation must accept or refuse."""
 
     name: str
     rule: str

@@ -31,7 +31,7 @@ class Fulfilments:
     def propose(self, envelope: Envelope) -> None:
         """Take note of a proposal to us."""
         if envelope.id not in self._proposals:
-            proposal = _Proposal(envelope.id, envelope.sender, rpc.gist(envelope))
+            proposal = _Proposal(envelope.id, envelope.sender, rpc.request_digest(envelope))
             self._proposals[proposal.id] = proposal
             self._keep(self._open, proposal)
 
@@ -48,7 +48,7 @@ class Fulfilments:
             return None
         if proposal.closed_by is not None:
             return Failure(rpc.CLOSED_PROPOSAL, proposal.closed_by)
-        if proposal.gist is None or rpc.gist(request) != proposal.gist:
+        if proposal.gist is None or rpc.request_digest(request) != proposal.gist:
             return Failure(rpc.INVALID_REQUEST, "this is not what was proposed")
         self._close(proposal, "already_fulfilled")
         return None

@@ -18,7 +18,7 @@ from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import KIND_PATTERN, Envelope
 from mcpp.protocol.rpc import Failure, ToolResult
-from mcpp.protocol.validation import locate
+from mcpp.protocol.validation import path_and_reason
 from mcpp.transient.summaries import TransientRule, mark_by_rule
 
 if TYPE_CHECKING:
@@ -148,9 +148,9 @@ class Tool:
             try:
                 struct = msgspec.convert(arguments, self.arguments)
             except msgspec.ValidationError:  # JSON Schema calls 5.0 an integer, too
-                struct = msgspec.convert(rpc.with_plain_numbers(arguments), self.arguments)
+                struct = msgspec.convert(rpc.normalize_numbers(arguments), self.arguments)
         except msgspec.ValidationError as error:
-            below, reason = locate(error)
+            below, reason = path_and_reason(error)
             path = f"$.arguments{below}"
             raise Failure(rpc.INVALID_PARAMS, f"{path}: {reason}", {"path": path}) from None
         return {name: getattr(struct, name) for name in struct.__struct_fields__}

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from mcpp import kinds
+from mcpp.payloads import text_of
 from mcpp.protocol.envelope import Context, Envelope
 
 if TYPE_CHECKING:
@@ -62,11 +63,8 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The payload's `text` or `thought`, or empty."""
-        if not isinstance(self.payload, dict):
-            return ""
-        text = self.payload.get("text", self.payload.get("thought"))
-        return text if isinstance(text, str) else ""
+        """What it says, as text (see `mcpp.payloads.text_of`); empty where it holds none."""
+        return text_of(self.envelope) or ""
 
     async def reply(self, payload: Any, *, kind: str = kinds.CHAT, wait: bool = True) -> Envelope:
         """Answer the sender, in the context of the message; a text becomes a chat's payload."""

@@ -20,7 +20,7 @@ from mcpp.prompts.folding import Episodes, concludes, members_of
 from mcpp.prompts.pictures import bound_images
 from mcpp.prompts.prompt import Prompt
 from mcpp.prompts.turns import BEGINNING, NOTHING_NEW
-from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter, estimate
 from mcpp.transient.calls import LoggedCall
@@ -113,7 +113,7 @@ class PromptBuilder:
         self._waiting: list[Tracked] = []  # settled, but not shown yet
         self._concluded: dict[Episode, None] = {}
         self._tracker = Tracker()
-        self._lineages = Lineages()
+        self._lineages = ContextTracker()
         self._episodes = Episodes()
         self._collapses = Collapses(self._cache)
         self._length = 0
@@ -153,7 +153,7 @@ class PromptBuilder:
         lineage = None
         episode = None
         if envelope.context is not None:
-            lineage = self._lineages.observe(envelope.context)
+            lineage = self._lineages.observe(envelope)
             episode = None if lineage is None else self._episodes.observe(envelope, lineage)
         change = self._tracker.add(envelope)
         if envelope.kind == kinds.CONTEXT:
@@ -242,7 +242,7 @@ class PromptBuilder:
     def _is_pinned(self, entry: PromptEntry) -> bool:
         if isinstance(self._pins, frozenset):
             return entry.envelope.id in self._pins
-        lineage = self._lineages.observe(entry.envelope.context)
+        lineage = self._lineages.observe(entry.envelope)
         return _passes(self._pins, entry.envelope, lineage)
 
     def _forget(self, envelope: Envelope) -> None:

@@ -1,1 +1,1 @@
-"""The wire protocol: envelopes, their codec, contexts and capabilities. Pure."""
+"""The wire protocol: envelopes, their codec, contexts, capabilities and JSON-RPC. Pure."""

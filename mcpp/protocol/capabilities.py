@@ -1,10 +1,10 @@
-"""Capabilities: what a participant may send, as patterns over the envelope. They fail closed.
+"""Capabilities: patterns over envelopes that say what a participant may send. They fail closed.
 
     {kind: "mcp/request:tools/*", to: "files", payload: {params: {name: ["read_*", "!read_key"]}}}
 
-A text is a glob, a leading `!` negates it, a list is alternatives, an object wants each of its
-keys; anything else matches exactly, by JSON type. What is missing never matches. `context: false`
-means "outside of any context".
+A string is a glob, a leading `!` negates it, a list means alternatives, an object requires each of
+its keys; any other value must be equal, including its JSON type. A missing value never matches.
+`context: false` means "in the main context".
 """
 
 import math
@@ -26,14 +26,14 @@ _Rule: TypeAlias = Callable[["_Subject"], bool]
 MEMBERS: Final = ("kind", "to", "context", "payload")
 MAX_DEPTH: Final = 16
 
-# Kinds are the sender's to invent, so the verdicts remembered for them are bounded.
-_REMEMBERED_KINDS: Final = 1024
+# Senders may invent kinds, so the cache of decisions per kind is bounded.
+_CACHED_KINDS: Final = 1024
 
 
 class Capabilities:
-    """A participant's patterns, compiled. Owns a memory of verdicts by kind; nothing else changes.
+    """The compiled patterns of a participant. Owns a cache of decisions per kind.
 
-    Raises CapabilityError, with the path, for a pattern that could never be meant.
+    Raises CapabilityError, with the path, for an invalid pattern.
     """
 
     def __init__(self, patterns: Iterable[Mapping[str, Any]]) -> None:
@@ -42,30 +42,31 @@ class Capabilities:
         self._by_kind: dict[str, bool | tuple[_Rule, ...]] = {}
 
     def allow(self, envelope: Envelope, lineage: Lineage | None) -> bool:
-        """Tell whether the envelope may be sent; `lineage` is where its context stands."""
-        verdict = self._by_kind.get(envelope.kind)
-        if verdict is None:
-            verdict = self._judge_kind(envelope.kind)
-        if verdict is True or verdict is False:
-            return verdict
+        """Return whether the envelope may be sent. `lineage` is that of its context."""
+        decision = self._by_kind.get(envelope.kind)
+        if decision is None:
+            decision = self._decide_kind(envelope.kind)
+        if decision is True or decision is False:
+            return decision
         subject = _Subject(envelope, lineage)
-        return any(rule(subject) for rule in verdict)
+        return any(rule(subject) for rule in decision)
 
-    def _judge_kind(self, kind: str) -> bool | tuple[_Rule, ...]:
+    def _decide_kind(self, kind: str) -> bool | tuple[_Rule, ...]:
+        """Return the decision for a kind, or the rules to evaluate if it depends on the rest."""
         rest = [rule for matches, rule in self._rules if matches(kind)]
-        verdict = True if None in rest else tuple(rule for rule in rest if rule) or False
-        if len(self._by_kind) >= _REMEMBERED_KINDS:
+        decision = True if None in rest else tuple(rule for rule in rest if rule) or False
+        if len(self._by_kind) >= _CACHED_KINDS:
             self._by_kind.clear()
-        self._by_kind[kind] = verdict
-        return verdict
+        self._by_kind[kind] = decision
+        return decision
 
 
 def _compile_rule(pattern: Mapping[str, Any], path: str) -> tuple[_Test, _Rule | None]:
-    """Return the test of the kind and, where there is more to ask, the test of the rest."""
+    """Return the test of the kind and, if the pattern has more members, the test of the rest."""
     if not isinstance(pattern, Mapping):
         raise CapabilityError(path, "must be an object")
     if "kind" not in pattern:
-        raise CapabilityError(path, 'has no kind; for every kind say kind = "*"')
+        raise CapabilityError(path, 'has no kind; for every kind use kind = "*"')
     for name in pattern:
         if name not in MEMBERS:
             raise CapabilityError(f"{path}.{name}", f"is not one of {', '.join(MEMBERS)}")
@@ -82,11 +83,11 @@ def _compile_rule(pattern: Mapping[str, Any], path: str) -> tuple[_Test, _Rule |
 
 
 def _check_shape(pattern: Mapping[str, Any], path: str) -> None:
-    """Refuse what could not match whatever is sent (K-12): it would fail closed, but in silence."""
+    """Reject patterns that could never match (K-12), which would deny everything silently."""
     for name in ("kind", "to"):
         for part in _alternatives(pattern.get(name, "*")):
             if not isinstance(part, str):
-                raise CapabilityError(f"{path}.{name}", "must be a text or a list of texts")
+                raise CapabilityError(f"{path}.{name}", "must be a string or a list of strings")
     for part in _alternatives(pattern.get("context", False)):
         if part is not False and not isinstance(part, Mapping):
             raise CapabilityError(f"{path}.context", "must be false or an object")
@@ -100,7 +101,7 @@ def _alternatives(pattern: Any) -> Iterable[Any]:
 
 
 def compile_pattern(pattern: Any, path: str = "$", depth: int = 1) -> _Test:
-    """Return the test that a pattern stands for. An array passes if each of its elements does."""
+    """Return the predicate for a pattern. An array matches if each of its elements does."""
     if depth > MAX_DEPTH:
         raise CapabilityError(path, f"nests deeper than {MAX_DEPTH} levels")
     test = _compile(pattern, path, depth)
@@ -128,7 +129,7 @@ def _compile(pattern: Any, path: str, depth: int) -> _Test:
         )
     is_plain = pattern is None or isinstance(pattern, bool | int | float)
     if not is_plain or (isinstance(pattern, float) and not math.isfinite(pattern)):
-        raise CapabilityError(path, "is not a value that JSON could carry")
+        raise CapabilityError(path, "is not a JSON value")
     return lambda value: isinstance(value, bool) == isinstance(pattern, bool) and value == pattern
 
 
@@ -142,22 +143,22 @@ def _compile_text(pattern: str) -> _Test:
 
 def _compile_alternatives(patterns: Iterable[Any], path: str, depth: int) -> _Test:
     wanted: list[_Test] = []
-    vetoes: list[_Test] = []
+    denied: list[_Test] = []
     for i, pattern in enumerate(patterns):
         if isinstance(pattern, list | tuple):
-            raise CapabilityError(f"{path}[{i}]", "is a list in a list, where a veto would be none")
+            raise CapabilityError(f"{path}[{i}]", "is a list in a list, where `!` would be lost")
         test = compile_pattern(pattern, f"{path}[{i}]", depth + 1)
         negative = isinstance(pattern, str) and pattern.startswith("!")
-        (vetoes if negative else wanted).append(test)
-    if not wanted and not vetoes:
-        raise CapabilityError(path, "is an empty list, which nothing could match")
+        (denied if negative else wanted).append(test)
+    if not wanted and not denied:
+        raise CapabilityError(path, "is an empty list, which never matches")
     return lambda value: (
-        all(test(value) for test in vetoes) and (not wanted or any(test(value) for test in wanted))
+        all(test(value) for test in denied) and (not wanted or any(test(value) for test in wanted))
     )
 
 
 class _Subject:
-    """What the rules ask about an envelope, read at most once: a payload may be a megabyte."""
+    """The members of an envelope that rules read, parsed at most once: a payload may be large."""
 
     __slots__ = ("_envelope", "_lineage", "_payload")
 
@@ -195,11 +196,11 @@ def _unambiguous(raw: msgspec.Raw, path: str) -> Any:
     try:
         return decode_unambiguous(raw, path)
     except DecodeError:
-        # K-08: a repeated key could show the rule one value and the reader another.
+        # K-08: with a repeated key, the rule and the recipient might read different values.
         return _UNREADABLE
 
 
 _CONTEXT_KEYS: Final = ("id", "type", "parent", "metadata")
-# No pattern matches these: they are no JSON values.
+# No pattern matches these, because they are not JSON values.
 _UNREAD: Final = object()
 _UNREADABLE: Final = object()

@@ -1,12 +1,12 @@
-"""Bytes to envelopes and back: the security boundary of the system.
+"""Encoding and decoding of envelopes: the security boundary of the system.
 
-`decode` raises `DecodeError` and nothing else, whatever it is fed. It has two lanes.
+`decode` raises `DecodeError` and nothing else, for any input. It has two paths.
 
-The fast lane is for texts as encoders write them: the members in the protocol's order, no space or
-one after each comma and colon. One pattern matches everything up to the payload, so it shows that
-no member is there twice or unknown and that all names are legal. msgspec reads the rest, and if the
-payload that it found reaches to the end, nothing else came after it. Anything else takes the strict
-lane, which walks the members one by one, keeps the unknown ones, and names what is wrong.
+The fast path is for texts as common encoders write them: members in the protocol's order, and no
+space or one after each comma and colon. One pattern matches everything up to the payload, which
+proves that no member is repeated or unknown and that all names are valid. msgspec parses the text,
+and if the payload it found extends to the end, nothing follows it. Any other text takes the strict
+path, which walks through the members, keeps unknown ones, and reports what is wrong.
 """
 
 import re
@@ -57,9 +57,9 @@ _is_timestamp = re.compile(TIMESTAMP_PATTERN).fullmatch
 
 
 def encode(envelope: Envelope, *, indent: int = 0) -> bytes:
-    """Return the envelope as JSON: compact, or readable with `indent` spaces a level.
+    """Return the envelope as JSON: compact, or indented by `indent` spaces per level.
 
-    The known members come in the protocol's order, unknown ones after them as they were read.
+    Known members come in the protocol's order, unknown ones after them in their original form.
     """
     text = _write(envelope)
     context = envelope.context
@@ -72,12 +72,12 @@ def encode(envelope: Envelope, *, indent: int = 0) -> bytes:
     if not indent:
         return text
     readable = msgspec.json.format(text, indent=indent)
-    # The limit of metadata counts its spaces (E-18): where they would be too many, leave them out.
+    # The size limit of metadata counts spaces (E-18): stay compact where they would exceed it.
     return readable if context is None or _may_be_spaced(readable, context) else text
 
 
 def decode(data: bytes | str) -> Envelope:
-    """Return the envelope that a text holds, its payload still unparsed.
+    """Return the envelope in a text, with its payload still unparsed.
 
     Raises DecodeError, and nothing else, for any input.
     """
@@ -109,7 +109,7 @@ def decode(data: bytes | str) -> Envelope:
         ):
             return _decode_strictly(data)
         end += len(joint)
-        # Metadata is one level further down than the payload, and ends with its bracket.
+        # Metadata is one level deeper than the payload, and ends with its own bracket.
         searched = b"[%b,%b" % (metadata, payload)
     if end + len(payload) + 1 != size:
         return _decode_strictly(data)
@@ -120,11 +120,11 @@ def decode(data: bytes | str) -> Envelope:
     return envelope
 
 
-# --- the fast lane ----------------------------------------------------------------------------
+# --- the fast path ----------------------------------------------------------------------------
 
 
-# All that comes before metadata or, without it, before the payload: 0.5 µs. To encode the envelope
-# again, compare lengths, and match the names one by one took 0.9.
+# Everything before the metadata or, without it, before the payload: 0.5 µs. Encoding the envelope
+# again, comparing lengths and matching the names one by one took 0.9.
 _HEAD: Final = (
     r'\{"protocol": "<protocol>", "id": "<id>", "ts": "<ts>", "from": "<participant>"'
     r'(?:, "to": \[(?:"<participant>"(?:, "<participant>"){0,<more>})?\])?'
@@ -138,7 +138,7 @@ _NAMES: Final = {
     "<id>": ID_PATTERN,
     "<ts>": f"(?:{TIMESTAMP_PATTERN})",
     "<participant>": PARTICIPANT_PATTERN,
-    "<kind>": r"[!#-\[\]-~]{1,128}",  # KIND_PATTERN, but for what JSON escapes
+    "<kind>": r"[!#-\[\]-~]{1,128}",  # KIND_PATTERN without what JSON escapes
     "<more>": str(MAX_RECIPIENTS - 1),
 }
 
@@ -154,10 +154,10 @@ _spaced_head = _compile(_HEAD)  # as Python's json writes
 _COMPACT_JOINT: Final = b'},"payload":'
 _SPACED_JOINT: Final = b'}, "payload": '
 
-# msgspec recurses once a level, 32 bytes of stack each. A text this short cannot exhaust even the
-# smallest of thread stacks, so it may be parsed first and only its payload searched afterwards.
+# msgspec recurses once per level, with 32 bytes of stack each. A text this short cannot exhaust
+# even the smallest thread stack, so it may be parsed first and its payload checked afterwards.
 _SMALL_BYTES: Final = 512
-# What may be part of a number becomes `0`, what may follow one `,`, what opens a level `[`.
+# Bytes of numbers become `0`, bytes that may follow a number `,`, opening brackets `[`.
 _SHAPE: Final = bytes(
     0x30
     if byte in b"0123456789+-.eE"
@@ -168,8 +168,8 @@ _SHAPE: Final = bytes(
     else 0x20
     for byte in range(256)
 )
-# Strings are searched as if they were structure: that can only cost a closer look. No number below
-# five characters is too large (`1e309`).
+# Strings are searched too: a false match only costs the full check. No number below five characters
+# is too large (`1e309`).
 _SUSPECT_NUMBER: Final = b"00000,"
 
 
@@ -182,7 +182,7 @@ def _is_metadata(text: bytes) -> bool:
     return len(text) <= MAX_METADATA_BYTES and text.startswith(b"{")
 
 
-# --- the strict lane ---------------------------------------------------------------------------
+# --- the strict path --------------------------------------------------------------------------
 
 
 class _Rule(NamedTuple):

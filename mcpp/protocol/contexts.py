@@ -1,68 +1,150 @@
-"""Where an envelope stands in the tree of contexts.
+"""Contexts learned from a stream of envelopes: rule C-02 and `system/context` events.
 
-A context's `type` and `parent` are each fixed by the first envelope that names one (C-02); later
-envelopes may omit them. So what an envelope's context *is* depends on what came before it, and the
-gateway and the SDK both keep that with each envelope as its lineage.
+An envelope may omit its context's type and parent once they are fixed, so what a context *is*
+depends on the envelopes before it. `ContextTracker` is the only implementation of that rule outside
+the gateway, and `read_context_change` is the only reader of `system/context`.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
-from mcpp.protocol.envelope import Context
+import msgspec
+
+from mcpp import kinds
+from mcpp.payloads import ContextInfo
+from mcpp.protocol.envelope import GATEWAY, Context, Envelope
 
 
-# Compared by identity, so that it is a cheap key: the gateway keeps one for each context.
+# Compared by identity, which makes it a cheap key: the gateway keeps one per context.
 @dataclass(frozen=True, slots=True, eq=False)
 class Lineage:
-    """A context as it was fixed when an envelope came: its id, its type, and the ids above it."""
+    """A context as fixed when an envelope arrived: its id, its type and the ids of its ancestors.
+
+    `ancestors` begins with the parent and ends with the root.
+    """
 
     id: str
     type: str | None = None
-    ancestors: tuple[str, ...] = ()  # the parent first, the root last
+    ancestors: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Node:
-    type: str | None = None
-    parent: str | None = None
+@dataclass(frozen=True, slots=True)
+class ContextChange:
+    """What a `system/context` envelope announces, and for which contexts.
 
-
-@dataclass(slots=True)
-class Lineages:
-    """Learns from a stream of envelopes which context belongs where. Owns what it has learned.
-
-    It trusts the stream: the gateway has refused cycles and changed parents before.
+    `ContextInfo.messages` is the number of envelopes that were in the context.
     """
 
-    _nodes: dict[str, _Node] = field(default_factory=dict)
+    event: Literal["expired"]
+    contexts: tuple[ContextInfo, ...]
 
-    def observe(self, context: Context | None) -> Lineage | None:
-        """Learn from an envelope's context and return where it stands; None is the main one."""
+
+class _Expiry(msgspec.Struct):
+    event: Literal["expired"]
+    context: ContextInfo
+    messages: Any = None
+
+
+_read_expiry: Final = msgspec.json.Decoder(_Expiry).decode
+
+
+def read_context_change(envelope: Envelope) -> ContextChange | None:
+    """Return the change that a `system/context` envelope announces (C-11).
+
+    None for any other envelope, for one that the gateway did not send, and for an unknown event.
+    """
+    if envelope.kind != kinds.CONTEXT or envelope.sender != GATEWAY:
+        return None
+    try:
+        expiry = _read_expiry(envelope.raw_payload)
+    except msgspec.MsgspecError:
+        return None
+    messages = expiry.messages if type(expiry.messages) is int else None
+    context = msgspec.structs.replace(expiry.context, messages=messages)
+    return ContextChange(expiry.event, (context,))
+
+
+class ContextTracker:
+    """The contexts of a pod as its envelopes describe them (C-14). Owns `contexts`, by id.
+
+    It also accepts logs that no gateway has checked: a parent that would close a cycle is ignored.
+    """
+
+    __slots__ = ("contexts",)
+
+    def __init__(self, contexts: Iterable[ContextInfo] = ()) -> None:
+        self.contexts: dict[str, ContextInfo] = {}
+        self.reset(contexts)
+
+    def reset(self, contexts: Iterable[ContextInfo] = ()) -> None:
+        """Start again from known contexts, such as those of a welcome."""
+        self.contexts = {info.id: info for info in contexts}
+
+    def observe(self, envelope: Envelope) -> Lineage | None:
+        """Process the next envelope of the log and return its lineage, None in the main context."""
+        known = self.learn(envelope)
+        if envelope.kind == kinds.CONTEXT:
+            change = read_context_change(envelope)
+            if change is not None:
+                self.apply(change)
+        return None if known is None else self._lineage(known)
+
+    def learn(self, envelope: Envelope) -> ContextInfo | None:
+        """Learn from an envelope's context and return what is now known of it.
+
+        Use this instead of `observe` where changes are applied separately and no lineage is needed.
+        """
+        context = envelope.context
         if context is None:
             return None
-        node = self._nodes.get(context.id)
-        if node is None:
-            node = self._nodes[context.id] = _Node()
-        if node.type is None:
-            node.type = context.type
-        if node.parent is None and context.parent is not None:
-            node.parent = context.parent
-            self._nodes.setdefault(context.parent, _Node())
-        return Lineage(context.id, node.type, self._ancestors(context.id))
+        known = self.contexts.get(context.id)
+        if known is None:
+            known = self.contexts[context.id] = ContextInfo(id=context.id)
+        if (known.type is None and context.type is not None) or (
+            known.parent is None and context.parent is not None
+        ):
+            return self._fix(known, context)
+        return known
+
+    def apply(self, change: ContextChange) -> None:
+        """Apply a change: forget expired contexts, whose ids may be used anew (C-12)."""
+        for context in change.contexts:
+            self.forget(context.id)
 
     def find(self, id: str) -> Lineage | None:
-        """Return where a context stands; None for an id that stands for none, as far as known."""
-        node = self._nodes.get(id)
-        return None if node is None else Lineage(id, node.type, self._ancestors(id))
+        """Return the lineage of a known context, None for an unknown id."""
+        known = self.contexts.get(id)
+        return None if known is None else self._lineage(known)
 
     def forget(self, id: str) -> None:
-        """Forget an expired context: its id may be used anew, for something else."""
-        self._nodes.pop(id, None)
+        """Forget a context, if it is known."""
+        self.contexts.pop(id, None)
 
-    def _ancestors(self, id: str) -> tuple[str, ...]:
+    def _fix(self, known: ContextInfo, context: Context) -> ContextInfo:
+        # C-02: the first envelope that names a type or a parent fixes it.
+        type = context.type if known.type is None else known.type
+        parent = known.parent
+        if parent is None and context.parent is not None and not self._closes_cycle(context):
+            parent = context.parent
+            self.contexts.setdefault(parent, ContextInfo(id=parent))  # C-04: a placeholder
+        fixed = ContextInfo(id=known.id, type=type, parent=parent, messages=known.messages)
+        self.contexts[known.id] = fixed
+        return fixed
+
+    def _closes_cycle(self, context: Context) -> bool:
+        parent = context.parent
+        return parent is not None and (
+            parent == context.id or context.id in self._ancestors(self.contexts.get(parent))
+        )
+
+    def _lineage(self, known: ContextInfo) -> Lineage:
+        return Lineage(known.id, known.type, tuple(self._ancestors(known)))
+
+    def _ancestors(self, known: ContextInfo | None) -> dict[str, None]:
         found: dict[str, None] = {}
-        node = self._nodes.get(id)
-        # A log that no gateway has checked may hold a cycle.
-        while node is not None and node.parent is not None and node.parent not in found:
-            found[node.parent] = None
-            node = self._nodes.get(node.parent)
-        return tuple(found)
+        # Contexts given to `reset` are not checked for cycles.
+        while known is not None and known.parent is not None and known.parent not in found:
+            found[known.parent] = None
+            known = self.contexts.get(known.parent)
+        return found

@@ -1,7 +1,7 @@
-"""The envelope and its context: what travels, and the rules its text members obey.
+"""The envelope and its context, and the patterns and bounds of their members.
 
-Both are msgspec structs whose members are all `str` or `Raw`. That is what makes `codec.decode`
-fast and strict at once: payload and metadata stay the sender's bytes until somebody asks for them.
+Both are msgspec structs whose members are all `str` or `Raw`. That makes `codec.decode` both fast
+and strict: payload and metadata stay the sender's bytes until they are read.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,15 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from mcpp.errors import DecodeError
-from mcpp.protocol.validation import locate
+from mcpp.protocol.validation import path_and_reason
 
 T = TypeVar("T")
 V = TypeVar("V", bound="_Value")
 
 PROTOCOL: Final = "mcpp/v0.1"
+GATEWAY: Final = "system:gateway"  # the sender of all `system/*` envelopes
 MAX_METADATA_BYTES: Final = 2048
-# Bounds of what costs a reader by the piece (E-08, E-14).
+# Bounds on what costs a reader per item (E-08, E-14).
 MAX_MEMBERS: Final = 256
 MAX_RECIPIENTS: Final = 1024
 MAX_DEPTH: Final = 64  # the envelope itself is level 1
@@ -30,7 +31,7 @@ MAX_NUMBER_LENGTH: Final = 64  # in characters
 ID_PATTERN: Final = r"[A-Za-z0-9._:~-]{1,128}"
 PARTICIPANT_PATTERN: Final = r"[A-Za-z0-9._:@-]{1,64}"
 KIND_PATTERN: Final = r"[!-~]{1,128}"
-# RFC 3339 with the whole calendar in it, so that the schema and the decoder cannot disagree.
+# RFC 3339 including the calendar, so that the schema and the decoder cannot disagree.
 TIMESTAMP_PATTERN: Final = (
     r"(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
     r"|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
@@ -41,11 +42,11 @@ TIMESTAMP_PATTERN: Final = (
 
 
 class _Value(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=False, kw_only=True):
-    """What envelope and context share: members that the protocol does not know, kept by copies."""
+    """What envelope and context share: unknown members, which copies keep."""
 
     @cached_property
     def extra(self) -> Mapping[str, Any]:
-        """Members that the protocol does not know, as they came."""
+        """Members that the protocol does not know, as JSON values."""
         return {name: msgspec.json.decode(raw) for name, raw in raw_extra(self).items()}
 
     def __copy__(self) -> Self:
@@ -63,7 +64,7 @@ class _Value(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=Fals
 
 
 class Context(_Value, frozen=True, eq=False, kw_only=True):
-    """The sub-context an envelope belongs to. Make one with `new_context`."""
+    """The context that an envelope belongs to. Create one with `new_context`."""
 
     id: str
     type: str | None = None
@@ -72,7 +73,7 @@ class Context(_Value, frozen=True, eq=False, kw_only=True):
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """The sender's metadata, empty where it gave none. Treat it as read-only."""
+        """The sender's metadata, empty if there is none. Treat it as read-only."""
         if self.raw_metadata is UNSET:
             return {}
         return msgspec.json.decode(self.raw_metadata, type=dict[str, Any])
@@ -87,9 +88,9 @@ class Context(_Value, frozen=True, eq=False, kw_only=True):
 
 
 class Envelope(_Value, frozen=True, eq=False, kw_only=True):
-    """One message on the bus, immutable. Make one with `new_envelope` or `decode`.
+    """One immutable message on the bus. Create one with `new_envelope` or `decode`.
 
-    `sender` is JSON's `from`. Two envelopes are equal when every member is, payloads by value.
+    `sender` is `from` in JSON. Envelopes are equal if all members are, payloads by JSON value.
     """
 
     protocol: str
@@ -110,19 +111,19 @@ class Envelope(_Value, frozen=True, eq=False, kw_only=True):
     def payload_as(self, type: type[T]) -> T:
         """Return the payload as `type`: a struct of `mcpp.payloads`, a dataclass, a typed dict.
 
-        Of two members with the same name the last counts; whoever decides by one refuses them with
-        `codec.decode_unambiguous`.
+        Of two members with the same name the last counts. Code that decides by a payload should
+        reject such payloads with `codec.decode_unambiguous` first.
 
-        Raises DecodeError with the path of the member that does not fit.
+        Raises DecodeError with the path of the member that does not match.
         """
         try:
             return msgspec.json.decode(self.raw_payload, type=type)
         except msgspec.ValidationError as error:
-            path, reason = locate(error)
+            path, reason = path_and_reason(error)
             raise DecodeError(f"$.payload{path}", reason) from None
         except TypeError as error:
             if "unhashable" not in str(error):
-                raise  # a type that msgspec cannot read is the caller's mistake
+                raise  # a type that msgspec does not support is the caller's mistake
             raise DecodeError("$.payload", "has an object or array as a member of a set") from None
 
     def __eq__(self, other: object) -> bool:
@@ -146,13 +147,13 @@ CONTEXT_MEMBERS: Final = frozenset(field.encode_name for field in msgspec.struct
 
 
 def raw_extra(value: _Value) -> dict[str, Raw]:
-    """Return the unknown members of an envelope or a context as their raw bytes."""
+    """Return the unknown members of an envelope or a context as raw bytes."""
     raw: dict[str, Raw] = value.__dict__.get("_extra", {})
     return raw
 
 
 def with_extra(value: V, raw: dict[str, Raw]) -> V:
-    """Attach unknown members to a freshly built envelope or context and return it."""
+    """Attach unknown members to a new envelope or context and return it."""
     if raw:
         value.__dict__["_extra"] = raw
     return value
@@ -163,7 +164,7 @@ def _rebuild(cls: type[V], members: dict[str, Any], extra: dict[str, Raw]) -> V:
 
 
 def _canonical(raw: Raw | UnsetType) -> bytes | None:
-    """Return a JSON value so written that equal ones are equal: in Python, `True == 1`."""
+    """Return a canonical encoding, because Python values would not do: `True == 1`."""
     if raw is UNSET:
         return None
     return msgspec.json.encode(msgspec.json.decode(raw), order="sorted")

@@ -1,13 +1,13 @@
-"""Globs that know only `*`, matched in linear time.
+"""Globs with `*` as the only wildcard, matched in linear time.
 
-Not by regular expressions: twelve stars against a hostile text took one of those a minute.
+A regular expression would not be: one with twelve stars took a minute on a hostile text.
 """
 
 from collections.abc import Callable
 
 
 def compile_glob(pattern: str) -> Callable[[str], bool]:
-    """Return a test for whole texts that match `pattern`, in which `*` is any run of characters."""
+    """Return a predicate for texts that match `pattern`, where `*` stands for any characters."""
     first, *rest = pattern.split("*")
     if not rest:
         return pattern.__eq__

@@ -1,8 +1,8 @@
-"""What a JSON parser leaves unchecked: UTF-8, depth, the size of numbers, and repeated names.
+"""Checks that the JSON parser omits: UTF-8, depth, the size of numbers, and repeated names.
 
-msgspec (as of 0.22) skims what it leaves raw: the grammar holds, but not the bytes inside strings,
-how deep it nests, or whether a number fits. It recurses once a level, so depth comes first. Depth
-and numbers are read from what is left when the strings are cut out.
+For raw members, msgspec (as of 0.22) checks the grammar but not the bytes inside strings, the
+nesting depth, or whether a number fits. It recurses once per level, so depth is checked first.
+Depth and numbers are checked on the text without its strings.
 """
 
 import json
@@ -18,13 +18,13 @@ from mcpp.protocol.envelope import MAX_DEPTH, MAX_MEMBERS, MAX_NUMBER_LENGTH
 
 SPACE: Final = b" \t\n\r"
 
-# A window of this size is split at its quotes, which is fastest where strings are short and many.
-# From a string that reaches beyond its window, `find` leaps to the end forty times faster.
+# A window of this size is split at its quotes, which is fastest for many short strings. For one
+# that extends beyond its window, `find` gets to the end forty times faster.
 _WINDOW_BYTES: Final = 512
 _NUMBER: Final = re.compile(rb"-?[0-9][0-9.eE+-]*")
-# Digits, signs and points become `0`, both exponent letters `e`: two searches then find whatever
-# needs a closer look. Within MAX_NUMBER_LENGTH, it takes three digits of exponent to overflow; past
-# it, a number has either those or a longer run before its exponent.
+# Digits, signs and points become `0`, both exponent letters `e`: two searches then find any text
+# that needs the full check. Up to MAX_NUMBER_LENGTH, only three digits of exponent can overflow; a
+# longer number has either those or a longer run before its exponent.
 _NUMBER_SHAPE: Final = bytes(
     0x30 if byte in b"0123456789+-." else 0x65 if byte in b"eE" else 0x20 for byte in range(256)
 )
@@ -35,7 +35,7 @@ _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def check_utf8(data: bytes) -> None:
-    """Refuse a byte order mark and anything that is not UTF-8."""
+    """Reject a byte order mark and anything that is not UTF-8."""
     if data.startswith(b"\xef\xbb\xbf"):
         raise DecodeError("$", "begins with a byte order mark; send plain UTF-8")
     try:
@@ -45,19 +45,19 @@ def check_utf8(data: bytes) -> None:
 
 
 def check_outside_strings(data: bytes) -> None:
-    """Refuse nesting past MAX_DEPTH and numbers that are too long or too large."""
+    """Reject nesting beyond MAX_DEPTH and numbers that are too long or too large."""
     rest = outside_strings(data)
     _check_depth(rest)
     shape = rest.translate(_NUMBER_SHAPE)
     if shape.find(_LARGE_NUMBER) >= 0 or shape.find(_LONG_NUMBER) >= 0:
         numbers = _NUMBER.findall(rest)
-        if max(map(len, numbers), default=0) > MAX_NUMBER_LENGTH or not _fit(numbers):
+        if max(map(len, numbers), default=0) > MAX_NUMBER_LENGTH or not _are_finite(numbers):
             for number in numbers:
                 _check_number(number)
 
 
-def _fit(numbers: list[bytes]) -> bool:
-    """Tell whether numbers are well formed and finite; `_check_number` takes ten times as long."""
+def _are_finite(numbers: list[bytes]) -> bool:
+    """Return whether all are well-formed and finite; `_check_number` takes ten times as long."""
     try:
         return all(map(math.isfinite, map(float, numbers)))
     except ValueError:
@@ -65,20 +65,20 @@ def _fit(numbers: list[bytes]) -> bool:
 
 
 def outside_strings(data: bytes) -> bytes:
-    """Return the text with its strings cut out, right up to where it stops being JSON."""
+    """Return the text without its strings; from malformed JSON on, the result may end early."""
     pieces = _cut_strings(data)
     if pieces is None:
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
-        pieces = _cut_strings(data, wary=False)
+        pieces = _cut_strings(data, check_escapes=False)
     return b"".join(pieces or ())
 
 
 def split_object(data: bytes, path: str) -> dict[str, Raw]:
-    """Split an object into its members, refusing a name that comes twice.
+    """Split an object into its members and reject repeated names.
 
-    msgspec keeps the last of two. So walk the text beside its result: where the value at a key is
-    not the one that msgspec kept, or a key was met before, the key is there twice. No JSON value
-    is the beginning of another that a delimiter could follow, so the walk cannot be led astray.
+    msgspec keeps the last of two. So walk through the text along with its result: if the value at
+    a key is not the one that msgspec kept, or the key was seen before, it is repeated. No JSON
+    value is a prefix of another with a delimiter after it, so the walk cannot be misled.
     """
     try:
         members = _split_members(data)
@@ -96,18 +96,18 @@ def split_object(data: bytes, path: str) -> dict[str, Raw]:
         name = _read_text(key[1])
         value = bytes(members[name])
         if name in seen or not data.startswith(value, key.end()):
-            _refuse_twin(path, name)
+            _refuse_duplicate(path, name)
         seen.add(name)
         position = _end_of_space(data, key.end() + len(value))
         if data[position] not in b",}":  # `1` where `12` stood first
-            _refuse_twin(path, name)
+            _refuse_duplicate(path, name)
     return members
 
 
 def decode_unambiguous(raw: Raw | bytes, path: str) -> Any:
-    """Return a JSON value in which no object has the same key twice, or raise DecodeError.
+    """Return a JSON value in which no object repeats a key, or raise DecodeError.
 
-    For whoever decides by a payload or metadata: two readers of a repeated key may disagree.
+    For decisions based on a payload or metadata: two readers of a repeated key may disagree.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def decode_unambiguous(raw: Raw | bytes, path: str) -> Any:
 
 
 def refuse_type(path: str, expected: str, text: bytes) -> NoReturn:
-    """Raise the DecodeError for a value of the wrong type."""
+    """Raise DecodeError for a value of the wrong type."""
     first = text.lstrip(SPACE)[:1]
     got = _TYPES.get(first, "a number")
     hint = "; leave an optional member out instead" if got == "null" else ""
@@ -150,13 +150,13 @@ _TYPES: Final = {
 }
 
 
-def _cut_strings(data: bytes, *, wary: bool = True) -> list[bytes] | None:
-    """Return what lies between strings, or None where a backslash comes before some quote."""
+def _cut_strings(data: bytes, *, check_escapes: bool = True) -> list[bytes] | None:
+    """Return the parts between strings, or None if a backslash precedes some quote."""
     pieces: list[bytes] = []
     start = 0
     while start < len(data):
         window = data[start : start + _WINDOW_BYTES]
-        if wary and 0x5C in window and window.find(b'\\"') >= 0:
+        if check_escapes and 0x5C in window and window.find(b'\\"') >= 0:
             return None
         parts = window.split(b'"')
         pieces += parts[::2]
@@ -165,7 +165,7 @@ def _cut_strings(data: bytes, *, wary: bool = True) -> list[bytes] | None:
             end = data.find(b'"', start)
             if end < 0:
                 break
-            if wary and data[end - 1] == 0x5C:
+            if check_escapes and data[end - 1] == 0x5C:
                 return None
             start = end + 1
     return pieces
@@ -175,8 +175,8 @@ def _check_depth(rest: bytes) -> None:
     brackets = rest.translate(_BRACKETS, _NOT_BRACKETS)
     if len(brackets) <= MAX_DEPTH:
         return
-    # Each round takes away the innermost level, and no more: that is why there is one kind of
-    # bracket here. msgspec finds those that do not match.
+    # Each round removes the innermost level only, which is why there is one kind of bracket here.
+    # msgspec finds brackets that do not match.
     for _ in range(MAX_DEPTH):
         before = len(brackets)
         brackets = brackets.replace(b"[]", b"")
@@ -189,25 +189,25 @@ def _check_depth(rest: bytes) -> None:
 
 def _check_number(number: bytes) -> None:
     if len(number) > MAX_NUMBER_LENGTH:
-        raise DecodeError("$", f"holds a number longer than {MAX_NUMBER_LENGTH} characters")
+        raise DecodeError("$", f"contains a number longer than {MAX_NUMBER_LENGTH} characters")
     try:
         value = float(number)
     except ValueError:
-        return  # malformed, as msgspec will say
+        return  # malformed, which msgspec reports
     if value in (float("inf"), float("-inf")):
-        raise DecodeError("$", f"holds a number that overflows: {number.decode()}")
+        raise DecodeError("$", f"contains a number that overflows: {number.decode()}")
 
 
-def _refuse_twin(path: str, name: str) -> NoReturn:
-    # A stranger's name may be a megabyte or hold line breaks: only a plain one is repeated.
+def _refuse_duplicate(path: str, name: str) -> NoReturn:
+    # The name may be very long or contain line breaks: only a plain one is quoted.
     if _PLAIN_NAME.fullmatch(name):
-        raise DecodeError(f"{path}.{name}", "is there twice")
-    raise DecodeError(path, "has the same member twice")
+        raise DecodeError(f"{path}.{name}", "is repeated")
+    raise DecodeError(path, "repeats a member")
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """Refuse what Python's parser takes and JSON does not have: NaN and Infinity."""
-    raise ValueError(f"{name} is no JSON value")
+    """Reject NaN and Infinity, which Python's parser accepts and JSON does not have."""
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _end_of_space(data: bytes, position: int) -> int:
@@ -217,6 +217,6 @@ def _end_of_space(data: bytes, position: int) -> int:
 
 
 def _malformation(data: bytes, reason: str) -> str:
-    # Of half a pair, msgspec says just "truncated".
+    # For half a surrogate pair, msgspec only says "truncated".
     hint = "; is some \\u escape half of a surrogate pair?" if _SURROGATE.search(data) else ""
     return f"is not JSON: {reason.removeprefix('JSON is malformed: ').lower()}{hint}"

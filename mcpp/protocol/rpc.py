@@ -1,4 +1,4 @@
-"""JSON-RPC as it travels in envelopes: requests, answers, and the results of tools."""
+"""JSON-RPC in envelopes: requests, responses, proposals and tool results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ BUSY: Final = -32003
 
 
 TOOLS_CALL: Final = "tools/call"
-# Marks a structured result that is `{"result": value}` only because MCP wants an object there.
+# Marks a structured result that is `{"result": value}` only because MCP requires an object.
 WRAPPED: Final = "mcpp/wrapped"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 CANCELLED_KIND: Final = str(Kind(kinds.NOTIFICATION, CANCELLED))
 
 
-class Failure(Exception):  # noqa: N818  (an answer on its way, never seen by callers)
+class Failure(Exception):  # noqa: N818  (becomes an answer; callers see RemoteError)
     """A JSON-RPC error to answer with."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -42,32 +42,32 @@ class Failure(Exception):  # noqa: N818  (an answer on its way, never seen by ca
         self.data = data
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-RPC's error object."""
+        """Return the JSON-RPC error object."""
         error: dict[str, Any] = {"code": self.code, "message": self.message}
         return error if self.data is None else error | {"data": self.data}
 
 
 def request(id: str, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request's payload; JSON-RPC's id is the envelope's."""
+    """Return the payload of a request; its JSON-RPC id is the envelope's."""
     return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
 
 
 def notification(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a notification's payload."""
+    """Return the payload of a notification."""
     return {"jsonrpc": "2.0", "method": method, "params": params}
 
 
 def response(id: str, outcome: Any) -> dict[str, Any]:
-    """Return a response's payload: a result, or an error for a Failure."""
+    """Return the payload of a response: a result, or an error for a Failure."""
     if isinstance(outcome, Failure):
         return {"jsonrpc": "2.0", "id": id, "error": outcome.to_json()}
     return {"jsonrpc": "2.0", "id": id, "result": outcome}
 
 
 def read_request(envelope: Envelope) -> Request:
-    """Return the request that an envelope holds.
+    """Return the request in an envelope.
 
-    Raises Failure where kind and payload disagree: capabilities were checked on the kind (P-15).
+    Raises Failure if kind and payload disagree: capabilities were checked on the kind (P-15).
     """
     try:
         decode_unambiguous(envelope.raw_payload, "$.payload")
@@ -85,16 +85,16 @@ def read_request(envelope: Envelope) -> Request:
 
 
 def read_proposal(envelope: Envelope) -> Proposal:
-    """Return what an envelope proposes.
+    """Return the proposal in an envelope.
 
-    Raises DecodeError where kind and payload disagree, or it is not for one participant: whoever
-    judges it by its kind would make a request for something else.
+    Raises DecodeError if kind and payload disagree, because an approver who decides by the kind
+    would request something else, or if it is not addressed to exactly one participant.
     """
     kind = Kind.parse(envelope.kind)
     if kind.family != kinds.PROPOSAL:
-        raise DecodeError("$.kind", "is no proposal's")
+        raise DecodeError("$.kind", "is not the kind of a proposal")
     if envelope.to is None or len(envelope.to) != 1:
-        raise DecodeError("$.to", "must name the one participant that is to be asked")
+        raise DecodeError("$.to", "must name exactly one participant")
     decode_unambiguous(envelope.raw_payload, "$.payload")
     proposed = envelope.payload_as(Proposal)
     if proposed.method != kind.method:
@@ -105,41 +105,41 @@ def read_proposal(envelope: Envelope) -> Proposal:
 
 
 def read_response(envelope: Envelope, method: str) -> Any:
-    """Return the result that an envelope holds.
+    """Return the result in an envelope.
 
-    Raises RemoteError for an error, or for something that is no response.
+    Raises RemoteError for an error and for an invalid response.
     """
     try:
         answer = envelope.payload_as(Response)
     except DecodeError as error:
         raise RemoteError(
-            envelope.sender, method, code=INVALID_REQUEST, message=f"answered nonsense, {error}"
+            envelope.sender, method, code=INVALID_REQUEST, message=f"invalid response, {error}"
         ) from None
     if answer.error is not None:
-        wrong = answer.error
+        details = answer.error
         raise RemoteError(
-            envelope.sender, method, code=wrong.code, message=wrong.message, data=wrong.data
+            envelope.sender, method, code=details.code, message=details.message, data=details.data
         )
     return None if answer.result is msgspec.UNSET else answer.result
 
 
 def fulfils(envelope: Envelope, proposal: Envelope) -> bool:
-    """Tell whether an envelope is a request for exactly what was proposed, to whom it was."""
+    """Return whether an envelope requests exactly what was proposed, from the same participant."""
     kind, proposed = Kind.parse(envelope.kind), Kind.parse(proposal.kind)
     if kind.family != kinds.REQUEST or kind[1:] != proposed[1:] or envelope.to != proposal.to:
         return False
-    asked = gist(envelope)
-    return asked is not None and asked == gist(proposal)
+    asked = request_digest(envelope)
+    return asked is not None and asked == request_digest(proposal)
 
 
-def gist(envelope: Envelope) -> bytes | None:
-    """Return a digest of what a request or a proposal asks for, and of whom; None for nonsense.
+def request_digest(envelope: Envelope) -> bytes | None:
+    """Return a digest of what a request or a proposal asks for; None if it is invalid.
 
-    A request fulfils a proposal if theirs are the same.
+    A request fulfils a proposal if both have the same digest.
     """
     kind = Kind.parse(envelope.kind)
     try:
-        # What its owner would refuse as a request must not use the proposal up.
+        # A request that its recipient would refuse must not close the proposal.
         asked: Request | Proposal = (
             read_request(envelope)
             if kind.family == kinds.REQUEST
@@ -148,17 +148,17 @@ def gist(envelope: Envelope) -> bytes | None:
     except (DecodeError, Failure):
         return None
     params = {name: value for name, value in asked.params.items() if name != "_meta"}
-    facts = (envelope.to, kind[1:], asked.method, with_plain_numbers(params))
+    facts = (envelope.to, kind[1:], asked.method, normalize_numbers(params))
     return sha256(msgspec.json.encode(facts, order="sorted")).digest()
 
 
-def with_plain_numbers(value: Any) -> Any:
-    """Return a value in which equal numbers are the same: not every language keeps 1.0 apart."""
+def normalize_numbers(value: Any) -> Any:
+    """Return a value with whole floats as integers: not every language tells 1.0 from 1."""
     match value:
         case dict():
-            return {name: with_plain_numbers(part) for name, part in value.items()}
+            return {name: normalize_numbers(part) for name, part in value.items()}
         case list():
-            return [with_plain_numbers(part) for part in value]
+            return [normalize_numbers(part) for part in value]
         case float() if value.is_integer():
             return int(value)
     return value
@@ -166,7 +166,7 @@ def with_plain_numbers(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered, in MCP's shape."""
+    """The result of a tool call, as MCP defines it."""
 
     content: list[dict[str, Any]] = field(default_factory=list)
     structured: Any = None
@@ -175,13 +175,13 @@ class ToolResult:
 
     @property
     def text(self) -> str:
-        """The text parts of the content, one to a line."""
+        """The text parts of the content, joined by line breaks."""
         texts = (part.get("text") for part in self.content if part.get("type") == "text")
         return "\n".join(text for text in texts if isinstance(text, str))
 
     @property
     def value(self) -> Any:
-        """The result as a value: the structured one where there is one, else the text."""
+        """The result as a value: the structured content if there is any, else the text."""
         if self.structured is None:
             return self.text
         wrapped = self.meta.get(WRAPPED) is True and isinstance(self.structured, dict)
@@ -189,7 +189,7 @@ class ToolResult:
 
     @classmethod
     def from_json(cls, value: Any) -> "ToolResult":
-        """Read a `tools/call` result; whatever does not fit counts as text."""
+        """Parse a `tools/call` result; an invalid one becomes a text."""
         try:
             wire = msgspec.convert(value, _Wire)
         except msgspec.ValidationError:
@@ -197,7 +197,7 @@ class ToolResult:
         return cls(wire.content, wire.structured, wire.is_error, wire.meta)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as it travels."""
+        """Return the result as MCP's JSON value."""
         value: dict[str, Any] = {"content": self.content}
         if self.structured is not None:
             value["structuredContent"] = self.structured

@@ -1,7 +1,7 @@
-"""The JSON Schema of the protocol, made from the structs and patterns that the codec obeys.
+"""The JSON Schema of the protocol, generated from the structs and patterns of the codec.
 
-It says all that JSON Schema can say. Beyond it stay UTF-8, depth, the size of numbers and of
-metadata, and repeated names: those need the text, and a schema sees only the value.
+It cannot express UTF-8, depth, the size of numbers and metadata, or repeated names: those depend
+on the text, and a schema only sees the value.
 """
 
 import re
@@ -90,7 +90,7 @@ def _object(struct: type[msgspec.Struct], members: dict[str, dict[str, Any]]) ->
 
 
 def _text(pattern: str) -> dict[str, Any]:
-    # Some validators (Python's among them) let `$` match before a trailing newline.
+    # Some validators, Python's among them, let `$` match before a trailing newline.
     return {"type": "string", "pattern": f"^(?:{pattern})$", "not": {"pattern": "\\n"}}
 
 

@@ -1,27 +1,25 @@
-"""A log grouped by contexts: who thought what, inside of what, and what came of it.
+"""A log grouped by context, as a tree.
 
-Every envelope is in exactly one place, whatever the log holds: a cycle or a changed parent, which
-no gateway would have let pass, is read as the first word on the matter.
+Every envelope is in exactly one place, for any log: where no gateway has checked it, a parent that
+would close a cycle or differs from the first one is ignored.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import msgspec
+from typing import Literal
 
 from mcpp import kinds
-from mcpp.errors import DecodeError
-from mcpp.payloads import ContextEvent
+from mcpp.payloads import text_of
+from mcpp.protocol.contexts import ContextTracker, read_context_change
 from mcpp.protocol.envelope import Envelope
 
 
 @dataclass(slots=True, eq=False)
 class ContextNode:
-    """One context: what was said in it, and the contexts below it.
+    """One context: its envelopes and its child contexts.
 
-    One that was only ever named as a parent has no envelopes. An id that is used again after the
-    gateway has forgotten it is another node.
+    A context that was only named as a parent has no envelopes. An id that is used again after its
+    context expired is another node.
     """
 
     id: str
@@ -34,23 +32,23 @@ class ContextNode:
 
     @property
     def creator(self) -> str | None:
-        """Who sent its first envelope, and alone may conclude it."""
+        """The sender of the first envelope, the only one who may conclude the context."""
         return self.envelopes[0].sender if self.envelopes else None
 
     @property
     def participants(self) -> tuple[str, ...]:
-        """Who has said something in it, in the order of their first word."""
+        """The senders in this context, in the order of their first envelopes."""
         return tuple(dict.fromkeys(envelope.sender for envelope in self.envelopes))
 
     @property
     def state(self) -> Literal["open", "concluded", "idle"]:
-        """Concluded by its creator, idle since the gateway has forgotten it, or open."""
+        """Concluded by its creator, idle since it expired at the gateway, or open."""
         if self.conclusion is not None:
             return "concluded"
         return "idle" if self.expired else "open"
 
     def walk(self, depth: int = 0) -> Iterator[tuple["ContextNode", int]]:
-        """Yield this context and those below it, each with its depth."""
+        """Yield this context and its descendants, each with its depth."""
         pending = [(self, depth)]
         while pending:
             node, level = pending.pop()
@@ -59,18 +57,19 @@ class ContextNode:
 
 
 class ContextTree:
-    """Grows with the log: `tree.add(envelope)` for each in its order. Owns the nodes."""
+    """The contexts of a log. Call `add` for each envelope in order. Owns the nodes."""
 
     def __init__(self, envelopes: Iterable[Envelope] = ()) -> None:
         self.main: list[Envelope] = []
         self._roots: dict[ContextNode, None] = {}
         self._current: dict[str, ContextNode] = {}
+        self._tracker = ContextTracker()
         for envelope in envelopes:
             self.add(envelope)
 
     @property
     def roots(self) -> list[ContextNode]:
-        """The contexts that have no parent, in the order of their first mention."""
+        """The contexts without a parent, in the order of their first mention."""
         return list(self._roots)
 
     def __iter__(self) -> Iterator[ContextNode]:
@@ -80,35 +79,34 @@ class ContextTree:
                 yield node
 
     def __getitem__(self, id: str) -> ContextNode:
-        """Return the context that an id stands for now."""
+        """Return the latest context with an id."""
         return self._current[id]
 
     def __contains__(self, id: object) -> bool:
         return id in self._current
 
     def __len__(self) -> int:
-        """Return how many contexts there are, without the main one."""
+        """Return the number of contexts, without the main one."""
         return sum(1 for _ in self)
 
     def add(self, envelope: Envelope) -> None:
-        """Put the next envelope of the log in its place."""
-        context = envelope.context
-        if context is None:
+        """Add the next envelope of the log."""
+        known = self._tracker.learn(envelope)
+        if known is None:
             self.main.append(envelope)
             if envelope.kind == kinds.CONTEXT:
                 self._expire(envelope)
             return
-        node = self._node(context.id)
-        if node.type is None:
-            node.type = context.type
-        if node.parent is None and context.parent is not None:
-            self._place(node, self._node(context.parent))
+        node = self._node(known.id)
+        node.type = known.type
+        if node.parent is None and known.parent is not None:
+            self._place(node, self._node(known.parent))
         node.envelopes.append(envelope)
         if envelope.kind == kinds.CONCLUSION and envelope.sender == node.creator:  # C-17
             node.conclusion = envelope
 
     def outline(self) -> str:
-        """Return the tree as text, a line for each context."""
+        """Return the tree as text, with one line per context."""
         lines = [f"main: {_count(self.main)}"]
         for root in self._roots:
             lines += [_line(node, depth) for node, depth in root.walk(1)]
@@ -132,12 +130,13 @@ class ContextTree:
         parent.children.append(node)
 
     def _expire(self, envelope: Envelope) -> None:
-        try:
-            id = envelope.payload_as(ContextEvent).context.id
-        except DecodeError:
+        change = read_context_change(envelope)
+        if change is None:
             return
-        if id in self._current:
-            self._current[id].expired = True
+        self._tracker.apply(change)
+        for context in change.contexts:
+            if context.id in self._current:
+                self._current[context.id].expired = True
 
 
 def _line(node: ContextNode, depth: int) -> str:
@@ -145,17 +144,13 @@ def _line(node: ContextNode, depth: int) -> str:
     head = f"{'  ' * depth}{node.type or 'context'} {node.id}{who}: {_count(node.envelopes)}"
     if node.conclusion is None:
         return f"{head}, {node.state}"
-    return f"{head}, concluded: {_text(node.conclusion.payload)}"
+    return f"{head}, concluded: {_shortened(text_of(node.conclusion) or '')}"
 
 
 def _count(envelopes: list[Envelope]) -> str:
     return f"{len(envelopes)} message{'' if len(envelopes) == 1 else 's'}"
 
 
-def _text(payload: Any, limit: int = 60) -> str:
-    value = payload
-    if isinstance(payload, dict):
-        value = payload.get("decision", payload.get("text", payload))
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def _shortened(text: str, limit: int = 60) -> str:
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""What a session asks of whoever runs it: to tell those who wait."""
+"""Effects: what a session reports to the connection that runs it."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,21 +10,21 @@ from mcpp.protocol.envelope import Envelope
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The line is up; sending may begin after `replayed` envelopes."""
+    """The gateway has accepted the connection; sending may begin after `replayed` envelopes."""
 
     replayed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Echoed:
-    """An envelope of ours is in the log."""
+    """An envelope of this participant is in the log."""
 
     envelope: Envelope
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeRefused:
-    """The gateway refused an envelope; None where it could not say which."""
+    """The gateway refused an envelope; None where the gateway could not tell which."""
 
     envelope: Envelope | None
     details: Error
@@ -32,7 +32,7 @@ class EnvelopeRefused:
 
 @dataclass(frozen=True, slots=True)
 class Unsendable:
-    """An envelope that was taken on under another limit is too long for the present one."""
+    """An envelope accepted under a higher size limit is too large for the current one."""
 
     envelope: Envelope
     error: TooLargeError
@@ -40,7 +40,7 @@ class Unsendable:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to a request or to a proposal's fulfilment, or that fulfilment's cancellation."""
+    """The answer to a request or a proposal, or the cancellation of a proposal's fulfilment."""
 
     request_id: str
     envelope: Envelope
@@ -48,7 +48,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """News of a request or a proposal: progress, a fulfilment, an opinion against it."""
+    """An event about a pending request or proposal: progress, a fulfilment, a rejection."""
 
     request_id: str
     envelope: Envelope
@@ -56,7 +56,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A text that is no envelope. Nothing else is lost by it."""
+    """A text that is not a valid envelope; it is skipped."""
 
     error: DecodeError | FilterError
 

@@ -1,12 +1,12 @@
-"""What was sent and is not yet settled: an envelope stays here until its echo or its refusal.
+"""The queue of outgoing envelopes: each stays here until its echo or its refusal.
 
-One queue serves every reason to wait: no connection, a replay still running, a rate limit. What is
-refused goes back to its place in the queue, but what is in flight behind it may be let through and
-so overtake it. Therefore only as much is in flight as the limit surely allows, and beyond that one
-envelope at a time: a thousand refused ones sent again at once would be refused again but for one.
+One queue serves every reason to wait: no connection, a running replay, a rate limit. An envelope
+that was refused for its rate returns to its place in the queue, but envelopes in flight behind it
+may be accepted and so overtake it. Therefore no more are in flight than the limit certainly allows,
+and beyond that one at a time: of a thousand resent at once, all but one would be refused again.
 
-A context's limit is shared with others. By what it has let through one knows how much is left, but
-not what others have on their way: so from the middle on, one envelope at a time there too.
+The limit of a context is shared with other participants. Its accepted envelopes show how much of
+it is left, but not what others have in flight: so once half is used, one envelope at a time.
 """
 
 import math
@@ -19,7 +19,7 @@ from typing import Final
 from mcpp.payloads import Error
 from mcpp.protocol.envelope import Envelope
 
-# A gateway that says nothing of when to try again is asked after this long.
+# Used where a refusal does not say when to retry.
 _DEFAULT_RETRY_SECONDS: Final = 1.0
 
 
@@ -39,23 +39,23 @@ class _Entry:
 
 @dataclass(slots=True)
 class Outgoing:
-    """The envelopes on their way, in the order they were given. Owns their retries."""
+    """The unsettled envelopes, in the order they were added. Owns their retries."""
 
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _queue: deque[_Entry] = field(default_factory=deque)
-    _given: int = 0
+    _added: int = 0
     _in_flight: int = 0
     _not_before: float = 0.0
-    _rate: float = 0.0  # of the gateway, 0 where it is not known
+    _rate: float = 0.0  # the gateway's limit per second, 0 if unknown
     _burst: float = math.inf
-    _allowance: float = math.inf  # how many more the gateway lets through for certain
+    _allowance: float = math.inf  # how many more the gateway certainly accepts
     _allowed_at: float = -math.inf
-    _probing: bool = False  # after a refusal, until an echo comes (P-06)
-    _held: dict[str | None, float] = field(default_factory=dict)  # contexts at their limit
-    _flying: Counter[str] = field(default_factory=Counter)  # in flight, by context
+    _probing: bool = False  # after a refusal, until the next echo (P-06)
+    _retry_at: dict[str | None, float] = field(default_factory=dict)  # contexts at their limit
+    _in_flight_by_context: Counter[str] = field(default_factory=Counter)
     _context_rate: float = 0.0
     _context_burst: float = math.inf
-    _restored_at: dict[str, float] = field(default_factory=dict)  # when a context allows all again
+    _full_at: dict[str, float] = field(default_factory=dict)  # when a context's burst is full
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -65,38 +65,38 @@ class Outgoing:
 
     @property
     def waiting(self) -> bool:
-        """Whether anything waits to be written."""
+        """Whether any envelope waits to be written."""
         return bool(self._queue)
 
-    def pace(self, limits: Mapping[str, object]) -> None:
-        """Learn the gateway's limits: so many a second, and so many at once."""
+    def set_limits(self, limits: Mapping[str, object]) -> None:
+        """Set the gateway's rate limits, from its welcome."""
         self._rate, self._burst = _read_limit(limits, "messages_per_second", "burst")
         self._allowance = min(self._allowance, self._burst)
         self._context_rate, self._context_burst = _read_limit(
             limits, "context_messages_per_second", "context_burst"
         )
-        self._restored_at.clear()
+        self._full_at.clear()
 
-    def count(self, context: str, now: float) -> None:
-        """Count an envelope that a context's limit has let through, ours or another's."""
+    def count_accepted(self, context: str, now: float) -> None:
+        """Count an envelope that was accepted in a context, from any sender."""
         if self._context_rate:
-            restored_at = max(self._restored_at.get(context, now), now) + 1 / self._context_rate
+            full_at = max(self._full_at.get(context, now), now) + 1 / self._context_rate
             longest = self._context_burst / self._context_rate
-            self._restored_at[context] = min(restored_at, now + longest)
+            self._full_at[context] = min(full_at, now + longest)
 
-    def forget(self, context: str) -> None:
-        """Forget what was counted in a context that is no more."""
-        self._restored_at.pop(context, None)
+    def forget_context(self, context: str) -> None:
+        """Forget the count of an expired context."""
+        self._full_at.pop(context, None)
 
     def add(self, envelope: Envelope, text: bytes, *, give_up_at: float) -> None:
-        """Take an envelope on. A rate limit is waited out only while that ends by `give_up_at`."""
-        self._given += 1
-        entry = _Entry(envelope, text, give_up_at, self._given)
+        """Add an envelope. It waits for a rate limit only if that ends by `give_up_at`."""
+        self._added += 1
+        entry = _Entry(envelope, text, give_up_at, self._added)
         self._entries[envelope.id] = entry
         self._queue.append(entry)
 
     def add_first(self, envelope: Envelope, text: bytes) -> None:
-        """Take an envelope on before all others, for the next line, with all patience."""
+        """Add an envelope before all others, for the next connection, without a deadline."""
         entry = _Entry(envelope, text, math.inf, 0)
         self._entries = {envelope.id: entry, **self._entries}
         self._queue.appendleft(entry)
@@ -113,10 +113,10 @@ class Outgoing:
             entry = self._queue.popleft()
             context = entry.context
             if context is not None:
-                if self._is_busy(context, now) or now < self._held.get(context, now):
+                if self._is_busy(context, now) or now < self._retry_at.get(context, now):
                     kept.append(entry)
                     continue
-                self._flying[context] += 1
+                self._in_flight_by_context[context] += 1
             entry.in_flight = True
             entry.times_sent += 1
             self._in_flight += 1
@@ -126,31 +126,31 @@ class Outgoing:
         return texts
 
     def wake_at(self, now: float) -> float | None:
-        """Return when `transmit` will have something to say again, if only time is in its way."""
+        """Return when `transmit` returns texts again, if it only has to wait for time to pass."""
         if not self._queue or not self._has_room:
             return None
         due = self._not_before
-        if self._held:
+        if self._retry_at:
             contexts = {entry.context for entry in self._queue}
             free = (name for name in contexts if name is None or not self._is_busy(name, now))
-            due = max(due, min((self._held.get(name, due) for name in free), default=now))
+            due = max(due, min((self._retry_at.get(name, due) for name in free), default=now))
         return due if due > now else None
 
     def seconds_needed(self, now: float) -> float:
-        """Return how long the known limits make what is here take, if the line is quick."""
+        """Return how long the known rate limits delay the envelopes in this queue."""
         longest = len(self._entries) / self._rate if self._rate else 0.0
         if self._context_rate:
             contexts = Counter(entry.context for entry in self._entries.values() if entry.context)
             longest = max(longest, *(n / self._context_rate for n in contexts.values()), 0.0)
-        held = (due - now for due in (self._not_before, *self._held.values()))
-        return longest + max(0.0, *held)
+        waits = (due - now for due in (self._not_before, *self._retry_at.values()))
+        return longest + max(0.0, *waits)
 
     def unsettled(self) -> list[str]:
-        """Return the ids of those that somebody still wants to be sent."""
+        """Return the ids of envelopes that were not discarded."""
         return [id for id, entry in self._entries.items() if entry.give_up_at > -math.inf]
 
     def settle(self, id: str) -> tuple[Envelope, int] | None:
-        """Take out what has been echoed; return it and how often it was sent."""
+        """Remove an echoed envelope; return it and how often it was sent."""
         entry = self._remove(id)
         if entry is None:
             return None
@@ -158,22 +158,22 @@ class Outgoing:
         return entry.envelope, entry.times_sent
 
     def refuse(self, id: str, details: Error, now: float) -> Envelope | None:
-        """Take out what has been refused and return it, or keep it to be sent again later."""
+        """Remove a refused envelope and return it, or return None if it will be resent."""
         entry = self._entries.get(id)
         if entry is None:
             return None
         if details.error == "rate_limited":
             due = now + (details.retry_after_seconds or _DEFAULT_RETRY_SECONDS)
             if due <= entry.give_up_at:
-                self._postpone(entry, due, now, alone=details.scope == "context")
+                self._postpone(entry, due, now, context_only=details.scope == "context")
                 return None
         self._remove(id)
         return entry.envelope
 
     def discard(self, id: str) -> bool:
-        """Nobody waits for an envelope any more: if it is not let through now, it never is.
+        """Give an envelope up: it is not sent, or not resent, any more.
 
-        Return whether it is certain that it was not let through.
+        Return whether it certainly was not accepted.
         """
         entry = self._entries.get(id)
         if entry is None:
@@ -185,20 +185,20 @@ class Outgoing:
         return not entry.times_sent
 
     def drop_longer(self, max_bytes: int) -> list[tuple[Envelope, int]]:
-        """Take out what is longer than this; return each with its length."""
+        """Remove the envelopes that are longer than this; return each with its length."""
         longer = [entry for entry in self._entries.values() if len(entry.text) > max_bytes]
         for entry in longer:
             self._remove(entry.envelope.id)
         return [(entry.envelope, len(entry.text)) for entry in longer]
 
     def requeue(self) -> None:
-        """The line is new: queue everything that is not settled again, in its order."""
+        """Queue all unsettled envelopes again in their order, for a new connection."""
         for entry in list(self._entries.values()):
             if entry.give_up_at == -math.inf:
                 self._remove(entry.envelope.id)
             entry.in_flight = False
         self._in_flight = 0
-        self._flying.clear()
+        self._in_flight_by_context.clear()
         self._queue = deque(self._entries.values())
 
     @property
@@ -206,34 +206,34 @@ class Outgoing:
         return not self._in_flight or (self._allowance >= 1 and not self._probing)
 
     def _refill(self, now: float) -> None:
-        # Only while nothing is in flight: what is may come late, and then close behind each other.
+        # Only while nothing is in flight: those envelopes may arrive late and close together.
         if self._rate:
             grown = self._allowance + self._rate * (now - self._allowed_at)
             self._allowance = min(self._burst, grown)
             self._allowed_at = now
 
     def _is_busy(self, context: str, now: float) -> bool:
-        """Whether what is in flight in a context must settle before the next may follow."""
-        flying = self._flying[context]
-        if not flying or context in self._held:
-            return flying > 0
-        spent = max(0.0, self._restored_at.get(context, now) - now) * self._context_rate
-        return 2 * (spent + flying) > self._context_burst
+        """Whether envelopes in flight in a context must settle before the next is sent."""
+        in_flight = self._in_flight_by_context[context]
+        if not in_flight or context in self._retry_at:
+            return in_flight > 0
+        spent = max(0.0, self._full_at.get(context, now) - now) * self._context_rate
+        return 2 * (spent + in_flight) > self._context_burst
 
-    def _land(self, entry: _Entry) -> None:
+    def _clear_in_flight(self, entry: _Entry) -> None:
         entry.in_flight = False
         self._in_flight -= 1
         if entry.context is not None:
-            self._flying[entry.context] -= 1
-            if not self._flying[entry.context]:
-                del self._flying[entry.context]
+            self._in_flight_by_context[entry.context] -= 1
+            if not self._in_flight_by_context[entry.context]:
+                del self._in_flight_by_context[entry.context]
 
-    def _postpone(self, entry: _Entry, due: float, now: float, *, alone: bool) -> None:
+    def _postpone(self, entry: _Entry, due: float, now: float, *, context_only: bool) -> None:
         if entry.in_flight:
-            self._land(entry)
+            self._clear_in_flight(entry)
             insort(self._queue, entry, key=_number)
-        if alone:
-            self._held[entry.context] = due
+        if context_only:
+            self._retry_at[entry.context] = due
         else:
             self._not_before = due
             self._probing = True
@@ -244,21 +244,23 @@ class Outgoing:
         if entry is None:
             return None
         if entry.in_flight:
-            self._land(entry)
+            self._clear_in_flight(entry)
         else:
             self._queue.remove(entry)
         if not self._queue and not self._rate:
             self._allowance = math.inf
-        if self._held and all(other.context != entry.context for other in self._entries.values()):
-            self._held.pop(entry.context, None)
+        if self._retry_at and all(
+            other.context != entry.context for other in self._entries.values()
+        ):
+            self._retry_at.pop(entry.context, None)
         return entry
 
 
 def _read_limit(limits: Mapping[str, object], rate: str, burst: str) -> tuple[float, float]:
-    """Return a limit a second and at once, 0 and infinite where there is none."""
+    """Return a rate per second and its burst, 0 and infinity where there is no limit."""
     match limits.get(rate), limits.get(burst):
-        case int() | float() as a_second, int() | float() as at_once if a_second > 0:
-            return float(a_second), float(at_once)
+        case int() | float() as per_second, int() | float() as at_once if per_second > 0:
+            return float(per_second), float(at_once)
     return 0.0, math.inf
 
 

@@ -1,1 +1,1 @@
-"""Transports that carry texts between a client session and a gateway."""
+"""Transports: connections that carry texts between a client session and a gateway."""

@@ -1,7 +1,7 @@
-"""TCP and TLS streams: anyio's on trio, a leaner one on asyncio.
+"""TCP and TLS streams: anyio's on trio, a faster one on asyncio.
 
-anyio's stream for asyncio stops and starts reading around every read, and yields after every
-write. For a round trip that is a third of the time, so asyncio gets a stream of its own.
+anyio's stream for asyncio pauses and resumes reading around every read and yields after every
+write, which takes a third of the time of a round trip. So asyncio gets its own implementation.
 """
 
 import asyncio
@@ -12,28 +12,28 @@ from typing import Final, Protocol, cast
 
 import anyio
 
-# Beyond this much unread, the other side has to wait.
+# Stop reading from the socket while more than this is buffered.
 _UNREAD_BYTES: Final = 2**20
 
 
 class Stream(Protocol):
-    """What a WebSocket needs of a connection."""
+    """A bidirectional byte stream."""
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Return what has come. Raises anyio.EndOfStream and the like."""
+        """Return the available bytes. Raises anyio.EndOfStream or another error of anyio's."""
 
     async def send(self, item: bytes) -> None:
-        """Write all of it."""
+        """Write all bytes."""
 
     async def aclose(self) -> None:
-        """Hang up."""
+        """Close the stream at once."""
 
 
 async def open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> Stream:
-    """Connect. Raises OSError, which ssl.SSLError is too."""
+    """Connect to a host. Raises OSError, of which ssl.SSLError is a subclass."""
     if _on_asyncio():
         loop = asyncio.get_running_loop()
-        # One address needs no race, in which asyncio may lose a socket if it is cancelled.
+        # A single address needs no Happy Eyeballs, where asyncio may leak a socket when cancelled.
         delay = None if _is_address(host) else 0.25
         _, stream = await loop.create_connection(
             _AsyncioStream, host, port, ssl=tls, happy_eyeballs_delay=delay
@@ -62,7 +62,7 @@ def _on_asyncio() -> bool:
 
 
 class _AsyncioStream(asyncio.Protocol):
-    """A connection on asyncio. Owns its transport and what was not yet received."""
+    """A stream on asyncio. Owns its transport and the bytes not yet received."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
@@ -73,10 +73,10 @@ class _AsyncioStream(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
 
-    # --- asyncio's side ---
+    # --- called by asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
         self._unread.append(data)
@@ -101,7 +101,7 @@ class _AsyncioStream(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    # --- ours ---
+    # --- the Stream interface ---
 
     async def receive(self, max_bytes: int) -> bytes:
         while not self._unread:

@@ -1,7 +1,7 @@
-"""The one seam between a session and the world: lines that carry texts.
+"""The interface between a session and the network: connections that carry texts.
 
-A `Connector` opens lines, a `Transport` is one. The WebSocket is in `websocket`; the one here
-stays in memory, and joins a participant to a gateway's core in the same process.
+A `Connector` opens connections, a `Transport` is one. `websocket` implements both for WebSocket;
+`MemoryTransport` connects a participant to a gateway's core in the same process.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ import anyio
 
 from mcpp.session.session import Join
 
-# RFC 6455: the line broke without a close frame.
+# RFC 6455: the connection ended without a close frame.
 ABNORMAL = 1006
 
 
-class TransportClosed(Exception):  # noqa: N818  (an event of every line, not an error of ours)
-    """The line is gone; `code` says whether to come back."""
+class TransportClosed(Exception):  # noqa: N818  (an event of every connection, not an error)
+    """The connection has ended; `code` says whether to reconnect."""
 
     def __init__(self, code: int, reason: str = "") -> None:
         super().__init__(code, reason)
@@ -25,52 +25,52 @@ class TransportClosed(Exception):  # noqa: N818  (an event of every line, not an
 
 
 class Transport(Protocol):
-    """One line to a gateway. `receive` is called by one task, the others by any."""
+    """One connection to a gateway. One task calls `receive`; any task may call the rest."""
 
     async def send(self, texts: Sequence[bytes]) -> None:
-        """Write texts in order. A broken line is told by `receive` alone.
+        """Write texts in order. Only `receive` reports that the connection has ended.
 
-        When this is cancelled half way, the line breaks: part of a text may have gone.
+        Cancelling this may end the connection, because part of a text may be written.
         """
 
     async def receive(self) -> Sequence[bytes]:
         """Return the next texts, at least one. Raises TransportClosed."""
 
     async def keep_alive(self) -> None:
-        """Run beside `receive` and break a line on which the other side is dead."""
+        """Run beside `receive` and close the connection if the peer is dead."""
 
     async def aclose(self) -> None:
-        """End the line in an orderly way, soon."""
+        """Close the connection in an orderly way, within a short time."""
 
 
 class Connector(Protocol):
-    """Opens lines to one pod for one participant."""
+    """Opens connections to one pod for one participant."""
 
     @property
     def address(self) -> str:
-        """Where they lead, for messages to people."""
+        """The address, for log lines and error messages."""
 
     async def open(self, join: Join) -> Transport:
-        """Open a line.
+        """Open a connection.
 
-        Raises UnreachableError where trying again may help, and JoinError where it does not.
+        Raises UnreachableError where a retry may help, JoinError or AddressError where not.
         """
 
 
 class MemoryLink(Protocol):
-    """A participant's end at a gateway in the same process."""
+    """A participant's connection as seen by a gateway in the same process."""
 
     def send(self, text: bytes) -> None: ...
     def close(self) -> None: ...
 
 
 class MemoryTransport:
-    """A line within the process. Owns what has arrived and was not yet received."""
+    """A connection within the process. Owns the texts that have arrived but were not received."""
 
     def __init__(
         self, attach: Callable[[Callable[[bytes], None], Callable[[int, str], None]], MemoryLink]
     ) -> None:
-        """Join by calling `attach(on_text, on_close)`."""
+        """Connect by calling `attach(on_text, on_close)`."""
         self._texts: list[bytes] = []
         self._closed: TransportClosed | None = None
         self._arrived = anyio.Event()
@@ -80,7 +80,7 @@ class MemoryTransport:
         for text in texts:
             if self._closed is None:
                 self._link.send(text)
-        # Not before: cancelled there, texts would count as sent on a line that is still up.
+        # Not before: if cancelled there, unsent texts would count as sent on a live connection.
         await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> Sequence[bytes]:
@@ -93,7 +93,7 @@ class MemoryTransport:
         return texts
 
     async def keep_alive(self) -> None:
-        """A function call cannot hang in the network."""
+        """Do nothing: there is no network that could fail."""
 
     async def aclose(self) -> None:
         if self._closed is None:

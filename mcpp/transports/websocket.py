@@ -1,6 +1,6 @@
-"""Lines over WebSocket: websockets' sans-I/O `ClientProtocol` on the streams of `tcp`.
+"""The WebSocket transport: websockets' sans-I/O `ClientProtocol` on the streams of `tcp`.
 
-So the same few lines run on asyncio and on trio, and the rules of RFC 6455 are websockets' own.
+The same code runs on asyncio and on trio, and RFC 6455 is left to websockets (15 or later).
 """
 
 import logging
@@ -26,23 +26,23 @@ from mcpp.session.session import Join
 from mcpp.transports.tcp import Stream, open_stream
 from mcpp.transports.transport import ABNORMAL, TransportClosed
 
-# Far above any gateway's limit for one message: it is only there against a foreign server.
+# Far above any gateway's limit for one message; it protects against other servers.
 MAX_TEXT_BYTES: Final = 64 * 2**20
 _READ_BYTES: Final = 2**18
-_WHOLE_TEXT: Final = 0x81  # final, no extension bits, opcode text
+_UNFRAGMENTED_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _CLOSE_SECONDS: Final = 1.0
 
-# A line feed behind a token, as files have it, would begin another header.
+# A line feed at the end of a token, as files have it, would inject another header.
 _is_token = re.compile(r"[A-Za-z0-9._~-]+").fullmatch
 
-# It may be a date too, which no gateway of ours says.
+# Retry-After may also be a date, which our gateway never sends.
 _is_seconds = re.compile(r"[0-9]{1,6}").fullmatch
 
-# At level DEBUG websockets writes every header, and one of them is the token.
+# At level DEBUG websockets logs every header, and with them the token.
 _silent = logging.getLogger("mcpp.transports.websocket")
 _silent.disabled = True
 
-# What anyio's streams raise when a connection is gone, whichever side and layer it broke on.
+# What anyio's streams raise when a connection is gone, whichever side or layer closed it.
 _BROKEN: Final = (
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,
@@ -59,25 +59,25 @@ class WebSocketConnector:
     token: str = field(repr=False)
     ssl_context: ssl.SSLContext | None = None
     silence_seconds: float = 20.0
-    unknown_until: float = 0.0  # by the monotonic clock: a new token may not be known before
+    unknown_until: float = 0.0  # monotonic; until then a 401 may mean a token not yet loaded
 
     @property
     def address(self) -> str:
-        """The URL."""
+        """The URL of the pod."""
         return self.url
 
     async def open(self, join: Join) -> "WebSocket":
-        """Connect and shake hands."""
+        """Connect and complete the handshake."""
         protocol = self._protocol(join)
         uri = protocol.uri
         tls = (self.ssl_context or ssl.create_default_context()) if uri.secure else None
         try:
             stream = await open_stream(uri.host, uri.port, tls)
         except (*_BROKEN, UnicodeError) as error:
-            raise UnreachableError(self.url, str(error) or "it broke the connection") from None
-        line = WebSocket(stream, protocol, self.silence_seconds)
+            raise UnreachableError(self.url, str(error) or "the connection broke") from None
+        websocket = WebSocket(stream, protocol, self.silence_seconds)
         try:
-            await line.shake_hands()
+            await websocket.handshake()
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
@@ -86,19 +86,18 @@ class WebSocketConnector:
             if isinstance(error, TransportClosed | InvalidHandshake):
                 raise UnreachableError(self.url, f"the handshake failed: {error}") from None
             raise
-        return line
+        return websocket
 
     def _protocol(self, join: Join) -> ClientProtocol:
         if not _is_token(self.token):
-            raise AddressError(401, "a token is made of A-Z a-z 0-9 . _ ~ - and nothing else")
+            raise AddressError(self.url, "a token may contain only A-Z a-z 0-9 . _ ~ -")
         try:
             parts = urlsplit(self.url)
-            asked = [*parse_qsl(parts.query, keep_blank_values=True), *join.query().items()]
-            query = urlencode(asked)
-            uri = parse_uri(urlunsplit(parts._replace(query=query, fragment="")))
+            query = [*parse_qsl(parts.query, keep_blank_values=True), *join.query().items()]
+            uri = parse_uri(urlunsplit(parts._replace(query=urlencode(query), fragment="")))
         except (InvalidURI, ValueError) as error:
             reason = error.msg if isinstance(error, InvalidURI) else str(error)
-            raise AddressError(400, f"{self.url!r} is no address: {reason}") from None
+            raise AddressError(self.url, f"it is not a WebSocket URL: {reason}") from None
         protocol = ClientProtocol(uri, max_size=MAX_TEXT_BYTES, logger=_silent)
         request = protocol.connect()
         request.headers["Authorization"] = f"Bearer {self.token}"
@@ -118,7 +117,7 @@ class WebSocketConnector:
 
 
 class WebSocket:
-    """One WebSocket. Owns its stream, the protocol's state, and the pieces of a message."""
+    """One WebSocket connection. Owns its stream, the protocol's state and message fragments."""
 
     def __init__(
         self, stream: Stream, protocol: ClientProtocol, silence_seconds: float = 20.0
@@ -127,14 +126,14 @@ class WebSocket:
         self._protocol = protocol
         self._silence_seconds = silence_seconds
         self._texts: list[bytes] = []
-        self._pieces: list[bytes] = []
+        self._fragments: list[bytes] = []
         self._rest = bytearray()
         self._need = 0
         self._writing = False
-        self._heard = False
+        self._received = False
 
-    async def shake_hands(self) -> None:
-        """Send the upgrade and wait for its answer."""
+    async def handshake(self) -> None:
+        """Send the upgrade request and wait for the response."""
         await self._flush()
         while self._protocol.state is State.CONNECTING:
             try:
@@ -146,14 +145,14 @@ class WebSocket:
                 raise self._protocol.handshake_exc
 
     async def send(self, texts: Sequence[bytes]) -> None:
-        """Write texts, each as one frame."""
+        """Write each text as one frame."""
         if self._protocol.state is State.OPEN:
             for text in texts:
                 self._protocol.send_text(text)
             await self._flush()
 
     async def receive(self) -> Sequence[bytes]:
-        """Return the texts that have arrived together."""
+        """Return the texts that have arrived, at least one. Raises TransportClosed."""
         while True:
             if self._texts:
                 texts, self._texts = self._texts, []
@@ -163,25 +162,25 @@ class WebSocket:
             await self._read()
 
     async def keep_alive(self) -> None:
-        """Ping a silent line, and break it when not even a pong comes."""
+        """Ping a silent connection, and close it if nothing arrives, not even a pong."""
         while True:
-            self._heard = False
+            self._received = False
             await anyio.sleep(self._silence_seconds)
-            if not self._heard and self._protocol.state is State.OPEN:
+            if not self._received and self._protocol.state is State.OPEN:
                 self._protocol.send_ping(b"")
                 await self._flush()
                 await anyio.sleep(self._silence_seconds)
-                if not self._heard:
+                if not self._received:
                     await self._stream.aclose()
                     return
 
     async def aclose(self) -> None:
-        """Say goodbye and hang up, within a second even if nobody answers."""
+        """Send a close frame and close the connection, within a second in any case."""
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True), suppress(TransportClosed):
             if self._protocol.state is State.OPEN:
                 self._protocol.send_close(1000)
                 await self._flush()
-                while True:  # until the gateway hangs up
+                while True:  # until the gateway closes the connection
                     await self._read()
         with anyio.CancelScope(shield=True):
             await self._stream.aclose()
@@ -192,7 +191,7 @@ class WebSocket:
         except _BROKEN:
             self._protocol.receive_eof()
             raise self._closed() from None
-        self._heard = True
+        self._received = True
         match self._protocol.state:
             case State.OPEN:
                 self._split(data)
@@ -203,7 +202,7 @@ class WebSocket:
         await self._flush()
 
     def _read_response(self, data: bytes) -> None:
-        """Give the answer to the upgrade to the protocol, but not the frames behind it."""
+        """Pass the upgrade response to the protocol, but not the frames after it."""
         self._rest += data
         head, end, frames = bytes(self._rest).partition(b"\r\n\r\n")
         if not end and len(head) < _READ_BYTES:
@@ -216,10 +215,10 @@ class WebSocket:
             self._protocol.receive_data(frames)
 
     def _split(self, data: bytes) -> None:
-        """Cut data into frames: plain texts are taken as they are, the rest is the protocol's.
+        """Split data into frames: unfragmented texts are taken as they are, others parsed.
 
-        It sees whole frames only, so it is always between two. This is worth a third of the time
-        that receiving takes.
+        The protocol gets complete frames only, so it is never inside one. This saves a third of
+        the time that receiving takes.
         """
         if self._rest:
             self._rest += data
@@ -229,16 +228,16 @@ class WebSocket:
             self._rest.clear()
         start, end = 0, len(data)
         while start < end:
-            size = _frame_bytes(data, start, end)
+            size = _frame_length(data, start, end)
             if size > MAX_TEXT_BYTES:
-                self._protocol.receive_data(data[start:])  # which refuses it
+                self._protocol.receive_data(data[start:])  # fails the connection
                 return
             if end - start < size:
                 self._rest += data[start:]
                 self._need = size
                 return
-            if data[start] == _WHOLE_TEXT and not self._pieces:
-                self._texts.append(data[start + _head_bytes(data[start + 1]) : start + size])
+            if data[start] == _UNFRAGMENTED_TEXT and not self._fragments:
+                self._texts.append(data[start + _header_length(data[start + 1]) : start + size])
             else:
                 self._protocol.receive_data(data[start : start + size])
                 self._take_frames()
@@ -247,7 +246,7 @@ class WebSocket:
             start += size
 
     async def _flush(self) -> None:
-        # Whoever is writing already takes what the others have added.
+        # The task that is writing already also writes what other tasks add.
         if self._writing:
             return
         self._writing = True
@@ -257,9 +256,9 @@ class WebSocket:
                 if data:
                     await self._stream.send(data)
         except _BROKEN:
-            pass  # `receive` tells
+            pass  # `receive` raises TransportClosed
         except BaseException:
-            # Cancelled: part of a frame may have gone, and nothing could follow it.
+            # Cancelled: part of a frame may be written, so nothing can follow it.
             with anyio.CancelScope(shield=True):
                 await self._stream.aclose()
             raise
@@ -277,25 +276,28 @@ class WebSocket:
     def _take_frames(self) -> None:
         for event in self._protocol.events_received():
             if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.CONT):
-                self._pieces.append(bytes(event.data))
+                self._fragments.append(bytes(event.data))
                 if event.fin:
-                    self._texts.append(b"".join(self._pieces))
-                    self._pieces.clear()
+                    self._texts.append(b"".join(self._fragments))
+                    self._fragments.clear()
 
 
-def _head_bytes(second: int) -> int:
-    """Return the length of an unmasked frame's head by its second byte."""
+def _header_length(second: int) -> int:
+    """Return the length of an unmasked frame's header, given its second byte."""
     return 2 if second < 126 else 4 if second == 126 else 10
 
 
-def _frame_bytes(data: bytes, start: int, end: int) -> int:
-    """Return the length of the frame that begins here, or more than there is if that is unknown."""
+def _frame_length(data: bytes, start: int, end: int) -> int:
+    """Return the length of the frame at `start`.
+
+    While its header is incomplete, that is a number above the bytes available.
+    """
     if end - start < 2:
         return 2
     second = data[start + 1]
     if second < 126:
         return second + 2
-    head = _head_bytes(second & 0x7F)
+    head = _header_length(second & 0x7F)
     if end - start < head:
         return head
     return head + int.from_bytes(data[start + 2 : start + head])

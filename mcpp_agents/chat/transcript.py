@@ -14,7 +14,7 @@ from mcpp import ContextTree, Envelope, Kind, kinds
 from mcpp.errors import DecodeError
 from mcpp.filters import Filter
 from mcpp.protocol import rpc
-from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.tree import ContextNode
 from mcpp.session.session import Gap
 from mcpp_agents.cli.display import clean, describe, one_line, progress_of, whole
@@ -93,7 +93,7 @@ class Transcript:
         self._placed: set[int] = set()  # the tree's roots that stand among the entries
         self._entries: list[_Entry] = []
         self._order: dict[str, int] = {}
-        self._lineages = Lineages()
+        self._lineages = ContextTracker()
         self._lineage_of: dict[str, Lineage | None] = {}
         self._texts: dict[str, tuple[str, bool]] = {}
 
@@ -108,7 +108,7 @@ class Transcript:
                 self._add(kept)
 
     def _add(self, envelope: Envelope) -> None:
-        self._lineage_of[envelope.id] = self._lineages.observe(envelope.context)
+        self._lineage_of[envelope.id] = self._lineages.observe(envelope)
         self._order[envelope.id] = len(self._order)
         self._tree.add(envelope)
         if envelope.context is None:
@@ -130,7 +130,7 @@ class Transcript:
             proposal.end = proposal.end or _LOST
         for node in self._tree:
             node.expired = True
-        self._lineages = Lineages()
+        self._lineages = ContextTracker()
         self._log.clear()
 
     def tell(self, text: str) -> None:

@@ -10,11 +10,11 @@ from typing import Final
 import anyio
 
 import mcpp
-from mcpp import Context, Envelope, Pod, kinds
+from mcpp import Envelope, Pod, kinds
 from mcpp.client.tasks import background
 from mcpp.filters import Filter, everything
 from mcpp.protocol import codec
-from mcpp.protocol.contexts import Lineages
+from mcpp.protocol.contexts import ContextTracker
 from mcpp.session.session import MISSED_MESSAGES, Gap
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import Palette, one_line, safe_json
@@ -130,7 +130,7 @@ class _Test:
         self._lineages = known_lineages(pod)
 
     def __call__(self, envelope: Envelope) -> bool:
-        lineage = self._lineages.observe(envelope.context)
+        lineage = self._lineages.observe(envelope)
         if envelope.kind == kinds.CONTEXT:
             self._lineages.forget(envelope.payload["context"]["id"])
         comes_anyway = (
@@ -141,12 +141,9 @@ class _Test:
         return not comes_anyway or self._filter.matches(envelope, lineage)
 
 
-def known_lineages(pod: Pod) -> Lineages:
+def known_lineages(pod: Pod) -> ContextTracker:
     """Return what the gateway told of the contexts that were there before us."""
-    lineages = Lineages()
-    for known in pod.contexts.values():
-        lineages.observe(Context(id=known.id, type=known.type, parent=known.parent))
-    return lineages
+    return ContextTracker(pod.contexts.values())
 
 
 def print_json(envelope: Envelope) -> None:
@@ -161,7 +158,7 @@ class LinePrinter:
     def __init__(self, palette: Palette, *, tree: bool = False) -> None:
         self._palette = palette
         self._tree = tree
-        self._lineages = Lineages()
+        self._lineages = ContextTracker()
         self._known: set[str] = set()
 
     def learn(self, pod: Pod) -> None:
@@ -175,7 +172,7 @@ class LinePrinter:
 
     def render(self, envelope: Envelope) -> list[str]:
         """Return the lines for the next envelope of the log."""
-        place = self._lineages.observe(envelope.context)
+        place = self._lineages.observe(envelope)
         topic = self._lineages.find(envelope.correlation_id or "")
         if envelope.kind == kinds.CONTEXT:
             self._lineages.forget(envelope.payload["context"]["id"])

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 # Close codes come in bands: 4000-4499 reconnect, 4500-4999 do not (G-31).
 DRAINING: Final = 4000
 SLOW_READER: Final = 4001
-FELL_BEHIND: Final = 4002
+POSITION_LOST: Final = 4002
 REPLACED: Final = 4500
 REVOKED: Final = 4501
-SESSION_OVER: Final = 4502
+SESSION_EXPIRED: Final = 4502
 
 
 class Broadcast(msgspec.Struct, frozen=True, gc=False):
-    """One text for everyone in these audiences, and for these sessions besides."""
+    """One text for everyone in these audiences, and for these sessions extra."""
 
     text: bytes
     audiences: tuple[Audience, ...]
-    besides: tuple[Session, ...] = ()
+    extra: tuple[Session, ...] = ()
 
 
 class Direct(msgspec.Struct, frozen=True, gc=False):

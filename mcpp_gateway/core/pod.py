@@ -16,11 +16,11 @@ from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.filters import Filter, everything, parse
 from mcpp.protocol.codec import decode, decode_unambiguous
-from mcpp.protocol.envelope import Envelope
+from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
 from mcpp_gateway.core.audiences import Audiences
 from mcpp_gateway.core.effects import (
-    FELL_BEHIND,
+    POSITION_LOST,
     REPLACED,
     REVOKED,
     SLOW_READER,
@@ -35,7 +35,6 @@ from mcpp_gateway.core.log import Log, LogEntry, MemoryLog
 from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Session
-from mcpp_gateway.core.system_envelopes import GATEWAY
 from mcpp_gateway.core.tree import LiveContext, LiveContexts, Placement
 
 __all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "Session"]
@@ -59,7 +58,7 @@ class PodCore:
     def __init__(
         self,
         name: str,
-        standings: Iterable[ParticipantSettings],
+        settings: Iterable[ParticipantSettings],
         limits: PodLimits,
         *,
         new_id: Callable[[], str],
@@ -75,7 +74,7 @@ class PodCore:
         self._new_id = new_id
         self._rate = Rate.per_second(limits.messages_per_second, limits.burst)
         self._join_rate = _join_rate(limits)
-        self._standings = {standing.id: standing for standing in standings}
+        self._settings = {each.id: each for each in settings}
         # Buckets outlive sessions, or a reconnection would be a full one.
         self._buckets: dict[str, Bucket] = {}
         self._joins: dict[str, Bucket] = {}
@@ -100,13 +99,13 @@ class PodCore:
         peer: Any = None,
     ) -> tuple[Session, list[Effect]]:
         """Let a configured participant in. Its session begins with the welcome, then `catch_up`."""
-        standing = self._standings[participant]
+        settings = self._settings[participant]
         effects: list[Effect] = []
         member = self._members.get(participant)
         if member is None:
-            member = self._arrive(standing)
+            member = self._arrive(settings)
             effects.append(self._presence("join", member, now))
-        elif not standing.multiple:
+        elif not settings.multiple:
             for old in member.sessions:
                 self._audiences.detach(old)
                 effects.append(Close(old, REPLACED, "replaced by a newer connection"))
@@ -136,7 +135,7 @@ class PodCore:
         self._audiences.detach(session)
         if member.sessions:
             return []
-        del self._members[member.standing.id]
+        del self._members[member.settings.id]
         return [self._presence("leave", member, now)]
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
@@ -150,7 +149,7 @@ class PodCore:
         size = 0
         while size < max_bytes:
             if session.position < self.log.start:
-                return texts, Close(session, FELL_BEHIND, "fell behind the history; resume")
+                return texts, Close(session, POSITION_LOST, "fell behind the history; resume")
             entries = self.log.read(session.position, _READ_AT_ONCE)
             if not entries:
                 self._take_waiting(session, texts)
@@ -167,19 +166,19 @@ class PodCore:
                     break
         return texts, None
 
-    def reconfigure(self, standings: Iterable[ParticipantSettings], now: float) -> list[Effect]:
+    def reconfigure(self, settings: Iterable[ParticipantSettings], now: float) -> list[Effect]:
         """Take a new list of participants; those no longer on it are closed for good."""
-        self._standings = {standing.id: standing for standing in standings}
+        self._settings = {each.id: each for each in settings}
         for buckets in (self._buckets, self._joins):
-            for id in buckets.keys() - self._standings.keys():
+            for id in buckets.keys() - self._settings.keys():
                 del buckets[id]
         effects: list[Effect] = []
         for id, member in list(self._members.items()):
-            standing = self._standings.get(id)
-            if standing is not None:
-                member.restate(standing)
-                continue
-            effects += self.revoke(id, now)
+            found = self._settings.get(id)
+            if found is None:
+                effects += self.revoke(id, now)
+            else:
+                member.update(found)
         return effects
 
     def revoke(self, participant: str, now: float) -> list[Effect]:
@@ -199,7 +198,7 @@ class PodCore:
         wait = member.bucket.take(now)
         if wait:
             # C-16: to refuse has to be cheaper than to flood, so the text is not decoded.
-            member.unpaid += 1
+            member.rate_limited += 1
             refusal = refusals.rate_limited(wait, "participant")
             return self._refuse(session, refusal, refusals.readable_id(text), now)
         try:
@@ -221,8 +220,6 @@ class PodCore:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what time demands, once a second: forget idle contexts and say so, children first."""
-        for member in self._members.values():
-            member.unpaid = 0.0
         forgotten = self.tree.expire(now)
         self.expired += len(forgotten)
         return [
@@ -238,8 +235,8 @@ class PodCore:
 
         The order of the checks is part of the protocol (G-20).
         """
-        standing = member.standing
-        sender = standing.id
+        settings = member.settings
+        sender = settings.id
         if envelope.sender != sender:
             return refusals.sender_mismatch(envelope.sender, sender)
         kind = envelope.kind
@@ -250,8 +247,8 @@ class PodCore:
         if context is not None:
             node = self.tree.find(context)
             lineage = self.tree.lineage(context) if node is None else node.lineage
-        if not standing.capabilities.allow(envelope, lineage):
-            return refusals.capability_violation(kind, standing.capabilities.patterns)
+        if not settings.capabilities.allow(envelope, lineage):
+            return refusals.capability_violation(kind, settings.capabilities.patterns)
         original = self.log.find(envelope.id)
         if original is not None:
             if original.sender == sender:
@@ -314,9 +311,11 @@ class PodCore:
         route = audiences.route(entry)
         if len(route) == len(audiences.all):
             return Broadcast(entry.text, route)
-        return Broadcast(entry.text, route, self._besides(entry, route))
+        return Broadcast(entry.text, route, self._extra_recipients(entry, route))
 
-    def _besides(self, entry: LogEntry, route: tuple[Audience, ...]) -> tuple[Session, ...]:
+    def _extra_recipients(
+        self, entry: LogEntry, route: tuple[Audience, ...]
+    ) -> tuple[Session, ...]:
         """Return the sessions outside the route that get an entry all the same (F-09)."""
         reached = frozenset(route)
         return tuple(
@@ -329,7 +328,7 @@ class PodCore:
 
     def _passes(self, session: Session, entry: LogEntry) -> bool:
         """Tell whether a session that reads the log gets an entry: what `_deliver` does live."""
-        me = session.member.standing.id
+        me = session.member.settings.id
         if entry.sender == GATEWAY:
             return entry.about != me
         return (
@@ -381,15 +380,15 @@ class PodCore:
 
     # --- private: roster and positions ----------------------------------------------------------
 
-    def _arrive(self, standing: ParticipantSettings) -> Member:
-        bucket = self._buckets.setdefault(standing.id, Bucket(self._rate))
-        member = Member(standing, bucket)
-        self._members[standing.id] = member
+    def _arrive(self, settings: ParticipantSettings) -> Member:
+        bucket = self._buckets.setdefault(settings.id, Bucket(self._rate))
+        member = Member(settings, bucket)
+        self._members[settings.id] = member
         return member
 
     def _presence(self, event: str, member: Member, now: float) -> Broadcast:
         payload = {"event": event, "participant": member.info}
-        return self._broadcast(kinds.PRESENCE, payload, now, about=member.standing.id)
+        return self._broadcast(kinds.PRESENCE, payload, now, about=member.settings.id)
 
     def _place(self, session: Session, after: str | None, last: int | None) -> tuple[bool, int]:
         """Set where a new session begins to read; return `resumed` and `replayed` (G-12)."""

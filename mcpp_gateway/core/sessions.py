@@ -30,25 +30,25 @@ class Audience:
     frames: list[bytes] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Member:
     """A participant that is present, with all of its sessions."""
 
-    standing: ParticipantSettings
+    settings: ParticipantSettings
     bucket: Bucket
     sessions: list["Session"] = field(default_factory=list)
-    unpaid: float = 0.0  # frames of this second that took no token, and time in excess (C-16)
+    rate_limited: int = 0  # texts refused for the participant's rate so far (C-16)
     info: Raw = field(init=False)  # as welcomes and presence show it
     info_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.restate(self.standing)
+        self.update(self.settings)
 
-    def restate(self, standing: ParticipantSettings) -> None:
-        """Take a new standing of the same participant."""
-        self.standing = standing
-        patterns = standing.capabilities.patterns
-        text = msgspec.json.encode({"id": standing.id, "capabilities": patterns})
+    def update(self, settings: ParticipantSettings) -> None:
+        """Apply new settings of the same participant."""
+        self.settings = settings
+        patterns = settings.capabilities.patterns
+        text = msgspec.json.encode({"id": settings.id, "capabilities": patterns})
         self.info, self.info_bytes = Raw(text), len(text)
 
 

@@ -7,11 +7,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from mcpp.protocol.envelope import PROTOCOL
+from mcpp.protocol.envelope import GATEWAY, PROTOCOL
 from mcpp_gateway.core.sessions import Member
 from mcpp_gateway.core.tree import LiveContext
 
-GATEWAY: Final = "system:gateway"
 MAX_WELCOME_BYTES: Final = 262_144
 # Room for all that is not a list: envelope, pod, limits, position.
 _FIXED_BYTES: Final = 4096
@@ -98,7 +97,7 @@ def _roster(members: Collection[Member], room: int) -> tuple[list[Raw], int]:
     if size <= room:
         return [member.info for member in members], room - size
     infos: list[Raw] = []
-    bare = [_encode({"id": member.standing.id}) for member in members]
+    bare = [_encode({"id": member.settings.id}) for member in members]
     room -= sum(map(len, bare)) + len(bare)
     for id, member in zip(bare, members, strict=True):
         extra = member.info_bytes - len(id)

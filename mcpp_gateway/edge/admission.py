@@ -84,7 +84,7 @@ class Throttle:
 class SignIn:
     """Who a page may act as, and the token it was given in exchange for a code."""
 
-    standing: Identity
+    identity: Identity
     token: str | None = None
 
 
@@ -101,7 +101,7 @@ class AdmissionControl:
     def reconfigure(self, config: Config) -> None:
         """Take new tokens and origins; the guesses stay counted."""
         self._tokens = config.tokens
-        self._secrets = {standing: secret for secret, standing in config.tokens.items()}
+        self._secrets = {identity: secret for secret, identity in config.tokens.items()}
         self._metrics_token = config.gateway.metrics_token
         scheme = "https" if config.gateway.tls_cert else "http"
         names = _own_names(config.gateway.host)
@@ -149,10 +149,10 @@ class AdmissionControl:
             return denial
         match headers.get(CODE_HEADER, []):
             case [code]:
-                standing = self.invitations.redeem(code, now)
-                secret = None if standing is None else self._secrets.get(standing)
-                if standing and secret and self._sessions:
-                    return SignIn(standing, self._sessions.issue(standing, secret, now))
+                identity = self.invitations.redeem(code, now)
+                secret = None if identity is None else self._secrets.get(identity)
+                if identity and secret and self._sessions:
+                    return SignIn(identity, self._sessions.issue(identity, secret, now))
             case []:
                 known = self._known(_token(headers), now)
                 if known is not None:
@@ -165,10 +165,10 @@ class AdmissionControl:
         if denial is not None:
             return denial
         token = _token(headers)
-        standing = None if token is None else self._tokens.get(digest(token))
-        return standing or self._throttle.count_guess(address, now)
+        identity = None if token is None else self._tokens.get(digest(token))
+        return identity or self._throttle.count_guess(address, now)
 
-    def admits_metrics(self, headers: Headers, address: str, now: float) -> Denial | None:
+    def check_metrics(self, headers: Headers, address: str, now: float) -> Denial | None:
         """Judge a request for the metrics: from this machine, or with the token for them."""
         token = _token(headers)
         if token is not None or "authorization" in headers:
@@ -184,9 +184,9 @@ class AdmissionControl:
         if token is None:
             return None
         # The look-up is by digest: its timing tells nothing about a token.
-        standing = self._tokens.get(digest(token))
-        if standing is not None:
-            return standing, None
+        identity = self._tokens.get(digest(token))
+        if identity is not None:
+            return identity, None
         if self._sessions is None:
             return None
         return self._sessions.recognise(token, self._secrets, now)

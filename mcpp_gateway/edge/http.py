@@ -1,20 +1,21 @@
-"""What the gateway answers to plain HTTP, on the same port: health, metrics and the inspector."""
+"""The gateway's HTTP routes: joining, signing in, health, metrics and the inspector's files."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import cache
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from websockets.datastructures import Headers as ResponseHeaders
 from websockets.http11 import Response
 
-from mcpp_gateway.edge.admission import Denial, Headers, SignIn
+from mcpp_gateway.edge.admission import Admission, Denial, Headers
 
 if TYPE_CHECKING:
     from mcpp_gateway.edge.server import Gateway
@@ -26,7 +27,7 @@ _TYPES: Final = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# Two policies, and a page must please both: what it may load, and what its scripts may do.
+# Two policies, both enforced: what a page may load, and what its scripts may do.
 POLICIES: Final = (
     (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -36,61 +37,99 @@ POLICIES: Final = (
 )
 
 
-def respond(gateway: "Gateway", path: str, headers: Headers, address: str) -> Response | Denial:
-    """Answer a request that is neither for a WebSocket nor for a session."""
-    if path == "/healthz":
-        return plain(503, "draining") if gateway.draining else plain(200, "ok")
-    if path == "/invitation":
-        owner = gateway.door.recognise_owner(headers, address, gateway.hub.clock())
-        return owner if isinstance(owner, Denial) else _json({"code": gateway.invite(*owner)})
-    denial = _judge(gateway, path, headers, address)
-    if denial is not None:
-        return denial
-    if path == "/metrics":
-        return _metrics(gateway)
-    return _pages()[path].answer(headers)
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """An HTTP request, with the address that it came from."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    address: str
 
 
-def plain(status: int, text: str) -> Response:
-    """Return a response of one line."""
-    return _response(status, _TEXT, f"{text}\n".encode())
+# An Admission asks the connection to upgrade to a WebSocket.
+Answer: TypeAlias = Response | Denial | Admission
+
+
+def handle(gateway: "Gateway", request: HttpRequest) -> Answer:
+    """Answer a request by the route of its path; any other path is a file of the inspector."""
+    if request.method != "GET":
+        return Denial(405, "only GET is supported")
+    route = _ROUTES.get(request.path)
+    if route is not None:
+        return route(gateway, request)
+    page = _pages().get(request.path)
+    if page is None:
+        return Denial(404, "not found")
+    return gateway.admission.check_origin(request.headers) or page.answer(request.headers)
 
 
 def deny(denial: Denial) -> Response:
-    """Return what somebody is told who is not let in."""
-    response = plain(denial.status, denial.reason)
+    """Return the response to a request that was refused."""
+    response = _plain(denial.status, denial.reason)
     if denial.retry_after_seconds is not None:
         response.headers["Retry-After"] = str(math.ceil(denial.retry_after_seconds))
     return response
 
 
-def session(found: SignIn) -> Response:
-    """Return what a page is told that has signed in."""
-    pod, participant = found.standing
+# --- routes --------------------------------------------------------------------------------------
+
+
+def _join(gateway: "Gateway", request: HttpRequest) -> Answer:
+    """Admit a participant to its pod."""
+    return gateway.admit(request.query, request.headers, request.address)
+
+
+def _sign_in(gateway: "Gateway", request: HttpRequest) -> Answer:
+    """Sign a browser in: exchange its code for a session token, or recognise its token."""
+    found = gateway.admission.sign_in(request.headers, request.address, gateway.hub.clock())
+    if isinstance(found, Denial):
+        return found
+    pod, participant = found.identity
     answer = {"pod": pod, "participant": participant}
     if found.token is not None:
         answer["token"] = found.token
     return _json(answer)
 
 
-def _judge(gateway: "Gateway", path: str, headers: Headers, address: str) -> Denial | None:
-    if path == "/metrics":
-        return gateway.door.admits_metrics(headers, address, gateway.hub.clock())
-    if path in _pages():
-        return gateway.door.check_origin(headers)
-    return Denial(404, "there is nothing here")
+def _invite(gateway: "Gateway", request: HttpRequest) -> Answer:
+    """Give the owner of a token a code that signs a browser in."""
+    owner = gateway.admission.recognise_owner(request.headers, request.address, gateway.hub.clock())
+    return owner if isinstance(owner, Denial) else _json({"code": gateway.invite(*owner)})
 
 
-def _metrics(gateway: "Gateway") -> Response | Denial:
+def _health(gateway: "Gateway", request: HttpRequest) -> Answer:
+    """Say whether the gateway admits participants (G-43)."""
+    return _plain(503, "draining") if gateway.draining else _plain(200, "ok")
+
+
+def _metrics(gateway: "Gateway", request: HttpRequest) -> Answer:
+    """Return the metrics in Prometheus' text format (G-44)."""
+    denial = gateway.admission.check_metrics(request.headers, request.address, gateway.hub.clock())
+    if denial is not None:
+        return denial
     try:
         from mcpp_gateway.edge.metrics import CONTENT_TYPE, render
     except ModuleNotFoundError:
-        return Denial(501, "metrics need prometheus_client: pip install 'mcpp[gateway]'")
+        return Denial(501, "metrics need prometheus_client: pip install 'mcpp-pods[gateway]'")
     return _response(200, CONTENT_TYPE, render(gateway))
 
 
+_ROUTES: Final[Mapping[str, Callable[["Gateway", HttpRequest], Answer]]] = {
+    "/ws": _join,
+    "/session": _sign_in,
+    "/invitation": _invite,
+    "/healthz": _health,
+    "/metrics": _metrics,
+}
+
+
+# --- the inspector's files -----------------------------------------------------------------------
+
+
 class _Page:
-    """A file of the inspector, with what its browser may remember it by."""
+    """A file of the inspector, with its ETag."""
 
     def __init__(self, file: Traversable) -> None:
         self._body = file.read_bytes()
@@ -98,7 +137,7 @@ class _Page:
         self._etag = f'"{sha256(self._body).hexdigest()[:32]}"'
 
     def answer(self, headers: Headers) -> Response:
-        # no-cache, not no-store: asked for each time, but sent only when it has changed.
+        # no-cache, not no-store: the browser revalidates, and the file is sent only if it changed.
         fresh = {"Cache-Control": "no-cache", "ETag": self._etag}
         known = ",".join(headers.get("if-none-match", []))
         if self._etag in map(str.strip, known.split(",")):
@@ -114,7 +153,7 @@ class _Page:
 
 @cache
 def _pages() -> Mapping[str, _Page]:
-    """Return the inspector's files by their paths, read once."""
+    """Return the inspector's files by path. They are read once."""
     found: dict[str, _Page] = {}
     pending = [("/inspector", files("mcpp_gateway") / "inspector")]
     while pending:
@@ -126,6 +165,13 @@ def _pages() -> Mapping[str, _Page]:
                 found[f"{path}/{item.name}"] = _Page(item)
     found["/"] = found.pop("/inspector/index.html")
     return found
+
+
+# --- responses -----------------------------------------------------------------------------------
+
+
+def _plain(status: int, text: str) -> Response:
+    return _response(status, _TEXT, f"{text}\n".encode())
 
 
 def _json(answer: Mapping[str, str]) -> Response:

@@ -22,11 +22,13 @@ import msgspec
 import uuid6
 
 from mcpp_gateway.config import Config, ConfigError
-from mcpp_gateway.core.effects import DRAINING, SESSION_OVER
+from mcpp_gateway.core.effects import DRAINING, SESSION_EXPIRED
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers, SignIn
+from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers
 from mcpp_gateway.edge.connection import ServerConnection
-from mcpp_gateway.edge.hub import Hub, Peer
+from mcpp_gateway.edge.hub import Hub
+from mcpp_gateway.edge.peer import Peer
+from mcpp_gateway.edge.read_quota import ReadQuota
 from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
 
 logger = logging.getLogger("mcpp.gateway")
@@ -37,9 +39,7 @@ _BACKLOG: Final = 4096
 # process has no more files to open.
 _ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
-# What is taken in one tick, over all connections. The rest waits for the next, so that the writes
-# of one tick never fill the outbox of a reader that keeps up.
-_TICK_BYTES: Final = 262_144
+_TICK_BYTES: Final = 262_144  # read in one tick, over all connections
 
 
 def steady_clock() -> Callable[[], float]:
@@ -57,21 +57,17 @@ class Gateway:
     ) -> None:
         self.config = config
         self.loop = loop
-        self.hub = Hub(loop, steady_clock())
-        self.cpu_clock = time.thread_time
-        self.tick_bytes = min(_TICK_BYTES, config.limits.outbox_bytes // 4)
+        self.quota = ReadQuota(loop, min(_TICK_BYTES, config.limits.outbox_bytes // 4))
+        self.hub = Hub(loop, steady_clock(), self.quota)
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
-        self.door: AdmissionControl
+        self.admission: AdmissionControl
         self.port: int
         self._sessions = SessionTokens(session_key or secrets.token_bytes(32))
         self._server: asyncio.Server
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
-        self._held: set[ServerConnection] = set()
-        self._turns: dict[ServerConnection, None] = {}  # those that wait for theirs, in order
-        self._turns_soon = False
         self._ends: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
 
@@ -98,7 +94,7 @@ class Gateway:
             with socket.socket(fileno=os.dup(each.fileno())) as same:
                 same.listen(_BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
-        self.door = AdmissionControl(self.config, self.port, self._sessions)
+        self.admission = AdmissionControl(self.config, self.port, self._sessions)
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
 
     def admit(self, query: str, headers: Headers, address: str) -> Admission | Denial:
@@ -107,7 +103,7 @@ class Gateway:
             reason = "the gateway is about to stop; try again soon"
             return Denial(503, reason, retry_after_seconds=1)
         now = self.hub.clock()
-        verdict = self.door.admit(query, headers, address, now)
+        verdict = self.admission.admit(query, headers, address, now)
         if isinstance(verdict, Admission):
             wait = self.pods[verdict.pod].join_wait(verdict.participant, now)
             if wait:
@@ -115,14 +111,10 @@ class Gateway:
                 return Denial(429, reason, retry_after_seconds=wait)
         return verdict
 
-    def sign_in(self, headers: Headers, address: str) -> SignIn | Denial:
-        """Judge a page's request to sign in."""
-        return self.door.sign_in(headers, address, self.hub.clock())
-
     def invite(self, pod: str, participant: str) -> str:
         """Return a code that signs a browser in as this participant, once and soon."""
         code = secrets.token_urlsafe(CODE_BYTES)
-        self.door.invitations.add(code, (pod, participant), self.hub.clock())
+        self.admission.invitations.add(code, (pod, participant), self.hub.clock())
         return code
 
     def join(self, connection: ServerConnection, admission: Admission) -> Peer:
@@ -132,7 +124,7 @@ class Gateway:
             self._ends[connection] = self.loop.call_later(
                 admission.until - self.hub.clock(),
                 connection.close,
-                SESSION_OVER,
+                SESSION_EXPIRED,
                 "the session is over",
             )
         return self.hub.join(
@@ -148,16 +140,16 @@ class Gateway:
         """Take a new configuration: participants and tokens now, limits and ports at a restart."""
         now = self.hub.clock()
         config = without_restart(self.config, config)
-        kept = {standing: secret for secret, standing in config.tokens.items()}
+        kept = {identity: secret for secret, identity in config.tokens.items()}
         for secret, (pod, participant) in self.config.tokens.items():
             if kept.get((pod, participant)) != secret:
-                self.hub.perform(self.pods[pod].revoke(participant, now))
+                self.hub.perform_all(self.pods[pod].revoke(participant, now))
         for name in config.pods.keys() | self.pods.keys():
             if name not in self.pods:
                 self.pods[name] = self._new_pod(name, config)
-            self.hub.perform(self.pods[name].reconfigure(config.pods.get(name, ()), now))
+            self.hub.perform_all(self.pods[name].reconfigure(config.pods.get(name, ()), now))
         self.config = config
-        self.door.reconfigure(config)
+        self.admission.reconfigure(config)
 
     async def drain(self) -> None:
         """Refuse new connections, flush, tell everyone to reconnect, and close the port."""
@@ -178,20 +170,10 @@ class Gateway:
         for connection in list(self.connections):
             connection.abort()
 
-    def hold(self, connection: ServerConnection, *, a_second: bool) -> None:
-        """Stop reading from a connection until its next turn, or until the next second."""
-        connection.hold()
-        if a_second:
-            self._held.add(connection)
-            return
-        self._turns[connection] = None
-        self._give_turns_soon()
-
     def forget(self, connection: ServerConnection) -> None:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
-        self._held.discard(connection)
-        self._turns.pop(connection, None)
+        self.quota.forget(connection)
         if connection in self._ends:
             self._ends.pop(connection).cancel()
         if self.draining and not self._joined():
@@ -219,31 +201,12 @@ class Gateway:
     def _new_pod(name: str, config: Config) -> PodCore:
         return PodCore(name, config.pods[name], config.limits, new_id=lambda: str(uuid6.uuid7()))
 
-    def _give_turns(self) -> None:
-        """Read on where a tick was too short, in order; whoever needs another turn waits again."""
-        self.hub.taken_bytes = 0
-        self._turns_soon = False
-        for connection in list(self._turns):
-            if self.hub.taken_bytes > self.tick_bytes:
-                break
-            self._turns.pop(connection, None)
-            connection.release()
-        self._give_turns_soon()
-
-    def _give_turns_soon(self) -> None:
-        if self._turns and not self._turns_soon:
-            self._turns_soon = True
-            self.loop.call_soon(self._give_turns)
-
     def _keep_house(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
         now = self.hub.clock()
-        self.hub.excess_seconds = 0.0
         for pod in self.pods.values():
-            self.hub.perform(pod.tick(now))
-        held, self._held = self._held, set()
-        for connection in held:
-            connection.release()
+            self.hub.perform_all(pod.tick(now))
+        self.quota.start_second()
         # A slice of the connections each second, so that thousands of pings are never one burst.
         rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
         self._ping_round = (self._ping_round + 1) % rounds

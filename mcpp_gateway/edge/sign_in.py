@@ -32,18 +32,18 @@ class Invitations:
     def __init__(self) -> None:
         self._open: dict[bytes, tuple[Identity, float]] = {}
 
-    def add(self, code: str, standing: Identity, now: float) -> None:
+    def add(self, code: str, identity: Identity, now: float) -> None:
         """Let whoever brings this code in, as this participant, for two minutes."""
         self._forget_old(now)
-        self._open[_key(code)] = (standing, now + CODE_SECONDS)
+        self._open[_key(code)] = (identity, now + CODE_SECONDS)
         if len(self._open) > _OPEN_CODES:
             del self._open[next(iter(self._open))]
 
     def redeem(self, code: str, now: float) -> Identity | None:
         """Take a code and return whom it admits; None if it is unknown, used or too old."""
         self._forget_old(now)
-        standing, _ = self._open.pop(_key(code), (None, 0.0))
-        return standing
+        identity, _ = self._open.pop(_key(code), (None, 0.0))
+        return identity
 
     def _forget_old(self, now: float) -> None:
         for key in [key for key, (_, end) in self._open.items() if end <= now]:
@@ -60,9 +60,9 @@ class SessionTokens:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def issue(self, standing: Identity, secret: bytes, now: float) -> str:
+    def issue(self, identity: Identity, secret: bytes, now: float) -> str:
         """Return a token that admits a participant for some hours."""
-        body = msgspec.json.encode((*standing, now + SESSION_SECONDS))
+        body = msgspec.json.encode((*identity, now + SESSION_SECONDS))
         return f"{_PREFIX}{_text(body)}.{_text(self._sign(body, secret))}"
 
     def recognise(
@@ -76,11 +76,11 @@ class SessionTokens:
             pod, participant, end = msgspec.json.decode(body, type=tuple[str, str, float])
         except (ValueError, msgspec.DecodeError):
             return None
-        standing = (pod, participant)
-        secret = secrets.get(standing)
+        identity = (pod, participant)
+        secret = secrets.get(identity)
         if secret is None or end <= now:
             return None
-        return (standing, end) if compare_digest(self._sign(body, secret), signature) else None
+        return (identity, end) if compare_digest(self._sign(body, secret), signature) else None
 
     def _sign(self, body: bytes, secret: bytes) -> bytes:
         return sign(self._key, secret + body, "sha256")
@@ -88,7 +88,7 @@ class SessionTokens:
 
 def _key(code: str) -> bytes:
     # Looked up by digest: the timing tells nothing about a code.
-    return sha256(code.encode()).digest()
+    return sha256(code.encode(errors="surrogateescape")).digest()
 
 
 def _text(data: bytes) -> str:

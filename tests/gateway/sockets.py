@@ -103,7 +103,7 @@ def id_of(text: str) -> str:
 
 
 @dataclass
-class Raw:
+class RawClient:
     """A client that says exactly what it is told to, legal or not."""
 
     reader: asyncio.StreamReader
@@ -162,14 +162,14 @@ def upgrade_request(port: int, *lines: str, path: str = "/ws?pod=demo") -> bytes
 
 
 @asynccontextmanager
-async def raw(gateway: Gateway, participant: str) -> AsyncIterator[Raw]:
-    """Join as `Raw`, the welcome read."""
+async def raw(gateway: Gateway, participant: str) -> AsyncIterator[RawClient]:
+    """Join as `RawClient`, the welcome read."""
     reader, writer = await asyncio.open_connection("localhost", gateway.port)
     writer.write(upgrade_request(gateway.port, f"Authorization: Bearer {token(participant)}"))
     try:
         async with asyncio.timeout(BOUND):
             await reader.readuntil(b"\r\n\r\n")
-        client = Raw(reader, writer)
+        client = RawClient(reader, writer)
         await client.frame()
         yield client
     finally:

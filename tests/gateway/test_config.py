@@ -33,8 +33,8 @@ def test_a_whole_configuration_is_read() -> None:
     )
     assert found.gateway.port == 0
     assert (found.limits.burst, found.limits.messages_per_second) == (10, 5)
-    (standing,) = found.pods["demo"]
-    assert (standing.id, standing.multiple) == ("alice", True)
+    (settings,) = found.pods["demo"]
+    assert (settings.id, settings.multiple) == ("alice", True)
     assert found.tokens == {config.digest(SECRET): ("demo", "alice")}
     assert found.warnings == ()
 

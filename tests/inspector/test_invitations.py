@@ -84,7 +84,7 @@ def test_a_code_is_exchanged_for_a_token_that_joins_as_the_participant(
     door.invitations.add("code", ADA, 0.0)
     found = door.sign_in(headers() | {CODE_HEADER: ["code"]}, "127.0.0.1", 1.0)
     assert isinstance(found, SignIn)
-    assert found.standing == ADA
+    assert found.identity == ADA
     again = door.sign_in(headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)
     assert again == SignIn(ADA)
     admission = door.admit("", headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)

@@ -86,7 +86,7 @@ class SocketVenue:
         def abort() -> None:
             for connection in list(self._gateway.connections):
                 peer = connection.peer
-                if peer is not None and peer.session.member.standing.id == name:
+                if peer is not None and peer.session.member.settings.id == name:
                     connection.abort()
 
         self._call(abort)

@@ -1020,7 +1020,7 @@ async def test_what_is_kept_of_proposals_is_bounded(venue: Venue) -> None:
         await intern.propose("files", "sum", numbers=[1, 2])  # and nobody waits for its result
         gc.collect()
         assert not connection._exchanges
-        assert not connection.session._proposed
+        assert not connection.session._correlations
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
@@ -1082,7 +1082,7 @@ async def test_whoever_gives_up_a_fulfilment_ends_it_for_the_proposer(
                 with pytest.raises(CallError, match=f"@boss, who then gave up: {gives_up}"):
                     await proposal.result(timeout=5)
         assert not intern._connection._exchanges
-        assert not intern._connection.session._asked
+        assert not intern._connection.session._correlations
 
 
 async def test_a_call_that_was_approved_outlives_whoever_approved_it(venue: Venue) -> None:

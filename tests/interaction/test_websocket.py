@@ -1,4 +1,4 @@
-"""The WebSocket itself: refusals at the door, TLS, frames in pieces, a gateway that comes later."""
+"""The WebSocket transport: refused connections, TLS, fragmented frames, late gateways."""
 
 import ssl
 import subprocess
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.rule("P-12")
-async def test_refusals_at_the_door_are_final_and_typed(sockets: SocketVenue) -> None:
+async def test_refused_connections_are_final_and_typed(sockets: SocketVenue) -> None:
     sockets.add("alice")
     for url, token, status in (
         (sockets.url, "wrong-token-0123456789", 401),
@@ -40,37 +40,41 @@ async def test_refusals_at_the_door_are_final_and_typed(sockets: SocketVenue) ->
 
 
 @pytest.mark.rule("P-12")
-async def test_a_gateway_that_is_asked_too_often_says_when_to_come_back(
+async def test_a_gateway_that_is_asked_too_often_says_when_to_retry(
     sockets: SocketVenue,
 ) -> None:
     sockets.add("alice")
     connector = WebSocketConnector(sockets.url, sockets.token("alice"))
 
-    async def come_and_go() -> None:
+    async def reconnect() -> None:
         while True:
-            line = await connector.open(Join())
-            await line.receive()
-            await line.aclose()
+            websocket = await connector.open(Join())
+            await websocket.receive()
+            await websocket.aclose()
 
     with anyio.fail_after(10), pytest.raises(BusyError) as caught:
-        await come_and_go()
+        await reconnect()
     assert caught.value.retry_after_seconds == 1
 
 
 @pytest.mark.parametrize("token", ["", "two words", "a-token-from-a-file\n", "x\r\nHost: y"])
-async def test_what_cannot_be_a_token_is_never_sent(token: str, free_tcp_port: int) -> None:
-    with pytest.raises(JoinError, match="made of"):
-        async with mcpp.connect(f"ws://127.0.0.1:{free_tcp_port}/ws", token=token):
+async def test_a_malformed_token_is_never_sent(token: str, free_tcp_port: int) -> None:
+    url = f"ws://127.0.0.1:{free_tcp_port}/ws"
+    with pytest.raises(AddressError, match="token may contain only") as caught:
+        async with mcpp.connect(url, token=token):
             pass
+    assert caught.value.url == url
+    assert not token or token not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "url", ["http://x/", "ws://[::1/", "ws://x:port/", "ws://x:99999/", "nothing"]
 )
-async def test_what_is_no_address_is_told(url: str) -> None:
-    with pytest.raises(AddressError, match="no address"):
+async def test_a_malformed_url_is_an_address_error(url: str) -> None:
+    with pytest.raises(AddressError, match="not a WebSocket URL") as caught:
         async with mcpp.connect(url, token="x" * 20):
             pass
+    assert caught.value.url == url
 
 
 async def test_a_gateway_without_tls_at_a_secure_address_is_unreachable(
@@ -82,7 +86,7 @@ async def test_a_gateway_without_tls_at_a_secure_address_is_unreachable(
             pass
 
 
-async def test_a_gateway_that_is_not_there_is_told_at_once(free_tcp_port: int) -> None:
+async def test_a_gateway_that_is_not_running_is_an_error_at_once(free_tcp_port: int) -> None:
     with pytest.raises(UnreachableError, match=str(free_tcp_port)):
         async with mcpp.connect(f"ws://127.0.0.1:{free_tcp_port}/ws", token="x" * 20):
             pass
@@ -99,7 +103,7 @@ async def test_a_patient_participant_waits_for_a_gateway(sockets: SocketVenue) -
                 await alice.send("chat", {"text": "at last"})
 
 
-async def test_a_gateway_that_drains_is_come_back_to(sockets: SocketVenue) -> None:
+async def test_a_client_reconnects_after_a_gateway_drained(sockets: SocketVenue) -> None:
     async with sockets.connect("alice") as alice:
         await alice.send("chat", {"text": "before"})
         await anyio.to_thread.run_sync(sockets.drain)
@@ -109,10 +113,10 @@ async def test_a_gateway_that_drains_is_come_back_to(sockets: SocketVenue) -> No
 
 
 @pytest.mark.rule("P-07")
-async def test_a_gateway_that_comes_back_with_a_lower_limit_is_not_run_against(
+async def test_a_lower_size_limit_after_a_restart_is_respected(
     sockets: SocketVenue,
 ) -> None:
-    # Not before the old gateway has closed its port.
+    # Reconnect only after the old gateway has closed its port.
     options = Options(backoff=lambda attempt: 0.5)
     async with sockets.connect("alice", options=options) as alice:
         await anyio.to_thread.run_sync(sockets.drain)
@@ -124,7 +128,7 @@ async def test_a_gateway_that_comes_back_with_a_lower_limit_is_not_run_against(
         await alice.send("chat", {"text": "short"})
 
 
-async def test_a_revoked_token_ends_it_for_good(sockets: SocketVenue) -> None:
+async def test_a_revoked_token_closes_the_connection_for_good(sockets: SocketVenue) -> None:
     async with sockets.connect("alice") as alice:
         sockets.remove("alice")
         with anyio.fail_after(5), pytest.raises(mcpp.errors.ClosedError) as caught:
@@ -132,14 +136,14 @@ async def test_a_revoked_token_ends_it_for_good(sockets: SocketVenue) -> None:
         assert caught.value.code == 4501
 
 
-async def test_the_token_stays_out_of_what_is_shown(sockets: SocketVenue, caplog: Any) -> None:
+async def test_the_token_is_not_logged(sockets: SocketVenue, caplog: Any) -> None:
     caplog.set_level(0)
     async with sockets.connect("alice"):
         pass
     assert sockets.token("alice") not in caplog.text
 
 
-# --- a server of a few lines, for what a gateway does not do ---
+# --- a minimal server, for behaviour that our gateway does not show ---
 
 WELCOME = encode(
     new_envelope(
@@ -163,7 +167,7 @@ def frame(data: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> byt
 
 
 async def serve(stream: SocketStream, pieces: list[bytes]) -> None:
-    """Answer the upgrade, then write the pieces as they are."""
+    """Accept the upgrade, then write the pieces as they are."""
     async with stream:
         protocol = ServerProtocol()
         while not (events := protocol.events_received()):
@@ -177,7 +181,7 @@ async def serve(stream: SocketStream, pieces: list[bytes]) -> None:
         await anyio.sleep_forever()
 
 
-def chopped(data: bytes, size: int) -> list[bytes]:
+def pieces_of(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
@@ -197,11 +201,11 @@ STREAM = b"".join(
 
 
 @pytest.mark.parametrize("size", [1 << 20, 1000, 61])
-async def test_frames_are_read_however_they_are_cut(size: int) -> None:
+async def test_frames_are_read_however_they_are_split(size: int) -> None:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
     async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, lambda stream: serve(stream, chopped(STREAM, size)))
+        tasks.start_soon(listener.serve, lambda stream: serve(stream, pieces_of(STREAM, size)))
         with anyio.fail_after(20):
             async with mcpp.connect(f"ws://127.0.0.1:{port}/", token="x" * 20) as pod:
                 received = [encode((await anext(pod)).envelope) for _ in TEXTS]
@@ -209,13 +213,13 @@ async def test_frames_are_read_however_they_are_cut(size: int) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_line_on_which_the_other_side_is_dead_is_replaced() -> None:
-    lines: list[SocketStream] = []
-    later = encode(new_envelope("chat", {"text": "a new line"}, sender="b"))
+async def test_a_connection_to_a_dead_peer_is_replaced() -> None:
+    connections: list[SocketStream] = []
+    later = encode(new_envelope("chat", {"text": "a new connection"}, sender="b"))
 
     async def fall_silent(stream: SocketStream) -> None:
-        lines.append(stream)
-        texts = frame(WELCOME) if len(lines) == 1 else frame(WELCOME) + frame(later)
+        connections.append(stream)
+        texts = frame(WELCOME) if len(connections) == 1 else frame(WELCOME) + frame(later)
         await serve(stream, [texts])
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
@@ -226,7 +230,7 @@ async def test_a_line_on_which_the_other_side_is_dead_is_replaced() -> None:
         with anyio.fail_after(10):
             url = f"ws://127.0.0.1:{port}/"
             async with mcpp.connect(url, token="x" * 20, options=impatient) as pod:
-                assert (await anext(pod)).text == "a new line"
+                assert (await anext(pod)).text == "a new connection"
         tasks.cancel_scope.cancel()
 
 
@@ -254,7 +258,7 @@ async def test_something_else_at_the_address_is_unreachable(answer: bytes) -> No
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for 127.0.0.1 and its key in one file."""
+    """Create a certificate for 127.0.0.1 and its key, in one file."""
     folder = tmp_path_factory.mktemp("tls")
     command = (
         "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost "
@@ -263,7 +267,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
     except FileNotFoundError:
-        pytest.skip("openssl is not installed, so no certificate can be made")
+        pytest.skip("openssl is not installed")
     both = folder / "both.pem"
     both.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())
     return both

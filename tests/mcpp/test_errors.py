@@ -1,4 +1,4 @@
-"""Errors as values: they can be copied and sent to another process."""
+"""Errors are values: they can be copied and pickled."""
 
 import copy
 import pickle
@@ -20,12 +20,13 @@ from mcpp.errors import (
     TooLargeError,
     ToolError,
     UnreachableError,
+    WrongParticipantError,
 )
 from mcpp.payloads import Error
 from mcpp.protocol.rpc import ToolResult
 
 ERRORS = [
-    AddressError(400, "'x' is no address"),
+    AddressError("x", "it is not a WebSocket URL"),
     BusyError("ws://here", "429 joined too often", 2),
     CallError("files", "read", "it is gone"),
     ClosedError(4500, "replaced"),
@@ -37,7 +38,8 @@ ERRORS = [
     RemoteError("files", "read", code=-32602, message="no such tool", data={"path": "$"}),
     TooLargeError(3, 2),
     ToolError("files", "read", ToolResult(is_error=True)),
-    UnreachableError("ws://here", "it is silent"),
+    UnreachableError("ws://here", "connection refused"),
+    WrongParticipantError("alice", "bob"),
 ]
 
 
@@ -49,5 +51,5 @@ def test_an_error_is_the_same_when_it_is_copied_or_pickled(error: McppError) -> 
         assert again.__dict__ == error.__dict__
 
 
-def test_an_unanswered_call_tells_all_its_facts() -> None:
+def test_the_repr_of_a_timeout_shows_all_its_facts() -> None:
     assert repr(NoAnswerError("files", "read", 1.5)) == "NoAnswerError('files', 'read', 1.5)"

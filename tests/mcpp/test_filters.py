@@ -9,7 +9,7 @@ import mcpp
 from mcpp import FilterError, filters
 from mcpp.client.factory import new_context, new_envelope
 from mcpp.filters import Filter, parse
-from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Context, Envelope
 from mcpp.session.session import ClientSession
 
@@ -52,14 +52,14 @@ def test_a_filter_is_an_object_with_one_known_key(value: object) -> None:
 
 
 @pytest.mark.rule("F-02")
-def test_main_passes_what_is_outside_of_any_context() -> None:
+def test_main_passes_envelopes_outside_any_context() -> None:
     assert passes({"main": True}, envelope())
     assert not passes({"main": True}, envelope(), Lineage("c"))
 
 
 @pytest.mark.rule("F-02")
 @pytest.mark.parametrize("value", [False, 1, "true", None])
-def test_main_is_true_or_an_error(value: object) -> None:
+def test_main_must_be_true(value: object) -> None:
     with pytest.raises(FilterError, match=r"\$\.main"):
         parse({"main": value})
 
@@ -73,7 +73,7 @@ def test_type_passes_contexts_of_that_fixed_type() -> None:
 
 
 @pytest.mark.rule("F-04")
-def test_context_passes_one_context_and_on_demand_those_below() -> None:
+def test_context_passes_one_context_and_optionally_its_descendants() -> None:
     child = Lineage("child", None, ("parent", "root"))
     assert passes({"context": "child"}, envelope(), child)
     assert not passes({"context": "root"}, envelope(), child)
@@ -247,13 +247,18 @@ def test_the_five_strategies_select_what_the_decision_record_selects() -> None:
 
 
 @pytest.mark.rule("C-14", "C-12")
-def test_a_reader_learns_the_tree_from_the_stream_and_forgets_what_expired() -> None:
+def test_select_tracks_contexts_and_forgets_expired_ones() -> None:
     log = [
         envelope(id="1", context=Context(id="c", type="t", parent="p")),
         envelope(id="2", context=Context(id="c")),
         envelope(id="3", context=Context(id="p", parent="g")),
         envelope(id="4", context=Context(id="c", type="ignored", parent="ignored")),
-        envelope("system/context", payload={"event": "expired", "context": {"id": "c"}}, id="5"),
+        envelope(
+            "system/context",
+            payload={"event": "expired", "context": {"id": "c"}},
+            sender="system:gateway",
+            id="5",
+        ),
         envelope(id="6", context=Context(id="c")),
     ]
 
@@ -265,23 +270,13 @@ def test_a_reader_learns_the_tree_from_the_stream_and_forgets_what_expired() -> 
     assert ids({"context": "g", "descendants": True}) == ["3", "4"]
 
 
-@pytest.mark.rule("C-14")
-def test_a_log_with_a_cycle_in_it_cannot_hang_its_reader() -> None:
-    lineages = Lineages()
-    lineages.observe(Context(id="a", parent="b"))
-    lineages.observe(Context(id="b", parent="a"))
-    found = lineages.observe(Context(id="a"))
-    assert found is not None
-    assert found.ancestors[0] == "b"
-
-
-def test_errors_name_the_place() -> None:
+def test_errors_name_the_path() -> None:
     with pytest.raises(FilterError, match=r"^\$\.any\[1\]\.not\.kind: "):
         parse({"any": [{"main": True}, {"not": {"kind": 3}}]})
 
 
 @pytest.mark.parametrize("payload", [None, [], {"context": 1}, {"context": {"id": None}}])
-def test_a_log_with_nonsense_about_contexts_can_be_selected_from(payload: Any) -> None:
+def test_select_ignores_invalid_context_events(payload: Any) -> None:
     odd = new_envelope("system/context", payload, sender="system:gateway")
     assert list(filters.everything.select([odd])) == [odd]
 
@@ -291,5 +286,5 @@ def test_a_filter_may_be_given_as_its_json() -> None:
     assert mcpp.Participant("x", filter={"main": True}).joining["filter"] == filters.main_only
     with pytest.raises(FilterError):
         mcpp.Participant("x", filter={"mian": True})
-    with pytest.raises(TypeError, match="no filter"):
+    with pytest.raises(TypeError, match="is not a filter"):
         mcpp.Participant("x", filter="chat")  # type: ignore[arg-type]

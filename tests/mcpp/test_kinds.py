@@ -1,4 +1,4 @@
-"""Kinds read apart and put together."""
+"""Parsing and building kinds."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from mcpp.testing.strategies import kinds
         ("x::y", Kind("x", "", "y")),
     ],
 )
-def test_a_kind_is_cut_at_its_first_two_colons(text: str, kind: Kind) -> None:
+def test_a_kind_is_split_at_its_first_two_colons(text: str, kind: Kind) -> None:
     assert Kind.parse(text) == kind
     assert str(kind) == text
 
@@ -31,6 +31,6 @@ def test_building_a_kind_is_the_inverse_of_parsing_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind("a", None, "n"), Kind("a:b"), Kind("a", "b:c", "d")])
-def test_parts_that_would_be_read_otherwise_cannot_be_put_together(kind: Kind) -> None:
+def test_parts_that_would_not_parse_back_are_an_error(kind: Kind) -> None:
     with pytest.raises(ValueError, match="kind"):
         str(kind)

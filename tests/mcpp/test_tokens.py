@@ -1,4 +1,4 @@
-"""Counting tokens: the estimate against the exact vocabulary, and the exact one on long texts."""
+"""Token counts: the estimate against the exact count, and exact counts of long texts."""
 
 import base64
 import json
@@ -108,7 +108,7 @@ def test_the_estimate_is_within_a_quarter_of_o200k(text: str) -> None:
     assert tokens.estimate(text) == pytest.approx(tokens.exact()(text), rel=0.25)
 
 
-def test_over_all_the_estimate_errs_by_a_third_of_what_characters_over_four_do() -> None:
+def test_overall_the_estimate_has_a_third_of_the_error_of_characters_over_four() -> None:
     count = tokens.exact()
     ours, theirs = [], []
     for text in (*SAMPLES.values(), *PROSE.values(), *CHAT.values(), *DATA.values()):
@@ -120,18 +120,18 @@ def test_over_all_the_estimate_errs_by_a_third_of_what_characters_over_four_do()
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_of_one_character_costs_little_as_a_vocabulary_knows_it(name: str) -> None:
+def test_a_run_of_one_character_costs_few_tokens(name: str) -> None:
     assert tokens.estimate(RUNS[name]) == pytest.approx(tokens.exact()(RUNS[name]), rel=0.3)
 
 
 @pytest.mark.parametrize("run", ["0", "a", "x", " ", "-", "é", "字", "😀"])
-def test_a_long_run_is_priced_within_reason(run: str) -> None:
-    """Such runs are no prose; still none may pass for nothing or crowd out everything."""
+def test_the_estimate_of_a_long_run_is_plausible(run: str) -> None:
+    """Such runs are not prose, but must be neither nearly free nor take the whole budget."""
     assert 5 <= tokens.estimate(run * 500) <= 1500
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_the_estimate_is_within_a_fifth_of_o200k_on_what_logs_are_made_of(name: str) -> None:
+def test_the_estimate_is_within_a_fifth_of_o200k_on_typical_log_contents(name: str) -> None:
     text = SAMPLES[name]
     count = tokens.exact()(text)
     assert tokens.estimate(text) == pytest.approx(count, rel=0.2)
@@ -145,18 +145,18 @@ def test_the_estimate_beats_characters_over_four_where_that_fails(name: str) -> 
 
 
 @pytest.mark.parametrize("text", ["", "x", " ", "\n" * 500, "." * 500, " " * 500, "0" * 500, "😀"])
-def test_the_estimate_is_nothing_only_for_nothing(text: str) -> None:
+def test_the_estimate_is_zero_only_for_an_empty_text(text: str) -> None:
     assert (tokens.estimate(text) > 0) == bool(text)
 
 
 @pytest.mark.parametrize("unit", ["the quick brown fox ", "x", "😀", "鬱", "<|endoftext|>"])
-def test_the_exact_counter_takes_texts_of_any_length(unit: str) -> None:
+def test_the_exact_counter_accepts_texts_of_any_length(unit: str) -> None:
     text = unit * (1_200_000 // len(unit))
     count = tokens.exact()
     assert count(text) == pytest.approx(count(unit * 1000) * len(text) / len(unit) / 1000, rel=0.02)
 
 
-def test_chunks_lose_nothing_and_cut_before_spaces() -> None:
+def test_chunks_are_complete_and_split_before_spaces() -> None:
     text = "word " * 1000
     pieces = tokens.chunks(text, 99)
     assert "".join(pieces) == text
@@ -165,7 +165,7 @@ def test_chunks_lose_nothing_and_cut_before_spaces() -> None:
     assert "".join(tokens.chunks("x" * 1000, 99)) == "x" * 1000
 
 
-def test_an_image_is_priced_by_its_area() -> None:
+def test_the_cost_of_an_image_depends_on_its_area() -> None:
     def png(width: int, height: int) -> str:
         head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
         size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
@@ -177,10 +177,10 @@ def test_an_image_is_priced_by_its_area() -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1, 2, 60_000])
-def test_the_size_of_a_jpeg_is_found_behind_its_profile(before: int) -> None:
+def test_the_size_of_a_jpeg_is_found_after_its_profile(before: int) -> None:
     assert tokens.image_size(jpeg(1280, 720, before)) == (1280, 720)
 
 
 @pytest.mark.parametrize("form", ["VP8 ", "VP8L", "VP8X"])
-def test_the_size_of_a_webp_is_found_in_each_of_its_forms(form: str) -> None:
+def test_the_size_of_a_webp_is_found_in_each_of_its_formats(form: str) -> None:
     assert tokens.image_size(webp(form, 1280, 720)) == (1280, 720)

@@ -1,4 +1,4 @@
-"""Random logs, read from bytes: parallel calls, retries, errors, impostors, several agents."""
+"""Random logs built from bytes: parallel calls, retries, errors, impostors, several agents."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def random_log(data: bytes) -> list[Envelope]:
                 for tool in ("fetch", "store"):
                     call = log.call(tool, {"page": source.pick((1, 2, 3, 4, 5))}, sender=agent)
                     responses += [call, log.answer(call, _result(source, tool, responses))]
-            case "again" if calls:  # as a retry would
+            case "again" if calls:  # as after a retry
                 log.answer(source.pick(calls), _result(source, "store", responses))
             case "talk" | "answer" | "again":
                 to = source.pick((None, [source.pick(AGENTS)]))
@@ -88,7 +88,7 @@ def random_log(data: bytes) -> list[Envelope]:
     return log.envelopes
 
 
-# The length is drawn first: left to itself, `binary` makes a handful of bytes, a log of three.
+# The length is drawn first, because `binary` alone mostly generates a handful of bytes.
 LOGS = (
     st.sampled_from([10, 50, 150, 300, 450])
     .flatmap(lambda size: st.binary(min_size=size, max_size=size))

@@ -1,6 +1,6 @@
-"""The envelope's rules once more, slowly and plainly: the judge of the decoder's two lanes.
+"""A slow reference implementation of the envelope's rules, to test the decoder against.
 
-It shares nothing with the codec but the patterns: Python's own `json`, values parsed in full.
+It shares only the patterns with the codec, and parses everything with Python's `json`.
 """
 
 import json
@@ -15,11 +15,11 @@ REQUIRED = {"protocol", "id", "ts", "from", "kind", "payload"}
 
 
 class RefusalError(Exception):
-    """The text is no envelope."""
+    """The text is not an envelope."""
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object with its repeated names, as it was written."""
+    """The members of an object in order, including repeated names."""
 
 
 def accepts(data: bytes) -> bool:
@@ -94,7 +94,7 @@ def matches(value: Any, pattern: str) -> None:
 
 
 def check_value(value: Any, depth: int) -> None:
-    """Refuse what is too deep, and text that is no Unicode."""
+    """Reject values that nest too deep and strings that are not valid Unicode."""
     if isinstance(value, str):
         require(not any("\ud800" <= char <= "\udfff" for char in value))
     elif isinstance(value, list):
@@ -120,7 +120,7 @@ def is_timestamp(text: str) -> bool:
 
 
 def source(text: str, name: str) -> str:
-    """Return a member's value as it is written in an object whose names are unique."""
+    """Return the source text of a member's value, in an object whose names are unique."""
     decoder = json.JSONDecoder()
     position = text.index("{") + 1
     while True:

@@ -1,4 +1,4 @@
-"""Invariants of the codec, over everything that Hypothesis can think of."""
+"""Invariants of the codec."""
 
 import json
 import random
@@ -18,7 +18,7 @@ HEAD = '{"protocol":"mcpp/v0.1","id":"m","ts":"2025-08-31T12:00:00Z","from":"a",
 
 
 def outcome(data: bytes) -> Envelope | None:
-    """Return what `decode` makes of some bytes, or None where it refuses."""
+    """Return the decoded envelope, or None for a DecodeError."""
     try:
         return decode(data)
     except DecodeError:
@@ -26,7 +26,7 @@ def outcome(data: bytes) -> Envelope | None:
 
 
 def strict_outcome(data: bytes) -> Envelope | None:
-    """The same with the fast lane closed."""
+    """The same without the fast path."""
     try:
         check_utf8(data)
         return _decode_strictly(data)
@@ -35,7 +35,7 @@ def strict_outcome(data: bytes) -> Envelope | None:
 
 
 def read_everything(envelope: Envelope) -> None:
-    """Parse what `decode` left raw: whatever it let through must be fit for later readers."""
+    """Parse what `decode` left raw: it must be valid for later readers."""
     envelope.payload, envelope.extra  # noqa: B018
     if envelope.context is not None:
         envelope.context.metadata, envelope.context.extra  # noqa: B018
@@ -56,7 +56,7 @@ def test_decoding_is_the_inverse_of_encoding_byte_for_byte(envelope: Envelope) -
 
 
 @given(envelopes(), st.integers(min_value=1, max_value=8))
-def test_readable_output_is_the_same_envelope(envelope: Envelope, indent: int) -> None:
+def test_indented_output_is_the_same_envelope(envelope: Envelope, indent: int) -> None:
     assert decode(encode(envelope, indent=indent)) == envelope
 
 
@@ -72,7 +72,7 @@ def test_unknown_members_survive(envelope: Envelope) -> None:
 
 @pytest.mark.rule("E-20")
 @given(hostile_json() | st.text())
-def test_anything_at_all_decodes_or_raises_decode_error(data: bytes | str) -> None:
+def test_any_input_decodes_or_raises_decode_error(data: bytes | str) -> None:
     try:
         envelope = decode(data)
     except DecodeError as error:
@@ -84,13 +84,13 @@ def test_anything_at_all_decodes_or_raises_decode_error(data: bytes | str) -> No
 
 
 @given(mangled_envelopes() | envelopes().map(encode))
-def test_both_lanes_and_the_reference_agree(data: bytes) -> None:
+def test_both_paths_and_the_reference_agree(data: bytes) -> None:
     fast = outcome(data)
     assert same(fast, strict_outcome(data))
     assert (fast is not None) is reference.accepts(data)
 
 
-# Spellings of one member that a careless reader takes for two, and of two that it takes for one.
+# Different spellings of one member, and similar spellings of different members.
 MEMBERS = (
     '"protocol":"mcpp/v0.1"',
     '"id":"m"',
@@ -134,7 +134,9 @@ MEMBERS = (
 
 @pytest.mark.rule("E-06", "E-07")
 @given(st.data())
-def test_members_in_any_order_number_and_spelling_are_judged_alike(data: st.DataObject) -> None:
+def test_all_decoders_agree_on_members_in_any_order_number_and_spelling(
+    data: st.DataObject,
+) -> None:
     base = [MEMBERS[0], MEMBERS[1], MEMBERS[4], MEMBERS[6], MEMBERS[11]]
     dropped = data.draw(st.sampled_from([None, *base]))
     chosen = [member for member in base if member != dropped]
@@ -179,7 +181,7 @@ def test_depth_is_counted_exactly(openers: list[str], member: str) -> None:
 @example("1" * 61 + "e99")
 @example("1e0000000000000000000309")
 @example("17e307")
-def test_numbers_are_judged_alike_wherever_they_stand(number: str) -> None:
+def test_all_decoders_agree_on_numbers_at_any_place(number: str) -> None:
     shapes = ("{}", "[{}]", '{{"a":{}}}', "[ {} ]", '["a",{}]')
     for shape in shapes:
         value = shape.format(number)
@@ -204,7 +206,7 @@ def test_a_payload_stays_the_senders_bytes(value: object, indent: int | None) ->
 
 
 @pytest.mark.slow
-def test_twenty_thousand_random_edits_are_judged_alike() -> None:
+def test_all_decoders_agree_on_twenty_thousand_random_edits() -> None:
     dice = random.Random(2025)
     base = (
         HEAD + '"to":["b","c"],"correlation_id":"q","context":{"id":"c","type":"t","parent":"p",'

@@ -1,9 +1,9 @@
-"""A pod under random use, beside a model that knows only the rules.
+"""A state machine test of the pod against a model of the rules.
 
-One participant watches everything and never leaves: what it sees is the log. From that alone, with
-the SDK's own filters and lineages, the machine works out what every other connection has to be
-sent, in which order, and compares. It runs twice: over the pod's bare effects, where connections
-may lag behind in their replay, and through the hub, where a tick's texts are written in batches.
+One participant watches everything and never leaves: what it receives is the log. From the log, with
+the SDK's filters and context tracker, the model computes what every other connection must receive
+and in which order. It runs twice: on the pod's effects, where connections may lag behind in their
+replay, and through the hub, where the texts of a tick are written in batches.
 """
 
 import json
@@ -22,12 +22,11 @@ from mcpp import filters
 from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
-from mcpp.protocol.contexts import Lineage, Lineages
+from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core.pod import GATEWAY, PodCore
 from mcpp_gateway.core.tree import LiveContext
-from tests.gateway.edge.test_hub import House, Line, Loop
-from tests.gateway.stage import Stage, text
+from tests.gateway.harness import HubHarness, ManualLoop, PodHarness, RecordingTransport, text
 
 WATCHER, MANY = "watcher", "many"
 SPEAKERS = ("a", "b", MANY)
@@ -44,94 +43,96 @@ LIMITS: dict[str, Any] = {
 }
 
 
-class Theatre(Protocol):
+class PodDriver(Protocol):
     """What the machine needs of a pod and of whoever performs its effects."""
 
     pod: PodCore
 
     def join(self, id: str, filter: Filter, after: str | None, last: int | None) -> Any: ...
-    def send(self, seat: Any, data: bytes) -> None: ...
-    def leave(self, seat: Any) -> None: ...
+    def send(self, connection: Any, data: bytes) -> None: ...
+    def leave(self, connection: Any) -> None: ...
     def tick(self, seconds: float) -> None: ...
-    def settle(self, seat: Any) -> None: ...
-    def texts(self, seat: Any) -> list[bytes]: ...
-    def is_closed(self, seat: Any) -> bool: ...
-    def is_live(self, seat: Any) -> bool: ...
+    def settle(self, connection: Any) -> None: ...
+    def texts(self, connection: Any) -> list[bytes]: ...
+    def is_closed(self, connection: Any) -> bool: ...
+    def is_live(self, connection: Any) -> bool: ...
     def close(self) -> None: ...
 
 
-class BareTheatre:
+class ImmediateDriver:
     """The pod's effects, performed one by one; who joins begins behind and reads in sips."""
 
     def __init__(self) -> None:
-        self._stage = Stage(*SPEAKERS, WATCHER, limits=LIMITS, multiple=[MANY])
-        self.pod = self._stage.pod
+        self._harness = PodHarness(*SPEAKERS, WATCHER, limits=LIMITS, multiple=[MANY])
+        self.pod = self._harness.pod
 
     def join(self, id: str, filter: Filter, after: str | None, last: int | None) -> Any:
-        return self._stage.join(id, filter=filter, after=after, last=last, behind=True)
+        return self._harness.join(id, filter=filter, after=after, last=last, behind=True)
 
-    def send(self, seat: Any, data: bytes) -> None:
-        self._stage.send_text(seat, data)
+    def send(self, connection: Any, data: bytes) -> None:
+        self._harness.send_text(connection, data)
 
-    def leave(self, seat: Any) -> None:
-        self._stage.leave(seat)
+    def leave(self, connection: Any) -> None:
+        self._harness.leave(connection)
 
     def tick(self, seconds: float) -> None:
-        self._stage.tick(seconds)
+        self._harness.tick(seconds)
 
-    def settle(self, seat: Any) -> None:
-        if seat.session.audience is None and seat.closed is None:
-            self._stage.catch_up(seat, 700)
+    def settle(self, connection: Any) -> None:
+        if connection.session.audience is None and connection.closed is None:
+            self._harness.catch_up(connection, 700)
 
-    def texts(self, seat: Any) -> list[bytes]:
-        found: list[bytes] = seat.texts
+    def texts(self, connection: Any) -> list[bytes]:
+        found: list[bytes] = connection.texts
         return found
 
-    def is_closed(self, seat: Any) -> bool:
-        return seat.closed is not None
+    def is_closed(self, connection: Any) -> bool:
+        return connection.closed is not None
 
-    def is_live(self, seat: Any) -> bool:
-        return seat.session.audience is not None
+    def is_live(self, connection: Any) -> bool:
+        return connection.session.audience is not None
 
     def close(self) -> None:
         pass
 
 
-class HubTheatre:
+class BatchedDriver:
     """The real hub over lines that record; texts arrive when the loop turns."""
 
     def __init__(self) -> None:
-        self._loop = Loop()
-        self._house = House(self._loop, *SPEAKERS, WATCHER, **LIMITS)
-        self.pod = self._house.pod
+        self._loop = ManualLoop()
+        self._harness = HubHarness(self._loop, *SPEAKERS, WATCHER, **LIMITS)
+        self.pod = self._harness.pod
 
-    def join(self, id: str, filter: Filter, after: str | None, last: int | None) -> Line:
-        return self._house.join(id, filter=filter, after=after, last=last)
+    def join(
+        self, id: str, filter: Filter, after: str | None, last: int | None
+    ) -> RecordingTransport:
+        return self._harness.join(id, filter=filter, after=after, last=last)
 
-    def send(self, seat: Line, data: bytes) -> None:
-        self._house.hub.receive(self._house.peers[seat], data, self._house.now)
-        if self._house.pod.log.end % 3 == 0:
+    def send(self, connection: RecordingTransport, data: bytes) -> None:
+        self._harness.hub.receive(self._harness.peers[connection], data, self._harness.now)
+        if self._harness.pod.log.end % 3 == 0:
             self._loop.turn()
 
-    def leave(self, seat: Line) -> None:
-        self.settle(seat)
-        self._house.hub.leave(self._house.peers[seat])
+    def leave(self, connection: RecordingTransport) -> None:
+        self.settle(connection)
+        self._harness.hub.leave(self._harness.peers[connection])
 
     def tick(self, seconds: float) -> None:
-        self._house.now += seconds
-        self._house.hub.perform(self.pod.tick(self._house.now))
+        self._harness.now += seconds
+        self._harness.hub.perform_all(self.pod.tick(self._harness.now))
 
-    def settle(self, seat: Line) -> None:
+    def settle(self, connection: RecordingTransport) -> None:
         self._loop.turn()
-        self._house.hub.flush()  # news of presence may wait for more of it
+        self._harness.hub.flush()  # news of presence may wait for more of it
 
-    def texts(self, seat: Line) -> list[bytes]:
-        return seat.texts
+    def texts(self, connection: RecordingTransport) -> list[bytes]:
+        return connection.texts
 
-    def is_closed(self, seat: Line) -> bool:
-        return seat.closed is not None
+    def is_closed(self, connection: RecordingTransport) -> bool:
+        return connection.closed is not None
 
-    def is_live(self, seat: Line) -> bool:
+    def is_live(self, connection: RecordingTransport) -> bool:
         return False  # what was broadcast may not have been written yet
 
     def close(self) -> None:
@@ -139,15 +140,15 @@ class HubTheatre:
 
 
 @dataclass(eq=False)
-class Client:
+class ModelClient:
     """A connection and what the model says it has to be sent."""
 
     id: str
-    seat: Any
+    connection: Any
     filter: Filter
     expected: list[bytes | str] = field(default_factory=list)  # a str: a direct text's correlation
 
-    def wants(self, entry: "Entry") -> bool:
+    def wants(self, entry: "ModelEntry") -> bool:
         if entry.envelope.sender == GATEWAY:
             return entry.about != self.id
         return (
@@ -158,7 +159,7 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ModelEntry:
     """One broadcast, as the model read it."""
 
     text: bytes
@@ -193,26 +194,26 @@ recipients = st.none() | st.lists(st.sampled_from(SPEAKERS), max_size=2)
 class PodMachine(RuleBasedStateMachine):
     """Random joins, leaves, envelopes, filters and time."""
 
-    theatre_type: type[Theatre] = BareTheatre
-    clients: Bundle[Client] = Bundle("clients")
+    driver_type: type[PodDriver] = ImmediateDriver
+    clients: Bundle[ModelClient] = Bundle("clients")
 
     @initialize()
     def watch(self) -> None:
-        self.theatre = self.theatre_type()
-        self.log: list[Entry] = []
-        self.open: list[Client] = []
+        self.driver = self.driver_type()
+        self.log: list[ModelEntry] = []
+        self.open: list[ModelClient] = []
         self.ids = count()
         self.sent: list[str] = []
         self.seconds = 0.0
         self.accepted: Counter[str] = Counter()
-        self.lineages = Lineages()
-        self.watcher = Client(WATCHER, None, everything)
-        self.watcher.seat = self.theatre.join(WATCHER, everything, None, None)
+        self.tracker = ContextTracker()
+        self.watcher = ModelClient(WATCHER, None, everything)
+        self.watcher.connection = self.driver.join(WATCHER, everything, None, None)
         # The one broadcast that the watcher does not see is its own coming.
-        (first,) = self.theatre.pod.log.read(0, 1)
+        (first,) = self.driver.pod.log.read(0, 1)
         self._learn(first.text)
         for _ in range(3):
-            self.theatre.settle(self.watcher.seat)
+            self.driver.settle(self.watcher.connection)
 
     @rule(
         target=clients,
@@ -224,11 +225,11 @@ class PodMachine(RuleBasedStateMachine):
     )
     def join(
         self, id: str, expression: dict[str, Any], back: int | None, last: int | None, sips: int
-    ) -> Client:
+    ) -> ModelClient:
         after = None if back is None else self._id_at(back)
-        client = Client(id, None, filters.parse(expression))
+        client = ModelClient(id, None, filters.parse(expression))
         replaced = [other for other in self.open if other.id == id and id != MANY]
-        client.seat = self.theatre.join(id, client.filter, after, last)
+        client.connection = self.driver.join(id, client.filter, after, last)
         for other in replaced:
             self.open.remove(other)
         self._observe()
@@ -243,21 +244,21 @@ class PodMachine(RuleBasedStateMachine):
         client.expected = [f"welcome:{resumed}:{len(wanted)}", *wanted]
         self.open.append(client)
         for other in replaced:
-            assert self.theatre.is_closed(other.seat)
+            assert self.driver.is_closed(other.connection)
         for _ in range(sips):
-            self.theatre.settle(client.seat)
+            self.driver.settle(client.connection)
         return client
 
     @rule(client=consumes(clients))
-    def leave(self, client: Client) -> None:
+    def leave(self, client: ModelClient) -> None:
         if client in self.open:
             self.open.remove(client)
-            self.theatre.leave(client.seat)
+            self.driver.leave(client.connection)
             self._observe()
 
     @rule(client=clients, kind=kinds, context=contexts, to=recipients)
     def speak(
-        self, client: Client, kind: str, context: dict[str, Any] | None, to: list[str] | None
+        self, client: ModelClient, kind: str, context: dict[str, Any] | None, to: list[str] | None
     ) -> None:
         members = {"to": to, "context": context}
         given = {name: value for name, value in members.items() if value is not None}
@@ -266,21 +267,21 @@ class PodMachine(RuleBasedStateMachine):
         self._send(client, text(id, client.id, kind, **given), id)
 
     @rule(client=clients, context=st.none() | st.builds(lambda name: {"id": name}, names))
-    def chat(self, client: Client, context: dict[str, Any] | None) -> None:
+    def chat(self, client: ModelClient, context: dict[str, Any] | None) -> None:
         self.speak(client, "chat", context, None)
 
     @rule(client=clients, child=names, parent=names)
-    def nest(self, client: Client, child: str, parent: str) -> None:
+    def nest(self, client: ModelClient, child: str, parent: str) -> None:
         self.speak(client, "chat", {"id": child, "parent": parent}, None)
 
     @rule(client=clients, back=st.integers(1, 30))
-    def repeat(self, client: Client, back: int) -> None:
+    def repeat(self, client: ModelClient, back: int) -> None:
         if self.sent:
             id = self.sent[-min(back, len(self.sent))]
             self._send(client, text(id, client.id, "rare"), id)
 
     @rule(client=clients, victim=st.sampled_from([*SPEAKERS, WATCHER, GATEWAY]), context=contexts)
-    def forge(self, client: Client, victim: str, context: dict[str, Any] | None) -> None:
+    def forge(self, client: ModelClient, victim: str, context: dict[str, Any] | None) -> None:
         if victim != client.id:
             given: dict[str, Any] = {} if context is None else {"context": context}
             self._send(client, text("forged", victim, **given), "forged")
@@ -292,20 +293,20 @@ class PodMachine(RuleBasedStateMachine):
             [b"", b"{}", b'{"id":1}', text("x", "a", "system/presence"), text("x", "b", "pod/x")]
         ),
     )
-    def send_nonsense(self, client: Client, data: bytes) -> None:
+    def send_nonsense(self, client: ModelClient, data: bytes) -> None:
         before = len(self.log)
         self._send(client, data, "x" if b'"x"' in data else "")
         assert len(self.log) == before
 
     @rule(client=clients, expression=expressions | st.just({"main": False}))
-    def choose(self, client: Client, expression: dict[str, Any]) -> None:
+    def choose(self, client: ModelClient, expression: dict[str, Any]) -> None:
         if client not in self.open:
             return
         id = f"f{next(self.ids)}"
         data = text(id, client.id, "pod/filter", {"filter": expression})
-        refused = sum(self.theatre.pod.refused.values())
+        refused = sum(self.driver.pod.refused.values())
         self._send(client, data, id)
-        if sum(self.theatre.pod.refused.values()) == refused:
+        if sum(self.driver.pod.refused.values()) == refused:
             client.filter = filters.parse(expression)
         elif expression == {"main": False}:
             with pytest.raises(FilterError):
@@ -314,14 +315,14 @@ class PodMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 0.25, 1.0, 4.0, 6.0]))
     def pass_time(self, seconds: float) -> None:
         self.seconds += seconds
-        self.theatre.tick(seconds)
+        self.driver.tick(seconds)
         self._observe()
 
     @rule(client=clients)
-    def read_on(self, client: Client) -> None:
+    def read_on(self, client: ModelClient) -> None:
         if client in self.open:
-            self.theatre.settle(client.seat)
-            if self.theatre.is_closed(client.seat):  # the log had gone on without it
+            self.driver.settle(client.connection)
+            if self.driver.is_closed(client.connection):  # the log had gone on without it
                 self.open.remove(client)
             self._observe()
 
@@ -330,15 +331,15 @@ class PodMachine(RuleBasedStateMachine):
     @invariant()
     def everyone_is_sent_what_the_rules_say(self) -> None:
         for client in self.open:
-            texts = self.theatre.texts(client.seat)
+            texts = self.driver.texts(client.connection)
             shown = [_shown(data, wanted) for data, wanted in zip(texts, client.expected)]  # noqa: B905
             assert shown == client.expected[: len(texts)]
-            if self.theatre.is_live(client.seat):
+            if self.driver.is_live(client.connection):
                 assert len(texts) == len(client.expected)
 
     @invariant()
     def the_tree_is_a_tree_within_its_limits(self) -> None:
-        nodes = {node.id: node for node in self.theatre.pod.tree}
+        nodes = {node.id: node for node in self.driver.pod.tree}
         charged = Counter(node.charged_to for node in nodes.values())
         assert len(nodes) <= LIMITS["max_contexts_per_pod"]
         assert all(n <= LIMITS["max_contexts_per_participant"] for n in charged.values())
@@ -358,30 +359,30 @@ class PodMachine(RuleBasedStateMachine):
     @invariant()
     def the_roster_is_who_is_there(self) -> None:
         present = {WATCHER, *(client.id for client in self.open)}
-        assert set(self.theatre.pod.participants) == present
+        assert set(self.driver.pod.participants) == present
 
     def teardown(self) -> None:
-        if not hasattr(self, "theatre"):
+        if not hasattr(self, "driver"):
             return
         for client in list(self.open):
             for _ in range(60):
-                self.theatre.settle(client.seat)
-            if self.theatre.is_closed(client.seat):
+                self.driver.settle(client.connection)
+            if self.driver.is_closed(client.connection):
                 self.open.remove(client)
             self._observe()  # whoever fell behind and left is news to the others
         for client in self.open:
-            assert len(self.theatre.texts(client.seat)) == len(client.expected)
+            assert len(self.driver.texts(client.connection)) == len(client.expected)
         self.everyone_is_sent_what_the_rules_say()
-        self.theatre.close()
+        self.driver.close()
 
     # --- the model ------------------------------------------------------------------------------
 
-    def _send(self, client: Client, data: bytes, id: str) -> None:
-        """Send, and expect one of two: everybody gets it, or its sender alone an answer."""
+    def _send(self, client: ModelClient, data: bytes, id: str) -> None:
+        """Send; expect either a broadcast, or an answer to the sender only."""
         if client not in self.open:
             return
         before = len(self.log)
-        self.theatre.send(client.seat, data)
+        self.driver.send(client.connection, data)
         self._observe()
         new = self.log[before:]
         if new:
@@ -393,8 +394,8 @@ class PodMachine(RuleBasedStateMachine):
             client.expected.append(f"direct:{id}")
 
     def _observe(self) -> None:
-        """Learn from what the watcher was sent."""
-        pod = self.theatre.pod
+        """Update the model from what the watcher received."""
+        pod = self.driver.pod
         new = pod.log.read(max(len(self.log), pod.log.start), 1000)
         assert pod.log.end == len(self.log) + len(new), "more was logged at once than the log holds"
         for each in new:
@@ -404,18 +405,16 @@ class PodMachine(RuleBasedStateMachine):
             for client in self.open:
                 if client.wants(entry):
                     client.expected.append(entry.text)
-        seen = self.theatre.texts(self.watcher.seat)[1:]
+        seen = self.driver.texts(self.watcher.connection)[1:]
         assert seen == self.watcher.expected[: len(seen)]
 
-    def _learn(self, data: bytes) -> Entry:
+    def _learn(self, data: bytes) -> ModelEntry:
         envelope = decode(data)
         about = None
         if envelope.kind == "system/presence":
             about = envelope.payload["participant"]["id"]
-        lineage = self.lineages.observe(envelope.context)
-        if envelope.kind == "system/context":
-            self.lineages.forget(envelope.payload["context"]["id"])
-        entry = Entry(data, envelope, lineage, about)
+        lineage = self.tracker.observe(envelope)
+        entry = ModelEntry(data, envelope, lineage, about)
         self.log.append(entry)
         return entry
 
@@ -424,7 +423,7 @@ class PodMachine(RuleBasedStateMachine):
 
 
 def _shown(data: bytes, wanted: bytes | str) -> bytes | str:
-    """Return a text as the model writes it down."""
+    """Return a received text in the notation of the model."""
     if isinstance(wanted, bytes):
         return data
     envelope = json.loads(data)
@@ -454,7 +453,7 @@ def _height(node: LiveContext) -> int:
 class HubMachine(PodMachine):
     """The same through the hub."""
 
-    theatre_type = HubTheatre
+    driver_type = BatchedDriver
 
 
 TestPod = pytest.mark.rule("G-18", "G-24", "F-18", "C-05", "C-06", "C-07", "G-12", "G-17", "G-30")(

@@ -1,4 +1,4 @@
-"""Filters, globs and capabilities: laws that hold for every expression."""
+"""Properties of filters, globs and capabilities that hold for every expression."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from mcpp.protocol.capabilities import Capabilities, compile_pattern
 from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.globs import compile_glob
-from tests.gateway.stage import text
+from tests.gateway.harness import text
 from tests.properties.test_pod_machine import expressions, names
 
 chosen = st.builds(parse, expressions)
@@ -31,7 +31,7 @@ envelopes = st.builds(
 
 @pytest.mark.rule("F-01", "F-18")
 @given(chosen, envelopes, lineages)
-def test_a_filter_survives_json_both_ways(
+def test_a_filter_is_unchanged_by_a_json_round_trip(
     wanted: Filter, message: Any, where: Lineage | None
 ) -> None:
     again = parse(json.dumps(wanted.to_json()))
@@ -60,14 +60,16 @@ few = st.text("ab*", max_size=12)
 
 @pytest.mark.rule("F-16")
 @given(few, st.text("ab*", max_size=12))
-def test_a_glob_matches_what_the_naive_reading_matches(pattern: str, subject: str) -> None:
+def test_a_glob_matches_what_the_equivalent_regular_expression_matches(
+    pattern: str, subject: str
+) -> None:
     naive = ".*".join(map(re.escape, re.split(r"\*+", pattern)))
     expected = re.fullmatch(naive, subject, re.DOTALL) is not None
     assert compile_glob(pattern)(subject) is expected
 
 
 class Watched(str):
-    """A text that counts how many of its characters are searched."""
+    """A string that counts how many of its characters are searched."""
 
     __slots__ = ()
     looked = 0
@@ -102,28 +104,28 @@ patterns: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def poorer(value: Any) -> list[Any]:
-    """Return the values that say less than this one: a key less, somewhere."""
+def with_one_key_less(value: Any) -> list[Any]:
+    """Return the values with one key removed, at any depth."""
     if not isinstance(value, dict):
         return []
     found = [{other: value[other] for other in value if other != key} for key in value]
-    found += [{**value, key: less} for key in value for less in poorer(value[key])]
+    found += [{**value, key: less} for key in value for less in with_one_key_less(value[key])]
     return found
 
 
 @pytest.mark.rule("K-06", "K-04")
 @given(patterns, st.dictionaries(st.sampled_from("pq"), values))
-def test_leaving_something_out_never_turns_a_refusal_into_an_allowance(
+def test_removing_a_key_never_turns_a_denial_into_a_permission(
     pattern: Any, value: dict[str, Any]
 ) -> None:
     test = compile_pattern(pattern)
     if not test(value):
-        assert not any(test(less) for less in poorer(value))
+        assert not any(test(less) for less in with_one_key_less(value))
 
 
 @pytest.mark.rule("K-09")
 @given(patterns, st.lists(values, max_size=3), values)
-def test_one_more_element_never_turns_a_refusal_into_an_allowance(
+def test_one_more_element_never_turns_a_denial_into_a_permission(
     pattern: Any, elements: list[Any], more: Any
 ) -> None:
     test = compile_pattern(pattern)
@@ -133,20 +135,20 @@ def test_one_more_element_never_turns_a_refusal_into_an_allowance(
 
 @pytest.mark.rule("K-05")
 @given(st.lists(texts, min_size=1, max_size=4), texts.map(lambda each: "!" + each.lstrip("!")))
-def test_one_more_veto_never_allows_more(pattern: list[str], veto: str) -> None:
+def test_one_more_negation_never_allows_more(pattern: list[str], negation: str) -> None:
     subjects = ["x", "xy", "z", ""]
     if all(each.startswith("!") for each in pattern):
         pattern = [*pattern, "*"]
-    before, after = compile_pattern(pattern), compile_pattern([*pattern, veto])
+    before, after = compile_pattern(pattern), compile_pattern([*pattern, negation])
     assert all(before(subject) for subject in subjects if after(subject))
 
 
 @pytest.mark.rule("K-01", "K-12")
 @given(st.lists(patterns, max_size=3), values)
-def test_compiled_rules_never_raise_and_an_additional_one_only_adds(
+def test_compiled_rules_never_raise_and_another_rule_only_allows_more(
     rules: list[Any], payload: Any
 ) -> None:
     message = decode(text("x", "a", payload=payload))
     found = [{"kind": "chat", "payload": rule} for rule in rules]
-    verdicts = [Capabilities(found[:n]).allow(message, None) for n in range(len(found) + 1)]
-    assert verdicts == sorted(verdicts)
+    decisions = [Capabilities(found[:n]).allow(message, None) for n in range(len(found) + 1)]
+    assert decisions == sorted(decisions)

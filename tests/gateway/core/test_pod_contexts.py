@@ -5,101 +5,101 @@ from typing import Any
 import pytest
 
 from mcpp import filters
-from tests.gateway.stage import FREE, Seat, Stage
+from tests.gateway.harness import FREE, HarnessClient, PodHarness
 
 
-def announced(seat: Seat) -> list[dict[str, Any]]:
-    return [each["payload"] for each in seat.seen if each["kind"] == "system/context"]
+def announced(client: HarnessClient) -> list[dict[str, Any]]:
+    return [each["payload"] for each in client.seen if each["kind"] == "system/context"]
 
 
 @pytest.mark.rule("C-01")
 def test_an_accepted_envelope_creates_its_context_and_a_refused_one_does_not() -> None:
-    stage = Stage("a", capabilities={"a": [{"kind": "chat"}]})
-    a = stage.join("a")
-    stage.send(a, "other", context={"id": "no"})
-    stage.send(a, context={"id": "yes"})
-    assert [node.id for node in stage.pod.tree] == ["yes"]
+    harness = PodHarness("a", capabilities={"a": [{"kind": "chat"}]})
+    a = harness.join("a")
+    harness.send(a, "other", context={"id": "no"})
+    harness.send(a, context={"id": "yes"})
+    assert [node.id for node in harness.pod.tree] == ["yes"]
 
 
 @pytest.mark.rule("C-02", "F-03")
 def test_a_type_once_fixed_holds_for_envelopes_that_omit_or_change_it() -> None:
-    stage = Stage("a", "b")
-    a, b = stage.join("a"), stage.join("b", filter=filters.parse({"type": "t"}))
-    stage.send(a, id="early", context={"id": "c"})
-    stage.send(a, id="1", context={"id": "c", "type": "t"})
-    stage.send(a, id="2", context={"id": "c"})
-    stage.send(a, id="3", context={"id": "c", "type": "other"})
+    harness = PodHarness("a", "b")
+    a, b = harness.join("a"), harness.join("b", filter=filters.parse({"type": "t"}))
+    harness.send(a, id="early", context={"id": "c"})
+    harness.send(a, id="1", context={"id": "c", "type": "t"})
+    harness.send(a, id="2", context={"id": "c"})
+    harness.send(a, id="3", context={"id": "c", "type": "other"})
     assert b.ids[1:] == ["1", "2", "3"]
     assert b.last["context"] == {"id": "c", "type": "other"}
 
 
 @pytest.mark.rule("C-15", "G-25")
 def test_an_envelope_to_the_gateway_enters_no_context() -> None:
-    stage = Stage("a")
-    a = stage.join("a")
-    stage.send(a, "pod/filter", payload={"filter": {"all": []}}, context={"id": "c"})
+    harness = PodHarness("a")
+    a = harness.join("a")
+    harness.send(a, "pod/filter", payload={"filter": {"all": []}}, context={"id": "c"})
     assert a.last["kind"] == "system/filter"
-    assert len(stage.pod.tree) == 0
+    assert len(harness.pod.tree) == 0
 
 
 @pytest.mark.rule("C-09")
 def test_a_context_takes_its_burst_from_all_together_the_first_included() -> None:
     limits = {**FREE, "context_messages_per_second": 0.5, "context_burst": 3}
-    stage = Stage("a", "b", limits=limits)
-    a, b = stage.join("a"), stage.join("b")
-    stage.send(a, context={"id": "c"})
-    stage.send(b, context={"id": "c", "type": "t"})
-    stage.send(a, context={"id": "c", "parent": "p"})
+    harness = PodHarness("a", "b", limits=limits)
+    a, b = harness.join("a"), harness.join("b")
+    harness.send(a, context={"id": "c"})
+    harness.send(b, context={"id": "c", "type": "t"})
+    harness.send(a, context={"id": "c", "parent": "p"})
     assert a.errors == b.errors == []
-    stage.send(b, context={"id": "c"})
+    harness.send(b, context={"id": "c"})
     assert b.errors == ["rate_limited"]
     assert b.last["payload"]["scope"] == "context"
     assert b.last["payload"]["retry_after_seconds"] == pytest.approx(2, abs=0.01)
-    stage.send(b, context={"id": "p"})
-    stage.send(b)
-    stage.now += 2.001
-    stage.send(b, context={"id": "c"})
+    harness.send(b, context={"id": "p"})
+    harness.send(b)
+    harness.now += 2.001
+    harness.send(b, context={"id": "c"})
     assert b.errors == ["rate_limited"]
 
 
 @pytest.mark.rule("C-09")
 def test_an_envelope_refused_for_another_reason_takes_no_token_of_the_context() -> None:
     limits = {**FREE, "context_messages_per_second": 0.001, "context_burst": 2}
-    stage = Stage("a", "b", limits=limits)
-    a, b = stage.join("a"), stage.join("b")
-    taken = stage.send(b, context={"id": "c", "parent": "p"})
+    harness = PodHarness("a", "b", limits=limits)
+    a, b = harness.join("a"), harness.join("b")
+    taken = harness.send(b, context={"id": "c", "parent": "p"})
     for _ in range(5):
-        stage.send(a, context={"id": "c"}, id=taken)
-        stage.send(a, context={"id": "c", "parent": "q"})
-    stage.send(a, context={"id": "c"})
+        harness.send(a, context={"id": "c"}, id=taken)
+        harness.send(a, context={"id": "c", "parent": "q"})
+    harness.send(a, context={"id": "c"})
     assert "rate_limited" not in a.errors
-    stage.send(a, context={"id": "c"})
+    harness.send(a, context={"id": "c"})
     assert a.errors[-1] == "rate_limited"
 
 
 @pytest.mark.rule("C-09")
 def test_a_silenced_type_or_parent_is_not_fixed() -> None:
     limits = {**FREE, "context_messages_per_second": 0.001, "context_burst": 1}
-    stage = Stage("a", limits=limits)
-    a = stage.join("a")
-    stage.send(a, context={"id": "c"})
-    stage.send(a, context={"id": "c", "type": "t", "parent": "p"})
+    harness = PodHarness("a", limits=limits)
+    a = harness.join("a")
+    harness.send(a, context={"id": "c"})
+    harness.send(a, context={"id": "c", "type": "t", "parent": "p"})
     assert a.errors == ["rate_limited"]
-    (node,) = stage.pod.tree
+    (node,) = harness.pod.tree
     assert (node.id, node.type, node.parent) == ("c", None, None)
 
 
 @pytest.mark.rule("C-10", "C-11")
 def test_an_idle_context_expires_children_first_and_everyone_is_told() -> None:
-    stage = Stage("a", "b", limits={**FREE, "context_idle_seconds": 10})
-    a, b = stage.join("a"), stage.join("b", filter=~filters.everything)
-    stage.send(a, context={"id": "p", "type": "t"})
-    stage.now += 3
-    stage.send(b, context={"id": "c", "parent": "p"})
-    stage.send(a, context={"id": "c"})
-    stage.tick(9.999)
+    harness = PodHarness("a", "b", limits={**FREE, "context_idle_seconds": 10})
+    a, b = harness.join("a"), harness.join("b", filter=~filters.everything)
+    harness.send(a, context={"id": "p", "type": "t"})
+    harness.now += 3
+    harness.send(b, context={"id": "c", "parent": "p"})
+    harness.send(a, context={"id": "c"})
+    harness.tick(9.999)
     assert announced(a) == []
-    stage.tick(0.001)
+    harness.tick(0.001)
     assert [event["context"]["id"] for event in announced(b)] == ["c", "p"]
     assert announced(a) == [
         {
@@ -119,44 +119,44 @@ def test_an_idle_context_expires_children_first_and_everyone_is_told() -> None:
             "last": "1970-01-01T00:16:43.000000Z",
         },
     ]
-    assert stage.pod.expired == 2
+    assert harness.pod.expired == 2
 
 
 @pytest.mark.rule("C-10")
 def test_a_parent_lives_as_long_as_its_children_are_used() -> None:
-    stage = Stage("a", limits={**FREE, "context_idle_seconds": 10})
-    a = stage.join("a")
-    stage.send(a, context={"id": "p"})
-    stage.send(a, context={"id": "c", "parent": "p"})
+    harness = PodHarness("a", limits={**FREE, "context_idle_seconds": 10})
+    a = harness.join("a")
+    harness.send(a, context={"id": "p"})
+    harness.send(a, context={"id": "c", "parent": "p"})
     for _ in range(10):
-        stage.tick(6)
-        stage.send(a, context={"id": "c"})
+        harness.tick(6)
+        harness.send(a, context={"id": "c"})
     assert announced(a) == []
-    stage.tick(10)
+    harness.tick(10)
     assert [event["context"]["id"] for event in announced(a)] == ["c", "p"]
 
 
 @pytest.mark.rule("C-10")
 def test_a_parent_that_is_used_outlives_its_child() -> None:
-    stage = Stage("a", limits={**FREE, "context_idle_seconds": 10})
-    a = stage.join("a")
-    stage.send(a, context={"id": "c", "parent": "p"})
-    stage.tick(6)
-    stage.send(a, context={"id": "p"})
-    stage.tick(6)
+    harness = PodHarness("a", limits={**FREE, "context_idle_seconds": 10})
+    a = harness.join("a")
+    harness.send(a, context={"id": "c", "parent": "p"})
+    harness.tick(6)
+    harness.send(a, context={"id": "p"})
+    harness.tick(6)
     assert [event["context"]["id"] for event in announced(a)] == ["c"]
-    stage.tick(3.999)
+    harness.tick(3.999)
     assert len(announced(a)) == 1
-    stage.tick(0.001)
+    harness.tick(0.001)
     assert [event["context"]["id"] for event in announced(a)] == ["c", "p"]
 
 
 @pytest.mark.rule("C-04", "C-11")
 def test_a_placeholder_expires_with_no_messages_and_no_participants() -> None:
-    stage = Stage("a")
-    a = stage.join("a")
-    stage.send(a, context={"id": "c", "parent": "p"})
-    stage.tick(1000)
+    harness = PodHarness("a")
+    a = harness.join("a")
+    harness.send(a, context={"id": "c", "parent": "p"})
+    harness.tick(1000)
     placeholder = announced(a)[1]
     assert placeholder["context"] == {"id": "p"}
     assert (placeholder["messages"], placeholder["participants"]) == (0, [])
@@ -164,64 +164,64 @@ def test_a_placeholder_expires_with_no_messages_and_no_participants() -> None:
 
 @pytest.mark.rule("C-12")
 def test_a_forgotten_id_may_be_used_anew_by_anyone_for_something_else() -> None:
-    stage = Stage("a", "b")
-    a, b = stage.join("a"), stage.join("b")
-    stage.send(a, context={"id": "c", "type": "t", "parent": "p"})
-    stage.tick(1000)
-    stage.send(b, context={"id": "c", "type": "u", "parent": "q"})
+    harness = PodHarness("a", "b")
+    a, b = harness.join("a"), harness.join("b")
+    harness.send(a, context={"id": "c", "type": "t", "parent": "p"})
+    harness.tick(1000)
+    harness.send(b, context={"id": "c", "type": "u", "parent": "q"})
     assert b.errors == []
-    newest = {node.id: node for node in stage.pod.tree}["c"]
+    newest = {node.id: node for node in harness.pod.tree}["c"]
     assert (newest.type, newest.messages, newest.participants) == ("u", 1, {"b"})
 
 
 @pytest.mark.rule("C-13", "F-04")
 def test_replay_filters_by_where_a_context_stood_when_the_envelope_came() -> None:
-    stage = Stage("a", "b")
-    a = stage.join("a")
-    stage.send(a, id="before", context={"id": "c"})
-    stage.send(a, id="within", context={"id": "c", "parent": "p"})
-    stage.tick(1000)
-    stage.send(a, id="after", context={"id": "c", "parent": "q"})
-    b = stage.join("b", last=100, filter=filters.in_context("p", descendants=True))
+    harness = PodHarness("a", "b")
+    a = harness.join("a")
+    harness.send(a, id="before", context={"id": "c"})
+    harness.send(a, id="within", context={"id": "c", "parent": "p"})
+    harness.tick(1000)
+    harness.send(a, id="after", context={"id": "c", "parent": "q"})
+    b = harness.join("b", last=100, filter=filters.in_context("p", descendants=True))
     assert [id for id in b.ids if not id.startswith("sys")] == ["within"]
 
 
 @pytest.mark.rule("C-08")
 def test_a_context_counts_against_whoever_first_named_it_until_it_expires() -> None:
     limits = {**FREE, "max_contexts_per_participant": 2}
-    stage = Stage("a", "b", limits=limits)
-    a, b = stage.join("a"), stage.join("b")
-    stage.send(a, context={"id": "c", "parent": "p"})
-    stage.send(b, context={"id": "p"})
-    stage.send(b, context={"id": "c"})
-    stage.leave(a)
-    a = stage.join("a")
-    stage.send(a, context={"id": "d"})
+    harness = PodHarness("a", "b", limits=limits)
+    a, b = harness.join("a"), harness.join("b")
+    harness.send(a, context={"id": "c", "parent": "p"})
+    harness.send(b, context={"id": "p"})
+    harness.send(b, context={"id": "c"})
+    harness.leave(a)
+    a = harness.join("a")
+    harness.send(a, context={"id": "d"})
     assert a.errors == ["context_limit"]
-    stage.send(b, context={"id": "d", "parent": "e"})
+    harness.send(b, context={"id": "d", "parent": "e"})
     assert b.errors == []
-    stage.tick(1000)
-    stage.send(a, context={"id": "f", "parent": "g"})
+    harness.tick(1000)
+    harness.send(a, context={"id": "f", "parent": "g"})
     assert a.errors == ["context_limit"]
 
 
 @pytest.mark.rule("C-16", "C-07", "G-47")
 def test_under_a_flood_of_context_ids_memory_stays_flat_and_others_notice_nothing() -> None:
-    stage = Stage("flood", "b")
-    flood, b = stage.join("flood"), stage.join("b")
+    harness = PodHarness("flood", "b")
+    flood, b = harness.join("flood"), harness.join("b")
     before = len(b.texts)
     for i in range(30_000):
-        effect = stage.pod.receive(flood.session, _flood(i), stage.now)
+        effect = harness.pod.receive(flood.session, _flood(i), harness.now)
         if i < 256:
-            stage.perform([] if effect is None else [effect])
-    tree = stage.pod.tree
+            harness.perform([] if effect is None else [effect])
+    tree = harness.pod.tree
     assert len(tree) == 256
-    assert stage.pod.refused == {"context_limit": 30_000 - 256}
-    assert stage.pod.log.end == 2 + 256
+    assert harness.pod.refused == {"context_limit": 30_000 - 256}
+    assert harness.pod.log.end == 2 + 256
     assert len(b.texts) == before + 256
     sizes = [len(getattr(tree, name)) for name in ("_nodes", "_deadlines")]
     assert sizes == [256, 256]
-    stage.send(b, context={"id": "mine", "parent": "own"})
+    harness.send(b, context={"id": "mine", "parent": "own"})
     assert b.errors == []
 
 
@@ -235,15 +235,15 @@ def _flood(i: int) -> bytes:
 @pytest.mark.rule("C-16", "G-47")
 def test_contexts_that_come_and_go_leave_nothing_behind() -> None:
     limits = {**FREE, "context_idle_seconds": 1, "history_messages": 10}
-    stage = Stage("a", "b", limits=limits)
-    a = stage.join("a")
-    stage.join("b", filter=filters.main_only)
+    harness = PodHarness("a", "b", limits=limits)
+    a = harness.join("a")
+    harness.join("b", filter=filters.main_only)
     for i in range(300):
         for j in range(20):
-            stage.send(a, f"k{i}", context={"id": f"{i}.{j}", "parent": f"p{i}"})
-        stage.tick(2)
-    tree = stage.pod.tree
+            harness.send(a, f"k{i}", context={"id": f"{i}.{j}", "parent": f"p{i}"})
+        harness.tick(2)
+    tree = harness.pod.tree
     names = ("_nodes", "_counts", "_deadlines")
     assert [len(getattr(tree, name)) for name in names] == [0, 0, 0]
-    assert len(getattr(stage.pod.log, "_entries")) == 10  # noqa: B009
-    assert len(getattr(stage.pod.log, "_positions")) == 10  # noqa: B009
+    assert len(getattr(harness.pod.log, "_entries")) == 10  # noqa: B009
+    assert len(getattr(harness.pod.log, "_positions")) == 10  # noqa: B009

@@ -8,44 +8,44 @@ from mcpp import filters
 from mcpp.protocol.codec import decode
 from mcpp_gateway.core.effects import Broadcast
 from mcpp_gateway.core.pod import GATEWAY
-from tests.gateway.stage import Stage, text
+from tests.gateway.harness import PodHarness, text
 
 NOTHING = ~filters.everything
 
 
 @pytest.mark.rule("F-09")
 def test_what_is_addressed_to_me_and_my_own_pass_every_filter() -> None:
-    stage = Stage("a", "b", "c")
-    a = stage.join("a")
-    b = stage.join("b", filter=NOTHING)
-    stage.join("c")
-    stage.send(a, id="others")
-    stage.send(a, id="to-b", to=["c", "b"])
-    stage.send(b, id="own")
+    harness = PodHarness("a", "b", "c")
+    a = harness.join("a")
+    b = harness.join("b", filter=NOTHING)
+    harness.join("c")
+    harness.send(a, id="others")
+    harness.send(a, id="to-b", to=["c", "b"])
+    harness.send(b, id="own")
     assert [id for id in b.ids if not id.startswith("sys")] == ["to-b", "own"]
 
 
 @pytest.mark.rule("F-09", "G-35")
 def test_each_connection_of_the_addressed_gets_it_exactly_once() -> None:
-    stage = Stage("a", "b", multiple=["b"])
-    a = stage.join("a")
-    seats = [stage.join("b", filter=f) for f in (NOTHING, filters.everything, NOTHING)]
-    stage.send(a, id="x", to=["b", "b", "a"])
-    assert [seat.ids.count("x") for seat in (*seats, a)] == [1, 1, 1, 1]
+    harness = PodHarness("a", "b", multiple=["b"])
+    a = harness.join("a")
+    seats = [harness.join("b", filter=f) for f in (NOTHING, filters.everything, NOTHING)]
+    harness.send(a, id="x", to=["b", "b", "a"])
+    assert [client.ids.count("x") for client in (*seats, a)] == [1, 1, 1, 1]
 
 
 @pytest.mark.rule("F-09")
 def test_what_always_passes_is_replayed_too() -> None:
-    stage = Stage("a", "b", "c")
-    a = stage.join("a")
-    start = stage.send(a)
-    b = stage.join("b")
-    stage.send(a, id="others")
-    stage.send(a, id="to-b", to=["b"])
-    stage.send(b, id="own")
-    stage.leave(stage.join("c"))
-    stage.leave(b)
-    b = stage.join("b", after=start, filter=NOTHING)
+    harness = PodHarness("a", "b", "c")
+    a = harness.join("a")
+    start = harness.send(a)
+    b = harness.join("b")
+    harness.send(a, id="others")
+    harness.send(a, id="to-b", to=["b"])
+    harness.send(b, id="own")
+    harness.leave(harness.join("c"))
+    harness.leave(b)
+    b = harness.join("b", after=start, filter=NOTHING)
     assert [id for id in b.ids if not id.startswith("sys")] == ["to-b", "own"]
     assert b.kinds.count("system/presence") == 2
     assert b.welcome["replayed"] == 4
@@ -53,17 +53,17 @@ def test_what_always_passes_is_replayed_too() -> None:
 
 @pytest.mark.rule("F-11", "F-12", "F-13")
 def test_a_filter_changes_where_its_acknowledgement_stands_without_a_capability() -> None:
-    stage = Stage("a", "b", capabilities={"b": []})
-    a, b = stage.join("a"), stage.join("b")
-    stage.send(a, id="1")
-    stage.send(b, "pod/filter", id="ask", payload={"filter": {"kind": "rare*"}})
+    harness = PodHarness("a", "b", capabilities={"b": []})
+    a, b = harness.join("a"), harness.join("b")
+    harness.send(a, id="1")
+    harness.send(b, "pod/filter", id="ask", payload={"filter": {"kind": "rare*"}})
     assert b.last["kind"] == "system/filter"
     assert b.last["correlation_id"] == "ask"
     assert b.last["payload"] == {"filter": {"kind": "rare*"}}
-    stage.send(a, id="2")
-    stage.send(a, "rarest", id="3")
-    stage.send(b, "pod/filter", payload={"filter": {"all": []}})
-    stage.send(a, id="4")
+    harness.send(a, id="2")
+    harness.send(a, "rarest", id="3")
+    harness.send(b, "pod/filter", payload={"filter": {"all": []}})
+    harness.send(a, id="4")
     assert [id for id in b.ids if not id.startswith("sys")] == ["1", "3", "4"]
     assert a.kinds.count("system/filter") == 0
 
@@ -83,94 +83,96 @@ def test_a_filter_changes_where_its_acknowledgement_stands_without_a_capability(
     ],
 )
 def test_a_bad_filter_is_refused_and_the_old_one_stays(payload: Any) -> None:
-    stage = Stage("a", "b")
-    a = stage.join("a")
-    b = stage.join("b", filter=filters.kind("rare"))
-    id = stage.send(b, "pod/filter", payload=payload)
+    harness = PodHarness("a", "b")
+    a = harness.join("a")
+    b = harness.join("b", filter=filters.kind("rare"))
+    id = harness.send(b, "pod/filter", payload=payload)
     assert b.last["payload"]["error"] == "invalid_filter"
     assert b.last["correlation_id"] == id
-    stage.send(a, id="no")
-    stage.send(a, "rare", id="yes")
+    harness.send(a, id="no")
+    harness.send(a, "rare", id="yes")
     assert b.ids[-1] == "yes"
     assert "no" not in b.ids
 
 
 @pytest.mark.rule("F-15", "F-11")
 def test_a_filter_with_a_repeated_key_is_refused() -> None:
-    stage = Stage("a")
-    a = stage.join("a")
+    harness = PodHarness("a")
+    a = harness.join("a")
     good = text("x", "a", "pod/filter", {"filter": {"kind": "a"}})
-    stage.send_text(a, good.replace(b'{"kind":"a"}', b'{"kind":"a","kind":"b"}'))
+    harness.send_text(a, good.replace(b'{"kind":"a"}', b'{"kind":"a","kind":"b"}'))
     assert a.errors == ["invalid_filter"]
 
 
 @pytest.mark.rule("F-11")
 def test_a_filter_concerns_the_connection_that_asked_for_it() -> None:
-    stage = Stage("a", "b", multiple=["b"])
-    a, one, two = stage.join("a"), stage.join("b"), stage.join("b")
-    stage.send(one, "pod/filter", payload={"filter": {"any": []}})
-    stage.send(a, id="x")
+    harness = PodHarness("a", "b", multiple=["b"])
+    a, one, two = harness.join("a"), harness.join("b"), harness.join("b")
+    harness.send(one, "pod/filter", payload={"filter": {"any": []}})
+    harness.send(a, id="x")
     assert "x" not in one.ids
     assert two.ids[-1] == "x"
 
 
 @pytest.mark.rule("F-10")
 def test_a_filter_of_the_query_holds_from_the_first_replayed_envelope_on() -> None:
-    stage = Stage("a", "b")
-    a = stage.join("a")
-    stage.send(a, "rare", id="1")
-    stage.send(a, id="2")
-    b = stage.join("b", last=10, filter=filters.kind("rare"))
-    stage.send(a, id="3")
-    stage.send(a, "rare", id="4")
+    harness = PodHarness("a", "b")
+    a = harness.join("a")
+    harness.send(a, "rare", id="1")
+    harness.send(a, id="2")
+    b = harness.join("b", last=10, filter=filters.kind("rare"))
+    harness.send(a, id="3")
+    harness.send(a, "rare", id="4")
     assert [id for id in b.ids if not id.startswith("sys")] == ["1", "4"]
 
 
 @pytest.mark.rule("G-40")
 def test_audiences_come_and_go_with_their_filters() -> None:
-    stage = Stage("a", "b", "c")
-    a = stage.join("a")
-    b = stage.join("b", filter=filters.parse({"kind": "x"}))
-    c = stage.join("c", filter=filters.parse({"kind": "x"}))
+    harness = PodHarness("a", "b", "c")
+    a = harness.join("a")
+    b = harness.join("b", filter=filters.parse({"kind": "x"}))
+    c = harness.join("c", filter=filters.parse({"kind": "x"}))
 
     def reached(kind: str) -> int:
-        effect = stage.pod.receive(a.session, text(f"{kind}{stage.now}", "a", kind), stage.now)
+        effect = harness.pod.receive(
+            a.session, text(f"{kind}{harness.now}", "a", kind), harness.now
+        )
         assert isinstance(effect, Broadcast)
-        stage.now += 1
+        harness.now += 1
         return len(effect.audiences)
 
     assert reached("x") == 2
     assert reached("y") == 1
-    stage.leave(b)
+    harness.leave(b)
     assert reached("x") == 2
-    stage.leave(c)
+    harness.leave(c)
     assert reached("x") == 1
 
 
 @pytest.mark.rule("G-47")
 def test_what_is_remembered_of_routes_is_bounded_in_number_and_in_size() -> None:
-    stage = Stage("a", "b")
-    a = stage.join("a")
-    b = stage.join("b", filter=filters.main_only & filters.parse({"to": "p7"}))
+    harness = PodHarness("a", "b")
+    a = harness.join("a")
+    b = harness.join("b", filter=filters.main_only & filters.parse({"to": "p7"}))
     for i in range(20_000):
-        stage.pod.receive(a.session, text(str(i), "a", f"k{i}"), stage.now)
-    audiences = getattr(stage.pod, "_audiences")  # noqa: B009
+        harness.pod.receive(a.session, text(str(i), "a", f"k{i}"), harness.now)
+    audiences = getattr(harness.pod, "_audiences")  # noqa: B009
     routes = getattr(audiences, "_routes")  # noqa: B009
     assert len(routes) <= 4096
     routes.clear()
     for i in range(100):
         many = [f"p{j}" for j in range(i, 1000)]
-        stage.send(a, id=f"many{i}", to=many)
+        harness.send(a, id=f"many{i}", to=many)
     assert len(routes) == 0
     assert [id for id in b.ids if id.startswith("many")] == [f"many{i}" for i in range(8)]
 
 
 @pytest.mark.rule("F-18", "C-14")
 def test_the_gateway_sends_what_the_filter_selects_from_the_whole_log() -> None:
-    stage = Stage("a", "b", "c")
-    a, whole = stage.join("a"), stage.join("b")
+    harness = PodHarness("a", "b", "c")
+    a, whole = harness.join("a"), harness.join("b")
     wanted = filters.with_types("t") | filters.in_context("root", descendants=True)
-    c = stage.join("c", filter=wanted)
+    c = harness.join("c", filter=wanted)
     for context in (
         {"id": "x", "parent": "root"},
         {"id": "y", "type": "t"},
@@ -178,11 +180,11 @@ def test_the_gateway_sends_what_the_filter_selects_from_the_whole_log() -> None:
         {"id": "z", "type": "u"},
         {"id": "z", "parent": "y"},
     ):
-        stage.send(a, context=context)
-        stage.send(a, context={"id": context["id"]})
-    stage.tick(1000)
-    stage.send(a, context={"id": "y"})
-    stage.send(a)
+        harness.send(a, context=context)
+        harness.send(a, context={"id": context["id"]})
+    harness.tick(1000)
+    harness.send(a, context={"id": "y"})
+    harness.send(a)
     log = [decode(each) for each in whole.texts[2:]]
     selected = {each.id for each in wanted.select(log)}
     passed = [each.id for each in log if each.id in selected or each.sender == GATEWAY]

@@ -246,7 +246,7 @@ def test_metrics_are_for_loopback_or_for_their_token() -> None:
     guarded = door()
 
     def verdict(token: str | None, address: str, **headers: str) -> int | None:
-        return status(guarded.admits_metrics(request(token, **headers), address, 0.0))
+        return status(guarded.check_metrics(request(token, **headers), address, 0.0))
 
     assert verdict(None, "127.0.0.1") is None
     assert verdict(None, "::1") is None
@@ -264,8 +264,8 @@ def test_metrics_are_for_loopback_or_for_their_token() -> None:
 @pytest.mark.rule("G-44")
 def test_without_a_metrics_token_none_is_right() -> None:
     guarded = door("[gateway]\n")
-    assert status(guarded.admits_metrics(request(METRICS), "127.0.0.1", 0.0)) == 401
-    assert status(guarded.admits_metrics(request(None), "127.0.0.1", 0.0)) is None
+    assert status(guarded.check_metrics(request(METRICS), "127.0.0.1", 0.0)) == 401
+    assert status(guarded.check_metrics(request(None), "127.0.0.1", 0.0)) is None
 
 
 @pytest.mark.rule("G-37")

@@ -15,9 +15,9 @@ from mcpp_gateway import config, log_format
 from mcpp_gateway.edge import http
 from mcpp_gateway.edge.admission import AdmissionControl, Denial
 from mcpp_gateway.edge.connection import ServerConnection
+from mcpp_gateway.edge.frames import decode_texts
 from mcpp_gateway.edge.server import Gateway
-from tests.gateway.edge.test_hub import Loop, unframed
-from tests.gateway.stage import text
+from tests.gateway.harness import ManualLoop, text
 
 CONFIG = """
 [limits]
@@ -31,7 +31,7 @@ capabilities = [{ kind = "*" }]
 """
 
 
-class Wire(asyncio.Transport):
+class RecordingSocket(asyncio.Transport):
     """A transport that keeps what is written to it."""
 
     def __init__(self) -> None:
@@ -71,20 +71,20 @@ class Wire(asyncio.Transport):
         pass
 
 
-class Caller:
+class ByteClient:
     """A client that speaks in bytes."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self.wire = Wire()
+        self.socket = RecordingSocket()
         self.connection = ServerConnection(gateway)
-        self.connection.connection_made(self.wire)
+        self.connection.connection_made(self.socket)
         self.loop: Any = gateway.loop
 
-    def upgrade(self, name: str = "alice", **headers: str) -> "Caller":
+    def upgrade(self, name: str = "alice", **headers: str) -> "ByteClient":
         token = {"alice": "alice-token-0123456789", "bob": "bobby-token-0123456789"}[name]
         self.request("/ws", authorization=f"Bearer {token}", **headers)
-        assert self.wire.sent.startswith(b"HTTP/1.1 101 ")
-        self.wire.sent = self.wire.sent.partition(b"\r\n\r\n")[2]
+        assert self.socket.sent.startswith(b"HTTP/1.1 101 ")
+        self.socket.sent = self.socket.sent.partition(b"\r\n\r\n")[2]
         return self
 
     def request(self, path: str, **headers: str) -> bytes:
@@ -94,7 +94,7 @@ class Caller:
             lines += ["sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.receive("\r\n".join([*lines, "", ""]).encode("latin-1"))
-        return self.wire.sent
+        return self.socket.sent
 
     def receive(self, data: bytes) -> None:
         self.connection.data_received(data)
@@ -107,9 +107,9 @@ class Caller:
     def close_code(self) -> int | None:
         """The code of the close frame at the end of what was sent."""
         for reason in range(124):
-            at = len(self.wire.sent) - 4 - reason
-            if self.wire.sent[at : at + 2] == bytes((0x88, 2 + reason)):
-                return Close.parse(self.wire.sent[at + 2 :]).code
+            at = len(self.socket.sent) - 4 - reason
+            if self.socket.sent[at : at + 2] == bytes((0x88, 2 + reason)):
+                return Close.parse(self.socket.sent[at + 2 :]).code
         return None
 
 
@@ -121,10 +121,10 @@ def limits() -> dict[str, str]:
 
 @pytest.fixture
 def gateway(limits: dict[str, str]) -> Iterator[Gateway]:
-    loop = Loop()
+    loop = ManualLoop()
     found = config.parse(CONFIG, limits)
     gateway = Gateway(found, loop)
-    gateway.door = AdmissionControl(found, 8787)
+    gateway.admission = AdmissionControl(found, 8787)
     yield gateway
     for connection in list(gateway.connections):
         connection.connection_lost(None)
@@ -134,7 +134,7 @@ def gateway(limits: dict[str, str]) -> Iterator[Gateway]:
 @pytest.mark.rule("G-01", "G-02")
 def test_the_answer_selects_the_protocol_and_never_echoes_the_token(gateway: Gateway) -> None:
     offered = "mcpp.v0.1, mcpp.bearer.alice-token-0123456789"
-    answer = Caller(gateway).request("/ws?pod=demo", sec_websocket_protocol=offered)
+    answer = ByteClient(gateway).request("/ws?pod=demo", sec_websocket_protocol=offered)
     head = answer.partition(b"\r\n\r\n")[0].lower()
     assert head.startswith(b"http/1.1 101 ")
     assert b"sec-websocket-protocol: mcpp.v0.1" in head
@@ -144,7 +144,7 @@ def test_the_answer_selects_the_protocol_and_never_echoes_the_token(gateway: Gat
 @pytest.mark.rule("G-02")
 def test_a_client_that_offers_no_subprotocol_is_answered_without_one(gateway: Gateway) -> None:
     token = "Bearer alice-token-0123456789"
-    head = Caller(gateway).request("/ws", authorization=token).partition(b"\r\n\r\n")[0].lower()
+    head = ByteClient(gateway).request("/ws", authorization=token).partition(b"\r\n\r\n")[0].lower()
     assert b"sec-websocket-protocol" not in head
 
 
@@ -165,35 +165,49 @@ def test_a_client_that_offers_no_subprotocol_is_answered_without_one(gateway: Ga
 def test_a_refusal_at_the_door_is_an_http_answer(
     gateway: Gateway, path: str, headers: dict[str, str], status: int
 ) -> None:
-    answer = Caller(gateway).request(path, **headers)
+    answer = ByteClient(gateway).request(path, **headers)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+@pytest.mark.parametrize("more", ["", "content-length: 4\r\n"])
+@pytest.mark.parametrize("path", ["/ws", "/session", "/healthz", "/", "/nowhere"])
+def test_every_path_answers_get_only(gateway: Gateway, path: str, more: str) -> None:
+    client = ByteClient(gateway)
+    client.receive(f"POST {path} HTTP/1.1\r\nhost: localhost:8787\r\n{more}\r\n".encode())
+    assert client.socket.sent.startswith(b"HTTP/1.1 405 ")
+    assert client.socket.ended
+
+
+def test_a_sign_in_code_that_is_not_ascii_is_unknown(gateway: Gateway) -> None:
+    answer = ByteClient(gateway).request("/session", mcpp_code="\xff")
+    assert answer.startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.rule("G-07")
 def test_a_handshake_that_dawdles_is_cut_after_its_time(gateway: Gateway) -> None:
-    caller = Caller(gateway)
-    caller.receive(b"GET /ws HTTP/1.1\r\n")
+    client = ByteClient(gateway)
+    client.receive(b"GET /ws HTTP/1.1\r\n")
     (timer,) = _timers(gateway)
     assert timer.when() - gateway.loop.time() == pytest.approx(10, abs=1)
     timer._run()
-    assert caller.wire.aborted
+    assert client.socket.aborted
 
 
 @pytest.mark.rule("G-07")
 def test_a_tls_greeting_on_a_plain_port_is_answered_at_once(gateway: Gateway) -> None:
-    caller = Caller(gateway)
-    caller.receive(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
-    assert caller.wire.sent.startswith(b"HTTP/1.1 400 ")
-    assert caller.wire.ended
+    client = ByteClient(gateway)
+    client.receive(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+    assert client.socket.sent.startswith(b"HTTP/1.1 400 ")
+    assert client.socket.ended
 
 
 @pytest.mark.rule("G-07")
 def test_a_completed_handshake_is_not_cut(gateway: Gateway) -> None:
-    caller = Caller(gateway).upgrade()
+    client = ByteClient(gateway).upgrade()
     for timer in _timers(gateway):
         if not timer.cancelled():
             timer._run()
-    assert not caller.wire.aborted
+    assert not client.socket.aborted
 
 
 def _timers(gateway: Gateway) -> list[asyncio.TimerHandle]:
@@ -218,147 +232,147 @@ def _timers(gateway: Gateway) -> list[asyncio.TimerHandle]:
 def test_an_illegal_frame_ends_the_connection_with_its_code(
     gateway: Gateway, frames: list[Frame], code: int
 ) -> None:
-    caller, bob = Caller(gateway).upgrade(), Caller(gateway).upgrade("bob")
+    client, bob = ByteClient(gateway).upgrade(), ByteClient(gateway).upgrade("bob")
     for each in frames:
         data = Frame(each.opcode, each.data, each.fin).serialize(mask=True)
         if each.rsv1:
             data = bytes((data[0] | 0x40,)) + data[1:]
-        caller.receive(data)
-    assert caller.close_code == code
-    assert caller.wire.ended
+        client.receive(data)
+    assert client.close_code == code
+    assert client.socket.ended
     assert gateway.pods["demo"].participants == ("bob",)
     gateway.hub.flush()  # news of presence may wait for more of it
-    assert b'"leave"' in bob.wire.sent
+    assert b'"leave"' in bob.socket.sent
 
 
 @pytest.mark.rule("G-32")
 def test_an_unmasked_frame_is_illegal(gateway: Gateway) -> None:
-    caller = Caller(gateway).upgrade()
-    caller.receive(Frame(Opcode.TEXT, b"x").serialize(mask=False))
-    assert caller.close_code == 1002
+    client = ByteClient(gateway).upgrade()
+    client.receive(Frame(Opcode.TEXT, b"x").serialize(mask=False))
+    assert client.close_code == 1002
 
 
 @pytest.mark.rule("G-32", "G-22")
 def test_an_illegal_envelope_in_a_legal_frame_ends_nothing(gateway: Gateway) -> None:
-    caller = Caller(gateway).upgrade()
+    client = ByteClient(gateway).upgrade()
     for data in (b"", b"{}", "é".encode(), b"x" * 1000):
-        caller.send(data)
-    assert caller.wire.sent.count(b"invalid_envelope") == 4
-    assert not caller.wire.ended
+        client.send(data)
+    assert client.socket.sent.count(b"invalid_envelope") == 4
+    assert not client.socket.ended
 
 
 def test_fragments_and_single_bytes_make_the_same_envelope(gateway: Gateway) -> None:
-    caller = Caller(gateway).upgrade()
+    client = ByteClient(gateway).upgrade()
     whole = text("whole", "alice")
-    caller.send(whole)
+    client.send(whole)
     parts = text("parts", "alice")
-    caller.send(parts[:10], fin=False)
-    caller.send(b"ping", Opcode.PING)
-    caller.send(parts[10:], Opcode.CONT)
+    client.send(parts[:10], fin=False)
+    client.send(b"ping", Opcode.PING)
+    client.send(parts[10:], Opcode.CONT)
     for byte in Frame(Opcode.TEXT, text("bytes", "alice")).serialize(mask=True):
-        caller.receive(bytes((byte,)))
+        client.receive(bytes((byte,)))
     for data in (whole, parts, text("bytes", "alice")):
-        assert data in caller.wire.sent
-    assert b"\x8a\x04ping" in caller.wire.sent
+        assert data in client.socket.sent
+    assert b"\x8a\x04ping" in client.socket.sent
 
 
 @pytest.mark.rule("G-38")
 @pytest.mark.parametrize("limits", [{"MCPP_LIMITS__OUTBOX_BYTES": "8000"}])
 def test_the_writes_of_one_tick_fit_into_an_outbox(gateway: Gateway) -> None:
-    alice, bob = Caller(gateway).upgrade(), Caller(gateway).upgrade("bob")
+    alice, bob = ByteClient(gateway).upgrade(), ByteClient(gateway).upgrade("bob")
     texts = [text(f"{number}", "alice", payload="x" * 700) for number in range(30)]
     burst = b"".join(Frame(Opcode.TEXT, each).serialize(mask=True) for each in texts)
     gateway.hub.flush()
-    bob.wire.sent = b""
+    bob.socket.sent = b""
     alice.connection.data_received(burst)
     ticks = 0
-    while texts[-1] not in bob.wire.sent:
-        before = len(bob.wire.sent)
+    while texts[-1] not in bob.socket.sent:
+        before = len(bob.socket.sent)
         gateway.loop.turn()  # type: ignore[attr-defined]
-        assert len(bob.wire.sent) - before < gateway.config.limits.outbox_bytes
+        assert len(bob.socket.sent) - before < gateway.config.limits.outbox_bytes
         ticks += 1
         assert ticks < 100
-    assert unframed(bob.wire.sent) == texts
+    assert decode_texts(bob.socket.sent) == texts
 
 
 @pytest.mark.rule("G-47")
 @pytest.mark.parametrize("limits", [{"MCPP_LIMITS__MAX_MESSAGE_BYTES": "10000"}])
 def test_whoever_takes_too_much_time_waits_for_the_next_second(gateway: Gateway) -> None:
-    alice, bob = Caller(gateway).upgrade(), Caller(gateway).upgrade("bob")
-    gateway.cpu_clock = map(float, count(step=0.1)).__next__
+    alice, bob = ByteClient(gateway).upgrade(), ByteClient(gateway).upgrade("bob")
+    gateway.quota.cpu_clock = map(float, count(step=0.1)).__next__
     for number in range(4):
         alice.send(text(f"alice-{number}", "alice", payload="x" * 5000))
     # All together have had enough of this second, so the next one has less of it.
     for number in range(2):
         bob.send(text(f"bob-{number}", "bob", payload="x" * 5000))
-    assert [f"alice-{n}".encode() in bob.wire.sent for n in range(4)] == [True, True, True, False]
-    assert [f"bob-{n}".encode() in alice.wire.sent for n in range(2)] == [True, False]
+    assert [f"alice-{n}".encode() in bob.socket.sent for n in range(4)] == [True, True, True, False]
+    assert [f"bob-{n}".encode() in alice.socket.sent for n in range(2)] == [True, False]
     getattr(gateway, "_keep_house")()  # noqa: B009
     gateway.loop.turn()  # type: ignore[attr-defined]
-    assert b"alice-3" in bob.wire.sent
-    assert b"bob-1" in alice.wire.sent
+    assert b"alice-3" in bob.socket.sent
+    assert b"bob-1" in alice.socket.sent
 
 
 @pytest.mark.rule("G-18", "G-22")
 @pytest.mark.parametrize("last", [Frame(Opcode.CLOSE, b"\x03\xe8"), Frame(Opcode.BINARY, b"x")])
 def test_what_was_said_before_a_close_is_answered_before_it(gateway: Gateway, last: Frame) -> None:
-    caller = Caller(gateway).upgrade()
-    caller.wire.sent = b""
+    client = ByteClient(gateway).upgrade()
+    client.socket.sent = b""
     said = text("x", "alice")
     frames = [Frame(Opcode.TEXT, said), Frame(Opcode.TEXT, b"{}"), last]
-    caller.receive(b"".join(each.serialize(mask=True) for each in frames))
-    echo, _, rest = caller.wire.sent.partition(b"invalid_envelope")
+    client.receive(b"".join(each.serialize(mask=True) for each in frames))
+    echo, _, rest = client.socket.sent.partition(b"invalid_envelope")
     assert said in echo
     assert b"\x88" in rest
-    assert caller.wire.ended
+    assert client.socket.ended
 
 
 @pytest.mark.rule("G-26")
 @pytest.mark.parametrize("limits", [{"MCPP_LIMITS__MESSAGES_PER_SECOND": "0"}])
 def test_where_rates_are_not_limited_nothing_is_refused_for_them(gateway: Gateway) -> None:
-    caller = Caller(gateway).upgrade()
+    client = ByteClient(gateway).upgrade()
     halves = text("halves", "alice", context={"id": "c"})
     frames = [
         Frame(Opcode.TEXT, halves[:9], fin=False),
         Frame(Opcode.CONT, halves[9:]),
         Frame(Opcode.TEXT, text("whole", "alice", context={"id": "c"})),
     ]
-    caller.receive(b"".join(each.serialize(mask=True) for each in frames))
+    client.receive(b"".join(each.serialize(mask=True) for each in frames))
     assert not gateway.pods["demo"].refused
     assert gateway.hub.received == 2
 
 
 @pytest.mark.rule("G-41")
 def test_whoever_reads_what_it_is_sent_is_alive(gateway: Gateway) -> None:
-    caller = Caller(gateway).upgrade()
-    caller.connection.pause_writing()  # from here on, nothing is read from it
+    client = ByteClient(gateway).upgrade()
+    client.connection.pause_writing()  # from here on, nothing is read from it
     for _ in range(3):
-        caller.connection.ping()
-        caller.connection.resume_writing()
-        caller.connection.pause_writing()
-    assert not caller.wire.aborted
-    caller.connection.ping()
-    caller.connection.ping()
-    assert caller.wire.aborted
+        client.connection.ping()
+        client.connection.resume_writing()
+        client.connection.pause_writing()
+    assert not client.socket.aborted
+    client.connection.ping()
+    client.connection.ping()
+    assert client.socket.aborted
 
 
 @pytest.mark.rule("G-41")
 def test_a_line_without_a_sign_of_life_between_two_pings_is_cut(gateway: Gateway) -> None:
-    caller = Caller(gateway).upgrade()
-    caller.connection.ping()
-    assert caller.wire.sent.endswith(b"\x89\x00")
-    caller.send(b"", Opcode.PONG)
-    caller.connection.ping()
-    assert not caller.wire.aborted
-    caller.connection.ping()
-    assert caller.wire.aborted
+    client = ByteClient(gateway).upgrade()
+    client.connection.ping()
+    assert client.socket.sent.endswith(b"\x89\x00")
+    client.send(b"", Opcode.PONG)
+    client.connection.ping()
+    assert not client.socket.aborted
+    client.connection.ping()
+    assert client.socket.aborted
 
 
 @pytest.mark.rule("G-42", "G-43")
 def test_a_draining_gateway_admits_nobody_and_says_so(gateway: Gateway) -> None:
-    assert Caller(gateway).request("/healthz", host="x").startswith(b"HTTP/1.1 200 ")
+    assert ByteClient(gateway).request("/healthz", host="x").startswith(b"HTTP/1.1 200 ")
     gateway.draining = True
-    assert Caller(gateway).request("/healthz").startswith(b"HTTP/1.1 503 ")
+    assert ByteClient(gateway).request("/healthz").startswith(b"HTTP/1.1 503 ")
     verdict = gateway.admit("", {}, "127.0.0.1")
     assert isinstance(verdict, Denial)
     assert verdict.status == 503
@@ -366,10 +380,11 @@ def test_a_draining_gateway_admits_nobody_and_says_so(gateway: Gateway) -> None:
 
 @pytest.mark.rule("G-44")
 def test_metrics_count_without_naming_anyone(gateway: Gateway) -> None:
-    caller = Caller(gateway).upgrade()
-    caller.send(text("secret-id", "alice", "secret-kind", context={"id": "secret-context"}))
-    caller.send(b"{}")
-    response = http.respond(gateway, "/metrics", {"host": ["localhost"]}, "127.0.0.1")
+    client = ByteClient(gateway).upgrade()
+    client.send(text("secret-id", "alice", "secret-kind", context={"id": "secret-context"}))
+    client.send(b"{}")
+    request = http.HttpRequest("GET", "/metrics", "", {"host": ["localhost"]}, "127.0.0.1")
+    response = http.handle(gateway, request)
     assert isinstance(response, Response)
     assert response.status_code == 200
     body = response.body.decode()

@@ -19,15 +19,15 @@ from mcpp_gateway import config
 from mcpp_gateway.edge.admission import AdmissionControl
 from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.server import Gateway
-from tests.gateway.edge.test_connection import Wire
-from tests.gateway.stage import text
+from tests.gateway.edge.test_connection import RecordingSocket
+from tests.gateway.harness import text
 
 # On Python 3.11 it is 620 with a context. A function call more is about 30.
 MOST_BYTECODES = 750
 ENVELOPES = 64
 
 
-class House:
+class GatewayHarness:
     """A gateway without sockets, with a pod that is as busy as a test wants it."""
 
     def __init__(self, receivers: int = 1, filters: Sequence[Any] = (), **limits: float) -> None:
@@ -42,8 +42,8 @@ class House:
         found = config.parse("\n".join(lines), {})
         self.loop = asyncio.SelectorEventLoop()
         self.gateway = Gateway(found, self.loop)
-        self.gateway.door = AdmissionControl(found, 8787)
-        self.gateway.cpu_clock = float  # being traced takes its time
+        self.gateway.admission = AdmissionControl(found, 8787)
+        self.gateway.quota.cpu_clock = float  # being traced takes its time
         self.connections = [
             self._join(number, filters[number] if filters else {"all": []})
             for number in range(receivers)
@@ -57,7 +57,7 @@ class House:
 
     def _join(self, number: int, filter: Any) -> ServerConnection:
         connection = ServerConnection(self.gateway)
-        connection.connection_made(Wire())
+        connection.connection_made(RecordingSocket())
         query = quote(json.dumps(filter))
         connection.data_received(
             f"GET /ws?filter={query} HTTP/1.1\r\nhost: localhost:8787\r\nupgrade: websocket\r\n"
@@ -110,9 +110,9 @@ def _bytecodes(action: Callable[[], None]) -> int:
 
 
 @pytest.fixture
-def house(request: pytest.FixtureRequest) -> Callable[..., House]:
-    def build(receivers: int = 1, filters: Sequence[Any] = (), **limits: float) -> House:
-        made = House(receivers, filters, **limits)
+def harness(request: pytest.FixtureRequest) -> Callable[..., GatewayHarness]:
+    def build(receivers: int = 1, filters: Sequence[Any] = (), **limits: float) -> GatewayHarness:
+        made = GatewayHarness(receivers, filters, **limits)
         request.addfinalizer(made.close)
         return made
 
@@ -122,29 +122,31 @@ def house(request: pytest.FixtureRequest) -> Callable[..., House]:
 CONTEXT = {"id": "c-0", "type": "reasoning"}
 
 
-def test_the_way_of_an_envelope_stays_short(house: Callable[..., House]) -> None:
-    plain = house().cost(payload={"text": "x" * 200})
-    within = house().cost(payload={"text": "x" * 200}, context=CONTEXT)
+def test_the_way_of_an_envelope_stays_short(harness: Callable[..., GatewayHarness]) -> None:
+    plain = harness().cost(payload={"text": "x" * 200})
+    within = harness().cost(payload={"text": "x" * 200}, context=CONTEXT)
     assert plain < within < MOST_BYTECODES
 
 
 @pytest.mark.rule("G-40")
-def test_the_cost_does_not_grow_with_receivers(house: Callable[..., House]) -> None:
-    assert house(100).cost(context=CONTEXT) == house(1).cost(context=CONTEXT)
+def test_the_cost_does_not_grow_with_receivers(harness: Callable[..., GatewayHarness]) -> None:
+    assert harness(100).cost(context=CONTEXT) == harness(1).cost(context=CONTEXT)
 
 
 @pytest.mark.rule("G-40")
-def test_the_cost_grows_little_with_different_filters(house: Callable[..., House]) -> None:
+def test_the_cost_grows_little_with_different_filters(
+    harness: Callable[..., GatewayHarness],
+) -> None:
     filters = [{"any": [{"kind": "chat"}, {"from": f"p{n}"}]} for n in range(50)]
-    one = house(50, [filters[0]] * 50).cost()
-    many = house(50, filters).cost()
+    one = harness(50, [filters[0]] * 50).cost()
+    many = harness(50, filters).cost()
     assert (many - one) / 49 < 40
 
 
-def test_the_cost_does_not_grow_with_contexts(house: Callable[..., House]) -> None:
+def test_the_cost_does_not_grow_with_contexts(harness: Callable[..., GatewayHarness]) -> None:
     def cost(contexts: int) -> float:
         many = {"max_contexts_per_participant": 20_000, "max_contexts_per_pod": 20_000}
-        busy = house(**many, history_messages=10)
+        busy = harness(**many, history_messages=10)
         for first in range(0, contexts, 1000):
             batch = range(first, min(first + 1000, contexts))
             busy.send([text(f"in-{n}", "p0", context=_context(n)) for n in batch])
@@ -160,9 +162,9 @@ def _context(number: int) -> dict[str, str]:
     return {"id": f"c-{number}", "type": "reasoning", **above}
 
 
-def test_the_cost_does_not_grow_with_history(house: Callable[..., House]) -> None:
+def test_the_cost_does_not_grow_with_history(harness: Callable[..., GatewayHarness]) -> None:
     def cost(history: int) -> float:
-        busy = house(history_messages=history)
+        busy = harness(history_messages=history)
         for first in range(0, history, 1000):
             busy.send([text(f"old-{first + n}", "p0") for n in range(1000)])
             busy.flush()

@@ -9,7 +9,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from mcpp_gateway.config import digest
-from mcpp_gateway.core.effects import SESSION_OVER
+from mcpp_gateway.core.effects import SESSION_EXPIRED
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.edge.sign_in import SESSION_SECONDS
 from tests.gateway.sockets import (
@@ -228,7 +228,7 @@ async def test_tokens_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
             await receive(alice)
     ours = [record for record in caplog.records if record.name.startswith("mcpp")]
     logged = json.dumps([vars(record) for record in ours], default=str)
-    assert "refused at the door" in logged
+    assert "request refused" in logged
     assert "secret-guess" not in logged
     assert token("alice") not in logged
 
@@ -244,5 +244,5 @@ async def test_a_connection_ends_with_the_session_that_opened_it() -> None:
         url = f"ws://localhost:{gateway.port}/ws"
         async with asyncio.timeout(BOUND), connect(url, additional_headers=admitted) as client:
             await client.wait_closed()
-        assert client.close_code == SESSION_OVER
+        assert client.close_code == SESSION_EXPIRED
         assert gateway._ends == {}

@@ -11,7 +11,7 @@ from mcpp.protocol.capabilities import Capabilities, compile_pattern
 from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Envelope
-from tests.gateway.stage import text
+from tests.gateway.harness import text
 
 NO_TEXTS: list[Any] = [None, 1, 1.5, True, False, {}, []]
 
@@ -75,7 +75,7 @@ def test_a_negated_text_matches_other_texts_and_nothing_else() -> None:
 
 
 @pytest.mark.rule("K-05")
-def test_in_a_list_a_negated_text_vetoes() -> None:
+def test_a_negated_text_in_a_list_excludes_what_it_matches() -> None:
     pattern = ["read_*", "list_*", "!read_key"]
     assert matches(pattern, "read_file")
     assert matches(pattern, "list_all")
@@ -98,7 +98,7 @@ def test_an_empty_or_nested_list_is_an_error(pattern: Any) -> None:
 
 
 @pytest.mark.rule("K-06")
-def test_an_object_wants_each_of_its_keys() -> None:
+def test_an_object_requires_each_of_its_keys() -> None:
     pattern = {"params": {"name": "read_*"}}
     assert matches(pattern, {"params": {"name": "read_file", "more": 1}, "id": 2})
     others: list[Any] = [{}, {"params": {}}, {"params": None}, {"params": "read_"}, None, "x"]
@@ -148,12 +148,12 @@ def test_an_array_matches_if_every_element_does() -> None:
 
 
 @pytest.mark.rule("K-09")
-def test_one_recipient_among_several_cannot_slip_past_a_veto() -> None:
+def test_one_recipient_among_several_cannot_bypass_a_negation() -> None:
     assert not allowed({"kind": "*", "to": ["*", "!admin"]}, envelope(to=["b", "admin"]))
 
 
 @pytest.mark.rule("K-10")
-def test_a_rule_sees_the_fixed_place_of_a_context_not_the_claimed_one() -> None:
+def test_a_rule_sees_the_fixed_type_and_parent_of_a_context_not_the_claimed_ones() -> None:
     claims = envelope(context={"id": "c", "type": "reasoning", "parent": "mine"})
     fixed = Lineage("c", "task", ("theirs",))
     assert not allowed({"kind": "*", "context": {"type": "reasoning"}}, claims, fixed)
@@ -162,7 +162,7 @@ def test_a_rule_sees_the_fixed_place_of_a_context_not_the_claimed_one() -> None:
 
 
 @pytest.mark.rule("K-10")
-def test_what_a_context_does_not_have_does_not_match() -> None:
+def test_missing_members_of_a_context_do_not_match() -> None:
     bare = envelope(context={"id": "c"})
     for key in ("type", "parent", "metadata"):
         assert not allowed({"kind": "*", "context": {key: "*"}}, bare, Lineage("c"))
@@ -219,7 +219,7 @@ def test_patterns_nest_sixteen_levels_at_most() -> None:
 
 
 @pytest.mark.rule("G-47")
-def test_what_is_remembered_of_invented_kinds_is_bounded() -> None:
+def test_the_cache_of_decisions_per_kind_is_bounded() -> None:
     rules = Capabilities([{"kind": "a*"}])
     for i in range(5000):
         assert rules.allow(envelope(f"a{i}"), None)
@@ -228,7 +228,7 @@ def test_what_is_remembered_of_invented_kinds_is_bounded() -> None:
 
 
 @pytest.mark.rule("K-10")
-def test_the_decision_records_example_limits_what_is_said_inside_a_context() -> None:
+def test_the_example_of_the_decision_record_limits_what_is_sent_in_a_context() -> None:
     rules = Capabilities(
         [
             {"kind": "reflection", "context": {"type": "reasoning"}},

@@ -1,4 +1,4 @@
-"""What `decode` and `encode` promise beyond the vectors."""
+"""Properties of `decode` and `encode` that the vectors do not cover."""
 
 import threading
 from collections.abc import Callable
@@ -25,12 +25,12 @@ def refusal(action: Callable[[], object]) -> DecodeError:
     [TEXT, TEXT.decode(), bytearray(TEXT), memoryview(TEXT)],
     ids=["bytes", "str", "bytearray", "memoryview"],
 )
-def test_bytes_and_text_of_any_sort_decode(data: bytes | str) -> None:
+def test_every_type_of_bytes_and_text_decodes(data: bytes | str) -> None:
     assert decode(data) == decode(TEXT)
 
 
 @pytest.mark.parametrize("data", [None, 1, ["a"], {}, set()], ids=repr)
-def test_what_is_no_text_is_refused_like_a_bad_one(data: bytes) -> None:
+def test_other_types_raise_decode_error(data: bytes) -> None:
     assert refusal(lambda: decode(data)).path == "$"
 
 
@@ -38,19 +38,19 @@ def test_text_with_a_lone_surrogate_is_refused() -> None:
     assert refusal(lambda: decode(TEXT.decode().replace("hi", "\ud800"))).path == "$"
 
 
-def test_a_refusal_names_the_place_and_what_to_change() -> None:
+def test_a_decode_error_names_the_path_and_what_to_change() -> None:
     error = refusal(lambda: decode(TEXT.replace(b'"a"', b'"a b"')))
     assert str(error) == "$.from: must be 1 to 64 of A-Z a-z 0-9 . _ : @ -"
     assert isinstance(error, ValueError)
 
 
-def test_a_null_optional_member_is_told_to_be_left_out() -> None:
+def test_the_error_for_a_null_optional_member_says_to_leave_it_out() -> None:
     error = refusal(lambda: decode(TEXT.replace(b'"kind"', b'"to":null,"kind"')))
     assert error.reason == "must be an array, not null; leave an optional member out instead"
 
 
 @pytest.mark.rule("E-21")
-def test_a_strangers_text_is_not_repeated_in_a_refusal() -> None:
+def test_the_input_is_not_quoted_in_a_decode_error() -> None:
     name = "x" * 100_000
     error = refusal(lambda: decode(TEXT[:-1] + f',"{name}":1,"{name}":2}}'.encode()))
     assert len(str(error)) < 100
@@ -90,16 +90,16 @@ def test_a_thread_with_the_smallest_stack_survives_deep_nesting(opener: bytes, s
     "text",
     [b'{"a":1,"a":2}', b'[{"b":{"a":1,"\\u0061":1}}]', b'{"":0,"":0}'],
 )
-def test_who_decides_by_a_payload_refuses_a_repeated_key(text: bytes) -> None:
+def test_decode_unambiguous_rejects_a_repeated_key(text: bytes) -> None:
     assert refusal(lambda: decode_unambiguous(text, "$.payload")).path == "$.payload"
 
 
 @pytest.mark.parametrize("text", [b"NaN", b"{", b"\xff", b"[" * 100_000, b"9" * 5000, b""])
-def test_reading_without_ambiguity_raises_decode_error_only(text: bytes) -> None:
+def test_decode_unambiguous_raises_decode_error_only(text: bytes) -> None:
     assert refusal(lambda: decode_unambiguous(text, "$.payload")).path == "$.payload"
 
 
-def test_reading_without_ambiguity_gives_the_value() -> None:
+def test_decode_unambiguous_returns_the_value() -> None:
     assert decode_unambiguous(b'{"a":[1,{"b":null}],"c":{"a":1.5}}', "$.payload") == {
         "a": [1, {"b": None}],
         "c": {"a": 1.5},

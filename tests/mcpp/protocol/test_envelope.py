@@ -41,7 +41,7 @@ def test_a_typed_payload_ignores_members_it_does_not_know() -> None:
         ('{"jsonrpc":"1.0","id":1,"method":"x"}', "$.payload.jsonrpc"),
     ],
 )
-def test_a_payload_that_does_not_fit_is_refused_at_its_path(payload: str, path: str) -> None:
+def test_a_payload_of_another_type_is_an_error_with_its_path(payload: str, path: str) -> None:
     with pytest.raises(DecodeError) as refusal:
         envelope(payload).payload_as(Request)
     assert refusal.value.path == path
@@ -49,12 +49,12 @@ def test_a_payload_that_does_not_fit_is_refused_at_its_path(payload: str, path: 
 
 
 @pytest.mark.rule("E-26")
-def test_the_adr_s_denial_is_an_envelope_but_no_json_rpc_response() -> None:
+def test_the_denial_in_the_adr_is_an_envelope_but_not_a_json_rpc_response() -> None:
     with pytest.raises(DecodeError):
         envelope('{"error":"Operation denied after security analysis"}').payload_as(Request)
 
 
-def test_envelopes_are_equal_by_value_whatever_their_spelling() -> None:
+def test_envelopes_are_equal_by_value_however_they_are_written() -> None:
     assert envelope('{"a":1,"b":"A"}') == envelope('{ "b":"\\u0041", "a":1 }')
     assert hash(envelope("[1]")) == hash(envelope("[1 ]"))
 
@@ -88,7 +88,7 @@ def test_envelopes_and_contexts_are_frozen() -> None:
         Context(id="c").parent = "p"  # type: ignore[misc]
 
 
-def test_a_long_payload_is_shortened_where_an_envelope_is_shown() -> None:
+def test_a_long_payload_is_shortened_in_repr() -> None:
     shown = repr(new_envelope("chat", "x" * 1000, sender="a", context="c"))
     assert "context='c'" in shown
     assert len(shown) < 250
@@ -119,7 +119,7 @@ def test_a_copy_keeps_unknown_members(copied: Callable[[Envelope], Envelope]) ->
 
 
 @pytest.mark.rule("E-21")
-def test_a_peer_writes_neither_the_path_nor_the_length_of_a_reason() -> None:
+def test_a_peer_controls_neither_the_path_nor_the_length_of_a_reason() -> None:
     hostile = {"text": "x", "format": "p - at `$.kind`\n" + "z" * 1000}
     with pytest.raises(DecodeError) as raised:
         new_envelope("chat", hostile, sender="a").payload_as(Chat)
@@ -134,7 +134,7 @@ def test_members_that_cannot_be_in_a_set_are_a_decode_error() -> None:
 
 
 @pytest.mark.rule("E-18")
-def test_readable_output_can_be_read_even_where_metadata_has_no_room_for_spaces() -> None:
+def test_indented_output_decodes_even_where_metadata_has_no_room_for_spaces() -> None:
     context = new_context(metadata={"a": "x" * 2000, "b": [1, 2, 3, 4, 5, 6, 7]})
     envelope = new_envelope("chat", sender="a", context=context)
     assert decode(encode(envelope, indent=2)) == envelope

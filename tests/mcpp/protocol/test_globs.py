@@ -1,4 +1,4 @@
-"""Globs that know only `*`."""
+"""Globs with `*` as the only wildcard."""
 
 import pytest
 
@@ -36,5 +36,7 @@ from mcpp.protocol.globs import compile_glob
         ("a*", "a\nb", True),
     ],
 )
-def test_a_star_is_any_run_and_all_else_is_itself(pattern: str, text: str, matches: bool) -> None:
+def test_a_star_matches_any_characters_and_everything_else_itself(
+    pattern: str, text: str, matches: bool
+) -> None:
     assert compile_glob(pattern)(text) is matches

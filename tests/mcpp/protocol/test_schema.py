@@ -1,4 +1,4 @@
-"""The schema and the decoder say the same of every value."""
+"""The schema and the decoder agree on every value."""
 
 import json
 from pathlib import Path
@@ -39,12 +39,12 @@ ODD_VALUES: tuple[Any, ...] = (
 NAMES = ("protocol", "id", "ts", "from", "to", "kind", "correlation_id", "context", "payload")
 
 
-def test_the_schema_checked_in_is_the_one_generated() -> None:
+def test_the_schema_in_the_repository_is_up_to_date() -> None:
     checked_in = Path(SPEC / "schema" / "envelope.json").read_text()
     assert checked_in == schema.render(), "run: mcpp schema > spec/schema/envelope.json"
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_a_valid_json_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(schema.generate())
 
 

@@ -60,7 +60,7 @@ def test_only_its_creator_concludes_a_context() -> None:
     assert (tree["c"].state, tree["c"].conclusion) == ("concluded", last)
 
 
-def test_a_context_that_the_gateway_forgot_is_idle_and_its_id_begins_anew() -> None:
+def test_an_expired_context_is_idle_and_its_id_starts_a_new_node() -> None:
     tree = ContextTree([say("alice", "c", type="old"), expiry("c")])
     old = tree["c"]
     assert old.state == "idle"
@@ -69,7 +69,7 @@ def test_a_context_that_the_gateway_forgot_is_idle_and_its_id_begins_anew() -> N
     assert [node.type for node in tree] == ["old", "new"]
 
 
-def test_a_parent_that_comes_later_or_never_is_there_without_envelopes() -> None:
+def test_a_parent_without_envelopes_is_in_the_tree() -> None:
     tree = ContextTree([say("alice", "child", parent="unseen")])
     assert tree["unseen"].envelopes == []
     assert tree["unseen"].children == [tree["child"]]
@@ -77,7 +77,7 @@ def test_a_parent_that_comes_later_or_never_is_there_without_envelopes() -> None
     assert tree.roots == [tree["above"]]
 
 
-def test_the_outline_tells_the_story_in_a_line_each() -> None:
+def test_the_outline_has_one_line_per_context() -> None:
     tree = ContextTree(
         [
             say("alice", kind="chat"),
@@ -94,7 +94,7 @@ def test_the_outline_tells_the_story_in_a_line_each() -> None:
 
 
 @pytest.mark.parametrize("payload", [None, [], {"text": "long " * 40}, {"decision": {"deep": [1]}}])
-def test_any_conclusion_can_be_shown_in_a_line(payload: Any) -> None:
+def test_any_conclusion_fits_on_one_line(payload: Any) -> None:
     tree = ContextTree([say("alice", "c", kind="conclusion", payload=payload)])
     assert len(tree.outline().splitlines()[1]) < 120
 
@@ -121,7 +121,7 @@ def test_grouping_never_loses_or_repeats_an_envelope(log: list[Envelope]) -> Non
 
 
 @given(st.lists(ENVELOPES, max_size=30))
-def test_whatever_the_log_says_the_result_is_a_tree(log: list[Envelope]) -> None:
+def test_any_log_results_in_a_tree(log: list[Envelope]) -> None:
     nodes = list(ContextTree(log))
     assert len(nodes) == len(set(nodes))
     for node in nodes:

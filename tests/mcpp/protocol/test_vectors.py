@@ -13,7 +13,7 @@ from tests.vectors import Vector
 
 VALID = vectors.load("valid")
 INVALID = vectors.load("invalid")
-# What needs the text of an envelope cannot be said of its value.
+# Rules about the text of an envelope, which a schema of its value cannot express.
 BEYOND_A_SCHEMA = {"E-01", "E-02", "E-03", "E-04", "E-05", "E-06", "E-18", "E-21"}
 
 is_envelope = jsonschema.Draft202012Validator(schema.generate()).is_valid
@@ -42,7 +42,9 @@ def test_an_invalid_vector_is_refused_at_its_path(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", [v for v in INVALID if v.rule not in BEYOND_A_SCHEMA], ids=str)
-def test_an_invalid_vector_fails_the_schema_where_a_schema_can_tell(vector: Vector) -> None:
+def test_an_invalid_vector_fails_the_schema_where_a_schema_can_express_the_rule(
+    vector: Vector,
+) -> None:
     assert not is_envelope(json.loads(vector.input))
 
 

@@ -1,4 +1,4 @@
-"""A long replay, read through a small buffer."""
+"""A long replay with a small inbox."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class LongReplay:
-    """A gateway that has a hundred envelopes for us, all at once. Owns what was asked of it."""
+    """A gateway that replays a hundred envelopes at once. Counts the connections."""
 
     address: str = "here"
     opened: int = 0
@@ -41,7 +41,7 @@ class LongReplay:
 
 
 @pytest.mark.rule("P-11")
-async def test_a_replay_waits_for_a_reader_that_reads() -> None:
+async def test_a_replay_is_paused_until_the_reader_catches_up() -> None:
     gateway = LongReplay()
     connection = Connection(
         ClientSession("me", last=100, capacity=4), gateway, Options(buffer_messages=4)
@@ -58,7 +58,7 @@ async def test_a_replay_waits_for_a_reader_that_reads() -> None:
 
 
 @pytest.mark.rule("P-11")
-async def test_a_replay_does_not_wait_where_somebody_waits_to_send() -> None:
+async def test_a_replay_is_not_paused_while_an_envelope_waits_to_be_sent() -> None:
     gateway = LongReplay()
     connection = Connection(
         ClientSession("me", last=100, capacity=4), gateway, Options(buffer_messages=4)
@@ -66,7 +66,7 @@ async def test_a_replay_does_not_wait_where_somebody_waits_to_send() -> None:
     pod = Pod(connection)
     async with background() as tasks:
         await tasks.start(connection.keep, tasks)
-        with anyio.fail_after(0.9):  # and nobody reads
+        with anyio.fail_after(0.9):  # without a reader
             await pod.send("chat", wait=False)
             while not connection.session.live:
                 await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""A participant's side of the wire, without a wire."""
+"""The client session without a connection."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def joined(**options: Any) -> ClientSession:
 
 
 def taken(session: ClientSession) -> list[str | Gap]:
-    """Empty the inbox; envelopes by their texts."""
+    """Empty the inbox and return its gaps and the texts of its envelopes."""
     items: list[str | Gap] = []
     while (item := session.take()) is not None:
         items.append(item if isinstance(item, Gap) else item.envelope.payload["text"])
@@ -56,7 +56,7 @@ def taken(session: ClientSession) -> list[str | Gap]:
 # --- joining ---
 
 
-def test_the_first_join_asks_for_what_was_wanted() -> None:
+def test_the_first_join_requests_what_was_asked_for() -> None:
     session = ClientSession(filter=filters.main_only, last=5)
     assert session.join() == Join(filters.main_only, None, 5)
     assert session.join().query() == {"last": "5", "filter": '{"main":true}'}
@@ -70,7 +70,7 @@ def test_another_name_in_the_welcome_is_an_error() -> None:
         session.receive(welcome(you={"id": "other"}), 0)
 
 
-def test_without_a_name_the_welcome_gives_it() -> None:
+def test_without_a_name_the_welcome_provides_it() -> None:
     session = ClientSession()
     session.join()
     session.receive(welcome(), 0)
@@ -92,7 +92,7 @@ def test_nothing_is_sent_before_the_replay_is_over() -> None:
 
 
 @pytest.mark.rule("P-01", "P-05")
-def test_an_echo_in_the_replay_saves_sending_again() -> None:
+def test_an_envelope_echoed_in_the_replay_is_not_resent() -> None:
     session = joined()
     mine = chat(sender="me")
     session.send(mine, give_up_at=0)
@@ -104,7 +104,7 @@ def test_an_echo_in_the_replay_saves_sending_again() -> None:
 
 
 @pytest.mark.rule("P-03")
-def test_history_is_replayed_and_what_came_meanwhile_is_not() -> None:
+def test_only_history_is_marked_as_replayed() -> None:
     session = ClientSession("me", last=1)
     session.join()
     session.receive(welcome(replayed=1), 0)
@@ -117,7 +117,7 @@ def test_history_is_replayed_and_what_came_meanwhile_is_not() -> None:
 
 
 @pytest.mark.rule("P-03")
-def test_a_history_of_which_nothing_came_is_asked_for_again() -> None:
+def test_history_is_requested_again_if_none_of_it_arrived() -> None:
     session = ClientSession("me", last=1)
     session.join()
     session.receive(welcome(replayed=1), 0)
@@ -125,12 +125,12 @@ def test_a_history_of_which_nothing_came_is_asked_for_again() -> None:
     session.receive(welcome(replayed=1), 0)
     history = chat("history")
     session.receive(encode(history), 0)
-    # What came between the two lines may be missing.
+    # Envelopes between the two connections may be missing.
     assert [session.take(), session.take()] == [Gap(lost_log=False), Delivery(history, True)]
 
 
 @pytest.mark.rule("P-04")
-def test_replayed_presence_does_not_change_the_roster() -> None:
+def test_replayed_presence_does_not_change_the_participants() -> None:
     left = {"event": "leave", "participant": {"id": "me"}}
     session = ClientSession("me", last=1)
     session.join()
@@ -145,7 +145,7 @@ def test_replayed_presence_does_not_change_the_roster() -> None:
 
 
 @pytest.mark.rule("P-09")
-def test_the_next_line_goes_on_after_the_last_envelope_of_the_log() -> None:
+def test_the_next_connection_resumes_after_the_last_envelope_of_the_log() -> None:
     session = joined()
     last = chat()
     session.receive(encode(last), 0)
@@ -154,7 +154,7 @@ def test_the_next_line_goes_on_after_the_last_envelope_of_the_log() -> None:
 
 
 @pytest.mark.rule("P-09")
-def test_before_any_envelope_the_welcome_tells_the_position() -> None:
+def test_before_any_envelope_the_position_is_that_of_the_welcome() -> None:
     session = ClientSession("me")
     session.join()
     session.receive(welcome(position="here"), 0)
@@ -162,7 +162,7 @@ def test_before_any_envelope_the_welcome_tells_the_position() -> None:
 
 
 @pytest.mark.rule("P-09")
-def test_the_answer_to_a_second_sending_moves_no_position() -> None:
+def test_the_echo_of_a_resent_envelope_does_not_move_the_position() -> None:
     session = joined()
     mine, last = chat(sender="me"), chat()
     session.send(mine, give_up_at=0)
@@ -185,7 +185,7 @@ def test_the_answer_to_a_second_sending_moves_no_position() -> None:
         ({"resumed": True, "pod": {"name": "p", "epoch": "two"}}, [Gap(lost_log=True)]),
     ],
 )
-def test_a_gap_is_told_where_it_is(changes: dict[str, Any], gaps: list[Gap]) -> None:
+def test_a_gap_is_delivered_where_it_occurred(changes: dict[str, Any], gaps: list[Gap]) -> None:
     session = joined()
     session.receive(encode(chat("before")), 0)
     session.join()
@@ -195,7 +195,7 @@ def test_a_gap_is_told_where_it_is(changes: dict[str, Any], gaps: list[Gap]) -> 
 
 
 @pytest.mark.rule("P-08")
-def test_what_was_seen_is_dropped() -> None:
+def test_an_envelope_that_was_seen_is_dropped() -> None:
     session = joined()
     again = encode(chat("once"))
     session.receive(again, 0)
@@ -209,7 +209,7 @@ def test_what_was_seen_is_dropped() -> None:
 
 
 @pytest.mark.rule("P-11")
-def test_a_full_inbox_keeps_its_position_and_settles_all_the_same() -> None:
+def test_a_full_inbox_keeps_its_position_and_echoes_still_settle() -> None:
     session = joined(capacity=2)
     mine = chat(sender="me")
     session.send(mine, give_up_at=0)
@@ -229,7 +229,7 @@ def test_a_full_inbox_keeps_its_position_and_settles_all_the_same() -> None:
 
 
 @pytest.mark.rule("P-11")
-def test_a_line_is_not_dropped_before_it_lets_us_say_what_waits() -> None:
+def test_a_session_does_not_rejoin_in_a_replay_while_an_envelope_waits_to_be_sent() -> None:
     session = ClientSession("me", after="before", capacity=1)
     session.join()
     session.receive(welcome(resumed=True, replayed=3), 0)
@@ -251,10 +251,10 @@ def test_a_line_is_not_dropped_before_it_lets_us_say_what_waits() -> None:
     st.integers(0, 6),
 )
 @pytest.mark.rule("P-03", "P-08")
-def test_every_envelope_is_handed_out_once_and_in_order(
+def test_every_envelope_is_delivered_once_and_in_order(
     steps: list[str], capacity: int, last: int
 ) -> None:
-    """Whatever is cut and however slowly the inbox is read; and history stays history."""
+    """For any loss of connections and any pace of reading; history stays marked as such."""
     log = [chat(str(number)) for number in range(8)]
     session = ClientSession("me", capacity=capacity, last=last)
     beginning = len(log) - last
@@ -263,8 +263,8 @@ def test_every_envelope_is_handed_out_once_and_in_order(
         after = session.join().after
         places = [place for place, envelope in enumerate(log) if envelope.id == after]
         missed = log[places[0] + 1 if places else beginning :]
-        told = welcome(resumed=bool(places), replayed=len(missed), position=log[-1].id)
-        for text in (told, *map(encode, missed[:most])):
+        greeting = welcome(resumed=bool(places), replayed=len(missed), position=log[-1].id)
+        for text in (greeting, *map(encode, missed[:most])):
             session.receive(text, 0)
 
     connect(1)
@@ -289,7 +289,7 @@ def test_every_envelope_is_handed_out_once_and_in_order(
 # --- settling ---
 
 
-def test_a_refusal_settles_what_it_is_correlated_to() -> None:
+def test_a_refusal_settles_the_envelope_it_is_correlated_to() -> None:
     session = joined()
     mine = chat(sender="me")
     session.send(mine, give_up_at=0)
@@ -303,7 +303,7 @@ def test_a_refusal_settles_what_it_is_correlated_to() -> None:
 
 
 @pytest.mark.rule("P-07")
-def test_what_is_too_large_is_not_sent() -> None:
+def test_an_envelope_that_is_too_large_is_not_sent() -> None:
     session = ClientSession("me")
     session.join()
     session.receive(welcome(limits={"max_message_bytes": 300}), 0)
@@ -313,7 +313,7 @@ def test_what_is_too_large_is_not_sent() -> None:
 
 
 @pytest.mark.rule("P-07")
-def test_what_a_lower_limit_makes_too_large_is_not_sent_again() -> None:
+def test_an_envelope_above_a_lowered_limit_is_not_resent() -> None:
     session = joined()
     long, short = chat("x" * 300, sender="me"), chat(sender="me")
     for mine in (long, short):
@@ -327,7 +327,7 @@ def test_what_a_lower_limit_makes_too_large_is_not_sent_again() -> None:
 
 
 @pytest.mark.rule("P-14")
-def test_an_answer_counts_once_and_only_from_whom_was_asked() -> None:
+def test_an_answer_counts_once_and_only_from_the_participant_that_was_asked() -> None:
     session = joined()
     request = new_envelope("mcp/request:ping", sender="me", to=["you"])
     session.expect(request, "you")
@@ -342,7 +342,7 @@ def test_an_answer_counts_once_and_only_from_whom_was_asked() -> None:
 
 
 @pytest.mark.rule("P-20")
-def test_a_proposals_answer_is_that_of_its_first_fulfilment() -> None:
+def test_the_answer_to_a_proposal_is_that_of_its_first_fulfilment() -> None:
     session = joined()
     params = {"name": "t", "arguments": {}}
     proposal = new_envelope(
@@ -372,7 +372,7 @@ def test_a_proposals_answer_is_that_of_its_first_fulfilment() -> None:
 
 
 @pytest.mark.rule("P-11")
-def test_progress_for_which_there_was_no_room_is_told_once() -> None:
+def test_progress_that_did_not_fit_the_inbox_is_reported_once() -> None:
     session = joined(capacity=1)
     call = new_envelope("mcp/request:tools/call:t", sender="me", to=["files"])
     session.expect(call, "files")
@@ -388,7 +388,7 @@ def test_progress_for_which_there_was_no_room_is_told_once() -> None:
 
 
 @pytest.mark.rule("P-14")
-def test_nobody_answers_for_another_by_using_the_id_of_a_request_again() -> None:
+def test_a_reused_request_id_does_not_let_another_participant_answer() -> None:
     session = joined()
     params = {"name": "t", "arguments": {}}
     call = new_envelope("mcp/request:tools/call:t", sender="me", to=["files"])
@@ -414,7 +414,7 @@ def test_nobody_answers_for_another_by_using_the_id_of_a_request_again() -> None
         assert len(session.receive(encode(answer), 0)) == effects
 
 
-def test_what_cannot_be_read_is_told_and_costs_nothing_else() -> None:
+def test_an_unreadable_text_is_reported_and_skipped() -> None:
     session = joined()
     (effect,) = session.receive(b'{"from": 1}', 0)
     assert isinstance(effect, Unreadable)
@@ -422,11 +422,13 @@ def test_what_cannot_be_read_is_told_and_costs_nothing_else() -> None:
     assert taken(session) == ["next"]
 
 
+@pytest.mark.rule("C-14", "C-04")
 def test_contexts_are_known_until_they_expire() -> None:
     session = joined()
     text = '"context":{"id":"c","parent":"above"},"payload"'
     session.receive(encode(chat()).replace(b'"payload"', text.encode()), 0)
     assert session.contexts["c"].parent == "above"
+    assert "above" in session.contexts  # a placeholder, as at the gateway
     gone = {
         "event": "expired",
         "context": {"id": "c"},
@@ -439,13 +441,13 @@ def test_contexts_are_known_until_they_expire() -> None:
     assert "c" not in session.contexts
 
 
-def test_a_filter_that_is_in_force_is_asked_for_again() -> None:
+def test_the_filter_in_force_is_requested_on_the_next_connection() -> None:
     session = joined()
     mine = new_envelope("pod/filter", {"filter": {"main": True}}, sender="me")
     session.send(mine, give_up_at=0)
     session.transmit(0)
-    told = system("system/filter", {"filter": {"main": True}}, correlation_id=mine.id)
-    assert session.receive(told, 0) == (Echoed(mine),)
+    answer = system("system/filter", {"filter": {"main": True}}, correlation_id=mine.id)
+    assert session.receive(answer, 0) == (Echoed(mine),)
     assert session.join().filter == filters.main_only
 
 
@@ -454,7 +456,7 @@ def test_a_filter_that_is_in_force_is_asked_for_again() -> None:
     ("before", "either"),
     [(filters.kind("chat"), {"any": [{"kind": "chat"}, {"main": True}]}), (None, None)],
 )
-def test_a_filter_set_while_the_inbox_was_full_is_set_again_where_it_belongs(
+def test_a_filter_set_while_the_inbox_was_full_is_set_again_at_its_place(
     before: filters.Filter | None, either: Any
 ) -> None:
     session = joined(capacity=1, filter=before)
@@ -465,8 +467,8 @@ def test_a_filter_set_while_the_inbox_was_full_is_set_again_where_it_belongs(
     later = new_envelope("pod/filter", {"filter": {"main": True}}, sender="me")
     session.send(change, give_up_at=0)
     session.transmit(0)
-    told = system("system/filter", {"filter": {"main": True}}, correlation_id=change.id)
-    assert session.receive(told, 0) == (Echoed(change),)
+    answer = system("system/filter", {"filter": {"main": True}}, correlation_id=change.id)
+    assert session.receive(answer, 0) == (Echoed(change),)
     session.send(later, give_up_at=0)
     taken(session)
 
@@ -476,12 +478,12 @@ def test_a_filter_set_while_the_inbox_was_full_is_set_again_where_it_belongs(
     session.receive(welcome(resumed=True, replayed=1), 0)
     session.receive(encode(second), 0)
     assert session.transmit(0) == [encode(change), encode(later)]
-    assert session.receive(told, 0) == (Echoed(change),)
+    assert session.receive(answer, 0) == (Echoed(change),)
     assert session.join().filter == filters.main_only
 
 
 @pytest.mark.rule("P-11")
-def test_two_filters_that_are_too_long_together_let_everything_through() -> None:
+def test_two_filters_that_are_too_long_together_pass_everything() -> None:
     long = filters.kind("a" * 60)
     for _ in range(40):
         long |= filters.kind("b" * 60)
@@ -498,11 +500,11 @@ def test_only_the_upper_band_of_close_codes_is_final() -> None:
     assert [is_final(code) for code in (4500, 4999)] == [True] * 2
 
 
-# --- waiting out a rate limit ---
+# --- rate limits ---
 
 
 @pytest.mark.rule("P-06")
-def test_after_a_rate_limit_envelopes_go_one_by_one_and_in_their_order() -> None:
+def test_after_a_rate_limit_envelopes_are_sent_one_by_one_and_in_order() -> None:
     session = joined()
     for number in range(6):
         session.send(chat(str(number), sender="me"), give_up_at=100)
@@ -521,7 +523,7 @@ def test_after_a_rate_limit_envelopes_go_one_by_one_and_in_their_order() -> None
 
 
 @pytest.mark.rule("P-06")
-def test_no_more_is_in_flight_than_the_limit_surely_allows() -> None:
+def test_no_more_envelopes_are_in_flight_than_the_limit_certainly_allows() -> None:
     session = ClientSession("me")
     session.join()
     session.receive(welcome(limits={"messages_per_second": 10, "burst": 3}), 0)
@@ -536,7 +538,7 @@ def test_no_more_is_in_flight_than_the_limit_surely_allows() -> None:
 
 
 @pytest.mark.rule("P-06")
-def test_what_is_given_up_after_a_refusal_is_not_sent_again() -> None:
+def test_an_envelope_given_up_after_a_refusal_is_not_resent() -> None:
     session = joined()
     given_up, other = chat("given up", sender="me"), chat("other", sender="me")
     session.send(given_up, give_up_at=100)
@@ -553,7 +555,7 @@ def test_what_is_given_up_after_a_refusal_is_not_sent_again() -> None:
 
 
 @pytest.mark.rule("P-18")
-def test_it_is_known_what_never_went_out() -> None:
+def test_discard_returns_whether_an_envelope_was_never_sent() -> None:
     session = joined()
     unsent, sent = chat(sender="me"), chat(sender="me")
     session.send(sent, give_up_at=0)
@@ -580,7 +582,7 @@ def test_a_context_at_its_limit_keeps_its_order() -> None:
 
 @pytest.mark.rule("P-06")
 @pytest.mark.parametrize(("others", "in_flight"), [(1, 3), (4, 1), (100, 1)])
-def test_in_a_context_that_is_half_used_up_envelopes_go_one_by_one(
+def test_envelopes_are_sent_one_by_one_once_half_of_a_contexts_limit_is_used(
     others: int, in_flight: int
 ) -> None:
     session = ClientSession("me")
@@ -595,12 +597,12 @@ def test_in_a_context_that_is_half_used_up_envelopes_go_one_by_one(
     assert sent == [encode(envelope) for envelope in mine[:in_flight]]
     for text in sent:
         session.receive(text, 0)
-    # After four seconds it allows all that it ever does.
+    # After four seconds the burst is full again.
     assert session.transmit(4) == [encode(envelope) for envelope in mine[in_flight:]]
 
 
 @pytest.mark.rule("P-06")
-def test_a_limit_of_one_context_holds_up_only_its_own() -> None:
+def test_the_limit_of_one_context_delays_only_its_own_envelopes() -> None:
     session = joined()
     inside, outside = chat(sender="me", context="c"), chat(sender="me")
     session.send(inside, give_up_at=100)
@@ -612,7 +614,7 @@ def test_a_limit_of_one_context_holds_up_only_its_own() -> None:
     assert session.transmit(5) == [encode(inside)]
 
 
-def test_a_rate_limit_beyond_ones_patience_is_a_refusal() -> None:
+def test_a_rate_limit_beyond_the_deadline_is_a_refusal() -> None:
     session = joined()
     mine = chat(sender="me")
     session.send(mine, give_up_at=1)
@@ -622,7 +624,7 @@ def test_a_rate_limit_beyond_ones_patience_is_a_refusal() -> None:
 
 
 @pytest.mark.rule("P-06")
-def test_it_is_known_how_long_the_limits_make_everything_take() -> None:
+def test_seconds_needed_is_how_long_the_limits_delay_the_queue() -> None:
     session = ClientSession("me")
     session.join()
     assert session.outgoing.seconds_needed(0) == 0

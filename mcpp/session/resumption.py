@@ -1,0 +1,191 @@
+"""Resumption: a participant gets each envelope once and in order, over any number of connections.
+
+`position` is the id of the last envelope that was put into the inbox in the log's order; the next
+connection resumes after it. Three mechanisms keep the promise:
+
+- The gateway announces how many envelopes it replays first. The connection is live after them.
+- Ids that were seen are dropped: a gateway that lost its log gets resent envelopes a second time.
+- The inbox is bounded. Once it is full, the rest of the connection is not kept and `position`
+  stays: a new connection, opened when there is room again, replays the rest.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from mcpp.filters import Filter
+from mcpp.protocol.envelope import Envelope
+
+# Once the gateway no longer knows a position, everything its log still holds was missed: ask for
+# as much of it as a gateway keeps by default.
+MISSED_MESSAGES: Final = 10_000
+_SEEN_IDS: Final = 2 * MISSED_MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """What to request when a connection is opened."""
+
+    filter: Filter | None = None
+    after: str | None = None
+    last: int | None = None
+
+    def query(self) -> dict[str, str]:
+        """Return it as URL query parameters."""
+        query: dict[str, str] = {}
+        if self.after is not None:
+            query["after"] = self.after
+        if self.last is not None:
+            query["last"] = str(self.last)
+        if self.filter is not None:
+            query["filter"] = msgspec.json.encode(self.filter.to_json()).decode()
+        return query
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """An envelope for the participant; `replayed` if it is history from before it joined."""
+
+    envelope: Envelope
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Envelopes were missed here. `lost_log` says whether the gateway itself has lost its log."""
+
+    lost_log: bool
+
+
+class Resumption:
+    """Position, replay and inbox of one participant. Owns the envelopes not yet taken."""
+
+    __slots__ = (
+        "_capacity",
+        "_end_of_replay",
+        "_history_left",
+        "_inbox",
+        "_last",
+        "_reported",
+        "_resuming",
+        "_seen",
+        "_seen_before",
+        "history",
+        "overflowed",
+        "position",
+        "replaying",
+    )
+
+    def __init__(
+        self, *, last: int | None = None, after: str | None = None, capacity: int = 1024
+    ) -> None:
+        self.position = after
+        self.history = 0  # how many envelopes from before the first join are replayed
+        self.replaying = 0  # how many replayed envelopes are still to come on this connection
+        self.overflowed = False  # whether the inbox was full on this connection
+        self._last = last
+        self._capacity = capacity
+        self._inbox: deque[Delivery | Gap] = deque()
+        self._resuming = False
+        self._history_left = 0  # of `history`, over as many connections as it takes
+        self._end_of_replay: str | None = None
+        # Two generations: when the younger one is full, it replaces the older one.
+        self._seen: set[str] = set()
+        self._seen_before: set[str] = set()
+        self._reported: set[str] = set()  # acted on while the inbox was full; they come again
+
+    def begin(self, *, joined_before: bool) -> tuple[str | None, int | None]:
+        """Begin a new connection and return what to request: `after` and `last`."""
+        self.overflowed = False
+        self.replaying = 0
+        self._resuming = self.position is not None
+        first = not joined_before or not self._resuming
+        return self.position, self._last if first else MISSED_MESSAGES
+
+    def welcome(
+        self,
+        replayed: int,
+        *,
+        position: str | None,
+        resumed: bool,
+        lost_log: bool,
+        joined_before: bool,
+    ) -> None:
+        """Process the welcome of a connection; one that does not continue the last is a gap."""
+        if (self._resuming or joined_before) and (lost_log or not resumed):
+            self._inbox.append(Gap(lost_log))
+            self._history_left = 0
+            self._reported.clear()
+        if not self._resuming:
+            self.history = self._history_left = replayed
+        self.replaying = replayed
+        self._end_of_replay = position
+        if not replayed:
+            self._finish_replay()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the inbox is half full, so that reading more of a replay should wait."""
+        return len(self._inbox) > self._capacity // 2 and not self.overflowed
+
+    @property
+    def has_room_again(self) -> bool:
+        """Whether the inbox overflowed on this connection and has been read since."""
+        return self.overflowed and len(self._inbox) <= self._capacity // 8
+
+    def take(self) -> Delivery | Gap | None:
+        """Return the next item of the inbox, or None when it is empty."""
+        return self._inbox.popleft() if self._inbox else None
+
+    def is_new(self, id: str) -> bool:
+        """Return whether an envelope was neither seen nor reported before."""
+        return id not in self._seen and id not in self._seen_before and id not in self._reported
+
+    def receive(self, envelope: Envelope, times_sent: int) -> bool:
+        """Put the next envelope of the connection into the inbox, unless it was seen before.
+
+        `times_sent` is how often it was sent, if it is one of ours. Return False if there was no
+        room: then it comes again on a later connection.
+        """
+        id = envelope.id
+        kept = True
+        if id not in self._seen and id not in self._seen_before:
+            if self.overflowed or len(self._inbox) >= self._capacity:
+                self.overflowed = True
+                kept = False
+            else:
+                self._seen.add(id)
+                if len(self._seen) >= _SEEN_IDS:
+                    self._seen_before, self._seen = self._seen, set()
+                if self._reported:
+                    self._reported.discard(id)
+                # The gateway answers a repetition with the logged envelope, out of log order.
+                if times_sent <= 1:
+                    self.position = id
+                history = self._history_left > 0
+                if history:
+                    self._history_left -= 1
+                self._inbox.append(Delivery(envelope, history))
+        if self.replaying:
+            self.replaying -= 1
+            if not self.replaying:
+                self._finish_replay()
+        return kept
+
+    def skip(self) -> None:
+        """Count an unreadable envelope of the connection."""
+        if self.replaying:
+            self.replaying -= 1
+            self._history_left = max(0, self._history_left - 1)
+
+    def mark_reported(self, id: str) -> None:
+        """Remember an envelope that was acted on although there was no room for it."""
+        if len(self._reported) >= _SEEN_IDS:
+            self._reported.clear()  # bounds memory where the inbox is never read
+        self._reported.add(id)
+
+    def _finish_replay(self) -> None:
+        # The replay may have ended with envelopes that the filter withheld.
+        if self._end_of_replay is not None and not self.overflowed:
+            self.position = self._end_of_replay

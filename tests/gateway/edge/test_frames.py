@@ -1,0 +1,137 @@
+"""Frames: the encoder against websockets' own, and the parser on every kind of frame."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
+
+from mcpp_gateway.edge.frames import FrameError, FrameParser, RawFrame, decode_texts, encode_text
+
+MAX_BYTES = 100_000
+SIZES = [0, 1, 125, 126, 65_535, 65_536]
+
+
+class Recorder:
+    """Records what a parser finds, and stops it after `most` frames."""
+
+    def __init__(self, most: int = 1_000_000) -> None:
+        self.found: list[bytes] = []
+        self._most = most
+
+    def receive(self, peer: None, text: bytes, now: float) -> bool:
+        self.found.append(text)
+        return len(self.found) >= self._most
+
+    receive_frame = receive
+
+
+def parse(
+    parser: FrameParser, data: bytes, limit: int = 1 << 30, most: int = 1_000_000
+) -> list[bytes]:
+    recorder = Recorder(most)
+    parser.parse(data, limit, recorder, recorder, None, 0.0)
+    return recorder.found
+
+
+def masked(payload: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> bytes:
+    return Frame(opcode, payload, fin).serialize(mask=True)
+
+
+@pytest.mark.parametrize("size", [*SIZES, 1_048_576])
+def test_an_encoded_text_is_the_frame_that_websockets_would_send(size: int) -> None:
+    data = encode_text(b"x" * size)
+    assert data == Frame(Opcode.TEXT, b"x" * size).serialize(mask=False)
+    assert decode_texts(data + data) == [b"x" * size] * 2
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_text_of_any_length_is_unmasked(size: int) -> None:
+    text = b"x" * size
+    assert parse(FrameParser(MAX_BYTES), masked(text) + masked(b"next")) == [text, b"next"]
+
+
+@given(st.lists(st.text(max_size=300), max_size=6), st.lists(st.integers(1, 400), min_size=1))
+def test_texts_do_not_depend_on_how_the_bytes_are_split(texts: list[str], cuts: list[int]) -> None:
+    payloads = [each.encode() for each in texts]
+    data = b"".join(map(masked, payloads))
+    parser = FrameParser(MAX_BYTES)
+    found: list[bytes] = []
+    while data:
+        size = cuts[len(data) % len(cuts)]
+        chunk, data = data[:size], data[size:]
+        if parser.pending:
+            chunk = parser.join(chunk)
+        if chunk:
+            found += parse(parser, chunk)
+            if parser.parsed < len(chunk):
+                parser.keep(chunk[parser.parsed :])
+    assert found == payloads
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        masked(b"x", Opcode.PING),
+        masked(b"x", Opcode.BINARY),
+        masked(b"x" * 200, fin=False),
+        bytes((0xC1,)) + masked(b"x")[1:],
+    ],
+    ids=["control", "binary", "fragment", "reserved bit"],
+)
+def test_any_other_frame_is_passed_on_as_it_is(data: bytes) -> None:
+    found = parse(FrameParser(MAX_BYTES), masked(b"before") + data + masked(b"after"))
+    assert found == [b"before", data, b"after"]
+    assert [type(each) for each in found] == [bytes, RawFrame, bytes]
+
+
+@pytest.mark.parametrize(
+    ("data", "header"),
+    [
+        (Frame(Opcode.TEXT, b"x" * 200).serialize(mask=False), 8),
+        (masked(b"x" * (MAX_BYTES + 1)), 14),
+    ],
+    ids=["unmasked", "oversized"],
+)
+def test_an_illegal_frame_is_passed_on_without_waiting_for_its_payload(
+    data: bytes, header: int
+) -> None:
+    parser = FrameParser(MAX_BYTES)
+    assert parse(parser, data[:header]) == [data[:header]]
+    assert parser.parsed == 0
+
+
+@pytest.mark.rule("G-32")
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\x81\xfe\x00\x7d" + bytes(4 + 125), 1002),
+        (b"\x81\xff" + (65_535).to_bytes(8) + bytes(4), 1002),
+        (b"\x81\xff" + (1 << 63).to_bytes(8) + bytes(4), 1002),
+        (masked(b"\xff"), 1007),
+        (masked(b"\xff" * 200), 1007),
+    ],
+)
+def test_an_illegal_length_or_text_is_an_error_with_its_close_code(data: bytes, code: int) -> None:
+    with pytest.raises(FrameError) as caught:
+        parse(FrameParser(MAX_BYTES), data)
+    assert caught.value.code == code
+
+
+def test_a_text_within_a_fragmented_message_is_left_to_the_protocol() -> None:
+    parser = FrameParser(MAX_BYTES)
+    assert parser.add_fragment(Frame(Opcode.TEXT, b"a", fin=False)) is None
+    (frame,) = parse(parser, masked(b"x" * 200))
+    assert type(frame) is RawFrame
+    assert parser.add_fragment(Frame(Opcode.CONT, b"b")) == b"ab"
+    assert parse(parser, masked(b"x" * 200)) == [b"x" * 200]
+
+
+def test_parsing_stops_behind_the_limit_or_when_the_receiver_says_so() -> None:
+    parser = FrameParser(MAX_BYTES)
+    frames = [masked(b"x" * 200) for _ in range(5)]
+    assert len(parse(parser, b"".join(frames), limit=len(frames[0]) + 1)) == 2
+    assert parser.parsed == 2 * len(frames[0])
+    assert len(parse(parser, b"".join(frames), most=3)) == 3
+    assert parser.parsed == 3 * len(frames[0])
+    assert parse(parser, b"".join(frames), limit=-1) == []
+    assert parser.parsed == 0
