@@ -13,10 +13,22 @@ from typing import Any, Final
 import msgspec
 
 from mcpp.protocol.contexts import Lineage
-from mcpp_gateway.core.log import LogEntry
 
 # G-47: longer lists of recipients are searched as sets.
 SHORT_LIST: Final = 8
+
+
+# gc=False: entries hold no cycles, and a hundred thousand of them need not be visited.
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
+    """An envelope as the log keeps it: the sender's own text, and what filters ask about."""
+
+    id: str
+    sender: str
+    to: tuple[str, ...] | frozenset[str] | None
+    kind: str
+    lineage: Lineage | None
+    text: bytes
+    about: str | None = None  # the participant of a presence, which does not receive it
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):

@@ -71,6 +71,11 @@ def duplicate_id(id: str) -> Refusal:
     return Refusal("duplicate_id", f"another participant has sent an envelope with the id {id}")
 
 
+def unavailable() -> Refusal:
+    """Refuse for now: the log has no room for more."""
+    return Refusal("unavailable", "the gateway cannot store more at the moment; try again")
+
+
 _CONTEXT_MESSAGES: Final = {
     "context_cycle": "would make context {id} its own ancestor",
     "context_parent_changed": "context {id} has another parent already",

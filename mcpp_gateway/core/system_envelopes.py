@@ -73,6 +73,11 @@ def expiry(node: LiveContext) -> dict[str, Any]:
     }
 
 
+def revival(node: LiveContext) -> dict[str, Any]:
+    """Return the payload that announces a revived context (C-12)."""
+    return {"event": "revived", "context": context_info(node), "messages": node.messages}
+
+
 def context_info(node: LiveContext) -> dict[str, str]:
     """Return a context as the gateway shows it."""
     info = {"id": node.id}
@@ -80,6 +85,8 @@ def context_info(node: LiveContext) -> dict[str, str]:
         info["type"] = node.type
     if node.parent is not None:
         info["parent"] = node.parent.id
+    if node.creator is not None:
+        info["creator"] = node.creator
     return info
 
 

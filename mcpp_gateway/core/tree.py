@@ -171,9 +171,8 @@ class LiveContexts:
         """Return whether an id belongs to an expired context that can be revived."""
         return id in self._dormant
 
-    def get(self, id: str) -> LiveContext | None:
-        """Return a live context."""
-        return self._nodes.get(id)
+    def __getitem__(self, id: str) -> LiveContext:
+        return self._nodes[id]
 
     def expire(self, now: float) -> list[LiveContext]:
         """Make idle contexts dormant and return them, children before their parents."""

@@ -9,9 +9,8 @@ from typing import Final
 
 import msgspec
 
-from mcpp_gateway.core.log import LogEntry
-from mcpp_gateway.core.records import WindowEntry, decode_batch
-from mcpp_gateway.core.window import Window
+from mcpp_gateway.core.journal import Window
+from mcpp_gateway.core.records import LogEntry, WindowEntry, decode_batch
 from mcpp_gateway.storage.group_writer import GroupWriter
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import DamagedError
@@ -97,7 +96,7 @@ class FileJournal:
         self.committed = end
         self._window.trim(end)
 
-    def snapshot(self) -> tuple[WindowEntry, ...]:
+    def window(self) -> tuple[WindowEntry, ...]:
         """Return the dedupe window for a state."""
         return self._window.snapshot()
 

@@ -15,8 +15,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mcpp_gateway.core.log import LogEntry
-from mcpp_gateway.core.records import Batch, State, encode_batch, encode_state
+from mcpp_gateway.core.records import Batch, LogEntry, State, encode_batch, encode_state
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
 

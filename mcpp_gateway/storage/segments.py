@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from mcpp.errors import McppError
+from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.storage.disk import DiskFile
 
 VERSION: Final = 1
@@ -53,7 +54,7 @@ class LogFormatError(McppError):
     """The log was written by a newer version, or is no log."""
 
 
-class DamagedError(McppError):
+class DamagedError(UnreadableError):
     """Something in the log that was acknowledged is damaged."""
 
     def __init__(self, name: str, offset: int, reason: str) -> None:

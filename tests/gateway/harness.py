@@ -15,7 +15,7 @@ from mcpp.filters import Filter, everything
 from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.effects import Effect
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.log import Log
+from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.pod import ParticipantSettings, PodCore, Session
 from mcpp_gateway.edge.frames import decode_texts
 from mcpp_gateway.edge.hub import Hub
@@ -105,7 +105,7 @@ class PodHarness:
         limits: Mapping[str, Any] = FREE,
         capabilities: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
         multiple: Iterable[str] = (),
-        log: Log | None = None,
+        log: Journal | None = None,
     ) -> None:
         self.now = 1000.0
         self.pod = _new_pod(ids, limits, capabilities or {}, multiple, log)
@@ -165,7 +165,7 @@ def _new_pod(
     limits: Mapping[str, Any],
     capabilities: Mapping[str, Sequence[Mapping[str, Any]]],
     multiple: Iterable[str],
-    log: Log | None = None,
+    log: Journal | None = None,
 ) -> PodCore:
     numbers = count()
     settings = [
@@ -173,7 +173,7 @@ def _new_pod(
         for id in ids
     ]
     return PodCore(
-        "test", settings, PodLimits(**limits), new_id=lambda: f"sys-{next(numbers)}", log=log
+        "test", settings, PodLimits(**limits), new_id=lambda: f"sys-{next(numbers)}", journal=log
     )
 
 

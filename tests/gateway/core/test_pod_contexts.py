@@ -217,7 +217,7 @@ def test_under_a_flood_of_context_ids_memory_stays_flat_and_others_notice_nothin
     tree = harness.pod.tree
     assert len(tree) == 256
     assert harness.pod.refused == {"context_limit": 30_000 - 256}
-    assert harness.pod.log.end == 2 + 256
+    assert harness.pod.journal.end == 2 + 256
     assert len(b.texts) == before + 256
     sizes = [len(getattr(tree, name)) for name in ("_nodes", "_deadlines")]
     assert sizes == [256, 256]
@@ -245,5 +245,5 @@ def test_contexts_that_come_and_go_leave_nothing_behind() -> None:
     tree = harness.pod.tree
     names = ("_nodes", "_counts", "_deadlines")
     assert [len(getattr(tree, name)) for name in names] == [0, 0, 0]
-    assert len(getattr(harness.pod.log, "_entries")) == 10  # noqa: B009
-    assert len(getattr(harness.pod.log, "_positions")) == 10  # noqa: B009
+    assert len(getattr(harness.pod.journal, "_entries")) == 10  # noqa: B009
+    assert len(getattr(harness.pod.journal, "_positions")) == 10  # noqa: B009
