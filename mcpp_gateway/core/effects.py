@@ -61,4 +61,4 @@ class Several(msgspec.Struct, frozen=True, gc=False):
     effects: tuple[Effect, ...]
 
 
-Effect: TypeAlias = "Broadcast | Direct | Move | Close | CatchUp | Several"
+Effect: TypeAlias = Broadcast | Direct | Move | Close | CatchUp | Several
