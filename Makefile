@@ -1,9 +1,25 @@
-# make run: start a demo pod.  make test: everything.  make quick: after every edit.
+# make run: start a demo pod.  make test: everything that CI checks.  make quick: after every edit.
+# `make help` lists the targets.
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+# One environment, two stamps: `make run` installs what the demo needs, the other targets the rest.
+RUN    := $(VENV)/.run-installed
+DEV    := $(VENV)/.dev-installed
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+# Environments of `make test-lowest`, `make test-coinstall`, `make test-all` and `make dist`.
+ENVS       := .venvs
+PYTHONS    := 3.11 3.12 3.13
+FRAMEWORKS := openai-agents langchain pydantic-ai fastmcp
+# The SDK without extras, whose requirements are older than those that the extras need.
+SDK_TESTS      := tests/mcpp tests/interaction tests/gateway/core
+SDK_TEST_TOOLS := pytest==9.2.0 pytest-timeout pytest-xdist hypothesis jsonschema packaging referencing \
+	trio trustme bpe-openai
+
+WORKERS  ?= 2
+PARALLEL := --numprocesses=$(WORKERS) --dist=worksteal
+UV       := $(BIN)/uv
 
 # MCP servers that others wrote, for the bridge's tests: some from npm, one from PyPI, pinned.
 SERVERS     := .mcp-servers
@@ -15,27 +31,92 @@ PIP_SERVERS := mcp-server-time==2026.10.19
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: run test quick check format bench screenshots clean setup-mcp setup-browser setup-bench
+.PHONY: help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+	screenshots clean setup-mcp setup-browser setup-bench
 
-run: $(STAMP)
+## make run             start a demo pod (installs the extra `demo` only)
+run: $(RUN)
 	@$(BIN)/mcpp up --demo
 
+## make help            list these targets
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+## make test            lint, types and every test, as CI runs them
 test: check setup-mcp setup-browser
-	@$(BIN)/pytest
+	@$(BIN)/pytest $(PARALLEL)
 
-# The core: agents and inspector start processes and browsers, and are left to `make test`.
+## make quick           lint, types and the fast tests; no agents, no browser
 quick: check
-	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest --numprocesses=2 --dist=worksteal -m "not slow" --ignore=tests/agents --ignore=tests/inspector
+	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest $(PARALLEL) -m "not slow" --ignore=tests/agents --ignore=tests/inspector
 
-check: $(STAMP)
+## make check           ruff and mypy
+check: $(DEV)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-format: $(STAMP)
+## make format          repair what ruff can repair
+format: $(DEV)
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
+# Coverage itself takes more than the time that this test allows.
+MEASURES_CPU := tests/mcpp/cli/test_cli.py::test_help_takes_less_than_200_milliseconds_of_work
+
+## make coverage        every test with branch coverage; fails below the bound in pyproject.toml
+coverage: $(DEV) setup-mcp setup-browser
+	@$(BIN)/pytest $(PARALLEL) --cov --cov-report= --deselect $(MEASURES_CPU)
+	@$(BIN)/coverage report --skip-covered --skip-empty
+
+## make test-lowest     the tests with every requirement at its lowest declared version
+test-lowest: $(DEV)
+	@rm -rf $(ENVS)/lowest $(ENVS)/lowest-sdk
+	@$(UV) venv --quiet --python $(BIN)/python $(ENVS)/lowest
+	@$(UV) pip compile --quiet --python $(ENVS)/lowest --resolution lowest-direct \
+		--extra all pyproject.toml --output-file $(ENVS)/lowest/requirements.txt
+	@sed -i.bak '/^pytest==/d' $(ENVS)/lowest/requirements.txt  # `dev` pins the one that runs the tests
+	@$(UV) pip install --quiet --python $(ENVS)/lowest \
+		--constraints $(ENVS)/lowest/requirements.txt --editable '.[dev]'
+	@$(ENVS)/lowest/bin/pytest $(PARALLEL) --ignore=tests/inspector
+	@$(UV) venv --quiet --python $(BIN)/python $(ENVS)/lowest-sdk
+	@$(UV) pip compile --quiet --python $(ENVS)/lowest-sdk --resolution lowest-direct \
+		pyproject.toml --output-file $(ENVS)/lowest-sdk/requirements.txt
+	@$(UV) pip install --quiet --python $(ENVS)/lowest-sdk \
+		--constraints $(ENVS)/lowest-sdk/requirements.txt --editable . $(SDK_TEST_TOOLS)
+	@$(ENVS)/lowest-sdk/bin/pytest $(PARALLEL) $(SDK_TESTS)
+
+## make test-coinstall  install with other agent frameworks: no conflict, and a pod works
+test-coinstall: $(DEV)
+	@rm -rf $(ENVS)/coinstall
+	@$(UV) venv --quiet --python $(BIN)/python $(ENVS)/coinstall
+	@$(UV) pip install --quiet --python $(ENVS)/coinstall '.[all]' $(FRAMEWORKS)
+	@$(UV) pip check --python $(ENVS)/coinstall
+	@cd $(ENVS)/coinstall && bin/python -P $(CURDIR)/tests/coinstalled.py $(FRAMEWORKS)
+
+## make test-all        the tests on every supported Python that is on PATH
+test-all: $(DEV) setup-mcp setup-browser
+	@for version in $(PYTHONS); do \
+		if ! python$$version -c '' 2>/dev/null; then echo "Python $$version: not found, skipped."; continue; fi; \
+		echo "Python $$version:"; \
+		$(UV) venv --quiet --clear --python "$$(python$$version -c 'import sys; print(sys.executable)')" $(ENVS)/$$version && \
+		$(UV) pip install --quiet --python $(ENVS)/$$version --editable '.[dev]' && \
+		$(ENVS)/$$version/bin/pytest $(PARALLEL) || exit 1; \
+	done
+
+## make dist            build sdist and wheel into dist/, check them, install them in an empty venv
+dist: $(DEV)
+	@rm -rf dist $(ENVS)/dist
+	@$(BIN)/hatchling build
+	@$(BIN)/twine check --strict dist/*
+	@for file in dist/*; do \
+		$(UV) venv --quiet --clear --python $(BIN)/python $(ENVS)/dist && \
+		$(UV) pip install --quiet --python $(ENVS)/dist "$$file" && \
+		(cd $(ENVS)/dist && bin/mcpp --version && bin/python -c 'import mcpp, mcpp_agents, mcpp_gateway') && \
+		echo "$$file installs and runs." || exit 1; \
+	done
+
+## make bench           measure speed beside other servers
 bench: setup-bench
 	@$(BIN)/python -m benchmarks
 
@@ -56,7 +137,7 @@ $(SERVERS)/.tried:
 # Debian's Chromium, for the inspector's tests: installed where that is possible, else they say so and are skipped.
 setup-browser: $(VENV)/.browser
 
-$(VENV)/.browser: $(STAMP)
+$(VENV)/.browser: $(DEV)
 	@if command -v chromium >/dev/null; then :; \
 	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 		echo "Installing Chromium for the inspector's tests (first run only) ..."; \
@@ -68,7 +149,7 @@ $(VENV)/.browser: $(STAMP)
 # Peers to be measured against; one that cannot be had is reported as absent.
 setup-bench: $(PEERS)/.tried
 
-$(PEERS)/.tried: $(STAMP)
+$(PEERS)/.tried: $(DEV)
 	@mkdir -p $(PEERS)
 	@echo "Installing servers to measure against into $(PEERS) (first run only) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]' \
@@ -84,17 +165,28 @@ $(PEERS)/.tried: $(STAMP)
 	else echo "No Redis; as root, 'apt-get install redis-server'."; fi
 	@touch $@
 
-screenshots: $(STAMP)
+## make screenshots     take the pictures in docs/ again
+screenshots: $(DEV)
 	@$(BIN)/python docs/screenshots.py
 
+## make clean           remove everything that the other targets made
 clean:
-	rm -rf $(VENV) $(SERVERS) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENVS) $(SERVERS) $(PEERS) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# The stamp is newer than pyproject.toml when everything is installed, so a second run installs nothing.
-$(STAMP): pyproject.toml
+# A stamp newer than pyproject.toml means that its extra is installed, so a second run installs nothing.
+$(DEV): pyproject.toml
+	$(call install,dev)
+	@touch $(RUN) $@
+
+# Where `dev` is installed and current, it includes the demo.
+$(RUN): pyproject.toml
+	$(if $(filter-out 0,$(shell test $(DEV) -nt pyproject.toml; echo $$?)),$(call install,demo))
+	@touch $@
+
+define install
 	@test -n "$(PYTHON)" || { echo "MCPP needs Python 3.11 or newer; none was found on PATH."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "No venv module: on Debian and Ubuntu, 'apt-get install python3-venv'."; exit 1; }
-	@echo "Installing into $(VENV) (first run only) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $@
+	@echo "Installing the extra '$(1)' into $(VENV) (first run only) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(1)]'
+endef

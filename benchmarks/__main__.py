@@ -1,4 +1,4 @@
-"""Run the benchmarks: all of them, or those that are named.
+"""Run all benchmarks, or the named ones.
 
     python -m benchmarks [NAME ...]
 
@@ -19,10 +19,15 @@ def main() -> None:
         if not module.name.startswith("_")
     )
     parser = argparse.ArgumentParser(prog="benchmarks", description="Run the benchmarks.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(suites)}")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"suites to run (default: all): {', '.join(suites)}",
+    )
     names = parser.parse_args().names
     if unknown := sorted(set(names) - set(suites)):
-        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(suites)}")
+        parser.error(f"unknown suite {', '.join(unknown)}; choose from {', '.join(suites)}")
     for name in names or suites:
         suite = import_module(f"benchmarks.{name}")
         print(f"\n{name}: {(suite.__doc__ or '').strip().splitlines()[0]}\n")

@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, and clients too light to be the bottleneck."""
+"""A gateway in a separate process, and clients light enough not to be the bottleneck."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from typing import cast
 
 from mcpp_agents.bench.wire import GatewayWire
 
-# As a pod in use has them: twenty patterns, one of which reads the payload.
+# A realistic set: twenty patterns, one of which reads the payload.
 CAPABILITIES = [
     *(f'{{ kind = "x{i}/*" }}' for i in range(18)),
     '{ kind = "mcp/request:*", payload = { params = { name = "read_*" } } }',
@@ -27,8 +27,8 @@ def token(index: int) -> str:
 
 
 @dataclass(frozen=True)
-class Running:
-    """A gateway that runs, and how to ask the system about it."""
+class GatewayProcess:
+    """A running gateway and its resource usage."""
 
     pid: int
     port: int
@@ -41,9 +41,11 @@ class Running:
 
 
 @contextmanager
-def gateway(participants: int, limits: Mapping[str, float], core: int = 0) -> Iterator[Running]:
-    """Run a gateway for participants p0, p1, …, on a core of its own where there are two."""
-    # The clients are too light to answer pings.
+def gateway(
+    participants: int, limits: Mapping[str, float], core: int = 0
+) -> Iterator[GatewayProcess]:
+    """Run a gateway for participants p0, p1, …, pinned to one core if there are several."""
+    # The clients do not answer pings.
     settings = ["[gateway]", "port = 0", "ping_seconds = 3600"]
     lines = [*settings, "[limits]", *(f"{k} = {v}" for k, v in limits.items())]
     for index in range(participants):
@@ -64,16 +66,16 @@ def gateway(participants: int, limits: Mapping[str, float], core: int = 0) -> It
             assert match is not None, line
             if (os.cpu_count() or 1) > 1:
                 os.sched_setaffinity(process.pid, {core})
-            # Nobody reads the log from here on.
+            # The log is not read any further.
             process.stderr.close()
-            yield Running(process.pid, int(match[1]))
+            yield GatewayProcess(process.pid, int(match[1]))
         finally:
             process.terminate()
             process.wait()
 
 
-class Client(asyncio.Protocol):
-    """One participant: joins, and lets pass what comes."""
+class LoadClient(asyncio.Protocol):
+    """A participant that joins and discards what it receives."""
 
     def __init__(self, greeting: bytes) -> None:
         self.greeting = greeting
@@ -91,18 +93,18 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.joined.done():
-            self.joined.set_exception(error or ConnectionError("closed before it joined"))
+            self.joined.set_exception(error or ConnectionError("closed before joining"))
 
 
-async def join(running: Running, indices: range) -> list[Client]:
-    """Join as many participants at once, and return when all of them are in."""
+async def join(running: GatewayProcess, indices: range) -> list[LoadClient]:
+    """Join all participants concurrently and return their clients."""
     loop = asyncio.get_running_loop()
     tokens = [token(index) for index in range(indices.stop)]
     wire = GatewayWire(f"127.0.0.1:{running.port}", "/ws", tokens, senders=())
 
-    async def one(index: int) -> Client:
+    async def one(index: int) -> LoadClient:
         greeting = wire.greeting(index)
-        made = loop.create_connection(lambda: Client(greeting), "127.0.0.1", running.port)
+        made = loop.create_connection(lambda: LoadClient(greeting), "127.0.0.1", running.port)
         _, client = await made
         await client.joined
         return client

@@ -1,6 +1,6 @@
-"""The servers that the gateway is measured against, started here and pinned to one core.
+"""Servers that the gateway is compared with, started here and pinned to one core.
 
-A peer that cannot be had on this machine is reported as absent, never guessed.
+A server that is not installed is reported as absent.
 """
 
 import json
@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from time import monotonic, sleep
 
-from mcpp_agents.bench.load import Wire
+from mcpp_agents.bench.load import WireProtocol
 
 SERVER_CORE = 0
 CLIENT_CORE = 1
@@ -52,38 +52,38 @@ server.on("connection", (socket) => {
 
 
 @dataclass(frozen=True)
-class Server:
-    """A server that runs, and how to speak to it."""
+class PeerServer:
+    """A running server."""
 
     version: str
     port: int
     pid: int
 
     def cpu_seconds(self) -> float:
-        """Return the time that the server has computed, all of its threads together."""
+        """Return the CPU time of the server, over all threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class AbsentError(Exception):
-    """A peer that is not installed here, and how to get it."""
+class PeerUnavailableError(Exception):
+    """A server is not installed; the message says how to install it."""
 
 
 @contextmanager
-def websockets_broadcast() -> Iterator[Server]:
-    """Run a server of the `websockets` library, as its documentation shows it."""
+def websockets_broadcast() -> Iterator[PeerServer]:
+    """Run a server with the `websockets` library, as in its documentation."""
     command = [sys.executable, "-c", _WEBSOCKETS, "{port}"]
     with _run(metadata.version("websockets"), command) as server:
         yield server
 
 
 @contextmanager
-def node_ws() -> Iterator[Server]:
-    """Run a server of Node's `ws`."""
+def node_ws() -> Iterator[PeerServer]:
+    """Run a server with Node's `ws`."""
     node = _find("node", "Node.js")
     modules = FOLDER / "node_modules"
     if not (modules / "ws").is_dir():
-        raise AbsentError("Node's ws is not installed: make setup-bench")
+        raise PeerUnavailableError("Node's ws is not installed: make setup-bench")
     version = json.loads((modules / "ws" / "package.json").read_text())["version"]
     environ = os.environ | {"NODE_PATH": str(modules)}
     command = [node, "-e", _NODE_WS, "{port}"]
@@ -92,12 +92,12 @@ def node_ws() -> Iterator[Server]:
 
 
 @contextmanager
-def nats() -> Iterator[Server]:
+def nats() -> Iterator[PeerServer]:
     """Run nats-server."""
     beside = Path(sys.executable).parent / "nats-server"
     program = str(beside) if beside.exists() else _find("nats-server", "make setup-bench")
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
-        # The clients are too light to answer pings.
+        # The clients do not answer pings.
         file.write('ping_interval: "1h"\nmax_payload: 2MB\n')
         file.flush()
         command = [program, "-a", "127.0.0.1", "-p", "{port}", "-c", file.name]
@@ -106,7 +106,7 @@ def nats() -> Iterator[Server]:
 
 
 @contextmanager
-def redis() -> Iterator[Server]:
+def redis() -> Iterator[PeerServer]:
     """Run Redis."""
     program = _find("redis-server", "make setup-bench")
     options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
@@ -115,13 +115,13 @@ def redis() -> Iterator[Server]:
 
 
 class WebSocketWire:
-    """Clients of a WebSocket server that relays whatever it is sent."""
+    """Clients of a WebSocket server that relays every message."""
 
     mark: bytes | None = None
-    pulse = b""
-    senders_apart = False
+    keepalive = b""
+    separate_senders = False
 
-    def __init__(self, port: int, gateway: Wire) -> None:
+    def __init__(self, port: int, gateway: WireProtocol) -> None:
         self.message_bytes = gateway.message_bytes
         self.messages = gateway.messages
         self._request = (
@@ -138,11 +138,11 @@ class WebSocketWire:
 
 
 class NatsWire:
-    """Clients of nats-server: each subscribes, and publishes on the same connection."""
+    """Clients of nats-server, which subscribe and publish on the same connection."""
 
     mark: bytes | None = None
-    pulse = b""
-    senders_apart = False
+    keepalive = b""
+    separate_senders = False
 
     def __init__(self, size: int) -> None:
         payload = b"x" * size
@@ -160,11 +160,11 @@ class NatsWire:
 
 
 class RedisWire:
-    """Clients of Redis: who subscribes does nothing else, so senders have a connection more."""
+    """Clients of Redis; senders use a second connection, since a subscriber cannot publish."""
 
     mark: bytes | None = None
-    pulse = b""
-    senders_apart = True
+    keepalive = b""
+    separate_senders = True
 
     def __init__(self, size: int) -> None:
         bulk = b"$%d\r\n%b\r\n" % (size, b"x" * size)
@@ -182,7 +182,7 @@ class RedisWire:
 
 
 def pin(pid: int, core: int) -> None:
-    """Keep a process to one core, where there are two."""
+    """Pin a process to one core, if there are several."""
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(pid, {core})
 
@@ -190,19 +190,19 @@ def pin(pid: int, core: int) -> None:
 @contextmanager
 def _run(
     version: str, command: list[str], environ: dict[str, str] | None = None
-) -> Iterator[Server]:
+) -> Iterator[PeerServer]:
     port = _free_port()
     process = subprocess.Popen(
         [part.replace("{port}", str(port)) for part in command],
         env=environ,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # Before the program begins: Go decides by it how many threads to run.
+        # Before the program starts: Go chooses its number of threads by it.
         preexec_fn=lambda: pin(0, SERVER_CORE),
     )
     try:
         _wait_for(port, process)
-        yield Server(version, port, process.pid)
+        yield PeerServer(version, port, process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -211,14 +211,15 @@ def _run(
 def _find(program: str, how: str) -> str:
     found = shutil.which(program)
     if found is None:
-        raise AbsentError(f"{program} is not installed: {how}")
+        raise PeerUnavailableError(f"{program} is not installed: {how}")
     return found
 
 
 def _version(program: str) -> str:
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\d+(\.\d+)+", said)
-    return found[0] if found else said.strip()
+    command = [program, "--version"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+(\.\d+)+", output)
+    return found[0] if found else output.strip()
 
 
 def _free_port() -> int:
@@ -234,7 +235,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
             socket.create_connection(("127.0.0.1", port)).close()
         except OSError:
             if process.poll() is not None or monotonic() > until:
-                raise AbsentError(f"{process.args!r} did not start") from None
+                raise PeerUnavailableError(f"{process.args!r} did not start") from None
             sleep(0.02)
         else:
             return

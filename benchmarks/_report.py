@@ -1,4 +1,4 @@
-"""What the speed suite found: a table, a file, and a chart for the README."""
+"""Report of the speed suite: a table, a JSON file, and a chart for the README."""
 
 import json
 import math
@@ -16,8 +16,8 @@ CHART = Path(__file__).parent.parent / "docs" / "speed.svg"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One comparison: our figures and the other's, pair by pair, and what is to be reached."""
+class Comparison:
+    """Measurements of two sides in pairs, and the goal for their ratio."""
 
     case: str
     against: str
@@ -26,7 +26,7 @@ class Row:
     theirs: Sequence[float]
     unit: str = "/s"
     at_most: bool = False  # the goal is an upper bound
-    peer: bool = False  # the other is another server
+    peer: bool = False  # the other side is another server
     note: str = ""
 
     @property
@@ -44,7 +44,7 @@ class Row:
         return self.ratio <= self.goal if self.at_most else self.ratio >= self.goal
 
 
-def print_row(row: Row) -> None:
+def print_comparison(row: Comparison) -> None:
     """Print a row of the table."""
     goal = "" if row.goal is None else f"goal {'≤' if row.at_most else '≥'} {row.goal:g}"
     met = {None: "", True: "met", False: "NOT MET"}[row.is_met]
@@ -56,13 +56,15 @@ def print_row(row: Row) -> None:
     )
 
 
-def save(rows: Sequence[Row], peers: Mapping[str, str], absent: Sequence[str]) -> None:
+def save(rows: Sequence[Comparison], peers: Mapping[str, str], absent: Sequence[str]) -> None:
     """Write the results and the chart."""
     found = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {_processor()}",
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("mcpp", "msgspec", "uvloop", "websockets")},
+        "versions": {
+            name: version(name) for name in ("mcpp-pods", "msgspec", "uvloop", "websockets")
+        },
         "peers": dict(peers),
         "absent": list(absent),
         "rows": [
@@ -87,9 +89,9 @@ def save(rows: Sequence[Row], peers: Mapping[str, str], absent: Sequence[str]) -
     print(f"\nwrote {RESULTS.name} and {CHART.name}")
 
 
-def _chart(rows: Sequence[Row]) -> str:
-    """Return bars of how many times a peer's deliveries ours are, on a logarithmic scale."""
-    step, left, tenfold = 24, 320, 110  # pixels a row, before "1×", and for a factor of ten
+def _chart(rows: Sequence[Comparison]) -> str:
+    """Return a bar chart of the ratios to each peer, on a logarithmic scale."""
+    step, left, tenfold = 24, 320, 110  # pixels per row, left of "1×", and for a factor of ten
     size = f"0 0 {left + 2 * tenfold + 70} {len(rows) * step + 40}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-size="13">',

@@ -1,8 +1,8 @@
-"""Decoding an envelope, payload left raw and all checks on, against json.loads and pydantic.
+"""Decoding an envelope with all checks and a raw payload, against json.loads and pydantic.
 
-Every round times the three in turn over the same messages, whose ids all differ, and gives a ratio;
-the median of the rounds' ratios is shown, so that a busy machine disturbs all three alike.
-pydantic checks the patterns; depth, numbers and repeated names it does not check.
+Every round times all three over the same messages, whose ids all differ. The result is the median
+of the ratios of each round, so that load on the machine affects all three alike. pydantic checks
+the patterns, but not depth, numbers or duplicate names.
 """
 
 import json
@@ -126,7 +126,7 @@ def run() -> None:
 
 
 def seconds(function: Callable[[bytes], object], messages: list[bytes], repeats: int) -> float:
-    """Return the time that one message takes."""
+    """Return the time per message."""
     start = perf_counter()
     for _ in range(repeats):
         for message in messages:

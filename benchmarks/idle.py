@@ -1,4 +1,4 @@
-"""What an idle connection costs, and how long a thousand take to join at once."""
+"""Memory of an idle connection, and the time for a thousand to join at once."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,9 +12,9 @@ AT_ONCE = 1_000
 
 
 async def measure() -> tuple[float, float]:
-    """Return the bytes of a connection, and the seconds in which a thousand joined."""
+    """Return the bytes per connection, and the seconds for a thousand to join."""
     with gateway(CONNECTIONS, {"history_messages": 100}) as running:
-        # What the first connections leave behind once, in pools and caches, is not theirs.
+        # The first connections fill pools and caches once; exclude that.
         warm = await join(running, range(50))
         before = running.resident_bytes()
         clients = []
@@ -33,7 +33,7 @@ async def measure() -> tuple[float, float]:
 
 
 async def settled(figure: Callable[[], int]) -> None:
-    """Wait until a figure no longer falls."""
+    """Wait until a figure stops falling."""
     last = figure()
     while True:
         await asyncio.sleep(1)
@@ -45,5 +45,5 @@ async def settled(figure: Callable[[], int]) -> None:
 def run() -> None:
     allow_many_connections()
     each, seconds = asyncio.run(measure())
-    print(f"an idle connection, of {CONNECTIONS:,}: {each / 1024:.1f} KiB (goal: at most 10)")
-    print(f"{AT_ONCE:,} that join at once are in after {seconds:.2f} s (goal: under 3)")
+    print(f"{CONNECTIONS:,} idle connections: {each / 1024:.1f} KiB each (goal: at most 10)")
+    print(f"{AT_ONCE:,} concurrent joins: {seconds:.2f} s (goal: under 3)")

@@ -1,14 +1,15 @@
-"""How fast memory is: storing in bulk, and packs from 100,000 memories.
+"""Speed of the memory: storing in bulk, and packs from 100,000 memories.
 
     python -m benchmarks.memory [--memories 100000] [--packs 200] [--embedder none|wordllama|…]
 
-Words are drawn by Zipf's law, for two loads. Notes have 40 words, and goals of eight. Abstracts
-have 108, and of a question's twelve words half are among the 300 commonest, as in English: these
-stand in thousands of the memories each, the first of them in more than half. The wanted numbers
-are 2,000 memories a second in bulk, and a pack within 50 ms at the 95th percentile, whether its
-caller sees the whole file, one project of it, or most of them, also right after something was
-remembered or forgotten, and for a single common word. On a machine that others use too,
-the processor's time (in brackets) says more than the clock's.
+There are two workloads, with words drawn by Zipf's law. Notes have 40 words, and goals eight.
+Abstracts have 108 words; half of a question's twelve words are among the 300 most common ones, as
+in English. Each of those occurs in thousands of memories, the first ones in more than half.
+
+The goals are 2,000 memories per second in bulk, and a pack within 50 ms at the 95th percentile:
+for callers who see the whole file, one project or most projects, right after a memory was added or
+removed, and for a single common word. On a shared machine, CPU time (in brackets) is more
+meaningful than elapsed time.
 """
 
 import argparse
@@ -36,7 +37,7 @@ _PRINCIPALS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; 0 where both numbers are reached, else 1."""
+    """Measure and print. Return 0 if all goals are met, else 1."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory")
     parser.add_argument("--memories", type=int, default=100_000)
     parser.add_argument("--packs", type=int, default=200)
@@ -76,10 +77,10 @@ def _measure(load_type: "type[Language]", options: argparse.Namespace) -> bool:
 
 
 class Language:
-    """Words by Zipf's law: a few are everywhere, most are rare."""
+    """Random words distributed by Zipf's law."""
 
     words = 40
-    stop_words = 20  # the commonest, which no goal holds
+    stop_words = 20  # the most common words, which goals do not contain
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -90,12 +91,12 @@ class Language:
         return " ".join(self.chance.choices(self._words, cum_weights=self._weights, k=words))
 
     def goal(self) -> str:
-        return self._telling(8)
+        return self._draw(8)
 
     def common_word(self) -> str:
-        return self._telling(1, among=50)
+        return self._draw(1, among=50)
 
-    def _telling(self, count: int, among: int = _VOCABULARY) -> str:
+    def _draw(self, count: int, among: int = _VOCABULARY) -> str:
         first = self.stop_words
         weights = [weight - self._weights[first - 1] for weight in self._weights[first:among]]
         return " ".join(self.chance.choices(self._words[first:among], cum_weights=weights, k=count))
@@ -109,17 +110,17 @@ class Language:
 
 
 class Notes(Language):
-    """Short texts, and goals whose rarest words are rare."""
+    """Short texts, and goals with rare words."""
 
 
 class Abstracts(Language):
-    """Texts as long as an abstract, and questions with many common words."""
+    """Texts of the length of an abstract, and questions with many common words."""
 
     words = 108
     stop_words = 10
 
     def goal(self) -> str:
-        return f"{self._telling(6)} {self._telling(6, among=300)}"
+        return f"{self._draw(6)} {self._draw(6, among=300)}"
 
 
 def _store(store: MemoryStore, language: Language, count: int) -> float:
@@ -158,10 +159,10 @@ def _packs(
     before_each: Callable[[], None] = lambda: None,
     goal: Callable[[], str] | None = None,
 ) -> tuple[list[float], list[float]]:
-    """Milliseconds by the clock and of the processor, each in order."""
+    """Return elapsed and CPU milliseconds, each sorted."""
     clock, processor = [], []
     goal = goal or language.goal
-    store.context(language.goal())  # the first one reads the vectors
+    store.context(language.goal())  # the first call loads the vectors
     for _ in range(count):
         before_each()
         text, intent = goal(), language.chance.choice(INTENTS)
@@ -173,7 +174,7 @@ def _packs(
 
 
 def _report(name: str, times: tuple[list[float], list[float]]) -> float:
-    """Print a line; the 95th percentile by the clock."""
+    """Print a line and return the 95th percentile of the elapsed time."""
     (p50, cpu50), (p95, cpu95) = (
         [each[int(len(each) * part)] for each in times] for part in (0.5, 0.95)
     )

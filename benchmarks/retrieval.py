@@ -1,11 +1,11 @@
-"""How well memory finds: Cranfield's 225 questions over 1,400 abstracts, and made-up dialogues.
+"""Quality of memory search: Cranfield's 225 questions over 1,400 abstracts, and dialogues.
 
     python -m benchmarks.retrieval [--data FOLDER] [--embedders none,wordllama,minilm]
 
-Plain FTS5 and the store run in the same process on the same texts. Weights were fixed with the odd
-questions in sight; the even ones are reported beside them. Intervals are 95 % by bootstrap over
-questions, of the difference to plain FTS5 in pairs. The dialogues (dialogues.txt, 102 turns, 46
-questions) are there so that nothing that helps abstracts harms talk unseen; they are small.
+Plain FTS5 and the store run in the same process on the same texts. Weights were tuned on the odd
+questions; the even ones are reported separately. Intervals are 95 % by bootstrap over questions, of
+the paired difference to plain FTS5. The dialogues (dialogues.txt: 102 made-up turns, 46 questions)
+are a small check that tuning for abstracts does not make search in conversations worse.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Search = Callable[[str], list[int]]
 
 @dataclass(frozen=True)
 class Document:
-    """An abstract, which repeats its title as its first words; or a turn, titled by its speaker."""
+    """An abstract, which begins with its title, or a dialogue turn, titled by its speaker."""
 
     number: int
     title: str
@@ -52,23 +52,23 @@ class Question:
 
 @dataclass(frozen=True)
 class Result:
-    """One number a question, in their order."""
+    """One value per question, in order."""
 
     ndcg: list[float]
     recall: list[float]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print a table, and return 0, or 2 where the data is missing."""
+    """Measure and print a table. Return 0, or 2 if the data is missing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.retrieval")
-    parser.add_argument("--data", type=Path, default=_DATA, help="folder of the Cranfield files")
+    parser.add_argument("--data", type=Path, default=_DATA, help="folder with the Cranfield files")
     parser.add_argument("--embedders", default=",".join(("none", *reversed(available()))))
     options = parser.parse_args(argv)
     embedders = options.embedders.split(",")
     print("made-up dialogues")
     _compare(*load_dialogues(_DIALOGUES), embedders)
     if not (options.data / "cran.all.1400").is_file():
-        print(f"No Cranfield collection in {options.data}: give its folder with --data.")
+        print(f"No Cranfield collection in {options.data}; set its folder with --data.")
         return 2
     print("Cranfield")
     _compare(*load(options.data), embedders)
@@ -89,7 +89,7 @@ def _compare(
 
 
 def load(folder: Path) -> tuple[list[Document], list[Question]]:
-    """The collection. Judgements number the questions by position, not by their own numbers."""
+    """Return the Cranfield collection. Judgements refer to questions by position, not by number."""
     documents = [
         Document(number, _joined(fields.get("T", [])), _joined(fields.get("W", [])))
         for number, fields in _records(folder / "cran.all.1400")
@@ -97,7 +97,7 @@ def load(folder: Path) -> tuple[list[Document], list[Question]]:
     gains: dict[int, dict[int, int]] = {}
     for line in (folder / "cranqrel").read_text().splitlines():
         question, document, code = map(int, line.split())
-        # −1 marks the paper that prompted the question: as good as 1, a complete answer.
+        # −1 marks the paper that prompted the question; treated as 1, a complete answer.
         gains.setdefault(question, {})[document] = 5 - (1 if code == -1 else code)
     questions = [
         Question(position, _joined(fields["W"]), gains[position])
@@ -107,7 +107,7 @@ def load(folder: Path) -> tuple[list[Document], list[Question]]:
 
 
 def load_dialogues(file: Path) -> tuple[list[Document], list[Question]]:
-    """Turns `NAME: TEXT` below the name of their dialogue, and questions with their answers."""
+    """Return the dialogue turns (`NAME: TEXT`) and the questions with their answers."""
     turns: dict[str, Document] = {}
     questions: list[Question] = []
     dialogue, place = "", 0
@@ -126,7 +126,7 @@ def load_dialogues(file: Path) -> tuple[list[Document], list[Question]]:
 
 
 def evaluate(search: Search, questions: Sequence[Question]) -> Result:
-    """Ask every question."""
+    """Return the scores of a search over all questions."""
     found = [(question, search(question.text)) for question in questions]
     return Result(
         [ndcg(ids[:10], question.gains) for question, ids in found],
@@ -138,13 +138,13 @@ def evaluate(search: Search, questions: Sequence[Question]) -> Result:
 
 
 def ndcg(ids: Sequence[int], gains: dict[int, int]) -> float:
-    """Discounted gain of the first ten, beside the best possible."""
+    """Return the normalised discounted cumulative gain of the first ten."""
     ideal = sorted(gains.values(), reverse=True)[:10]
     return _dcg([gains.get(each, 0) for each in ids]) / _dcg(ideal)
 
 
 def plain_fts5(documents: Sequence[Document]) -> Search:
-    """What anyone would write: title and text, porter, any of the words, bm25."""
+    """Return the baseline: title and text in FTS5 with porter stemming, OR of all words, bm25."""
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE f USING fts5 (title, text, tokenize = 'porter')")
     connection.executemany(
@@ -161,7 +161,7 @@ def plain_fts5(documents: Sequence[Document]) -> Search:
 
 
 def memory(documents: Sequence[Document], path: Path, embedder: str) -> Search:
-    """The store, one memory a document."""
+    """Return the search of a store with one memory per document."""
     store = MemoryStore.open(path, embedder=embedder)
     drafts = [
         MemoryDraft(
@@ -179,7 +179,7 @@ def memory(documents: Sequence[Document], path: Path, embedder: str) -> Search:
 
 
 def bootstrap(differences: Sequence[float]) -> tuple[float, float]:
-    """The middle 95 % of the mean over resampled questions."""
+    """Return the 95 % interval of the mean over resampled questions."""
     chance = random.Random(1)
     means = sorted(
         fmean(chance.choices(differences, k=len(differences))) for _ in range(_RESAMPLES)

@@ -1,9 +1,9 @@
-"""The SDK beside a bare `websockets` client that does `json.loads`, on the same gateway.
+"""The SDK compared with a bare `websockets` client and `json.loads`, on the same gateway.
 
     python -m benchmarks sdk
 
-Both take turns in one run, so that a busy machine slows both; the figures are medians of the
-paired ratios. The targets: receive rate at least 1 ×, round trip at most 1.3 ×.
+Both alternate in one run, so that load on the machine affects both; the results are medians of the
+paired ratios. Goals: receive rate at least 1 ×, round trip at most 1.3 ×.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from benchmarks._gateway import gateway, token
 ROUNDS: Final = 7
 ROUND_TRIPS: Final = 1000
 RECEIVED: Final = 20_000
-# Every line is another participant's: a gateway does not let one come back so soon (G-49).
-LINES: Final = 1 + 2 * 2 * ROUNDS
+# Every connection uses another participant: the gateway limits how soon one may rejoin (G-49).
+CONNECTIONS: Final = 1 + 2 * 2 * ROUNDS
 TEXT: Final = "x" * 180  # about 400 bytes an envelope
 
 
@@ -40,8 +40,8 @@ def bare(url: str, index: int, **query: Any) -> Any:
     )
 
 
-async def bare_send(line: ClientConnection, name: str) -> None:
-    """Send an envelope and wait for its echo, as somebody without an SDK would."""
+async def bare_send(connection: ClientConnection, name: str) -> None:
+    """Send an envelope and wait for its echo, without the SDK."""
     id = str(uuid.uuid4())
     envelope = {
         "protocol": "mcpp/v0.1",
@@ -51,20 +51,20 @@ async def bare_send(line: ClientConnection, name: str) -> None:
         "kind": "chat",
         "payload": {"text": TEXT},
     }
-    await line.send(json.dumps(envelope))
-    while json.loads(await line.recv()).get("id") != id:
+    await connection.send(json.dumps(envelope))
+    while json.loads(await connection.recv()).get("id") != id:
         pass
 
 
 async def bare_round_trip(url: str, index: int) -> float:
     """Return the seconds that one echo takes."""
     name = f"p{index}"
-    async with bare(url, index) as line:
+    async with bare(url, index) as connection:
         for _ in range(100):
-            await bare_send(line, name)
+            await bare_send(connection, name)
         start = time.perf_counter()
         for _ in range(ROUND_TRIPS):
-            await bare_send(line, name)
+            await bare_send(connection, name)
         return (time.perf_counter() - start) / ROUND_TRIPS
 
 
@@ -80,17 +80,17 @@ async def our_round_trip(url: str, index: int) -> float:
 
 
 async def bare_receive(url: str, index: int) -> float:
-    """Return how many envelopes a second arrive."""
-    async with bare(url, index, last=RECEIVED) as line:
-        json.loads(await line.recv())
+    """Return the envelopes received per second."""
+    async with bare(url, index, last=RECEIVED) as connection:
+        json.loads(await connection.recv())
         start = time.perf_counter()
         for _ in range(RECEIVED):
-            json.loads(await line.recv())
+            json.loads(await connection.recv())
         return RECEIVED / (time.perf_counter() - start)
 
 
 async def our_receive(url: str, index: int) -> float:
-    """Return how many envelopes a second arrive, with their payloads read as bare ones are."""
+    """Return the envelopes received per second, with decoded payloads as in the bare client."""
     async with mcpp.connect(url, token=token(index), last=RECEIVED) as pod:
         start = time.perf_counter()
         for _ in range(RECEIVED):
@@ -99,22 +99,23 @@ async def our_receive(url: str, index: int) -> float:
 
 
 async def fill(url: str) -> None:
-    """Put enough into the log."""
+    """Fill the log."""
     async with mcpp.connect(url, token=token(0)) as pod:
         for _ in range(RECEIVED):
             await pod.send("chat", {"text": TEXT}, wait=False)
 
 
 async def measure(url: str) -> None:
-    """Take turns and print the medians."""
+    """Measure both in turn and print the medians."""
     await fill(url)
-    lines = iter(range(1, LINES))
+    indices = iter(range(1, CONNECTIONS))
     for title, unit, ours, theirs in (
         ("receive rate", "a second", our_receive, bare_receive),
         ("round trip", "µs", our_round_trip, bare_round_trip),
     ):
         pairs = [
-            (await ours(url, next(lines)), await theirs(url, next(lines))) for _ in range(ROUNDS)
+            (await ours(url, next(indices)), await theirs(url, next(indices)))
+            for _ in range(ROUNDS)
         ]
         scale = 1e6 if unit == "µs" else 1
         mine, other = (statistics.median(side) * scale for side in zip(*pairs, strict=True))
@@ -123,13 +124,13 @@ async def measure(url: str) -> None:
 
 
 def run() -> None:
-    """Run everything against a gateway in a process of its own, on the other core."""
+    """Run everything against a gateway in a separate process, on another core."""
     limits = {
         "messages_per_second": 0,
         "context_messages_per_second": 0,
         "history_messages": 2 * RECEIVED,
     }
-    with gateway(LINES, limits) as running:
+    with gateway(CONNECTIONS, limits) as running:
         cores = os.sched_getaffinity(0)
         if len(cores) > 1:
             os.sched_setaffinity(0, cores - {0})

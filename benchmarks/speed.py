@@ -1,10 +1,10 @@
-"""The gateway, with all checks on, against the brokers that people would use instead.
+"""Speed of the gateway, with all checks on, compared with common message brokers.
 
-Ratios of deliveries a second are medians of pairs, ours and the other's right after each other: a
-shared machine swings by a factor of two within seconds. Authentication, twenty capability patterns
-(one reads the payload), depth, rates (set high), duplicates and history are on. Server and clients
-have a core each where there are two. Where the clients were busy for more than nine tenths of the
-time, the figure says so: it is then theirs, not the server's.
+Ratios of deliveries per second are medians of pairs measured right after each other, because the
+speed of a shared machine varies by a factor of two within seconds. Authentication, twenty
+capability patterns (one reads the payload), depth, rate limits (set high), deduplication and
+history are on. Server and clients run on one core each, if there are two. A note marks figures for
+which the clients were busy more than 90 % of the time: they were then the bottleneck.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from benchmarks import _peers as peers
 from benchmarks import idle
 from benchmarks._gateway import gateway, token
-from benchmarks._report import Row, print_row, save
+from benchmarks._report import Comparison, print_comparison, save
 from mcpp import Context
-from mcpp_agents.bench.load import Load, Wire
+from mcpp_agents.bench.load import Load, WireProtocol
 from mcpp_agents.bench.wire import GatewayWire
 from mcpp_gateway.process import allow_many_connections
 
@@ -41,7 +41,10 @@ HIGH = {
 }
 ONE_CONTEXT = (Context(id="context-00000", type="reasoning"),)
 
-Peer = tuple[Callable[[], AbstractContextManager[peers.Server]], Callable[[int, int, Wire], Wire]]
+Peer = tuple[
+    Callable[[], AbstractContextManager[peers.PeerServer]],
+    Callable[[int, int, WireProtocol], WireProtocol],
+]
 PEERS: dict[str, Peer] = {
     "nats-server": (peers.nats, lambda port, size, ours: peers.NatsWire(size)),
     "Redis": (peers.redis, lambda port, size, ours: peers.RedisWire(size)),
@@ -54,20 +57,20 @@ PEERS: dict[str, Peer] = {
 
 
 class Side(NamedTuple):
-    """A load on a server that runs."""
+    """A load generator and the server that it runs against."""
 
     load: Load
-    server: peers.Server
+    server: peers.PeerServer
 
 
 def run() -> None:
     """Run every case, print the table, and save it."""
     peers.pin(0, peers.CLIENT_CORE)
-    rows: list[Row] = []
+    rows: list[Comparison] = []
 
-    def add(found: Iterator[Row]) -> None:
+    def add(found: Iterator[Comparison]) -> None:
         for row in found:
-            print_row(row)
+            print_comparison(row)
             rows.append(row)
 
     with ExitStack() as stack:
@@ -93,9 +96,9 @@ def run() -> None:
 
 
 def fan_out(
-    present: dict[str, peers.Server], receivers: int, size: int, goals: dict[str, float | None]
-) -> Iterator[Row]:
-    """Compare deliveries a second with those of each peer."""
+    present: dict[str, peers.PeerServer], receivers: int, size: int, goals: dict[str, float | None]
+) -> Iterator[Comparison]:
+    """Compare deliveries per second with those of each peer."""
     case = f"{receivers:,} receivers, {_size(size)}"
     with ExitStack() as stack:
         ours, wire = _ours(stack, receivers, size=size)
@@ -113,7 +116,7 @@ def fan_out(
                 yield replace(row, peer=True)
 
 
-def latency(present: dict[str, peers.Server]) -> Iterator[Row]:
+def latency(present: dict[str, peers.PeerServer]) -> Iterator[Comparison]:
     """Compare the time to the last of 100 receivers at 1,000 envelopes a second."""
     if "Node ws" not in present:
         return
@@ -131,24 +134,26 @@ def latency(present: dict[str, peers.Server]) -> Iterator[Row]:
         sides = {"mcpp": ours.load, "Node ws": theirs}
         runs: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
         for load in sides.values():
-            load.pace(rate=1_000, seconds=WARM_UP)
+            load.measure_latency(rate=1_000, seconds=WARM_UP)
         for _ in range(ROUNDS):
             for name, load in sides.items():
-                found = load.pace(rate=1_000, seconds=2 * SECONDS)
+                found = load.measure_latency(rate=1_000, seconds=2 * SECONDS)
                 runs[name].append((_quantile(found, 0.5), _quantile(found, 0.99)))
     case = "100 receivers, latency of the last"
     for which, label in ((0, "p50"), (1, "p99")):
         ours_ms = [each[which] * 1000 for each in runs["mcpp"]]
         theirs_ms = [each[which] * 1000 for each in runs["Node ws"]]
-        yield Row(case, f"{label} of Node ws", 1.0, ours_ms, theirs_ms, unit="ms", at_most=True)
+        yield Comparison(
+            case, f"{label} of Node ws", 1.0, ours_ms, theirs_ms, unit="ms", at_most=True
+        )
     p50, p99 = ([each[which] * 1000 for each in runs["mcpp"]] for which in (0, 1))
-    yield Row(case, "p99 of p50", 3.0, p99, p50, unit="ms", at_most=True)
+    yield Comparison(case, "p99 of p50", 3.0, p99, p50, unit="ms", at_most=True)
 
 
-def filters() -> Iterator[Row]:
+def filters() -> Iterator[Comparison]:
     """Compare receivers that filter by context with receivers that filter nothing."""
     for count, goal in ((5, 0.8), (100, 0.4)):
-        # Different filters that let the same envelopes through, so that deliveries compare.
+        # Different filters that pass the same envelopes, so that deliveries are comparable.
         texts = [
             json.dumps({"any": [{"type": "reasoning"}, {"context": f"other-{i}"}]})
             for i in range(count)
@@ -160,7 +165,7 @@ def filters() -> Iterator[Row]:
             yield _compare(case, "of no filter", goal, filtered, plain)
 
 
-def payload_rule() -> Iterator[Row]:
+def payload_rule() -> Iterator[Comparison]:
     """Compare envelopes whose payload a capability reads with those that need only their kind."""
     params: dict[str, Any] = {"name": "read_file", "arguments": {"path": "notes.md"}}
     call = {"method": "tools/call", "params": params}
@@ -170,19 +175,19 @@ def payload_rule() -> Iterator[Row]:
         yield _compare("100 receivers, a rule reads the payload", "of chat", None, read, plain)
 
 
-def contexts() -> Iterator[Row]:
+def contexts() -> Iterator[Comparison]:
     """Compare a tree of 10,000 contexts, eight deep, and smaller ones with a single context."""
     for count, goal in ((10, None), (1_000, None), (10_000, 0.9)):
         with ExitStack() as stack:
             many, _ = _ours(stack, 10, size=440, contexts=_tree(count))
             one, _ = _ours(stack, 10, size=440)
-            # The first round through the tree makes it.
-            many.load.flood(window=WINDOW, warm_up=0, seconds=WARM_UP + count / 5_000)
+            # The first pass creates the contexts.
+            many.load.measure_throughput(window=WINDOW, warm_up=0, seconds=WARM_UP + count / 5_000)
             case = f"10 receivers, {count:,} live contexts"
             yield _compare(case, "of one context", goal, many, one)
 
 
-def history() -> Iterator[Row]:
+def history() -> Iterator[Comparison]:
     """Compare a history of 100,000 envelopes, full, with one of 1,000."""
     with ExitStack() as stack:
         limits = {"history_messages": 100_000, "history_bytes": 1 << 28}
@@ -193,40 +198,40 @@ def history() -> Iterator[Row]:
         yield _compare("10 receivers, history of 100,000", "of 1,000", 0.9, long, short)
 
 
-def stopped_reader() -> Iterator[Row]:
-    """Compare what others get while one of 100 has stopped reading with what they get otherwise."""
+def stopped_reader() -> Iterator[Comparison]:
+    """Compare deliveries to the others while one of 100 receivers has stopped reading."""
     with ExitStack() as stack:
-        # Counted by marks: that somebody was closed is news to the others.
+        # Counted by marks, since the others also receive the presence of the closed connection.
         plain, _ = _ours(stack, 100, marked=True)
         ratios: tuple[list[float], list[float]] = ([], [])
         for _ in range(ROUNDS):
-            # Anew each time: whoever stops is closed before long.
+            # A new gateway each time, since a stopped reader is closed soon.
             with ExitStack() as inner:
                 stopped, _ = _ours(inner, 100, deaf=1, marked=True)
                 ratios[0].append(_flood(stopped)[0] / 99)
                 ratios[1].append(_flood(plain)[0] / 100)
-        yield Row("100 receivers, one stops reading", "of all reading", 0.95, *ratios)
+        yield Comparison("100 receivers, one stops reading", "of all reading", 0.95, *ratios)
 
 
-def connections() -> Iterator[Row]:
-    """Tell what an idle connection costs and how long a thousand take to join at once."""
+def connections() -> Iterator[Comparison]:
+    """Measure the memory of an idle connection and the time for a thousand to join at once."""
     allow_many_connections()
     each, seconds = asyncio.run(idle.measure())
     case = f"{idle.CONNECTIONS:,} idle connections"
-    yield Row(case, "KiB each", 10, [each / 1024], [1.0], unit="KiB", at_most=True)
+    yield Comparison(case, "KiB each", 10, [each / 1024], [1.0], unit="KiB", at_most=True)
     case = f"{idle.AT_ONCE:,} joining at once"
-    yield Row(case, "seconds", 3, [seconds], [1.0], unit="s", at_most=True)
+    yield Comparison(case, "seconds", 3, [seconds], [1.0], unit="s", at_most=True)
 
 
 # --- private ------------------------------------------------------------------------------------
 
 
 def _start(
-    stack: ExitStack, start: Callable[[], AbstractContextManager[peers.Server]]
-) -> peers.Server | None:
+    stack: ExitStack, start: Callable[[], AbstractContextManager[peers.PeerServer]]
+) -> peers.PeerServer | None:
     try:
         return stack.enter_context(start())
-    except peers.AbsentError as error:
+    except peers.PeerUnavailableError as error:
         print(error)
         return None
 
@@ -251,26 +256,28 @@ def _ours(
         **options,
     )
     address = ("127.0.0.1", running.port)
-    load = Load(address, wire, clients=receivers, senders=SENDERS, deaf=deaf)
+    load = Load(address, wire, clients=receivers, senders=SENDERS, stalled=deaf)
     stack.enter_context(load)
-    return Side(load, peers.Server(metadata.version("mcpp"), running.port, running.pid)), wire
+    return Side(
+        load, peers.PeerServer(metadata.version("mcpp-pods"), running.port, running.pid)
+    ), wire
 
 
-def _compare(case: str, against: str, goal: float | None, ours: Side, theirs: Side) -> Row:
+def _compare(case: str, against: str, goal: float | None, ours: Side, theirs: Side) -> Comparison:
     mine: list[float] = []
     others: list[float] = []
     bound = False
     for turn in range(ROUNDS):
-        # Turn about, so that whoever comes second has no advantage from it.
+        # Alternate the order, so that neither side benefits from it.
         for side, rates in ((ours, mine), (theirs, others))[:: 1 if turn % 2 else -1]:
             rate, busy = _flood(side)
             rates.append(rate)
             bound = bound or busy > CLIENT_BOUND
-    return Row(case, against, goal, mine, others, note="clients busy" if bound else "")
+    return Comparison(case, against, goal, mine, others, note="clients busy" if bound else "")
 
 
 def _flood(side: Side) -> tuple[float, float]:
-    found = side.load.flood(window=WINDOW, warm_up=WARM_UP, seconds=SECONDS)
+    found = side.load.measure_throughput(window=WINDOW, warm_up=WARM_UP, seconds=SECONDS)
     return found.rate, found.client_busy
 
 

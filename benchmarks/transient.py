@@ -1,12 +1,12 @@
-"""What collapsing saves: fetch-and-store loops, with and without it, in o200k tokens.
+"""Savings by collapsing: fetch-and-store loops with and without it, in o200k tokens.
 
     python -m benchmarks.transient
 
-Before each call of the model a prompt is built from the log so far. `final` is the last one,
-`input` the sum of all, `cost` that sum with a prompt cache: what the prompt before already held
-costs 0.1, the rest 1.25. Percentages are against the same log without collapsing.
+Before each model call a prompt is built from the log so far. `final` is the size of the last one,
+`input` the sum of all, `cost` that sum with a prompt cache: tokens that the previous prompt already
+contained cost 0.1, others 1.25. Percentages compare with the same log without collapsing.
 
-Times are the process's own, the best of five: one thread that waits for nothing.
+Times are CPU times of the process, the best of five.
 """
 
 import gc
@@ -20,7 +20,7 @@ from typing import Any
 
 from mcpp import Envelope, new_context, new_envelope, tokens
 from mcpp.prompts import CachePolicy, Prompt, PromptBuilder
-from mcpp.prompts.blocks import Block, price
+from mcpp.prompts.blocks import Block, block_tokens
 from mcpp.transient import Workflow, consumed, mark_by_rule
 
 TS = "2026-01-01T00:00:00Z"
@@ -53,7 +53,7 @@ WORKFLOW = Workflow(
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A loop over pages of records, with or without talk in between."""
+    """A loop over pages of records, with or without messages of peers in between."""
 
     name: str
     records: int
@@ -80,7 +80,7 @@ SCENARIOS = [
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a log cost over all calls of the model."""
+    """Token figures of a log over all model calls."""
 
     final: int
     input: int
@@ -107,7 +107,7 @@ class _Log:
 
 
 def write_log(scenario: Scenario) -> list[Envelope]:
-    """Return a scenario's log, the same every time."""
+    """Return a scenario's log, deterministically."""
     rng = random.Random(132)
     log = _Log()
     log.send("chat", {"text": "Please reclassify all activities of this year."}, "boss")
@@ -161,7 +161,7 @@ def _store(log: _Log, scenario: Scenario, page: int, rng: random.Random) -> None
 
 
 def measure(log: list[Envelope], cache: CachePolicy | None) -> Figures:
-    """Build the prompt of every call that the log holds, and count."""
+    """Build the prompt of every model call in the log, and count tokens."""
     count = _counter()
     builder = PromptBuilder("analyst", cache=cache, counter=count)
     before: list[tuple[str, Block]] = []
@@ -170,7 +170,7 @@ def measure(log: list[Envelope], cache: CachePolicy | None) -> Figures:
     for envelope in log:
         if envelope.sender == "analyst":
             blocks = list(_blocks(builder.build()))
-            prices = [count(builder.system), *(price(block, count) for _, block in blocks)]
+            prices = [count(builder.system), *(block_tokens(block, count) for _, block in blocks)]
             same = 0
             while same < min(len(before), len(blocks)) and before[same] == blocks[same]:
                 same += 1
@@ -184,7 +184,7 @@ def measure(log: list[Envelope], cache: CachePolicy | None) -> Figures:
 
 
 def compare(scenario: Scenario) -> tuple[Figures, Figures]:
-    """Return what a scenario costs without and with collapsing."""
+    """Return the figures of a scenario without and with collapsing."""
     log = write_log(scenario)
     return measure(log, NEVER), measure(log, CachePolicy())
 
@@ -215,11 +215,11 @@ def time_building(length: int) -> tuple[float, float, float]:
     """Return milliseconds to build without and with a budget, and microseconds for one `add`."""
     log = busy_log(length)
     gc.collect()
-    gc.freeze()  # the log is the caller's: a full collection in between should not walk it
+    gc.freeze()  # a full collection during the measurement should not traverse the log
     plain = PromptBuilder("analyst")
     tight = PromptBuilder("analyst", token_budget=100_000)
-    without = _best(lambda: plain.build(_again(log)))
-    within = _best(lambda: tight.build(_again(log)))
+    without = _best(lambda: plain.build(_with_unparsed_payloads(log)))
+    within = _best(lambda: tight.build(_with_unparsed_payloads(log)))
     for envelope in log:
         plain.add(envelope)
     more = busy_log(length + 2000)[length:]
@@ -236,27 +236,29 @@ def time_folding(length: int) -> tuple[float, float]:
     gc.freeze()
     folding = PromptBuilder("analyst", contexts="fold")
     tight = PromptBuilder("analyst", token_budget=20_000)
-    return _best(lambda: folding.build(_again(log))), _best(lambda: tight.build(_again(log)))
+    return _best(lambda: folding.build(_with_unparsed_payloads(log))), _best(
+        lambda: tight.build(_with_unparsed_payloads(log))
+    )
 
 
 def contexts_log(length: int) -> list[Envelope]:
-    """Return small contexts, each of three thoughts and a conclusion."""
+    """Return a log of small contexts with three reflections and a conclusion each."""
     rng = random.Random(1)
     log = _Log()
     while len(log.envelopes) < length - 1:
         place, kind = len(log.envelopes) // 4, len(log.envelopes) % 4
-        told = " ".join(rng.choices(WORDS, k=12))
+        text = " ".join(rng.choices(WORDS, k=12))
         context = new_context("reasoning", id=f"c{place}")
         if kind < 3:
-            log.send("reflection", {"thought": told}, "peer", context=context)
+            log.send("reflection", {"thought": text}, "peer", context=context)
         else:
-            log.send("conclusion", {"text": told}, "peer", context=context)
+            log.send("conclusion", {"text": text}, "peer", context=context)
     log.send("chat", {"text": "Thank you."}, "analyst")
     return log.envelopes
 
 
 def busy_log(length: int) -> list[Envelope]:
-    """Return talk, tool calls and pages as a busy pod would have them."""
+    """Return a log of chat, tool calls and pages as in a busy pod."""
     rng = random.Random(1)
     log = _Log()
     scenario = Scenario("", 10**6, 5)
@@ -272,8 +274,8 @@ def busy_log(length: int) -> list[Envelope]:
     return log.envelopes[:length]
 
 
-def _again(log: list[Envelope]) -> list[Envelope]:
-    """Return the log as if it had just come: payloads not parsed yet."""
+def _with_unparsed_payloads(log: list[Envelope]) -> list[Envelope]:
+    """Return the log as just received: with payloads not parsed yet."""
     for envelope in log:
         envelope.__dict__.pop("payload", None)
     return log

@@ -1,4 +1,37 @@
-"""MCPP: the message bus on which AI agents, tools and people work together."""
+"""MCPP: the message bus on which AI agents, tools and people work together.
+
+import mcpp
+
+agent = mcpp.Participant("parrot")
+
+@agent.on("chat")
+async def repeat(message: mcpp.Message) -> None:
+    await message.reply(message.text)
+
+mcpp.run(agent)
+
+The public API is the names in `mcpp.__all__` and the names without a leading underscore in these
+modules; everything else is internal and may change in any release:
+
+- mcpp.errors: the exceptions, as one tree below McppError
+- mcpp.filters: which messages a participant receives
+- mcpp.kinds: the message kinds that the protocol defines
+- mcpp.payloads: the payloads of those kinds
+- mcpp.tokens: estimating and counting tokens
+- mcpp.prompts: model prompts from a pod's log
+- mcpp.transient: tool results that a model reads once
+- mcpp.testing: an in-memory pod for tests
+- mcpp.testing.plugin: the pytest fixture `pod`
+- mcpp.testing.strategies: Hypothesis strategies
+- mcpp.agent.tools: tools made from functions
+- mcpp.client.factory: new ids, timestamps, contexts and envelopes
+- mcpp.client.local_pod: the pod of `mcpp up` in this folder, and addresses of pods
+- mcpp.client.tasks: background tasks, and work that ends on a signal
+- mcpp.protocol.capabilities: what a participant may send
+- mcpp.protocol.contexts: type, parent and ancestors of contexts, from a stream of envelopes
+- mcpp.protocol.rpc: JSON-RPC requests, responses and error codes in envelopes
+- mcpp.cli.extras: imports of optional packages in commands
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -6,29 +39,59 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from mcpp import filters
     from mcpp.agent.participant import Participant, run
+    from mcpp.agent.tools import ToolCall
+    from mcpp.client.connection import Options
+    from mcpp.client.context_scope import ContextScope
     from mcpp.client.factory import new_context, new_envelope
     from mcpp.client.joining import connect
     from mcpp.client.message import Message
     from mcpp.client.pod import Pod
-    from mcpp.errors import DecodeError, FilterError, McppError, Refused
+    from mcpp.client.proposals import OpenProposal
+    from mcpp.client.sender import Progress
+    from mcpp.errors import (
+        CallError,
+        ConnectionLostError,
+        DecodeError,
+        FilterError,
+        McppError,
+        NoAnswerError,
+        Refused,
+        RemoteError,
+        ToolError,
+    )
     from mcpp.kinds import Kind
     from mcpp.protocol.codec import decode, encode
     from mcpp.protocol.envelope import PROTOCOL, Context, Envelope
-    from mcpp.protocol.tree import ContextTree
+    from mcpp.protocol.rpc import ToolResult
+    from mcpp.protocol.tree import ContextNode, ContextTree
+    from mcpp.session.session import Gap
 
 __all__ = [
     "PROTOCOL",
+    "CallError",
+    "ConnectionLostError",
     "Context",
+    "ContextNode",
+    "ContextScope",
     "ContextTree",
     "DecodeError",
     "Envelope",
     "FilterError",
+    "Gap",
     "Kind",
     "McppError",
     "Message",
+    "NoAnswerError",
+    "OpenProposal",
+    "Options",
     "Participant",
     "Pod",
+    "Progress",
     "Refused",
+    "RemoteError",
+    "ToolCall",
+    "ToolError",
+    "ToolResult",
     "connect",
     "decode",
     "encode",
@@ -40,20 +103,37 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Where each public name lives. A name is imported when it is first used, so that the command line
-# answers at once; a test holds this table, the imports above and `__all__` together.
+# The module of each public name. A name is imported when it is first used, which keeps the command
+# line fast; a test compares this table, the imports above and `__all__`.
 _HOMES: Final = {
+    "mcpp.agent.participant": ("Participant", "run"),
+    "mcpp.agent.tools": ("ToolCall",),
+    "mcpp.client.connection": ("Options",),
+    "mcpp.client.context_scope": ("ContextScope",),
+    "mcpp.client.factory": ("new_context", "new_envelope"),
+    "mcpp.client.joining": ("connect",),
+    "mcpp.client.message": ("Message",),
+    "mcpp.client.pod": ("Pod",),
+    "mcpp.client.proposals": ("OpenProposal",),
+    "mcpp.client.sender": ("Progress",),
+    "mcpp.errors": (
+        "CallError",
+        "ConnectionLostError",
+        "DecodeError",
+        "FilterError",
+        "McppError",
+        "NoAnswerError",
+        "Refused",
+        "RemoteError",
+        "ToolError",
+    ),
+    "mcpp.filters": ("filters",),
+    "mcpp.kinds": ("Kind",),
     "mcpp.protocol.codec": ("decode", "encode"),
     "mcpp.protocol.envelope": ("PROTOCOL", "Context", "Envelope"),
-    "mcpp.errors": ("DecodeError", "FilterError", "McppError", "Refused"),
-    "mcpp.filters": ("filters",),
-    "mcpp.client.joining": ("connect",),
-    "mcpp.kinds": ("Kind",),
-    "mcpp.client.message": ("Message",),
-    "mcpp.client.factory": ("new_context", "new_envelope"),
-    "mcpp.agent.participant": ("Participant", "run"),
-    "mcpp.client.pod": ("Pod",),
-    "mcpp.protocol.tree": ("ContextTree",),
+    "mcpp.protocol.rpc": ("ToolResult",),
+    "mcpp.protocol.tree": ("ContextNode", "ContextTree"),
+    "mcpp.session.session": ("Gap",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -107,7 +107,7 @@ class PodInfo(_Payload, frozen=True):
 
 
 class ContextInfo(_Payload, frozen=True):
-    """A context and what is fixed of it (C-02)."""
+    """A context with its fixed type and parent (C-02)."""
 
     id: str
     type: str | None = None
@@ -193,13 +193,18 @@ _read_said: Final = msgspec.json.Decoder(_Said).decode
 
 
 def text_of(envelope: "Envelope", *, complete: bool = False) -> str | None:
-    """Return what an envelope says, as text; None where its payload holds no text.
+    """Return what an envelope says, as text; None if its payload contains no text.
 
-    That is the payload's `thought` for a reflection, its `decision` and `text` for a conclusion (as
-    JSON what is not a string), and its `text` or else `thought` for any other kind. A conclusion
-    with neither is returned as JSON; with `complete`, all its other members follow as JSON.
+    | kind       | text                                                               |
+    | ---------- | ------------------------------------------------------------------ |
+    | reflection | `thought`, else `text`                                             |
+    | conclusion | `decision` and `text`; without both, the payload as JSON           |
+    | any other  | `text`, else `thought`                                             |
+
+    A decision that is not a string is returned as JSON. With `complete`, the other members of a
+    conclusion follow as JSON. Never raises, whatever the payload.
     """
-    # `decode` has checked the payload of an envelope; one made by hand may hold anything.
+    # `decode` has checked the payload of an envelope; one built by hand may contain anything.
     try:
         if envelope.kind == kinds.CONCLUSION:
             return _conclusion_text(msgspec.json.decode(envelope.raw_payload), complete)

@@ -89,7 +89,7 @@ def exact(encoding: str = "o200k_base") -> Counter:
             from bpe_openai import get_encoding
         except ModuleNotFoundError:
             raise ModuleNotFoundError(
-                "exact counts need bpe-openai: pip install 'mcpp[tokens]'"
+                "exact counts need bpe-openai: pip install 'mcpp-pods[tokens]'"
             ) from None
         encode = get_encoding(encoding).encode_ordinary
 

@@ -1,4 +1,4 @@
-"""What the others in a pod can do, under the names by which a model or an MCP client calls it."""
+"""The tools of a pod's participants, under names that a model or an MCP client can call."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -6,29 +6,27 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
-from mcpp import Kind, McppError, Message, Pod, kinds
-from mcpp.client.proposals import OpenProposal
+from mcpp import Kind, McppError, Message, OpenProposal, Pod, kinds
 from mcpp.errors import CallError, ConnectionLostError, Refused
-from mcpp.prompts.names import tool_name
+from mcpp.prompts import tool_name
 
 T = TypeVar("T")
 
-# Somebody who offers tools answers at once; people and other listeners never do. Nobody waits
-# longer than this for a newcomer's answer, but one that comes later still counts. And whoever
-# leaves in the middle of a call may have lost only its line: then it is back with the answer.
-PATIENCE_SECONDS: Final = 1.0
-_ANSWER_SECONDS: Final = 30.0
-_TAKE_BACK_SECONDS: Final = 2.0
+# A tool server lists its tools at once; people and listeners never answer. So a caller waits this
+# long for a new participant's list, and a later answer still counts. A participant that leaves
+# during a call gets the same time to reconnect and answer.
+GRACE_SECONDS: Final = 1.0
+_LIST_SECONDS: Final = 30.0
+_WITHDRAW_SECONDS: Final = 2.0
 _MAX_PAGES: Final = 20
-_MAX_TOOLS: Final = 500  # of one participant: more than any server has, and quickly looked through
-_CHANGED: Final = str(Kind(kinds.NOTIFICATION, "notifications/tools/list_changed"))
+_MAX_TOOLS: Final = 500  # per participant; bounds the work that a faulty server can cause
+_LIST_CHANGED: Final = str(Kind(kinds.NOTIFICATION, "notifications/tools/list_changed"))
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A tool of a participant: `name` is ours, `definition` is MCP's."""
+class RemoteTool:
+    """A participant's tool: `name` is unique in the pod, `definition` is MCP's."""
 
     name: str
     participant: str
@@ -36,113 +34,111 @@ class Offer:
     definition: Mapping[str, Any]
 
 
-class GoneError(CallError):
-    """Whoever was asked is not in the pod, or has left before it answered."""
+class ParticipantAbsentError(CallError):
+    """The called participant is not in the pod, or left before it answered."""
 
 
 class Toolbox:
-    """Everybody's tools. Owns what was answered, and who is waited for; asks each newcomer once."""
+    """The tools of all participants. Owns their lists; asks each new participant once."""
 
-    def __init__(
-        self, pod: Pod, tasks: TaskGroup, *, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, pod: Pod, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self._pod = pod
-        self.patience_seconds = patience_seconds
-        self._tasks = tasks
-        self._offers: dict[str, list[Offer]] = {}
-        self._asked: dict[str, _Asking] = {}
-        self._silent: set[str] = set()  # who let us wait in vain is not waited for again
-        self._waiting: dict[anyio.CancelScope, str] = {}
+        self.grace_seconds = grace_seconds
+        self._tools: dict[str, list[RemoteTool]] = {}
+        self._requests: dict[str, _ListRequest] = {}
+        self._silent: set[str] = set()  # did not answer in time, so are not waited for again
+        self._calls: dict[anyio.CancelScope, str] = {}
 
-    def hear(self, message: Message) -> bool:
-        """Learn from a message who came, left or changed; tell whether the tools may differ."""
+    def observe(self, message: Message) -> bool:
+        """Process a message; return whether the available tools may have changed."""
         if message.replayed:
-            return False  # it is older than what we were answered, or will be
-        if message.kind == _CHANGED:
+            return False  # older than the lists that we have or will get
+        if message.kind == _LIST_CHANGED:
             self._forget(message.sender)
             return True
         if message.kind != kinds.PRESENCE:
             return False
-        who = message.payload["participant"]["id"]
-        self._forget(who)
+        participant = message.payload["participant"]["id"]
+        self._forget(participant)
         if message.payload["event"] == "leave":
-            for scope, asked in self._waiting.items():
-                if asked == who:
-                    scope.deadline = anyio.current_time() + self.patience_seconds
-        return bool(who != self._pod.me)
+            for scope, callee in self._calls.items():
+                if callee == participant:
+                    scope.deadline = anyio.current_time() + self.grace_seconds
+        return bool(participant != self._pod.me)
 
-    def ask(self) -> None:
-        """Ask everybody who was not asked yet: whoever needs the tools soon waits less for them."""
-        for who in self._pod.participants:
-            if who != self._pod.me and who not in self._asked:
-                seconds = 0.0 if who in self._silent else self.patience_seconds
-                self._asked[who] = asking = _Asking(anyio.current_time() + seconds)
-                self._tasks.start_soon(self._ask, who, asking)
+    def refresh(self) -> None:
+        """Request the lists that are missing, so that a later `list_tools` waits less."""
+        for participant in self._pod.participants:
+            if participant != self._pod.me and participant not in self._requests:
+                seconds = 0.0 if participant in self._silent else self.grace_seconds
+                request = _ListRequest(anyio.current_time() + seconds)
+                self._requests[participant] = request
+                self._pod.start_soon(self._request_list, participant, request)
 
-    async def offers(self) -> dict[str, Offer]:
-        """Return the tools of everybody who is here, by our name for them, in a stable order."""
-        self.ask()
-        for who, asking in list(self._asked.items()):
-            with anyio.move_on_at(asking.patience_ends):
-                await asking.answered.wait()
-            if not asking.answered.is_set():
-                self._silent.add(who)
+    async def list_tools(self) -> dict[str, RemoteTool]:
+        """Return the tools of all present participants by name, in a stable order."""
+        self.refresh()
+        for participant, request in list(self._requests.items()):
+            with anyio.CancelScope(deadline=request.deadline):
+                await request.answered.wait()
+            if not request.answered.is_set():
+                self._silent.add(participant)
         return self._known()
 
-    async def offer(self, name: str) -> Offer | None:
-        """Return the tool of this name of ours; who is new is waited for only to find it."""
-        return self._known().get(name) or (await self.offers()).get(name)
+    async def find(self, name: str) -> RemoteTool | None:
+        """Return the tool of this name; wait for new participants only if it is not known."""
+        return self._known().get(name) or (await self.list_tools()).get(name)
 
-    def _known(self) -> dict[str, Offer]:
-        present = sorted(set(self._offers).intersection(self._pod.participants))
-        return {offer.name: offer for who in present for offer in self._offers[who]}
+    def _known(self) -> dict[str, RemoteTool]:
+        present = sorted(set(self._tools).intersection(self._pod.participants))
+        return {tool.name: tool for participant in present for tool in self._tools[participant]}
 
-    def expect(self, who: str, tool: str) -> None:
-        """Make sure that somebody who is to be asked is here. Raises GoneError."""
-        if who not in self._pod.participants:
-            raise GoneError(who, tool, "not in the pod")
+    def require(self, participant: str, tool: str) -> None:
+        """Raise ParticipantAbsentError if a participant that is to be called is not in the pod."""
+        if participant not in self._pod.participants:
+            raise ParticipantAbsentError(participant, tool, "not in the pod")
 
-    async def call(self, who: str, tool: str, asking: Callable[[], Awaitable[T]]) -> T:
-        """Make a call that ends soon after whoever is asked has left: nobody else would answer it.
+    async def call(self, participant: str, tool: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Await a call; give up shortly after the called participant leaves the pod.
 
-        Raises GoneError, and what `asking` raises.
+        Raises ParticipantAbsentError, and whatever `request` raises.
         """
-        self.expect(who, tool)
+        self.require(participant, tool)
         with anyio.CancelScope() as scope:
-            self._waiting[scope] = who
+            self._calls[scope] = participant
             try:
-                return await asking()
+                return await request()
             finally:
-                del self._waiting[scope]
-        raise GoneError(who, tool, "left the pod before it answered")
+                del self._calls[scope]
+        raise ParticipantAbsentError(participant, tool, "left the pod before it answered")
 
-    def _forget(self, who: str) -> None:
-        self._offers.pop(who, None)
-        self._asked.pop(who, None)
+    def _forget(self, participant: str) -> None:
+        self._tools.pop(participant, None)
+        self._requests.pop(participant, None)
 
-    async def _ask(self, who: str, asking: "_Asking") -> None:
+    async def _request_list(self, participant: str, request: "_ListRequest") -> None:
         try:
-            tools = await self._list(who)
+            tools = await self._list(participant)
         except (CallError, Refused, ConnectionLostError):
             return
         finally:
-            asking.answered.set()
-        self._silent.discard(who)
-        if self._asked.get(who) is not asking:
-            return  # it has left or changed meanwhile
-        self._offers[who] = [
-            Offer(tool_name(who, tool["name"]), who, tool["name"], tool)
+            request.answered.set()
+        self._silent.discard(participant)
+        if self._requests.get(participant) is not request:
+            return  # the participant left or changed its tools in the meantime
+        self._tools[participant] = [
+            RemoteTool(tool_name(participant, tool["name"]), participant, tool["name"], tool)
             for tool in tools
             if isinstance(tool, dict) and isinstance(tool.get("name"), str)
         ]
 
-    async def _list(self, who: str) -> list[Any]:
+    async def _list(self, participant: str) -> list[Any]:
         tools: list[Any] = []
         params: dict[str, Any] = {}
         for _ in range(_MAX_PAGES):
-            page = await self._pod.request(who, "tools/list", params, timeout=_ANSWER_SECONDS)
+            page = await self._pod.request(participant, "tools/list", params, timeout=_LIST_SECONDS)
             if not isinstance(page, dict) or not isinstance(page.get("tools"), list):
-                break  # nonsense: what came before still counts
+                break  # invalid; keep the pages before it
             tools += page["tools"]
             if not isinstance(page.get("nextCursor"), str) or len(tools) >= _MAX_TOOLS:
                 break
@@ -150,15 +146,15 @@ class Toolbox:
         return tools[:_MAX_TOOLS]
 
 
-async def take_back(*proposals: OpenProposal) -> None:
-    """Withdraw what we proposed and wait for no longer, be it that we are cancelled (P-21)."""
-    with suppress(McppError), anyio.move_on_after(_TAKE_BACK_SECONDS, shield=True):
+async def withdraw_proposals(*proposals: OpenProposal) -> None:
+    """Withdraw proposals that are not fulfilled, even while this task is cancelled (P-21)."""
+    with suppress(McppError), anyio.move_on_after(_WITHDRAW_SECONDS, shield=True):
         for proposal in proposals:
             if proposal.fulfilled_by is None:
-                await proposal.withdraw("nobody waits for it any more")
+                await proposal.withdraw("the proposer stopped waiting")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
-    patience_ends: float
+class _ListRequest:
+    deadline: float
     answered: anyio.Event = field(default_factory=anyio.Event)

@@ -1,1 +1,1 @@
-"""The gateway: the broadcast server of a pod."""
+"""The gateway: the server that admits participants to pods and relays their envelopes."""

@@ -1,4 +1,4 @@
-"""The gateway's commands: `mcpp gateway`, `mcpp up` and `mcpp token`."""
+"""The commands `mcpp gateway`, `mcpp up` and `mcpp token`."""
 
 import argparse
 import asyncio
@@ -25,12 +25,14 @@ def gateway(argv: list[str]) -> int:
     """Run the gateway with a configuration file."""
     parser = argparse.ArgumentParser(
         prog="mcpp gateway",
-        description="Run the gateway with a configuration file. SIGHUP reloads participants and "
-        "tokens, SIGTERM drains and stops.",
+        description="Run a gateway with a configuration file. SIGHUP reloads participants, tokens "
+        "and allowed origins; SIGTERM closes all connections and stops.",
     )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="a TOML file")
-    parser.add_argument("--host", help="listen on this address instead of the file's")
-    parser.add_argument("--port", type=int, help="listen on this port instead of the file's")
+    parser.add_argument(
+        "--config", type=Path, required=True, metavar="FILE", help="configuration file (TOML)"
+    )
+    parser.add_argument("--host", help="address to listen on, instead of the file's")
+    parser.add_argument("--port", type=int, help="port to listen on, instead of the file's")
     arguments = parser.parse_args(argv)
     environment = dict(os.environ)
     if arguments.host is not None:
@@ -41,18 +43,18 @@ def gateway(argv: list[str]) -> int:
 
 
 def up(argv: list[str]) -> int:
-    """Start a pod here: gateway, tokens and inspector."""
+    """Run a local pod in this folder: gateway, tokens and inspector."""
     parser = argparse.ArgumentParser(
         prog="mcpp up",
-        description="Start a pod in this folder. Its tokens and settings are made on first use and "
-        "kept in .mcpp/, where agents and the other commands find them.",
+        description="Run a local pod in this folder. Tokens and settings are created on first use "
+        "in .mcpp/, where agents and the other commands find them.",
     )
-    parser.add_argument("--demo", action="store_true", help="start the demo's agents too")
+    parser.add_argument("--demo", action="store_true", help="also start the demo agents")
     parser.add_argument(
         "--port",
         type=_port,
         default=os.environ.get("MCPP_GATEWAY__PORT"),
-        help="listen on this port from now on (default: where it was, and 8787 for a new pod)",
+        help="port to listen on; it is saved (default: the saved port, 8787 for a new pod)",
     )
     arguments = parser.parse_args(argv)
     try:
@@ -61,14 +63,14 @@ def up(argv: list[str]) -> int:
         pod.add(person, multiple=True)
         with pod.running():
             if arguments.port is not None:
-                pod.move(arguments.port)
+                pod.set_port(arguments.port)
             agents = demo.agents(pod) if arguments.demo else nullcontext()
 
             def announce(gateway: Gateway) -> None:
                 address = links.link(pod, gateway.invite(pod.name, person))
-                print(f"Pod {pod.name!r} is up, and you are {person!r} in it.")
-                print(f"  inspector  {address}  (once, within two minutes)")
-                print(f"             another link: mcpp token {person} --link")
+                print(f"Pod {pod.name!r} is running. You are {person!r}.")
+                print(f"  inspector  {address}  (works once, for two minutes)")
+                print(f"             new link: mcpp token {person} --link")
                 print(f"  agents     {pod.url}")
                 print("Stop with Ctrl-C.", flush=True)
 
@@ -79,40 +81,42 @@ def up(argv: list[str]) -> int:
 
 
 def _port(text: str) -> int:
-    """Return a port that agents can be told of: unlike a gateway's own, it cannot be any."""
+    """Return a port number. 0 is not allowed: agents need to know the port."""
     if not text.isdecimal() or not 0 < int(text) < 65_536:
         raise argparse.ArgumentTypeError(f"must be 1 to 65535, not {text!r}")
     return int(text)
 
 
 def token(argv: list[str]) -> int:
-    """Add a participant to the pod here, or remove one."""
+    """Print the token of a participant of the local pod, or revoke it."""
     parser = argparse.ArgumentParser(
         prog="mcpp token",
         description="Print the token of a participant of the pod in this folder, adding the "
-        "participant if it is new. A running gateway takes notice at once.",
+        "participant if it is new. A running gateway is updated at once.",
     )
     parser.add_argument("name", help="the participant's id")
-    parser.add_argument("--multiple", action="store_true", help="allow it several connections")
+    parser.add_argument(
+        "--multiple", action="store_true", help="allow several connections at a time"
+    )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
-        "--revoke", action="store_true", help="remove it and close its connections"
+        "--revoke", action="store_true", help="remove the participant and close its connections"
     )
     instead.add_argument(
         "--link",
         action="store_true",
-        help="print a link instead, which signs a browser in as it: once, within two minutes",
+        help="print a link that signs a browser in; it works once, for two minutes",
     )
     arguments = parser.parse_args(argv)
     try:
         pod = local_pod.find()
         if pod is None:
-            raise ConfigError("there is no pod here; start one with `mcpp up`")
+            raise ConfigError("no pod found; start one with `mcpp up`")
         if not arguments.revoke:
             token = pod.add(arguments.name, multiple=arguments.multiple)
-            print(links.ask(pod, token) if arguments.link else token)
+            print(links.request_link(pod, token) if arguments.link else token)
         elif not pod.remove(arguments.name):
-            raise ConfigError(f"there is no participant {arguments.name!r} here")
+            raise ConfigError(f"no participant {arguments.name!r} in this pod")
     except McppError as error:
         return _fail("token", error)
     return 0
@@ -126,10 +130,10 @@ def _run(
     session_key: bytes | None = None,
 ) -> int:
     def load() -> Config:
-        # At a reload, too: a file that is just being written must not revoke everybody.
+        # Checked on reload too: a file that is being written must not revoke all tokens.
         config = configuration.load(path, environment)
         if not config.pods:
-            raise ConfigError(f"{path}: has no pod; add [pods.NAME.participants.NAME]")
+            raise ConfigError(f"{path}: no pods; add [pods.NAME.participants.NAME]")
         return config
 
     try:
@@ -143,7 +147,7 @@ def _run(
 
 
 def _fail(command: str, error: McppError) -> int:
-    print(f"mcpp {command}: {log_format.escaped(error)}", file=sys.stderr)
+    print(f"mcpp {command}: {log_format.escape(error)}", file=sys.stderr)
     return _EXIT_USAGE
 
 
@@ -156,7 +160,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _session_key(folder: Path) -> bytes:
-    """Return the key that signs sessions, kept so that a restart signs nobody out."""
+    """Return the key that signs session tokens, stored so that sessions survive a restart."""
     path = folder / "sessions.key"
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

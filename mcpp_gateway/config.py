@@ -1,7 +1,7 @@
-"""The configuration: a TOML file, overridden by the environment, read into frozen values.
+"""The configuration: a TOML file, overridden by the environment, checked and frozen.
 
-Whatever is wrong ends in one `ConfigError` that names the key, and the line of the file where that
-can be found.
+Any mistake raises one `ConfigError` that names the key and, if it can be found, the line of the
+file.
 """
 
 import hashlib
@@ -27,14 +27,16 @@ _T = TypeVar("_T")
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 _is_pod_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 is_token = re.compile(r"[A-Za-z0-9._~-]{1,512}").fullmatch
-_TOKEN_RULE: Final = "a token is 1 to 512 of A-Z a-z 0-9 . _ ~ -"
+_POD_RULE: Final = "a pod name has 1 to 64 characters of A-Z a-z 0-9 . _ -"
+_PARTICIPANT_RULE: Final = "a participant id has 1 to 64 characters of A-Z a-z 0-9 . _ : @ -"
+_TOKEN_RULE: Final = "a token has 1 to 512 characters of A-Z a-z 0-9 . _ ~ -"
 _SHORT_TOKEN: Final = 16
-# Each context knows all those above it, and the tree is walked by recursion.
+# Each context stores all its ancestors, and the tree is walked by recursion.
 _MAX_CONTEXT_DEPTH: Final = 64
 
 
 class ConfigError(McppError):
-    """A configuration that cannot be used. Its text is one line for the person who wrote it."""
+    """An invalid configuration, described in one line."""
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,7 +44,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class GatewaySection(_Section, frozen=True):
-    """Where and how to listen."""
+    """The section `[gateway]`: where and how to listen."""
 
     host: str = "127.0.0.1"
     port: int = 8787
@@ -57,7 +59,7 @@ class GatewaySection(_Section, frozen=True):
 
 
 class ParticipantSection(_Section, frozen=True):
-    """One participant: exactly one of the four ways to state its token, and what it may send."""
+    """A participant: its token in exactly one of four forms (G-46), and its capabilities."""
 
     token: str | None = None
     token_sha256: str | None = None
@@ -68,13 +70,13 @@ class ParticipantSection(_Section, frozen=True):
 
 
 class PodSection(_Section, frozen=True):
-    """One pod and those who may join it."""
+    """A pod and its participants."""
 
     participants: dict[str, ParticipantSection] = {}
 
 
 class Sections(_Section, frozen=True):
-    """The file as it is written."""
+    """The configuration file as it is written."""
 
     gateway: GatewaySection = GatewaySection()
     limits: PodLimits = PodLimits()
@@ -82,7 +84,7 @@ class Sections(_Section, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """A checked configuration: tokens are known only by their digests."""
+    """A checked configuration. It holds digests of tokens, not tokens."""
 
     gateway: GatewaySection
     limits: PodLimits
@@ -96,19 +98,19 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ConfigError(f"{path}: cannot read the file: {reason}") from None
     return parse(text, environment, name=str(path), folder=path.parent)
 
 
 def parse(
     text: str, environment: Mapping[str, str], *, name: str = "config", folder: Path = Path()
 ) -> Config:
-    """Check a configuration's text."""
+    """Parse and check the text of a configuration."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{name}: is not TOML: {error}") from None
+        raise ConfigError(f"{name}: not valid TOML: {error}") from None
     overridden = _override(document, environment)
     try:
         return _check(_sections(document), environment, folder)
@@ -119,7 +121,7 @@ def parse(
 
 
 def digest(token: str) -> bytes:
-    """Return what the gateway keeps of a token."""
+    """Return the SHA-256 of a token, which is all that the gateway keeps of it."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -134,7 +136,7 @@ class _BadKeyError(Exception):
 
 
 def _sections(document: dict[str, Any]) -> Sections:
-    # Participants first and one by one: msgspec does not say under which key a mistake was.
+    # Participants first and one by one: msgspec does not report the key of a dict's bad value.
     for pod, section in _tables(document, "pods"):
         for id, participant in _tables(section, "participants"):
             _convert(participant, ParticipantSection, f"pods.{pod}.participants.{id}")
@@ -164,14 +166,14 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
     warnings: list[str] = []
     for pod, section in sections.pods.items():
         if not _is_pod_name(pod):
-            raise _BadKeyError(f"pods.{pod}", "a pod's name is 1 to 64 of A-Z a-z 0-9 . _ -")
+            raise _BadKeyError(f"pods.{pod}", _POD_RULE)
         settings = []
         for id, participant in section.participants.items():
             key = f"pods.{pod}.participants.{id}"
             if not _is_participant(id):
-                raise _BadKeyError(key, "a participant's id is 1 to 64 of A-Z a-z 0-9 . _ : @ -")
+                raise _BadKeyError(key, _PARTICIPANT_RULE)
             if id.startswith("system:"):
-                raise _BadKeyError(key, "ids beginning with system: are the gateway's own")
+                raise _BadKeyError(key, "ids that start with system: are reserved for the gateway")
             secret = _token_digest(participant, key, environment, folder, warnings)
             if secret in tokens:
                 other = ".participants.".join(tokens[secret])
@@ -183,7 +185,7 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
         pods[pod] = tuple(settings)
     gateway = sections.gateway
     if gateway.metrics_token is not None and digest(gateway.metrics_token) in tokens:
-        raise _BadKeyError("gateway.metrics_token", "is a participant's token too")
+        raise _BadKeyError("gateway.metrics_token", "is also the token of a participant")
     if gateway.tls_cert is not None and gateway.tls_key is not None:
         cert, key = str(folder / gateway.tls_cert), str(folder / gateway.tls_key)
         gateway = msgspec.structs.replace(gateway, tls_cert=cert, tls_key=key)
@@ -194,7 +196,7 @@ def _check_gateway(gateway: GatewaySection) -> None:
     if not 0 <= gateway.port <= 65535:
         raise _BadKeyError("gateway.port", "must be 0 to 65535")
     if (gateway.tls_cert is None) != (gateway.tls_key is None):
-        raise _BadKeyError("gateway.tls_cert", "tls_cert and tls_key go together")
+        raise _BadKeyError("gateway.tls_cert", "tls_cert and tls_key must be set together")
     for origin in gateway.allowed_origins:
         if not _is_origin(origin):
             reason = f"{origin!r} is not an origin, such as https://example.org"
@@ -203,11 +205,11 @@ def _check_gateway(gateway: GatewaySection) -> None:
         raise _BadKeyError("gateway.metrics_token", _TOKEN_RULE)
     for name in ("ping_seconds", "handshake_seconds", "drain_seconds"):
         if not 0 < getattr(gateway, name) < 86_400:
-            raise _BadKeyError(f"gateway.{name}", "must be more than 0 and less than a day")
+            raise _BadKeyError(f"gateway.{name}", "must be more than 0 and less than 86400")
 
 
 def _is_origin(text: str) -> bool:
-    """Tell whether browsers write an origin so; any other would never match."""
+    """Return whether a text is an origin in the form that browsers send; others never match."""
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -228,7 +230,7 @@ def _check_limits(limits: PodLimits) -> None:
         value = getattr(limits, name)
         lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 0.001
         if not (lowest <= value <= _LARGEST_LIMIT and (value == 0 or value >= 0.001)):
-            reason = f"must be at least {lowest}, at most {_LARGEST_LIMIT}, and not tiny"
+            reason = f"must be at least {lowest} and at most {_LARGEST_LIMIT}"
             raise _BadKeyError(f"limits.{name}", reason)
     if limits.max_context_depth > _MAX_CONTEXT_DEPTH:
         raise _BadKeyError("limits.max_context_depth", f"must be at most {_MAX_CONTEXT_DEPTH}")
@@ -237,7 +239,7 @@ def _check_limits(limits: PodLimits) -> None:
         raise _BadKeyError("limits.outbox_bytes", reason)
 
 
-# Beyond this no system counts bytes or messages, and some cannot.
+# Some systems cannot handle larger numbers of bytes.
 _LARGEST_LIMIT: Final = 2**40
 
 _MAY_BE_ZERO: Final = {
@@ -277,12 +279,12 @@ def _token_digest(
         try:
             token = (folder / participant.token_file).read_text(encoding="utf-8").strip()
         except (OSError, ValueError):
-            raise _BadKeyError(where, "names a file that cannot be read") from None
+            raise _BadKeyError(where, "the file cannot be read") from None
     elif participant.token_env is not None:
         token = environment.get(participant.token_env)
         if token is None:
-            raise _BadKeyError(where, f"names {participant.token_env}, which is not set")
-    # Never repeat the token itself: this text ends up in logs.
+            raise _BadKeyError(where, f"the variable {participant.token_env} is not set")
+    # The message must not contain the token: it ends up in logs.
     if token is None or not is_token(token):
         raise _BadKeyError(where, _TOKEN_RULE)
     if len(token) < _SHORT_TOKEN:
@@ -297,11 +299,11 @@ def _capabilities(participant: ParticipantSection, key: str) -> Capabilities:
         raise _BadKeyError(f"{key}.capabilities", f"{error.path[1:]} {error.reason}") from None
 
 
-# --- where a mistake is --------------------------------------------------------------------------
+# --- environment, and the place of a mistake -----------------------------------------------------
 
 
 def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """Write `MCPP_LIMITS__BURST=10` into the document; return which variable set which key."""
+    """Apply variables such as `MCPP_LIMITS__BURST=10`; return the variable of each key set."""
     overridden = {}
     for variable in sorted(environment):
         section, separator, rest = variable.removeprefix("MCPP_").lower().partition("__")
@@ -309,16 +311,16 @@ def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[
             continue
         if section not in ("gateway", "limits"):
             known = "MCPP_GATEWAY__… and MCPP_LIMITS__…"
-            raise ConfigError(f"{variable}: only {known} are read from the environment")
+            raise ConfigError(f"{variable}: unknown; the environment can set {known}")
         if not isinstance(document.setdefault(section, {}), dict):
-            continue  # the file's own mistake, reported as such
+            continue  # a mistake in the file, reported later
         text = environment[variable]
         document[section][rest] = text if rest in _TEXT_KEYS else _toml_value(text)
         overridden[f"{section}.{rest}"] = variable
     return overridden
 
 
-# A token of digits is a text all the same.
+# Strings, even if they look like numbers: a token may consist of digits.
 _TEXT_KEYS: Final = {
     field.name
     for field in msgspec.structs.fields(GatewaySection)
@@ -340,7 +342,7 @@ def _mentioned_key(path: str, reason: str) -> str:
 
 
 def _at(name: str, text: str, key: str) -> str:
-    """Return the place of a key: file and line where it can be found, and the key."""
+    """Return the place of a key: the file, the line if it can be found, and the key."""
     for number, found in _keys(text):
         if found == key:
             return f"{name}:{number}: {key}"
@@ -348,7 +350,7 @@ def _at(name: str, text: str, key: str) -> str:
 
 
 def _keys(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the dotted keys that a TOML text sets, with their lines; good enough to point at."""
+    """Yield the dotted keys that a TOML text sets, with their lines. Approximate."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):

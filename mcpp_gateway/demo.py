@@ -1,8 +1,8 @@
-"""The demo's agents, found through the entry-point group `mcpp.demo`: they run as processes.
+"""The demo's agents: processes, found through the entry-point group `mcpp.demo`.
 
-Each is kept running: one that ends, however it ends, is started again. They are in sessions of
-their own, so that Ctrl-C reaches the gateway alone and it ends them in its time; should the gateway
-be killed, they find their standard input closed and end by themselves.
+An agent that exits is restarted. Agents run in process groups of their own, so that Ctrl-C reaches
+only the gateway, which then stops them. If the gateway is killed, their standard input is closed
+and they exit by themselves.
 """
 
 import os
@@ -19,36 +19,36 @@ from typing import Final
 from mcpp.client.local_pod import LocalPod
 
 _STOP_SECONDS: Final = 5.0
-# An agent that lived this long was healthy; one that did not is started ever more slowly.
+# An agent that ran this long was healthy; otherwise the pause before its restart doubles.
 _HEALTHY_SECONDS: Final = 30.0
-_LAST_PAUSE_SECONDS: Final = 10.0
+_MAX_PAUSE_SECONDS: Final = 10.0
 
 
 @contextmanager
 def agents(pod: LocalPod) -> Iterator[None]:
-    """Run every agent of the demo beside the gateway, and end them with it."""
+    """Run all demo agents while the block runs."""
     found = sorted(entry_points(group="mcpp.demo"), key=lambda entry: entry.name)
     if not found:
         print(
-            "mcpp up: there are no demo agents here yet; the pod is up without them",
+            "mcpp up: no demo agents are installed; the pod runs without them",
             file=sys.stderr,
         )
-    keepers = [_Keeper(entry, pod) for entry in found]
+    supervisors = [_Supervisor(entry, pod) for entry in found]
     try:
-        for keeper in keepers:
-            keeper.start()
+        for supervisor in supervisors:
+            supervisor.start()
         yield
     finally:
-        for keeper in keepers:
-            keeper.stop()
-        for keeper in keepers:
-            keeper.finish()
+        for supervisor in supervisors:
+            supervisor.stop()
+        for supervisor in supervisors:
+            supervisor.finish()
 
 
 def end_with_parent(stop_seconds: float = _STOP_SECONDS) -> None:
-    """Have this process end when whoever started it closes our standard input, or dies.
+    """Terminate this process when its parent closes our standard input or dies.
 
-    One that is asked to end and does not is killed: nobody else is left to do that.
+    If it has not exited after `stop_seconds`, it is killed.
     """
 
     def wait() -> None:
@@ -60,8 +60,8 @@ def end_with_parent(stop_seconds: float = _STOP_SECONDS) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-class _Keeper(threading.Thread):
-    """Keeps one agent running. Owns its process."""
+class _Supervisor(threading.Thread):
+    """Runs one agent and restarts it when it exits. Owns its process."""
 
     def __init__(self, entry: EntryPoint, pod: LocalPod) -> None:
         super().__init__(name=f"demo {entry.name}", daemon=True)
@@ -75,37 +75,37 @@ class _Keeper(threading.Thread):
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Start the agent, again and again, until it is told to stop."""
+        """Start the agent, and restart it until `stop` is called."""
         failures = 0
-        while (process := self._begin()) is not None:
+        while (process := self._start_process()) is not None:
             begun_at = time.monotonic()
             code = process.wait()
             if self._stopping.is_set():
                 return
             print(
-                f"mcpp up: the demo's {self._agent} has ended ({code}); starting it again",
+                f"mcpp up: demo agent {self._agent} exited ({code}); restarting it",
                 file=sys.stderr,
                 flush=True,
             )
             is_healthy = time.monotonic() - begun_at > _HEALTHY_SECONDS
             failures = 0 if is_healthy else failures + 1
-            self._stopping.wait(min(0.25 * 2**failures, _LAST_PAUSE_SECONDS))
+            self._stopping.wait(min(0.25 * 2**failures, _MAX_PAUSE_SECONDS))
 
     def stop(self) -> None:
-        """Ask the agent to end, and start it no more."""
+        """Terminate the agent and do not restart it."""
         with self._changing:
             self._stopping.set()
             if self._process is not None:
                 self._process.terminate()
 
     def finish(self) -> None:
-        """Wait until the agent has ended, and make it end where it does not."""
+        """Wait until the agent has exited, and kill it if it does not."""
         self.join(_STOP_SECONDS)
         if self.is_alive() and self._process is not None:
             self._process.kill()
             self.join()
 
-    def _begin(self) -> subprocess.Popen[bytes] | None:
+    def _start_process(self) -> subprocess.Popen[bytes] | None:
         with self._changing:
             if self._stopping.is_set():
                 return None

@@ -1,4 +1,4 @@
-"""Logs that people or machines can read, and that no participant can forge lines in."""
+"""Log formats, text or JSON lines; values from outside are escaped (G-48)."""
 
 import json
 import logging
@@ -42,15 +42,15 @@ class _JsonLines(logging.Formatter):
 
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        facts = "".join(f" {name}={escaped(value)}" for name, value in _facts(record).items())
-        line = f"{_time(record)} {record.levelname.lower():7} {escaped(record.getMessage())}{facts}"
+        facts = "".join(f" {name}={escape(value)}" for name, value in _facts(record).items())
+        line = f"{_time(record)} {record.levelname.lower():7} {escape(record.getMessage())}{facts}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
 
 
-def escaped(value: object) -> str:
-    """Return a text without control characters: a name must not clear a screen or begin a line."""
+def escape(value: object) -> str:
+    """Return a value as text with control characters escaped, so that it cannot forge a line."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in str(value)

@@ -1,4 +1,4 @@
-"""A gateway as a process of its own: signals, open files, what is logged."""
+"""Runs a gateway as a process: signals, the limit of open files, logging."""
 
 import asyncio
 import logging
@@ -20,26 +20,29 @@ async def serve(
     started: Callable[[Gateway], None],
     session_key: bytes | None = None,
 ) -> None:
-    """Run a gateway until SIGTERM, SIGINT or the end of its terminal; SIGHUP reloads."""
+    """Run a gateway until SIGTERM, SIGINT or the end of its terminal; SIGHUP reloads.
+
+    `started` is called once the port is open.
+    """
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_report)
+    loop.set_exception_handler(_log_loop_error)
     allow_many_connections()
     gateway = Gateway(config, loop, session_key)
     await gateway.listen()
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    # With nohup it is meant to outlive its terminal.
+    # Under nohup it should outlive its terminal.
     had_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
 
-    def hang_up() -> None:
+    def on_hangup() -> None:
         if had_terminal and not _has_terminal():
-            stop.set()  # somebody closed the window: nobody would know that we still run
+            stop.set()  # the terminal was closed
         else:
             _reload(gateway, reload)
 
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
-    # Whoever was added since the configuration was read could not be told of yet.
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    # Participants may have been added since the configuration was read, before SIGHUP was handled.
     gateway.reconfigure(reload())
     for warning in config.warnings:
         logger.warning(warning)
@@ -51,7 +54,7 @@ async def serve(
 
 
 def allow_many_connections() -> None:
-    """Raise the number of open files as far as this process may: by default it is often 1,024."""
+    """Raise the soft limit of open files, often 1,024 by default, to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -74,13 +77,13 @@ def _reload(gateway: Gateway, reload: Callable[[], Config]) -> None:
     for warning in config.warnings:
         logger.warning(warning)
     if without_restart(gateway.config, config) != config:
-        logger.warning("limits, addresses and certificates that changed wait for a restart")
+        logger.warning("changed limits, addresses and certificates take effect at the next restart")
     gateway.reconfigure(config)
     logger.info("configuration reloaded")
 
 
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Log what asyncio complains of in our own format."""
+def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Log errors that asyncio reports in our own format."""
     error = context.get("exception")
     details = error if isinstance(error, BaseException) else None
     logger.error("%s", context.get("message"), exc_info=details)

@@ -1,4 +1,4 @@
-"""What all tests share: how Hypothesis runs, and what a report may hold."""
+"""Shared configuration: Hypothesis profiles, and encodable reports."""
 
 import os
 from collections.abc import Generator
@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-# No deadlines: a shared machine may be slow, and slowness is no counterexample. CI repeats exactly.
+# No deadlines: a shared machine may be slow. CI runs are deterministic.
 settings.register_profile("house", deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("quick", settings.get_profile("house"), max_examples=25)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
@@ -14,9 +14,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let no lone surrogate that a test has logged end the process that runs tests beside it."""
+    """Escape lone surrogates in logs: they would end the worker process."""
     report = yield
     report.sections = [
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
     ]
     return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests ten minutes before pytest-timeout ends them."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600))

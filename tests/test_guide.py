@@ -44,16 +44,16 @@ async def test_a_test_of_the_guide_passes(test: Callable[[MemoryPod], Any], pod:
 async def test_the_script_of_the_guide_finds_the_pod_by_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    venue = SocketVenue()
+    pod = SocketVenue()
     try:
-        venue.add("alice")
-        monkeypatch.setenv("MCPP_URL", venue.url)
-        monkeypatch.setenv("MCPP_TOKEN", venue.token("alice"))
+        pod.add("alice")
+        monkeypatch.setenv("MCPP_URL", pod.url)
+        monkeypatch.setenv("MCPP_TOKEN", pod.token("alice"))
         with anyio.fail_after(10):
-            async with venue.run(NAMES["agent"]):
+            async with pod.run(NAMES["agent"]):
                 await NAMES["main"]()
     finally:
-        venue.close()
+        pod.close()
     assert capsys.readouterr().out == "['alice', 'parrot'] good morning, good morning!\n"
 
 

@@ -1,6 +1,6 @@
-"""The core has no I/O: time and ids are passed in, so every rule is testable without a network.
+"""The core has no I/O: time and ids are arguments, so every rule is testable without a network.
 
-Location says what is pure: every module of the folders below, and every module directly in `mcpp/`.
+Location determines purity: all modules in the folders below and all modules directly in `mcpp/`.
 """
 
 import ast
@@ -53,18 +53,18 @@ def imported(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_of_the_core_imports_nothing_that_reaches_the_world(path: Path) -> None:
+def test_a_pure_module_imports_nothing_with_side_effects(path: Path) -> None:
     assert sorted(name for name in imported(path) if name.split(".")[0] in IMPURE) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_of_the_core_imports_only_the_core_of_ours(path: Path) -> None:
+def test_a_pure_module_imports_only_pure_modules_of_ours(path: Path) -> None:
     ours = {name for name in imported(path) if name.split(".")[0].startswith("mcpp")}
     assert sorted(ours - PURE) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_of_the_core_reads_no_clock(path: Path) -> None:
+def test_a_pure_module_reads_no_clock(path: Path) -> None:
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     attributes = (call.func.attr for call in calls if isinstance(call.func, ast.Attribute))
     assert CLOCKS.isdisjoint(attributes)

@@ -1,4 +1,4 @@
-"""Rules and tests hold each other: no rule without a test, no name without a rule."""
+"""Rules and tests refer to each other: no rule without a test, no reference without a rule."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests import vectors
 
 TESTS = Path(__file__).parent
-# A rule begins its line with its number in bold; CONTRIBUTING.md says so.
+# A rule begins its line with its number in bold (CONTRIBUTING.md).
 RULE = re.compile(r"^\*\*([A-Z]-[0-9]{2,})\*\*", re.MULTILINE)
 
 
@@ -20,7 +20,7 @@ def rules() -> Counter[str]:
 
 
 def names_in_tests() -> Iterator[str]:
-    """Yield what `pytest.mark.rule(...)` names, wherever it stands."""
+    """Yield the rules named by every `pytest.mark.rule(...)`."""
     for path in TESTS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.rule":
@@ -36,13 +36,13 @@ def test_every_rule_has_a_test() -> None:
     assert sorted(set(rules()) - names()) == []
 
 
-def test_every_name_has_a_rule() -> None:
+def test_every_rule_named_by_a_test_exists() -> None:
     assert sorted(names() - set(rules())) == []
 
 
-def test_no_number_is_given_to_two_rules() -> None:
+def test_rule_numbers_are_unique() -> None:
     assert [name for name, count in rules().items() if count > 1] == []
 
 
-def test_rules_are_found_at_all() -> None:
+def test_the_pattern_finds_rules() -> None:
     assert {"E-01", "E-29"} <= set(rules())

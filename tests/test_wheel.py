@@ -1,4 +1,4 @@
-"""The wheel that people install: complete, and light without its extras."""
+"""The wheel: complete, and usable without its extras."""
 
 import shutil
 import subprocess
@@ -12,14 +12,39 @@ from urllib.request import urlopen
 import pytest
 from packaging.requirements import Requirement
 
+import mcpp
+from mcpp.cli.main import COMMANDS
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "mcpp": ROOT / "mcpp",
     "mcpp_gateway": ROOT / "mcpp_gateway",
     "mcpp_agents": ROOT / "mcpp_agents",
 }
-# What only extras and developers install; `import mcpp` must work without any of it.
-EXTRAS = {"hypothesis", "jsonschema", "mcp", "prometheus_client", "pydantic", "pytest", "uvloop"}
+DISTRIBUTION = "mcpp-pods"
+# Import names of what only extras and developers install; `import mcpp` works without them.
+EXTRAS = {
+    *(
+        "anthropic",
+        "httpx2",
+        "hypothesis",
+        "jsonschema",
+        "mcp",
+        "mcp_types",
+        "numpy",
+        "onnxruntime",
+    ),
+    *("openai", "prometheus_client", "prompt_toolkit", "pydantic", "pytest", "starlette"),
+    *("tokenizers", "uvicorn", "uvloop", "wordllama"),
+}
+# Command lines that need an extra, and the one they name when it is not installed.
+NEEDS_EXTRA = {
+    "agent": (["--model", "openai:m", "--base-url", "http://127.0.0.1:9/v1"], "agent"),
+    "bridge": (["odd", "--", "true"], "bridge"),
+    "chat": ([], "chat"),
+    "mcp": ([], "mcp"),
+    "memory": (["serve", "--file", "memory.db"], "memory"),
+}
 
 pytestmark = pytest.mark.slow
 
@@ -33,15 +58,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has the wheel and its base dependencies, and nothing else.
+    """Return an interpreter that has the wheel and its base requirements only.
 
-    The dependencies are copied from the environment of the tests, which download nothing.
+    The requirements are copied from the tests' own environment: tests download nothing.
     """
     folder = tmp_path_factory.mktemp("clean")
     venv.create(folder, with_pip=True)
     interpreter = folder / "bin" / "python"
     purelib = Path(ask(interpreter, "import sysconfig; print(sysconfig.get_path('purelib'))")[0])
-    for name in needed_by("mcpp") - {"mcpp"}:
+    for name in needed_by(DISTRIBUTION) - {DISTRIBUTION}:
         copy_distribution(name, purelib)
     run(interpreter, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel)
     run(interpreter, "-m", "pip", "check")
@@ -49,7 +74,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def needed_by(name: str) -> set[str]:
-    """Return a distribution's name and those of all that it needs without extras."""
+    """Return the names of a distribution and its requirements without extras, transitively."""
     found = {name}
     for requirement in map(Requirement, requires(name) or ()):
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
@@ -68,6 +93,19 @@ def run(*command: str | Path, cwd: Path | None = None) -> None:
     subprocess.run(command, check=True, capture_output=True, cwd=cwd)
 
 
+def run_command(
+    python: Path, *arguments: str, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python.with_name("mcpp"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        cwd=folder or python.parent,
+    )
+
+
 def ask(python: Path, code: str) -> list[str]:
     return subprocess.check_output([python, "-c", code], text=True, cwd=python.parent).split()
 
@@ -79,7 +117,7 @@ def test_the_wheel_holds_every_file_of_the_three_packages(python: Path) -> None:
         for path in folder.rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
-    code = "from importlib.metadata import files; print(*files('mcpp'), sep='\\n')"
+    code = f"from importlib.metadata import files; print(*files('{DISTRIBUTION}'), sep='\\n')"
     assert expected <= set(ask(python, code))
 
 
@@ -105,7 +143,26 @@ def test_every_public_name_works_with_the_base_dependencies_alone(python: Path) 
 
 def test_the_console_script_is_installed(python: Path) -> None:
     version = subprocess.check_output([python.with_name("mcpp"), "--version"], text=True)
-    assert version.startswith("mcpp ")
+    assert version == f"mcpp {mcpp.__version__}\n"
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_help_of_every_command_works_without_extras(python: Path, command: str) -> None:
+    result = run_command(python, command, "--help")
+    assert result.stderr == ""
+    assert result.stdout.startswith(f"usage: mcpp {command}")
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize("command", NEEDS_EXTRA)
+def test_a_command_without_its_extra_names_it_in_one_line(
+    python: Path, command: str, tmp_path: Path
+) -> None:
+    arguments, extra = NEEDS_EXTRA[command]
+    result = run_command(python, command, *arguments, folder=tmp_path)
+    assert f"pip install 'mcpp-pods[{extra}]'" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.returncode == 1
 
 
 def test_strategies_without_hypothesis_name_the_extra_to_install(python: Path) -> None:
@@ -113,7 +170,8 @@ def test_strategies_without_hypothesis_name_the_extra_to_install(python: Path) -
     result = subprocess.run(command, capture_output=True, text=True, cwd=python.parent)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: mcpp.testing.strategies needs Hypothesis: pip install 'mcpp[testing]'"
+        "ModuleNotFoundError: mcpp.testing.strategies needs Hypothesis: "
+        "pip install 'mcpp-pods[testing]'"
     )
 
 
@@ -129,7 +187,7 @@ def test_a_pod_runs_with_the_base_dependencies_alone(
             with pytest.raises(HTTPError) as refused:
                 urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
             with refused.value as answer:
-                assert b"pip install 'mcpp[gateway]'" in answer.read()
+                assert b"pip install 'mcpp-pods[gateway]'" in answer.read()
         finally:
             gateway.terminate()
     assert gateway.returncode == 0

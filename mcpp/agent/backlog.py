@@ -1,7 +1,7 @@
-"""What waits for an agent's handlers, which run one after another and may take their time.
+"""Bounded queue of messages waiting for an agent's handlers.
 
-Whoever reads the log never waits here: behind it come the requests, the cancellations and the
-answers that a handler may itself be waiting for.
+The task that reads the log never waits here: behind the message come the requests, cancellations
+and responses that a handler may itself be waiting for.
 """
 
 from collections import deque
@@ -19,30 +19,30 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class Backlog(Generic[T]):
-    """What is to be done, in the log's order. Owns a bounded queue."""
+    """Work for handlers in the log's order. Owns a bounded queue."""
 
     max_messages: int = _MAX_MESSAGES
     max_bytes: int = _MAX_BYTES
-    behind: bool = False  # whether there was no room for the last message
+    full: bool = False  # whether the last message was rejected
     _waiting: deque[tuple[T, int]] = field(default_factory=deque)
     _bytes: int = 0
     _event: anyio.Event = field(default_factory=anyio.Event)
 
     def put(self, work: T, size_bytes: int) -> bool:
-        """Add what is to be done with a message, or return False where there is no room for it."""
-        self.behind = (
+        """Queue work for a message and return True, or return False if the queue is full."""
+        self.full = (
             len(self._waiting) >= self.max_messages or self._bytes + size_bytes > self.max_bytes
         )
-        if not self.behind:
+        if not self.full:
             self._append(work, size_bytes)
-        return not self.behind
+        return not self.full
 
-    def mark(self, work: T) -> None:
-        """Add what is to be done where messages are missing. For that there is always room."""
+    def put_unbounded(self, work: T) -> None:
+        """Queue work even if the queue is full; used to report missed messages."""
         self._append(work, 0)
 
     async def take(self) -> T:
-        """Return what comes next, waiting for it."""
+        """Remove and return the next work, waiting for it if there is none."""
         while not self._waiting:
             self._event = anyio.Event()
             await self._event.wait()

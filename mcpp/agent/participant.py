@@ -1,4 +1,4 @@
-"""An agent: what it does when something is said, and what others may ask of it.
+"""An agent: handlers for messages, and tools, resources and prompts for other participants.
 
 agent = mcpp.Participant("researcher")
 
@@ -11,66 +11,59 @@ async def answer(message: mcpp.Message) -> None: ...
 mcpp.run(agent)
 """
 
-import inspect
 import logging
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, overload
 
 import anyio
-from anyio.abc import TaskGroup
 
 from mcpp import kinds
-from mcpp.agent.backlog import Backlog
-from mcpp.agent.request_server import Method, RequestServer
+from mcpp.agent.catalog import Catalog
+from mcpp.agent.dispatcher import (
+    Dispatcher,
+    Handler,
+    Hooks,
+    Observer,
+    OnError,
+    OnHistory,
+    OnJoin,
+    Subscription,
+    Task,
+)
+from mcpp.agent.request_server import Method
 from mcpp.agent.resources import PromptTemplate, Resource
-from mcpp.agent.tools import Tool, ToolCall
+from mcpp.agent.tools import Tool
 from mcpp.client.connection import Options
 from mcpp.client.joining import connect
 from mcpp.client.local_pod import Address
 from mcpp.client.message import Message
 from mcpp.client.pod import OnGap, Pod
-from mcpp.client.tasks import background, contained, until_signal
+from mcpp.client.tasks import background, until_signal
 from mcpp.errors import ConnectionLostError, DecodeError, LocalPodError, PodNotFoundError, Refused
 from mcpp.filters import Filter, as_filter
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
 from mcpp.protocol.globs import compile_glob
-from mcpp.protocol.rpc import Failure
-from mcpp.session.session import Gap
 from mcpp.transient.summaries import TransientRule
 
-Handler = Callable[[Message], Awaitable[None]]
-Task = Callable[[Pod], Awaitable[None]]
-Policy = Callable[[Message], Awaitable[bool | str | None]]
-Work = tuple[Callable[[Any], Awaitable[None]], Message | Gap]
+Policy: TypeAlias = Callable[[Message], Awaitable[bool | str | None]]
 F = TypeVar("F", bound=Callable[..., Any])
 
-log = logging.getLogger("mcpp")
+logger = logging.getLogger("mcpp.agent")
 
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 
-# Proposals before a policy at once. The next ones wait: a flood must not fill us up.
-MAX_JUDGED: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class _Subscription:
-    matches: Callable[[str], bool]
-    own: bool
-    handler: Handler
-    concurrent: bool = False
-
-    def wants(self, message: Message) -> bool:
-        """Tell whether the handler is for this message."""
-        return self.matches(message.kind) and (self.own or message.sender != message.pod.me)
-
 
 class Participant:
-    """An agent, described once and run against any pod. Owns its handlers and tools, no line."""
+    """An agent, described once and run against any pod.
+
+    Owns its hooks, handlers and tools, but no connection. The life of an agent in a pod is: join
+    (`on_join`), replayed history (`observe`, `on_history`), then live messages (`observe`, requests
+    to its tools and methods, `on`).
+    """
 
     def __init__(
         self,
@@ -80,44 +73,84 @@ class Participant:
         last: int | None = None,
         options: Options = Options(keep_trying=True),  # noqa: B008  (frozen)
     ) -> None:
+        """Describe an agent.
+
+        Args:
+            name: its name in the pod.
+            filter: which messages of others the gateway sends it; JSON is accepted, too.
+            last: how many envelopes of history to replay on joining.
+            options: how the connection behaves. By default it waits for an unreachable gateway.
+
+        Raises DecodeError for a name that the protocol does not allow.
+        """
         if not _is_participant(name):
             raise DecodeError("$.from", f"{name!r} is not 1 to 64 of A-Z a-z 0-9 . _ : @ -")
         self.name = name
         self._filter = as_filter(filter)
         self._last = last
         self._options = options
-        self._on_gap: OnGap | None = None
-        self._subscriptions: list[_Subscription] = []
-        self._tasks: list[Task] = []
-        self._tools: dict[str, Tool] = {}
-        self._resources: dict[str, Resource] = {}
-        self._prompts: dict[str, PromptTemplate] = {}
-        self._methods: dict[str, Method] = {
-            "ping": self._ping,
-            "tools/list": self._list_tools,
-            rpc.TOOLS_CALL: self._call_tool,
-            "resources/list": self._list_resources,
-            "resources/templates/list": self._list_templates,
-            "resources/read": self._read_resource,
-            "prompts/list": self._list_prompts,
-            "prompts/get": self._get_prompt,
-        }
+        self._hooks = Hooks()
+        self._catalog = Catalog(name)
+        self._methods: dict[str, Method] = {}
 
-    # --- describing it ---
+    # --- messages ---
 
     def on(self, kind: str = "*", *, own: bool = False) -> Callable[[Handler], Handler]:
-        """Have a function called for each message whose kind matches a glob, one after another.
+        """Call a function for each live message whose kind matches a glob.
 
-        Never for our own messages unless `own`, and never for replayed history.
+        Handlers run one after another, in the log's order. They do not get replayed history.
+
+        Args:
+            kind: a glob such as `chat` or `mcp/*`.
+            own: also call it for the agent's own messages.
         """
 
         matches = compile_glob(_text(kind, '@agent.on("chat")'))
 
         def subscribe(handler: Handler) -> Handler:
-            self._subscriptions.append(_Subscription(matches, own, handler))
+            self._hooks.subscriptions.append(Subscription(matches, own, handler))
             return handler
 
         return subscribe
+
+    def observe(self, function: Observer) -> Observer:
+        """Call a function for everything in the log, to keep state up to date with it.
+
+        It gets every message, replayed history and the agent's own messages included, and a Gap
+        where messages were missed. It runs before any handler, tool or method gets the message, and
+        the next message is not read until it returns: keep it short.
+        """
+        self._hooks.observers.append(function)
+        return function
+
+    def on_join(self, function: OnJoin) -> OnJoin:
+        """Call a function with the pod after joining, before any message is dispatched.
+
+        An exception in it ends the agent.
+        """
+        self._hooks.on_join.append(function)
+        return function
+
+    def on_history(self, function: OnHistory) -> OnHistory:
+        """Call a function once with the replayed messages (see `last=`), the oldest first.
+
+        It runs before any live message is dispatched, and with an empty list if there is no
+        history. The agent's own messages are in the list.
+        """
+        self._hooks.on_history.append(function)
+        return function
+
+    def on_gap(self, function: OnGap) -> OnGap:
+        """Call a function where messages were missed, in order with the handlers."""
+        self._hooks.on_gap = function
+        return function
+
+    def task(self, function: Task) -> Task:
+        """Run a function concurrently with the handlers, from joining until the agent stops."""
+        self._hooks.tasks.append(function)
+        return function
+
+    # --- what it offers ---
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -139,85 +172,86 @@ class Participant:
         description: str | None = None,
         transient: TransientRule | str | bool = False,
     ) -> F | Callable[[F], F]:
-        """Let others call a function; its schema comes from the type hints.
+        """Offer a function, sync or async, as a tool. Its schema comes from the type hints.
 
-        `transient` marks large results as ones to read once (T-03): `True`, what its records are
-        called ("activity"), or a rule of your own.
+        Args:
+            name: defaults to the function's name.
+            description: defaults to its docstring.
+            transient: mark large results as ones to read once (T-03): `True`, a name for the
+                records ("activity"), or a rule.
+
+        Raises TypeError for a name or a parameter that cannot be offered.
         """
 
-        def offer(function: F) -> F:
+        def register(function: F) -> F:
             tool = Tool.from_function(function, name, description, transient=transient)
-            self._tools[tool.name] = tool
+            self._catalog.tools[tool.name] = tool
             return function
 
-        return offer if function is None else offer(function)
+        return register if function is None else register(function)
 
     def resource(
         self, uri: str, *, name: str | None = None, mime_type: str = "text/plain"
     ) -> Callable[[F], F]:
-        """Let others read what a function without arguments returns: a text or bytes."""
+        """Offer what a function without arguments returns, a string or bytes, as a resource."""
         _text(uri, '@agent.resource("memo://today")')
 
-        def offer(function: F) -> F:
-            self._resources[uri] = Resource(uri, name or uri, mime_type, function)
+        def register(function: F) -> F:
+            self._catalog.resources[uri] = Resource(uri, name or uri, mime_type, function)
             return function
 
-        return offer
+        return register
 
     def prompt(self, function: F) -> F:
-        """Let others get the text or messages that a function makes of its arguments."""
+        """Offer a function as a prompt: it returns a string or a list of MCP messages."""
         prompt = PromptTemplate.from_function(function)
-        self._prompts[prompt.name] = prompt
+        self._catalog.prompts[prompt.name] = prompt
         return function
 
     def method(self, name: str) -> Callable[[Method], Method]:
-        """Serve a JSON-RPC method of our own, or one of MCP's in another way."""
+        """Serve a JSON-RPC method, or replace one of MCP's such as `tools/list`.
+
+        The function gets the params and the `ToolCall`; it returns the result or raises
+        `mcpp.protocol.rpc.Failure`.
+        """
         _text(name, '@agent.method("completion/complete")')
 
-        def offer(method: Method) -> Method:
+        def register(method: Method) -> Method:
             self._methods[name] = method
             return method
 
-        return offer
+        return register
 
     def policy(self, decide: Policy) -> Policy:
-        """Decide on others' proposals: True fulfils, a text rejects, None leaves it to others."""
+        """Decide on proposals of others: True fulfils, a string rejects with it, None abstains.
 
-        async def judge(message: Message) -> None:
+        Up to 256 decisions run concurrently, since each may take long.
+        """
+
+        async def apply(message: Message) -> None:
             try:
                 rpc.read_proposal(message.envelope)
             except DecodeError as error:
-                log.info("a proposal of %s is not put to the policy, %s", message.sender, error)
+                logger.info("ignored an invalid proposal of %s: %s", message.sender, error)
                 return
-            verdict = await decide(message)
-            if verdict is True:
+            decision = await decide(message)
+            if decision is True:
                 try:
                     await message.pod.approve(message)
                 except Refused as error:
-                    log.warning("a proposal of %s is not fulfilled: %s", message.sender, error)
-            elif verdict is not None:
-                await message.pod.reject(message, verdict or "rejected")
+                    logger.warning("cannot fulfil a proposal of %s: %s", message.sender, error)
+            elif decision is not None:
+                await message.pod.reject(message, decision or "rejected")
 
-        # To decide on one proposal may take long: the others need not wait.
-        every = compile_glob(f"{kinds.PROPOSAL}:*")
-        self._subscriptions.append(_Subscription(every, False, judge, concurrent=True))
+        proposals = compile_glob(f"{kinds.PROPOSAL}:*")
+        self._hooks.subscriptions.append(Subscription(proposals, False, apply, concurrent=True))
         return decide
-
-    def task(self, function: Task) -> Task:
-        """Have a function run beside the handlers from the moment we have joined."""
-        self._tasks.append(function)
-        return function
-
-    def on_gap(self, function: Callable[[Gap], Awaitable[None] | None]) -> OnGap:
-        """Have a function called where envelopes were missed, in its turn with the handlers."""
-        self._on_gap = function
-        return function
 
     # --- running it ---
 
     @property
-    def joining(self) -> dict[str, Any]:
-        """What this agent asks for when it connects, as `connect` takes it."""
+    def connect_options(self) -> dict[str, Any]:
+        """The agent's keyword arguments for `mcpp.connect`, without `name`."""
         return {
             "filter": self._filter,
             "last": self._last,
@@ -225,50 +259,50 @@ class Participant:
             "options": self._options,
         }
 
+    def connect(
+        self, url: str | Address | None = None, *, token: str | None = None
+    ) -> AbstractAsyncContextManager[Pod]:
+        """Connect as this agent: `async with agent.connect() as pod: await agent.serve(pod)`.
+
+        Arguments and exceptions are those of `mcpp.connect`.
+        """
+        return connect(url, token=token, name=self.name, **self.connect_options)
+
     async def run(self, url: str | Address | None = None, *, token: str | None = None) -> None:
-        """Connect and serve until the connection ends for good, or this is cancelled."""
-        connecting = connect(url, token=token, name=self.name, **self.joining)
-        async with connecting as pod:
+        """Connect and serve until the connection ends for good or this is cancelled.
+
+        Raises what `connect` raises, and ConnectionLostError at the end.
+        """
+        async with self.connect(url, token=token) as pod:
             await self.serve(pod)
 
-    async def serve(self, pod: Pod, on_error: Callable[[Exception], None] | None = None) -> None:
-        """Serve a pod that was opened with `own=True`."""
-        handled, judged = Backlog[Work](), Backlog[Work]()
-        tell_gap = pod.tell_gap if self._on_gap is None else self._tell_gap
-        async with background() as tasks:
-            tasks.start_soon(self._handle, handled, on_error)
-            tasks.start_soon(self._judge, judged, tasks, on_error)
-            for task in self._tasks:
-                tasks.start_soon(self._guard, task, pod, on_error)
-            server = RequestServer(self._methods, tasks)
-            while True:
-                message = await pod.next()
-                if isinstance(message, Gap):
-                    handled.mark((tell_gap, message))
-                    continue
-                server.receive(message)
-                if message.replayed:
-                    continue
-                for subscription in self._subscriptions:
-                    if not subscription.wants(message):
-                        continue
-                    backlog = judged if subscription.concurrent else handled
-                    was_behind, size_bytes = backlog.behind, len(message.envelope.raw_payload)
-                    has_room = backlog.put((subscription.handler, message), size_bytes)
-                    if not has_room and not was_behind:
-                        log.error("the handlers of %s are too slow: messages are missed", self.name)
-                        handled.mark((tell_gap, Gap(lost_log=False)))
+    async def serve(self, pod: Pod, on_error: OnError | None = None) -> None:
+        """Serve a pod that was opened with `connect` above, or with `own=True`.
+
+        Args:
+            pod: the connected pod.
+            on_error: called with what handlers, observers and tasks raise, after it is logged.
+
+        Raises ConnectionLostError when the connection has ended for good.
+        """
+        methods = self._catalog.methods() | self._methods
+        await Dispatcher(self.name, pod, self._hooks, on_error).run(methods)
 
     @asynccontextmanager
-    async def beside(self, connecting: AbstractAsyncContextManager[Pod]) -> AsyncIterator[Pod]:
-        """Serve a pod beside the block. What handlers and tasks raise ends it and comes out."""
+    async def run_in_background(
+        self, connecting: AbstractAsyncContextManager[Pod]
+    ) -> AsyncIterator[Pod]:
+        """Serve a pod while the block runs, for tests.
+
+        The first exception of a handler, observer or task cancels the block and is raised from it.
+        """
         errors: list[Exception] = []
 
         async with connecting as pod, background() as tasks:
 
             def fail(error: Exception) -> None:
                 errors.append(error)
-                # The block may be waiting for what will never come now.
+                # The block may be waiting for a message that will not come now.
                 tasks.cancel_scope.cancel()
 
             async def serve() -> None:
@@ -282,113 +316,21 @@ class Participant:
         if errors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("an agent failed", errors)
 
-    async def _tell_gap(self, gap: Gap) -> None:
-        assert self._on_gap is not None
-        await self._guard(self._on_gap, gap, None)
-
-    async def _handle(
-        self,
-        backlog: Backlog[Work],
-        on_error: Callable[[Exception], None] | None,
-    ) -> None:
-        while True:
-            handler, argument = await backlog.take()
-            await self._guard(handler, argument, on_error)
-
-    async def _judge(
-        self,
-        backlog: Backlog[Work],
-        tasks: TaskGroup,
-        on_error: Callable[[Exception], None] | None,
-    ) -> None:
-        places = anyio.Semaphore(MAX_JUDGED)
-
-        async def judge(handler: Callable[[Any], Awaitable[None]], argument: Any) -> None:
-            try:
-                await self._guard(handler, argument, on_error)
-            finally:
-                places.release()
-
-        while True:
-            await places.acquire()
-            tasks.start_soon(judge, *await backlog.take())
-
-    async def _guard(
-        self,
-        function: Callable[[Any], Awaitable[None] | None],
-        argument: Any,
-        on_error: Callable[[Exception], None] | None,
-    ) -> None:
-        """Run something of the agent's. Its failure is its own: the agent goes on."""
-        try:
-            await contained(self._call(function, argument))
-        except ConnectionLostError:
-            pass  # told to whoever serves
-        except Exception as error:
-            log.exception("%s of %s failed", getattr(function, "__name__", "?"), self.name)
-            if on_error is not None:
-                on_error(error)
-
-    async def _call(self, function: Callable[[Any], Awaitable[None] | None], argument: Any) -> None:
-        outcome = function(argument)
-        if inspect.isawaitable(outcome):
-            await outcome
-
-    # --- what it answers ---
-
-    async def _ping(self, params: dict[str, Any], call: ToolCall) -> Any:
-        return {}
-
-    async def _list_tools(self, params: dict[str, Any], call: ToolCall) -> Any:
-        return {"tools": [tool.to_json() for tool in self._tools.values()]}
-
-    async def _call_tool(self, params: dict[str, Any], call: ToolCall) -> Any:
-        tool = self._tools.get(params.get("name", ""))
-        if tool is None:
-            raise Failure(rpc.INVALID_PARAMS, f"{self.name} has no tool {params.get('name')!r}")
-        arguments = params.get("arguments", {})
-        if not isinstance(arguments, dict):
-            raise Failure(rpc.INVALID_PARAMS, "$.arguments: must be an object")
-        return (await tool.run(arguments, call)).to_json()
-
-    async def _list_resources(self, params: dict[str, Any], call: ToolCall) -> Any:
-        return {"resources": [resource.to_json() for resource in self._resources.values()]}
-
-    async def _list_templates(self, params: dict[str, Any], call: ToolCall) -> Any:
-        return {"resourceTemplates": []}
-
-    async def _read_resource(self, params: dict[str, Any], call: ToolCall) -> Any:
-        uri = params.get("uri")
-        resource = self._resources.get(uri) if isinstance(uri, str) else None
-        if resource is None:
-            raise Failure(rpc.RESOURCE_NOT_FOUND, f"no resource {uri!r}")
-        return {"contents": [await resource.read()]}
-
-    async def _list_prompts(self, params: dict[str, Any], call: ToolCall) -> Any:
-        return {"prompts": [prompt.to_json() for prompt in self._prompts.values()]}
-
-    async def _get_prompt(self, params: dict[str, Any], call: ToolCall) -> Any:
-        prompt = self._prompts.get(params.get("name", ""))
-        if prompt is None:
-            raise Failure(rpc.INVALID_PARAMS, f"{self.name} has no prompt {params.get('name')!r}")
-        return await prompt.get(params.get("arguments", {}))
-
 
 def _text(value: object, usage: str) -> str:
-    """Return what must be a text. A decorator without its brackets would be lost without a word."""
+    """Check a string argument: without it, `@agent.on` without parentheses would do nothing."""
     if not isinstance(value, str):
         raise TypeError(f"write it as {usage}")
     return value
 
 
 def run(agent: Participant, *, url: str | Address | None = None, token: str | None = None) -> None:
-    """Run an agent until Ctrl-C or SIGTERM.
+    """Run an agent until Ctrl-C or SIGTERM. For scripts; `await agent.run()` raises instead.
 
-    It finds its pod by `url` and `token`, by MCPP_URL and MCPP_TOKEN, or in `.mcpp/`, where
-    `mcpp up` runs one; a token that is missing there is made.
+    It finds its pod by `url` and `token`, by MCPP_URL and MCPP_TOKEN, or in the nearest `.mcpp/`
+    folder of `mcpp up`, where a missing token is created.
 
-    Where there is no pod, or the gateway ends it for good, it says so in a line and exits with 2:
-    it is for scripts. `await agent.run()` raises instead.
+    If there is no pod, or the connection ends for good, it prints one line and exits with 2.
     """
     try:
         anyio.run(until_signal, lambda: agent.run(url, token=token))

@@ -1,4 +1,4 @@
-"""What a participant offers besides tools: resources to read and prompts to get."""
+"""Resources and prompts that a participant offers."""
 
 import base64
 import inspect
@@ -12,7 +12,7 @@ from mcpp.agent.tools import Tool
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something to read under a URI."""
+    """A resource: a function whose value can be read under a URI."""
 
     uri: str
     name: str
@@ -20,7 +20,7 @@ class Resource:
     function: Callable[[], Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the resource as `resources/list` tells it."""
+        """Return the resource as `resources/list` describes it."""
         return {
             "uri": self.uri,
             "name": self.name,
@@ -29,7 +29,7 @@ class Resource:
         }
 
     async def read(self) -> dict[str, Any]:
-        """Return its contents: a text as it is, bytes in base64."""
+        """Return the contents: a string as text, bytes in base64."""
         value = await call(self.function)
         head = {"uri": self.uri, "mimeType": self.mime_type}
         if isinstance(value, bytes):
@@ -39,13 +39,13 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """A template of messages. Its arguments are read as a tool's are."""
+    """A prompt: a function that makes messages. Its arguments are validated like a tool's."""
 
     tool: Tool
 
     @classmethod
     def from_function(cls, function: Callable[..., Any]) -> "PromptTemplate":
-        """Make a prompt of a function that returns a text or a list of MCP messages."""
+        """Create a prompt from a function that returns a string or a list of MCP messages."""
         return cls(Tool.from_function(function))
 
     @property
@@ -54,7 +54,7 @@ class PromptTemplate:
         return self.tool.name
 
     def to_json(self) -> dict[str, Any]:
-        """Return the prompt as `prompts/list` tells it."""
+        """Return the prompt as `prompts/list` describes it."""
         schema = self.tool.input_schema
         arguments = [
             {"name": name, "required": name in schema.get("required", ())}
@@ -63,7 +63,7 @@ class PromptTemplate:
         return {"name": self.name, "description": self.tool.description, "arguments": arguments}
 
     async def get(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the messages. Raises Failure for arguments that do not fit."""
+        """Return the messages. Raises Failure for invalid arguments."""
         value = await call(self.tool.function, **self.tool.read_arguments(arguments))
         if isinstance(value, str):
             value = [{"role": "user", "content": {"type": "text", "text": value}}]

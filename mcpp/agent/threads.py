@@ -1,7 +1,7 @@
-"""Functions that block, called beside the event loop.
+"""Calls blocking functions in threads.
 
-Each gets a thread of its own, which is left to itself when nobody waits for it any more: a thread
-cannot be stopped, but it holds up neither whoever was cancelled nor the end of the process.
+Each call gets its own daemon thread. A cancelled call abandons its thread: a thread cannot be
+stopped, but an abandoned one delays neither the cancelled task nor the end of the process.
 """
 
 import inspect
@@ -15,29 +15,30 @@ from typing import Any, Final
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from mcpp.protocol import rpc
-from mcpp.protocol.rpc import Failure
-
-# Those that nobody waits for included: as many as requests are served at once.
+# Abandoned threads count, too. As many as the requests served at once.
 MAX_THREADS: Final = 256
 _running: set[threading.Thread] = set()
 
 
-async def call(function: Callable[..., Any], /, **arguments: Any) -> Any:
-    """Call a function and return its value: an async one here, any other in a thread.
+class ThreadLimitError(RuntimeError):
+    """A blocking function was not called: too many threads are running."""
 
-    Raises Failure where too many threads are at work.
+
+async def call(function: Callable[..., Any], /, **arguments: Any) -> Any:
+    """Call a function and return its value: an async one directly, any other in a thread.
+
+    Raises ThreadLimitError if too many threads are running, and what the function raises.
     """
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    # With our context variables: what traces or logs by them does so in a thread, too.
+    # Copy the context variables, so that tracing and logging work in the thread.
     value = await _in_thread(partial(copy_context().run, function, **arguments))
     return await value if inspect.isawaitable(value) else value
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
     if len(_running) >= MAX_THREADS:
-        raise Failure(rpc.BUSY, "busy: too many threads at work")
+        raise ThreadLimitError(f"{MAX_THREADS} threads are running")
     values: list[Any] = []
     errors: list[BaseException] = []
     done = anyio.Event()
@@ -49,10 +50,10 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
             except BaseException as error:  # raised below
                 errors.append(error)
             _running.discard(thread)
-            with suppress(RuntimeError):  # nobody waits any more
+            with suppress(RuntimeError):  # the call was cancelled
                 portal.start_task_soon(done.set)
 
-        # Python waits at its end for all threads but daemons.
+        # At exit, Python waits for all threads except daemons.
         thread = threading.Thread(target=run, name="mcpp", daemon=True)
         _running.add(thread)
         thread.start()

@@ -1,4 +1,4 @@
-"""Tools from functions: the schema from the type hints, the arguments checked against it."""
+"""Tools made from functions: the schema comes from the type hints and validates arguments."""
 
 import copy
 import inspect
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 import msgspec
 
 from mcpp import kinds
+from mcpp.agent.threads import ThreadLimitError
 from mcpp.agent.threads import call as call_function
 from mcpp.client.tasks import contained
 from mcpp.kinds import Kind
@@ -24,7 +25,7 @@ from mcpp.transient.summaries import TransientRule, mark_by_rule
 if TYPE_CHECKING:
     from mcpp.client.pod import Pod
 
-log = logging.getLogger("mcpp")
+logger = logging.getLogger("mcpp.agent")
 
 _is_kind = re.compile(KIND_PATTERN).fullmatch
 _REFERENCE: Final = "#/$defs/{name}"
@@ -32,22 +33,28 @@ _REFERENCE: Final = "#/$defs/{name}"
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A request being served. A tool gets it as the argument annotated with this class."""
+    """A request being served. A tool gets it in the parameter annotated with this class."""
 
     pod: "Pod"
     envelope: Envelope
 
     @property
     def sender(self) -> str:
-        """Who asks."""
+        """The participant that made the request."""
         return self.envelope.sender
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Tell whoever asks how far it is."""
-        facts = {"progress": progress, "total": total, "message": message}
-        params = {name: fact for name, fact in facts.items() if fact is not None}
+        """Report progress to the caller.
+
+        Args:
+            progress: how much is done, in any unit.
+            total: how much there is to do, if known.
+            message: what is being done, for people.
+        """
+        members = {"progress": progress, "total": total, "message": message}
+        params = {name: value for name, value in members.items() if value is not None}
         await self.pod.notify(
             rpc.PROGRESS,
             {"progressToken": self.envelope.id, **params},
@@ -60,14 +67,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that others may call."""
+    """A function that other participants can call."""
 
     name: str
     description: str
     input_schema: Mapping[str, Any]
     function: Callable[..., Any]
     arguments: type[msgspec.Struct]
-    call_argument: str | None = None  # which one gets the ToolCall
+    call_argument: str | None = None  # the parameter that gets the ToolCall
     transient: TransientRule | str | bool = False
 
     @classmethod
@@ -79,16 +86,16 @@ class Tool:
         *,
         transient: TransientRule | str | bool = False,
     ) -> "Tool":
-        """Make a tool of a function, sync or async.
+        """Create a tool from a function, sync or async.
 
-        Raises TypeError for a name that no kind can hold, or arguments that JSON cannot name or
-        carry.
+        Raises TypeError for a name that does not fit into a kind, or parameters that cannot be
+        passed by name or described by JSON Schema.
         """
         name = name or getattr(function, "__name__", None)
         if name is None:
-            raise TypeError(f"{function!r} has no name: give it one with name=…")
+            raise TypeError(f"{function!r} has no name: pass name=…")
         if not _is_kind(str(Kind(kinds.RESPONSE, rpc.TOOLS_CALL, name))):
-            raise TypeError(f"tool {name!r}: nobody could call it, a name is short printable ASCII")
+            raise TypeError(f"tool {name!r}: the name must be short printable ASCII")
         hints = get_type_hints(function, include_extras=True)
         call_argument = None
         fields: list[tuple[str, Any, Any]] = []
@@ -98,7 +105,7 @@ class Tool:
                 call_argument = parameter.name
                 continue
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                raise TypeError(f"tool {name}: {parameter} cannot be given by name")
+                raise TypeError(f"tool {name}: {parameter} cannot be passed by name")
             fields.append((parameter.name, hint, _default(parameter)))
         arguments = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
         return cls(
@@ -112,7 +119,7 @@ class Tool:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tool as `tools/list` tells it."""
+        """Return the tool as `tools/list` describes it."""
         return {
             "name": self.name,
             "description": self.description,
@@ -120,20 +127,20 @@ class Tool:
         }
 
     async def run(self, arguments: Mapping[str, Any], call: ToolCall) -> ToolResult:
-        """Run the function. What it raises becomes a result with `is_error`.
+        """Run the function. An exception in it becomes a result with `is_error` (P-17).
 
-        Raises Failure for arguments that do not fit.
+        Raises Failure for invalid arguments, and ThreadLimitError.
         """
         given = self.read_arguments(arguments)
         if self.call_argument is not None:
             given[self.call_argument] = call
         try:
             return self._marked(as_result(await contained(call_function(self.function, **given))))
-        except Failure:
+        except (Failure, ThreadLimitError):
             raise
         except Exception as error:
-            # P-17: the traceback is for our log, the sentence for whoever called.
-            log.exception("tool %s failed", self.name)
+            # P-17: the log gets the traceback, the caller only the message.
+            logger.exception("tool %s failed", self.name)
             text = str(error) or type(error).__name__
             return ToolResult([{"type": "text", "text": text}], is_error=True)
 
@@ -143,11 +150,11 @@ class Tool:
         return ToolResult.from_json(mark_by_rule(result.to_json(), self.transient))
 
     def read_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as the function takes them, or raise Failure with the path."""
+        """Return validated arguments by parameter name. Raises Failure with the invalid path."""
         try:
             try:
                 struct = msgspec.convert(arguments, self.arguments)
-            except msgspec.ValidationError:  # JSON Schema calls 5.0 an integer, too
+            except msgspec.ValidationError:  # 5.0 is an integer in JSON Schema
                 struct = msgspec.convert(rpc.normalize_numbers(arguments), self.arguments)
         except msgspec.ValidationError as error:
             below, reason = path_and_reason(error)
@@ -157,9 +164,9 @@ class Tool:
 
 
 def as_result(value: Any) -> ToolResult:
-    """Return what a tool returned as a result: texts as they are, the rest as JSON too.
+    """Return a tool's return value as a result: a string as text, other values as JSON.
 
-    What has MCP's shape already, as the functions of `mcpp.transient` return it, stays as it is.
+    A value that already has MCP's shape, as `mcpp.transient` returns it, is kept as it is.
     """
     if isinstance(value, ToolResult):
         return value

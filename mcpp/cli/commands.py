@@ -7,9 +7,8 @@ from mcpp.protocol.schema import render
 
 
 def schema(argv: list[str]) -> int:
-    """Print the schema: the command `mcpp schema`."""
-    argparse.ArgumentParser(prog="mcpp schema", description="Print the JSON Schema.").parse_args(
-        argv
-    )
+    """Run `mcpp schema`: print the JSON Schema of an envelope."""
+    description = "Print the JSON Schema of an envelope."
+    argparse.ArgumentParser(prog="mcpp schema", description=description).parse_args(argv)
     sys.stdout.write(render())
     return 0

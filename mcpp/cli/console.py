@@ -1,8 +1,8 @@
-"""The console script: Ctrl-C ends it without a word, even while it is still being imported.
+"""The console script `mcpp`. Ctrl-C ends it silently, even during its imports.
 
-Nobody is there yet to catch a KeyboardInterrupt, and a library that meets one in the middle of its
-own import may turn it into another error. So until there is something to leave in order, the
-signal does what it does to any program.
+During an import there is no handler for KeyboardInterrupt yet, and a library interrupted in the
+middle of its own import may turn it into another error. Until the command runs, SIGINT therefore
+has its default effect of ending the process.
 """
 
 import signal
@@ -12,14 +12,14 @@ from contextlib import contextmanager
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    with ended_at_once():
+    with default_interrupt():
         from mcpp.cli import main
     return main.main()
 
 
 @contextmanager
-def ended_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process at once in this block, unless somebody else has a say in it."""
+def default_interrupt() -> Iterator[None]:
+    """Let Ctrl-C end the process at once in this block, unless SIGINT has a custom handler."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return

@@ -1,8 +1,9 @@
-"""The command line: finds a command, loads it alone, and ends quietly.
+"""The command line: finds a command, imports only that command, and runs it.
 
-A command is an entry point of the group `mcpp.commands`: its name, and a function that takes the
-arguments after the name and returns an exit code. Nothing is imported to list the commands, so
-those of our own packages have their line of help here.
+A command is an entry point of the group `mcpp.commands`: a name, and a function that takes the
+arguments after the name and returns an exit code. Listing the commands imports none of them, so the
+help lines of our own commands are here. A package that a command needs and that is not installed
+becomes one line naming the command's extra (see `mcpp.cli.extras`).
 """
 
 import argparse
@@ -15,18 +16,19 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NamedTuple, cast
 
 import mcpp
-from mcpp.cli.console import ended_at_once
+from mcpp.cli.console import default_interrupt
+from mcpp.cli.extras import MissingExtraError, missing_extra
 from mcpp.errors import McppError
 
 GROUP: Final = "mcpp.commands"
 
 _EXIT_FAILURE: Final = 1
 _EXIT_USAGE: Final = 2
-# As a shell reports a process that SIGINT or SIGPIPE ended.
+# As a shell reports a process ended by SIGINT or SIGPIPE.
 _EXIT_INTERRUPTED: Final = 130
 _EXIT_PIPE_CLOSED: Final = 141
-# What a disk says to whoever writes to it: no fault of ours, so no traceback.
-_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# Errors of the output device: reported in one line, without a traceback.
+_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _Main = Callable[[list[str]], int]
 
@@ -37,17 +39,17 @@ class _Command(NamedTuple):
 
 
 COMMANDS: Final = {
-    "up": _Command("start a pod in this folder (--demo: with agents in it)", "gateway"),
-    "token": _Command("add a participant to this folder's pod, or remove one", "gateway"),
+    "up": _Command("start a pod in this folder (--demo: with agents)", "gateway"),
+    "token": _Command("add or remove a participant of this folder's pod", "gateway"),
     "gateway": _Command("run the gateway with a configuration file", "gateway"),
-    "tail": _Command("watch what is said in a pod"),
-    "send": _Command("say one thing in a pod"),
-    "chat": _Command("talk in a pod", "agents"),
-    "bridge": _Command("bring an MCP server into a pod", "agents"),
-    "mcp": _Command("serve a pod to an MCP client", "agents"),
-    "agent": _Command("have a model take part in a pod", "agents"),
+    "tail": _Command("show the messages of a pod"),
+    "send": _Command("send one message to a pod"),
+    "chat": _Command("chat in a pod", "chat"),
+    "bridge": _Command("connect an MCP server to a pod", "bridge"),
+    "mcp": _Command("serve a pod to an MCP client", "mcp"),
+    "agent": _Command("run a model as a participant of a pod", "agent"),
     "approver": _Command("decide on proposals by rules"),
-    "memory": _Command("keep what a pod concludes, and give it back", "memory"),
+    "memory": _Command("store and search what a pod concludes", "memory"),
     "bench": _Command("measure a gateway"),
     "schema": _Command("print the JSON Schema of an envelope"),
 }
@@ -65,15 +67,15 @@ def main(argv: list[str] | None = None) -> int:
         _discard_output()
         return _EXIT_PIPE_CLOSED
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if error.errno not in _OUTPUT_ERRORS:
             raise
         _discard_output()
-        return _complain(f"cannot write: {error.strerror}", _EXIT_FAILURE)
+        return _fail(f"cannot write: {error.strerror}", _EXIT_FAILURE)
     return code
 
 
 def _discard_output() -> None:
-    # The interpreter flushes once more when it ends: let that go nowhere.
+    # The interpreter flushes once more at exit: discard that.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -83,12 +85,20 @@ def _run(arguments: list[str]) -> int:
         _parser().print_help()
         return 0
     name, *rest = arguments
+    known = COMMANDS.get(name)
     try:
         return _load(name)(rest)
     except _UnavailableError as error:
-        return _complain(str(error), error.code)
+        return _fail(str(error), error.code)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, None if known is None else known.extra)
+        if missing is None:
+            raise
+        return _fail_without_extra(name, missing)
+    except MissingExtraError as error:
+        return _fail_without_extra(name, error)
     except McppError as error:
-        return _complain(f"{name}: {error}", _EXIT_FAILURE)
+        return _fail(f"{name}: {error}", _EXIT_FAILURE)
 
 
 class _UnavailableError(Exception):
@@ -98,21 +108,13 @@ class _UnavailableError(Exception):
 
 
 def _load(name: str) -> _Main:
-    known = COMMANDS.get(name)
     entry = _find(name)
     if entry is None:
-        if known is None:
+        if name not in COMMANDS:
             raise _UnavailableError(f"there is no command {name!r}{_suggestion(name)}", _EXIT_USAGE)
         raise _UnavailableError(f"this version has no `mcpp {name}` yet")
-    try:
-        with ended_at_once():
-            return cast(_Main, entry.load())
-    except ModuleNotFoundError as error:
-        if known is None or known.extra is None or (error.name or "mcpp").startswith("mcpp"):
-            raise
-        raise _UnavailableError(
-            f"`mcpp {name}` needs {error.name}: pip install 'mcpp[{known.extra}]'"
-        ) from None
+    with default_interrupt():
+        return cast(_Main, entry.load())
 
 
 def _find(name: str) -> EntryPoint | None:
@@ -124,9 +126,14 @@ def _suggestion(name: str) -> str:
     return f"; did you mean {close[0]!r}?" if close else "; `mcpp --help` lists them"
 
 
-def _complain(reason: str, code: int) -> int:
+def _fail(reason: str, code: int) -> int:
     sys.stderr.write(f"mcpp: {reason}\n")
     return code
+
+
+def _fail_without_extra(name: str, missing: MissingExtraError) -> int:
+    sys.stderr.write(f"mcpp {name} {missing}\n")
+    return _EXIT_FAILURE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="mcpp",
         usage="mcpp [--help] [--version] COMMAND ...",
         description="The message bus on which AI agents, tools and people work together.",
-        epilog="\n".join(["commands:", *lines, "", "`mcpp COMMAND --help` tells more about one."]),
+        epilog="\n".join(["commands:", *lines, "", "`mcpp COMMAND --help` describes one."]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"mcpp {mcpp.__version__}")

@@ -1,6 +1,6 @@
-"""A session kept connected: opens lines, reads them, opens new ones, and settles who waits.
+"""A session that is kept connected: opens transports, reads them, and reconnects.
 
-One task (`keep`) owns the line. All others talk to the session and wait for what that task brings.
+One task (`run`) owns the transport. All other tasks use the session and wait for what `run` reads.
 """
 
 import copy
@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from mcpp import kinds
-from mcpp.client.exchange import Exchange, Waiter
+from mcpp.client.pending import PendingEcho, PendingResponse
 from mcpp.errors import (
     BusyError,
     ClosedError,
@@ -39,50 +39,63 @@ from mcpp.session.effects import (
 from mcpp.session.session import ClientSession, Delivery, Gap, is_final
 from mcpp.transports.transport import ABNORMAL, Connector, Transport, TransportClosed
 
-log = logging.getLogger("mcpp")
+logger = logging.getLogger("mcpp.client")
 
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _LAST_BACKOFF_SECONDS: Final = 10.0
-# A busy gateway that asks for more patience is asked sooner.
+# Upper bound on the Retry-After of a busy gateway.
 _LAST_RETRY_SECONDS: Final = 120.0
-# What was sent without waiting gets this long to be echoed when the connection is left, and as much
-# longer as the gateway's limits make it take.
+# How long leaving waits for the echoes of envelopes sent without `wait`, on top of the time that
+# the gateway's rate limits require.
 _LEAVE_SECONDS: Final = 2.0
-# A replay waits for whoever reads it. One that pauses for longer may itself be waiting for what
-# follows, and a line that nobody reads for much longer would be taken for a broken one.
+# Reading a replay pauses for a slow reader. A reader that stalls for longer may itself be waiting
+# for later messages, and a transport left unread for much longer would be considered broken.
 _PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 5.0
-# For what is said by somebody who is being cancelled. A line on which that takes longer is broken.
-_TELL_SECONDS: Final = 1.0
+# For sending from a cancelled task. A transport that takes longer is broken.
+_SHIELDED_SECONDS: Final = 1.0
 
 
 def backoff(attempt: int) -> float:
-    """Return how long to wait before attempt number `attempt`: ever longer, never in step."""
+    """Return the seconds to wait before a reconnection attempt: exponential, with jitter."""
     longest = min(_LAST_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0 ** min(attempt, 16))
     return random.uniform(longest / 2, longest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a connection behaves. The defaults suit an agent."""
+    """How a connection behaves. The defaults suit an agent.
 
-    buffer_messages: int = 1024  # kept for the reader; beyond that the line is dropped and resumed
-    unechoed_messages: int = 1024  # on their way; beyond that `send` waits, whatever `wait` says
-    rate_limit_seconds: float = 30.0  # waited out for one envelope; 0 raises at once
-    open_seconds: float = 10.0  # for a line to be opened and welcomed
-    silence_seconds: float = 20.0  # of a line, then it is asked for a sign of life
-    keep_trying: bool = False  # also while the gateway cannot be reached at first
+    Args:
+        buffer_messages: messages buffered for the reader. When the buffer is full the transport
+            is dropped, and resumed once there is room: nothing is lost.
+        unechoed_messages: envelopes sent and not echoed yet. Beyond that, `send` waits, even with
+            `wait=False`.
+        rate_limit_seconds: how long to wait out a rate limit for one envelope; 0 raises at once.
+        open_seconds: time limit for opening a transport and receiving the welcome.
+        silence_seconds: silence after which the gateway is pinged.
+        keep_trying: retry also if the gateway cannot be reached at first.
+        backoff: returns the seconds to wait before attempt 0, 1, 2, …
+        ssl_context: for `wss:` addresses; None uses the system's certificates.
+    """
+
+    buffer_messages: int = 1024
+    unechoed_messages: int = 1024
+    rate_limit_seconds: float = 30.0
+    open_seconds: float = 10.0
+    silence_seconds: float = 20.0
+    keep_trying: bool = False
     backoff: Callable[[int], float] = backoff
     ssl_context: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would let nothing in or out, for ever and without a word."""
+        """Reject sizes below 1: the connection would stall."""
         if min(self.buffer_messages, self.unechoed_messages) < 1:
             raise ValueError("buffer_messages and unechoed_messages must be at least 1")
 
 
 class Connection:
-    """A session, the line it uses now, and those who wait. Owns the line."""
+    """A session, its current transport, and the tasks waiting on them. Owns the transport."""
 
     def __init__(
         self,
@@ -97,167 +110,167 @@ class Connection:
         self._options = options
         self._clock = clock
         self._transport: Transport | None = None
-        self._line: anyio.CancelScope | None = None
+        self._transport_scope: anyio.CancelScope | None = None
         self._replaced: Transport | None = None
         self._tasks: TaskGroup | None = None
         self._task_status: TaskStatus[None] | None = None
         self._timer_at: float | None = None
-        self._waiters: dict[str, Waiter] = {}
-        self._exchanges: dict[str, Exchange] = {}
+        self._echoes: dict[str, PendingEcho] = {}
+        self._responses: dict[str, PendingResponse] = {}
         self._arrived = anyio.Event()
         self._resumed = anyio.Event()
         self._settled: anyio.Event | None = None
 
-    # --- what others do ---
+    # --- for other tasks ---
 
     async def send(
         self, envelope: Envelope, *, wait: bool = True, rate_limit_seconds: float | None = None
     ) -> Envelope:
-        """Send an envelope; return its echo, or itself at once without `wait`.
+        """Send an envelope and return its echo, or without `wait` return the envelope at once.
 
-        Raises Refused, or ConnectionLostError once there is no way back.
+        Raises Refused, or ConnectionLostError once the connection has ended for good.
         """
         await anyio.lowlevel.checkpoint_if_cancelled()
         outgoing = self.session.outgoing
-        waiter = Waiter()
+        pending = PendingEcho()
         try:
             while len(outgoing) >= self._options.unechoed_messages and self.failure is None:
-                await self._settlement()
-            self.check()
-            self._take_on(envelope, rate_limit_seconds)
+                await self._wait_for_settlement()
+            self.raise_if_closed()
+            self._queue(envelope, rate_limit_seconds)
             if not wait:
                 await self._transmit()
                 return envelope
-            self._waiters[envelope.id] = waiter
+            self._echoes[envelope.id] = pending
             await self._transmit()
-            return await waiter.wait()
+            return await pending.wait()
         except BaseException:
-            # Whoever gave up waiting gave up sending, where that can still be undone.
-            if wait and outgoing.discard(envelope.id) and not waiter.echoed:
-                self.forget(envelope.id)  # nobody answers what nobody has seen
+            # A cancelled wait cancels the sending, too, if the envelope is still queued.
+            if wait and outgoing.discard(envelope.id) and not pending.echoed:
+                self.forget(envelope.id)  # never sent, so there will be no response
             raise
         finally:
-            self._waiters.pop(envelope.id, None)
+            self._echoes.pop(envelope.id, None)
 
-    async def tell(self, envelope: Envelope) -> None:
-        """Send from where nothing may wait: not for room, hardly for the line, cancelled or not."""
+    async def send_shielded(self, envelope: Envelope) -> None:
+        """Send from a task that may be cancelled: without waiting for room or for the echo."""
         if self.failure is None:
-            self._take_on(envelope)
-            with anyio.move_on_after(_TELL_SECONDS, shield=True):
+            self._queue(envelope)
+            with anyio.move_on_after(_SHIELDED_SECONDS, shield=True):
                 await self._transmit()
 
     def take(self) -> Delivery | Gap | None:
-        """Return what comes next, or None where that has to be waited for."""
+        """Return the next message or gap, or None if there is none yet."""
         item = self.session.take()
         if item is not None:
             self._resumed.set()
-            if self.session.should_rejoin and self._line is not None:
-                self._line.cancel()
+            if self.session.should_rejoin and self._transport_scope is not None:
+                self._transport_scope.cancel()
         return item
 
-    async def arrival(self) -> None:
-        """Wait until more has come. Raises ConnectionLostError where nothing will."""
-        # Whoever is cancelled together with the connection is cancelled, not told of its end.
+    async def wait_for_messages(self) -> None:
+        """Wait until more has arrived. Raises ConnectionLostError if the connection has ended."""
+        # A task that is cancelled together with the connection must not see the connection's error.
         await anyio.lowlevel.checkpoint_if_cancelled()
-        self.check()
+        self.raise_if_closed()
         if self._arrived.is_set():
-            self._arrived = anyio.Event()  # one for all who wait
+            self._arrived = anyio.Event()  # shared by all waiting tasks
         await self._arrived.wait()
 
-    def expect(self, asking: Envelope, participant: str, exchange: Exchange) -> None:
-        """Expect what this participant says to a request, or to whoever fulfils a proposal."""
-        self.check()
-        self._exchanges[asking.id] = exchange
-        self.session.expect(asking, participant)
+    def expect(self, request: Envelope, participant: str, pending: PendingResponse) -> None:
+        """Expect this participant's response to a request, or to a proposal's fulfilment."""
+        self.raise_if_closed()
+        self._responses[request.id] = pending
+        self.session.expect(request, participant)
 
-    def expects(self, id: str) -> bool:
-        """Tell whether an answer to the request or proposal with this id may still come."""
-        return id in self._exchanges
+    def is_pending(self, id: str) -> bool:
+        """Return whether a response to the request or proposal with this id may still come."""
+        return id in self._responses
 
     def forget(self, id: str) -> None:
-        """Expect nothing more on the request or proposal with this id."""
+        """Stop expecting a response to the request or proposal with this id."""
         self.session.forget(id)
-        self._exchanges.pop(id, None)
+        self._responses.pop(id, None)
 
-    def check(self) -> None:
-        """Raise the error that ended the connection, if one has."""
+    def raise_if_closed(self) -> None:
+        """Raise the error that ended the connection, if it has ended."""
         if self.failure is not None:
-            # A copy, for each who raises it adds a traceback.
+            # A copy, because each raise adds a traceback.
             raise copy.copy(self.failure)
 
-    async def leave(self) -> None:
-        """Give what is still on its way the time to arrive."""
+    async def flush(self) -> None:
+        """Wait a limited time for the echoes of what was sent."""
         outgoing = self.session.outgoing
         needed = outgoing.seconds_needed(self._clock())
-        with anyio.move_on_after(2 * needed + _LEAVE_SECONDS):  # twice, for lines are slow too
+        with anyio.move_on_after(2 * needed + _LEAVE_SECONDS):  # twice, for slow networks
             while len(outgoing) and self.failure is None:
-                await self._settlement()
+                await self._wait_for_settlement()
 
-    def end(self, failure: ConnectionLostError) -> None:
-        """End for good: whoever waits gets the error, and so does whoever comes later."""
+    def close(self, failure: ConnectionLostError) -> None:
+        """End for good: raise the error in all waiting tasks, and in all later calls."""
         if self.failure is None:
             self.failure = failure
-            unsent = [id for id in self.session.outgoing.unsettled() if id not in self._waiters]
-            if unsent:  # and whoever sent them did not wait to be told
-                log.warning("%d envelopes of %s may be lost", len(unsent), self.session.name)
-        for waiter in self._waiters.values():
-            waiter.settle(copy.copy(self.failure))
-        for exchange in self._exchanges.values():
-            exchange.settle(copy.copy(self.failure))
+            unsent = [id for id in self.session.outgoing.unsettled() if id not in self._echoes]
+            if unsent:  # sent with wait=False: no task gets the error
+                logger.warning("%d envelopes of %s may be lost", len(unsent), self.session.name)
+        for echo in self._echoes.values():
+            echo.settle(copy.copy(self.failure))
+        for response in self._responses.values():
+            response.settle(copy.copy(self.failure))
         self._arrived.set()
-        self._tell_settled()
+        self._notify_settled()
 
-    # --- keeping the line ---
+    # --- staying connected ---
 
-    async def keep(self, tasks: TaskGroup, *, task_status: TaskStatus[None]) -> None:
-        """Keep a line open until the connection ends for good; `started` when first joined."""
+    async def run(self, tasks: TaskGroup, *, task_status: TaskStatus[None]) -> None:
+        """Stay connected until the connection ends for good; `started` when first joined."""
         self._tasks = tasks
         self._task_status = task_status
         try:
-            await self._keep()
+            await self._reconnect()
         except ConnectionLostError as error:
-            self.end(error)
+            self.close(error)
             if self._task_status is not None:
                 raise
         finally:
             await self._close_replaced()
 
-    async def _keep(self) -> None:
+    async def _reconnect(self) -> None:
         attempt, waited = 0, 0.0
         while True:
-            line = await self._open()
-            # Not while the gateway is busy: it lets a newer line take an older one's place without
-            # a word, but one that leaves and joins is told to all, and fills their buffers.
-            if not isinstance(line, BusyError):
+            transport = await self._open()
+            # Not while the gateway is busy: replacing an open transport is silent, but closing it
+            # first broadcasts a leave and a join, which fills everyone's buffers.
+            if not isinstance(transport, BusyError):
                 await self._close_replaced()
-            if isinstance(line, UnreachableError):
-                waited = self._wait_after(line, attempt)
+            if isinstance(transport, UnreachableError):
+                waited = self._retry_seconds(transport, attempt)
             else:
                 opened, position = self._clock(), self.session.position
-                closed = await self._use(line)
+                closed = await self._use(transport)
                 if is_final(closed.code):
                     raise ClosedError(closed.code, closed.reason)
-                # A line that breaks sooner than it was waited for is no reason to hurry, unless it
-                # brought something.
+                # Reset the backoff only if the transport held longer than the last wait, or
+                # delivered something.
                 held = self._clock() - opened >= waited or self.session.position != position
                 if self.session.joined and held:
                     attempt = 0
                 if closed is _REJOIN:
                     continue
-                log.info("line lost (%d %s), reconnecting", closed.code, closed.reason)
+                logger.info("connection lost (%d %s), reconnecting", closed.code, closed.reason)
                 waited = self._options.backoff(attempt)
             await anyio.sleep(waited)
             attempt += 1
 
-    def _wait_after(self, error: UnreachableError, attempt: int) -> float:
-        """Return how long to wait before the next attempt: what the gateway asks, if it does."""
+    def _retry_seconds(self, error: UnreachableError, attempt: int) -> float:
+        """Return the seconds before the next attempt, respecting the gateway's Retry-After."""
         if isinstance(error, BusyError) and error.retry_after_seconds is not None:
             asked = min(error.retry_after_seconds, _LAST_RETRY_SECONDS)
-            return asked + self._options.backoff(0)  # never in step
+            return asked + self._options.backoff(0)  # jitter
         return self._options.backoff(attempt)
 
     async def _open(self) -> Transport | UnreachableError:
-        """Open a line, or return why that failed and may be tried again."""
+        """Open a transport, or return the error if it may be retried."""
         try:
             with anyio.fail_after(self._options.open_seconds):
                 return await self._connector.open(self.session.join())
@@ -269,26 +282,26 @@ class Connection:
         first = self._task_status is not None
         if first and not self._options.keep_trying and not isinstance(error, BusyError):
             raise error
-        log.warning("%s; trying again", error)
+        logger.warning("%s; retrying", error)
         return error
 
     async def _use(self, transport: Transport) -> TransportClosed:
-        """Read a line to its end and tell how it ended."""
+        """Read a transport until it closes and return how it closed."""
         closed: TransportClosed | ConnectionLostError | None = None
         self._transport = self._replaced = transport
         try:
             async with anyio.create_task_group() as tasks:
-                self._line = tasks.cancel_scope
+                self._transport_scope = tasks.cancel_scope
                 tasks.start_soon(transport.keep_alive)
                 try:
                     await self._read(transport)
                 except (TransportClosed, ConnectionLostError) as error:
                     closed = error
                 except TimeoutError:
-                    closed = TransportClosed(ABNORMAL, "no welcome came")
+                    closed = TransportClosed(ABNORMAL, "no welcome received")
                 tasks.cancel_scope.cancel()
         finally:
-            self._transport = self._line = None
+            self._transport = self._transport_scope = None
         if closed is None:
             return _REJOIN
         await self._close_replaced()
@@ -309,25 +322,25 @@ class Connection:
                 self._process(texts[:1])
                 texts = texts[1:]
         while True:
-            await self._take_in(texts)
+            await self._process_in_chunks(texts)
             if self.session.outgoing.waiting:
                 await self._transmit()
             if self.session.should_rejoin:
                 return
             texts = await transport.receive()
 
-    async def _take_in(self, texts: Sequence[bytes]) -> None:
-        at_once = max(1, self._options.buffer_messages // 2)
-        for start in range(0, len(texts), at_once):
+    async def _process_in_chunks(self, texts: Sequence[bytes]) -> None:
+        size = max(1, self._options.buffer_messages // 2)
+        for start in range(0, len(texts), size):
             if start:
-                # A reader that keeps up must get its turn before the buffer is full.
+                # Let a reader that keeps up run before the buffer is full.
                 await anyio.lowlevel.checkpoint()
             if self.session.may_pause:
                 await self._pause()
-            self._process(texts[start : start + at_once])
+            self._process(texts[start : start + size])
 
     async def _pause(self) -> None:
-        """Let whoever reads a long replay keep up, while it reads and nobody waits for the rest."""
+        """Let the reader of a long replay catch up, as long as it makes progress."""
         with anyio.move_on_after(_LONGEST_PAUSE_SECONDS):
             while self.session.may_pause:
                 self._resumed = anyio.Event()
@@ -336,11 +349,11 @@ class Connection:
                 if pause.cancelled_caught:
                     return
 
-    def _take_on(self, envelope: Envelope, rate_limit_seconds: float | None = None) -> None:
-        patience = (
+    def _queue(self, envelope: Envelope, rate_limit_seconds: float | None = None) -> None:
+        seconds = (
             self._options.rate_limit_seconds if rate_limit_seconds is None else rate_limit_seconds
         )
-        self.session.send(envelope, give_up_at=self._clock() + patience)
+        self.session.send(envelope, give_up_at=self._clock() + seconds)
         self._resumed.set()
 
     async def _transmit(self) -> None:
@@ -361,7 +374,7 @@ class Connection:
             self._timer_at = None
         await self._transmit()
 
-    # --- what a line brings ---
+    # --- receiving ---
 
     def _process(self, texts: Sequence[bytes]) -> None:
         now = self._clock()
@@ -378,46 +391,46 @@ class Connection:
             case EnvelopeRefused(envelope, details) if envelope is not None:
                 refused = Refused(envelope, details)
                 if not self._settle(envelope.id, refused):
-                    log.warning("%s", refused)
+                    logger.warning("%s", refused)
             case EnvelopeRefused(details=details):
-                log.warning("the gateway complains, %s: %s", details.error, details.message)
+                logger.warning("error from the gateway, %s: %s", details.error, details.message)
             case Unsendable(envelope, error):
                 if not self._settle(envelope.id, error):
-                    log.warning("%s was not sent: %s", envelope.kind, error)
+                    logger.warning("cannot send %s: %s", envelope.kind, error)
             case Answered(id, envelope):
-                if id in self._exchanges:
-                    self._exchanges.pop(id).settle(envelope)
+                if id in self._responses:
+                    self._responses.pop(id).settle(envelope)
             case Noted(id, envelope):
-                if id in self._exchanges:
-                    self._exchanges[id].note(envelope)
+                if id in self._responses:
+                    self._responses[id].add_update(envelope)
                     if envelope.kind == kinds.WITHDRAW:
-                        del self._exchanges[id]  # nothing comes after it
+                        del self._responses[id]  # a withdrawal is final
             case Joined():
                 if self._task_status is not None:
                     self._task_status.started()
                     self._task_status = None
             case Unreadable(error):
-                log.error("an envelope that cannot be read was passed over: %s", error)
+                logger.error("skipped an invalid envelope: %s", error)
             case _:
                 assert_never(effect)
 
     def _settle(self, id: str, outcome: Envelope | McppError) -> bool:
-        waiter = self._waiters.get(id)
-        if waiter is not None:
-            waiter.settle(outcome)
-        self._tell_settled()
-        return waiter is not None
+        pending = self._echoes.get(id)
+        if pending is not None:
+            pending.settle(outcome)
+        self._notify_settled()
+        return pending is not None
 
-    def _tell_settled(self) -> None:
+    def _notify_settled(self) -> None:
         if self._settled is not None:
             self._settled.set()
             self._settled = None
 
-    async def _settlement(self) -> None:
+    async def _wait_for_settlement(self) -> None:
         if self._settled is None:
             self._settled = anyio.Event()
         await self._settled.wait()
 
 
-# We dropped the line ourselves, to be told again what did not fit.
+# We closed the transport ourselves, to get what did not fit into the buffer again.
 _REJOIN: Final = TransportClosed(1000, "rejoining")

@@ -1,8 +1,8 @@
 """A sub-context as an `async with` block.
 
-A context has no start or end on the wire: it begins with the first envelope that names it, and its
-creator's `conclusion` concludes it. The block only keeps its id, type and parent together, and is
-a voice like the pod's: `send`, `call`, `propose` and so on are said in it.
+A context has no start or end message on the wire: it begins with the first envelope that names it,
+and its creator's `conclusion` concludes it. The block keeps its id, type and parent together; its
+`send`, `call`, `propose` and so on send in the context.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ContextScope(Sender):
-    """A context that we send into. Owns whether its metadata has been told yet."""
+    """A context to send in; `Pod.context` opens one. Owns whether its metadata has been sent."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ContextScope(Sender):
         self.type = type
         self.parent = parent
         self._metadata = {**(metadata or {}), "started_at": factory.timestamp(factory.now())}
-        self._told = False
+        self._described = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -47,26 +47,31 @@ class ContextScope(Sender):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leave without a word: what was not concluded goes idle, and the gateway forgets it."""
+        """Do nothing on exit; an unconcluded context expires at the gateway."""
 
     def child(self, type: str | None = None, *, id: str | None = None, **metadata: Any) -> Self:
-        """Open a context below this one."""
+        """Open a context below this one; `metadata` describes it."""
         return self.__class__(self.pod, type, id=id, parent=self.id, metadata=metadata)
 
     async def conclude(self, conclusion: Any, **metadata: Any) -> Envelope:
-        """Conclude the context; a text becomes `{"text": …}`, `metadata` such as confidence=0.9."""
+        """Conclude the context.
+
+        Args:
+            conclusion: the payload; a string becomes `{"text": …}`.
+            metadata: such as confidence=0.9.
+        """
         ended = {**metadata, "ended_at": factory.timestamp(factory.now())}
-        told = ended if self._told else {**self._metadata, **ended}
+        metadata_to_send = ended if self._described else {**self._metadata, **ended}
         payload = {"text": conclusion} if isinstance(conclusion, str) else conclusion
-        return await self.send(kinds.CONCLUSION, payload, context=self._described(told))
+        return await self.send(kinds.CONCLUSION, payload, context=self._context(metadata_to_send))
 
-    def describe(self) -> Context:
-        """Return the context as the next envelope should carry it."""
-        return self._described(None if self._told else self._metadata)
+    def _describe(self) -> Context:
+        """Return the context as the next envelope should carry it: its metadata once."""
+        return self._context(None if self._described else self._metadata)
 
-    def told(self) -> None:
-        """Take note that an envelope with the metadata is in the log."""
-        self._told = True
+    def _mark_described(self) -> None:
+        """Record that an envelope with the metadata is in the log."""
+        self._described = True
 
-    def _described(self, metadata: Mapping[str, Any] | None) -> Context:
+    def _context(self, metadata: Mapping[str, Any] | None) -> Context:
         return factory.new_context(self.type, id=self.id, parent=self.parent, metadata=metadata)

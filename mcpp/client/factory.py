@@ -1,4 +1,4 @@
-"""New envelopes and contexts: the one place where ids and times are taken from the world."""
+"""Creates envelopes and contexts: the only place that generates ids and reads the clock."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ from mcpp.protocol.envelope import ENVELOPE_MEMBERS, PROTOCOL, Context, Envelope
 
 
 def new_id() -> str:
-    """Return a UUIDv7: unguessable, and in the order of time."""
+    """Return a UUIDv7: unguessable and ordered by time."""
     return str(uuid6.uuid7())
 
 
@@ -28,14 +28,14 @@ def now() -> datetime:
 def timestamp(time: datetime) -> str:
     """Return a time as an envelope's `ts`, in UTC with microseconds.
 
-    Raises DecodeError for a time that says nothing to others.
+    Raises DecodeError for a time without a zone or outside the years 1 to 9999.
     """
     if getattr(time, "tzinfo", None) is None:
-        raise DecodeError("$.ts", "must be a text or a datetime with a zone")
+        raise DecodeError("$.ts", "must be a string or a datetime with a zone")
     try:
         universal = time.astimezone(UTC)
     except OverflowError:
-        raise DecodeError("$.ts", "lies outside of the years 1 to 9999") from None
+        raise DecodeError("$.ts", "is outside the years 1 to 9999") from None
     return universal.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -47,9 +47,16 @@ def new_context(
     metadata: Mapping[str, Any] | None = None,
     new_id: Callable[[], str] = new_id,
 ) -> Context:
-    """Return a context with an id of its own, or with the one given.
+    """Return a context with a new id, or with the given one.
 
-    Raises DecodeError for metadata that is not an object, or that JSON cannot carry.
+    Args:
+        type: such as `reasoning`.
+        id: of an existing context.
+        parent: the context above it, or its id.
+        metadata: a mapping that JSON can represent.
+        new_id: generates the id.
+
+    Raises DecodeError for metadata that is not a mapping or that JSON cannot represent.
     """
     if metadata is not None and not isinstance(metadata, Mapping):
         raise DecodeError("$.context.metadata", "must be a mapping")
@@ -75,23 +82,34 @@ def new_envelope(
     clock: Callable[[], datetime] = now,
     new_id: Callable[[], str] = new_id,
 ) -> Envelope:
-    """Return an envelope that obeys every rule of the protocol, id and time filled in.
+    """Return a valid envelope with id and time filled in.
 
-    `payload` is anything that msgspec can write as JSON: a struct of `mcpp.payloads`, a dataclass,
-    plain values. `context` may be just the id of a context that others have described.
+    Args:
+        kind: such as `chat`.
+        payload: anything that msgspec can encode as JSON: a struct of `mcpp.payloads`, a dataclass,
+            plain values.
+        sender: the participant that sends it.
+        to: the names of the addressees; None addresses the whole pod.
+        correlation_id: the id of the envelope that this one answers.
+        context: a context, or the id of one that has been described before.
+        id: defaults to a new one.
+        ts: defaults to the current time.
+        extra: members that the protocol does not define.
+        clock: returns the current time.
+        new_id: generates the id.
 
     Raises DecodeError with the path of the member that breaks a rule.
     """
     if isinstance(to, str) or not isinstance(to, Iterable | None):
-        raise DecodeError("$.to", f"must be several names, such as [{str(to)!r}]")
+        raise DecodeError("$.to", f"must be a list of names, such as [{str(to)!r}]")
     if not isinstance(context, Context | str | None):
-        raise DecodeError("$.context", "must be what `new_context` returns, or a context's id")
+        raise DecodeError("$.context", "must be a Context or a context's id")
     if not isinstance(extra, Mapping | None):
-        raise DecodeError("$", "extra members come in a mapping")
+        raise DecodeError("$", "extra must be a mapping")
     time = clock() if ts is None else ts
     raw = {name: _raw(value, f"$.{name}") for name, value in (extra or {}).items()}
     for name in ENVELOPE_MEMBERS.intersection(raw):
-        raise DecodeError(f"$.{name}", "is the protocol's own member and cannot be an extra one")
+        raise DecodeError(f"$.{name}", "is defined by the protocol and cannot be an extra member")
     draft = Envelope(
         protocol=PROTOCOL,
         id=new_id() if id is None else id,
@@ -113,19 +131,19 @@ def _raw(value: Any, path: str) -> Raw:
     try:
         text = msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise DecodeError(path, f"cannot be written as JSON: {error}") from None
-    # msgspec writes NaN and the infinities as null, which would be another value on the far side.
+        raise DecodeError(path, f"cannot be encoded as JSON: {error}") from None
+    # msgspec encodes NaN and the infinities as null, which the receiver would take for None.
     try:
-        if b"null" in text and _has_odd_float(msgspec.to_builtins(value)):
-            raise DecodeError(path, "holds NaN or an infinity, which JSON cannot carry")
+        if b"null" in text and _has_non_finite_float(msgspec.to_builtins(value)):
+            raise DecodeError(path, "contains NaN or an infinity, which JSON cannot represent")
     except RecursionError:
-        raise DecodeError(path, "nests too deeply") from None
+        raise DecodeError(path, "is nested too deeply") from None
     return Raw(text)
 
 
-def _has_odd_float(value: Any) -> bool:
+def _has_non_finite_float(value: Any) -> bool:
     if isinstance(value, dict):
-        return any(map(_has_odd_float, value.values()))
+        return any(map(_has_non_finite_float, value.values()))
     if isinstance(value, list | tuple):
-        return any(map(_has_odd_float, value))
+        return any(map(_has_non_finite_float, value))
     return isinstance(value, float) and not math.isfinite(value)

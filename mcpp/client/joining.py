@@ -1,4 +1,4 @@
-"""Connecting to a pod, and staying connected."""
+"""Connecting to a pod and staying connected."""
 
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -15,7 +15,7 @@ from mcpp.session.session import ClientSession
 from mcpp.transports.transport import Connector
 from mcpp.transports.websocket import WebSocketConnector
 
-# For a running gateway to learn of a token that was just made for it.
+# Time for a running gateway to load a token that was just created.
 NEW_TOKEN_SECONDS: Final = 5.0
 
 
@@ -35,17 +35,20 @@ async def connect(
     """Connect to a pod and stay connected: `async with connect(url, token=token) as pod`.
 
     Args:
-        url: the address, with `token` beside it, or both as an `Address`.
-            Of the two, the one that is not given is taken from MCPP_URL or MCPP_TOKEN.
-        name: who we expect to be; without a url, also whose token the local pod gives.
-        filter: what the gateway should send of what others say; its JSON will do too.
-        last: so many envelopes of history first, marked as replayed.
-        after: go on after this envelope, as `pod.position` gave it in an earlier life.
-        own: iterate over our own envelopes too.
+        url: the gateway's address, or an `Address` that holds the token, too. Without it,
+            MCPP_URL.
+        token: the participant's token. Without it, MCPP_TOKEN.
+        name: the participant that the token must belong to. Without url and token, and without
+            MCPP_URL and MCPP_TOKEN, the participant to join the local pod (`mcpp up`) as.
+        filter: which envelopes of others the gateway should send; JSON is accepted, too.
+        last: how many envelopes of history to replay first, marked as replayed.
+        after: resume after this envelope, an earlier `pod.position`.
+        own: also iterate over the participant's own envelopes.
         on_gap: called where envelopes were missed, before the ones that follow.
+        options: buffer sizes, timeouts and reconnection.
 
-    Raises PodNotFoundError, JoinError, WrongParticipantError or UnreachableError when it cannot
-    begin. Afterwards it reconnects by itself, until a final close code.
+    Raises PodNotFoundError, JoinError, WrongParticipantError or UnreachableError if it cannot
+    connect. Afterwards it reconnects by itself until the gateway closes it with a final code.
     """
     if isinstance(url, local_pod.Address):
         address = url
@@ -84,8 +87,10 @@ async def open_pod(
     connection = Connection(session, connector, options)
     async with background() as tasks:
         try:
-            await tasks.start(connection.keep, tasks)
-            yield Pod(connection, own=own, on_gap=on_gap)
-            await connection.leave()
+            await tasks.start(connection.run, tasks)
+            # The background tasks end first: what they send on cancellation needs the connection.
+            async with background() as started:
+                yield Pod(connection, own=own, on_gap=on_gap, tasks=started)
+            await connection.flush()
         finally:
-            connection.end(ClosedError(1000, "we have left"))
+            connection.close(ClosedError(1000, "we have left"))

@@ -1,7 +1,7 @@
-"""The local pod: what `mcpp up` keeps under `.mcpp/`, and how agents beside it find their way in.
+"""The local pod that `mcpp up` keeps under `.mcpp/`, and how agents find it.
 
-`.mcpp/pod.toml` is a gateway's ordinary configuration. People may edit it, so it is changed by
-adding and cutting whole tables, never by writing it anew: comments and limits stay as they are.
+`.mcpp/pod.toml` is an ordinary gateway configuration. People may edit it, so it is changed only by
+adding and removing whole tables; comments and limits are preserved.
 """
 
 import fcntl
@@ -28,23 +28,23 @@ DIRECTORY: Final = ".mcpp"
 TOKEN_BYTES: Final = 32
 ANYTHING: Final[Sequence[Mapping[str, Any]]] = ({"kind": "*"},)
 
-# A gateway that listens everywhere is reached on the loopback.
+# A gateway that listens on all interfaces is reached on the loopback.
 _REACHED_AT: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a pod is and how to get in."""
+    """The address of a pod's gateway, with a participant's token."""
 
     url: str
     token: str
-    fresh: bool = False  # just made: a running gateway may need a moment to know it
+    fresh: bool = False  # the token was just created; a running gateway may still be loading it
 
 
 def find(start: Path | None = None) -> "LocalPod | None":
-    """Return the local pod of this directory or of the nearest one above it, if there is one.
+    """Return the local pod of this directory or of the nearest one above it, or None.
 
-    A folder that belongs to somebody else is passed by: its tokens would lead an agent astray.
+    A folder of another user is skipped: its tokens could lead an agent into a foreign pod.
     """
     start = (Path.cwd() if start is None else start).absolute()
     for directory in (start, *start.parents):
@@ -57,22 +57,25 @@ def find(start: Path | None = None) -> "LocalPod | None":
 def create(
     start: Path | None = None, *, pod: str = "local", host: str = "127.0.0.1", port: int = 8787
 ) -> "LocalPod":
-    """Make a local pod in a directory and return it; one that is there already stays as it is."""
+    """Create a local pod in a directory and return it. An existing one is left unchanged.
+
+    Raises LocalPodError if the folder cannot be created.
+    """
     folder = (Path.cwd() if start is None else start).absolute() / DIRECTORY
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise LocalPodError(f"{folder} cannot be made: {error.strerror}") from None
-    made = LocalPod(folder)
-    with made._lock():
-        if not made.path.exists():
+        raise LocalPodError(f"{folder} cannot be created: {error.strerror}") from None
+    created = LocalPod(folder)
+    with created._lock():
+        if not created.path.exists():
             head = f"[gateway]\nhost = {_text(host)}\nport = {port}\n"
-            made._write(f"{head}\n[pods.{_key(pod)}.participants]\n")
-    return made
+            created._write(f"{head}\n[pods.{_key(pod)}.participants]\n")
+    return created
 
 
 def person() -> str:
-    """Return the name under which the person at this machine takes part."""
+    """Return a participant name for the user of this machine."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):
@@ -83,12 +86,12 @@ def person() -> str:
 def locate(
     name: str, environ: Mapping[str, str] = os.environ, *, multiple: bool = False
 ) -> Address:
-    """Return where participant `name` finds its pod: MCPP_URL and MCPP_TOKEN, or `.mcpp/` here.
+    """Return the address for a participant: MCPP_URL and MCPP_TOKEN, or the nearest `.mcpp/`.
 
-    A participant that the local pod does not know yet is added to it, with leave for several
-    connections at once if `multiple`.
+    A participant that the local pod does not know is added to it; `multiple` allows it several
+    connections at once.
 
-    Raises PodNotFoundError when there is neither.
+    Raises PodNotFoundError if there is neither.
     """
     if environ.get("MCPP_URL") or environ.get("MCPP_TOKEN"):
         return complete(None, None, environ)
@@ -102,20 +105,21 @@ def locate(
 def complete(
     url: str | None, token: str | None, environ: Mapping[str, str] = os.environ
 ) -> Address:
-    """Return the address that was given, what is not given taken from MCPP_URL and MCPP_TOKEN.
+    """Return the given address, completed from MCPP_URL and MCPP_TOKEN.
 
-    Raises PodNotFoundError where one is missing: who names a pod or a token means no other.
+    Raises PodNotFoundError if one of the two is missing. The local pod is no substitute: naming a
+    url or a token means one particular pod.
     """
     url = environ.get("MCPP_URL") if url is None else url
     token = environ.get("MCPP_TOKEN") if token is None else token
     if url and token:
         return Address(url, token)
-    raise PodNotFoundError(f"{'MCPP_TOKEN' if url else 'MCPP_URL'} is missing beside the other")
+    raise PodNotFoundError(f"{'MCPP_TOKEN' if url else 'MCPP_URL'} is not set, but the other is")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPod:
-    """A `.mcpp/` folder. Owns nothing in memory: each question reads the file as it is now."""
+    """A `.mcpp/` folder. Holds no state: every call reads the file."""
 
     folder: Path
 
@@ -146,7 +150,7 @@ class LocalPod:
         return list(_participants(self._read()))
 
     def token(self, name: str) -> str | None:
-        """Return a participant's token, or None where there is no such participant."""
+        """Return a participant's token, or None if there is no such participant."""
         token = _participants(self._read()).get(name, {}).get("token")
         return token if isinstance(token, str) else None
 
@@ -156,9 +160,9 @@ class LocalPod:
         capabilities: Sequence[Mapping[str, Any]] = ANYTHING,
         multiple: bool = False,
     ) -> str:
-        """Add a participant, tell a running gateway, and return its token.
+        """Add a participant, reload a running gateway, and return the token.
 
-        One that is there already keeps its token and its capabilities.
+        An existing participant keeps its token and its capabilities.
 
         Raises LocalPodError for a name that the protocol does not allow.
         """
@@ -176,7 +180,7 @@ class LocalPod:
         return token
 
     def remove(self, name: str) -> bool:
-        """Remove a participant, tell a running gateway, and tell whether it was there."""
+        """Remove a participant, reload a running gateway, and return whether it existed."""
         with self._lock():
             text = self.path.read_text()
             expected = tomllib.loads(text)
@@ -184,36 +188,36 @@ class LocalPod:
                 return False
             rest = _without_table(text, ("pods", self.name, "participants", name))
             if tomllib.loads(rest) != expected:
-                raise LocalPodError(f"{name!r} is not in a table of its own: edit {self.path}")
+                raise LocalPodError(f"{name!r} does not have its own table: edit {self.path}")
             self._write(rest)
         self.reload()
         return True
 
-    def move(self, port: int) -> None:
-        """Have the gateway listen on this port from its next start on: agents look for it there."""
+    def set_port(self, port: int) -> None:
+        """Set the port that the gateway listens on from its next start, and that agents use."""
         with self._lock():
             text = self.path.read_text()
             expected = tomllib.loads(text)
             expected.setdefault("gateway", {})["port"] = port
-            moved = re.sub(r"(?m)^port\s*=\s*\d+", f"port = {port}", text, count=1)
-            if tomllib.loads(moved) != expected:
-                raise LocalPodError(f"the port cannot be changed here: edit {self.path}")
-            self._write(moved)
+            changed = re.sub(r"(?m)^port\s*=\s*\d+", f"port = {port}", text, count=1)
+            if tomllib.loads(changed) != expected:
+                raise LocalPodError(f"cannot change the port automatically: edit {self.path}")
+            self._write(changed)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Hold this pod as its gateway, so that `reload` finds the process.
+        """Hold the pod's lock as its gateway, so that `reload` finds the process.
 
-        The lock on `gateway.pid`, not the number in it, says that a gateway runs: after a crash
-        the number may be another process's by now.
+        The lock on `gateway.pid` shows that a gateway runs, not the number in it: after a crash
+        another process may have the number.
 
-        Raises LocalPodError when another process holds it.
+        Raises LocalPodError if another process holds it.
         """
         descriptor = os.open(self._pid_path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not _try_lock(descriptor):
-                raise LocalPodError(f"a gateway for {self.folder} is running already")
-            # From here on others send SIGHUP, which ends a process that does not expect it yet.
+                raise LocalPodError(f"a gateway for {self.folder} is already running")
+            # From here on `reload` sends SIGHUP, which would end a process without a handler.
             if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
                 signal.signal(signal.SIGHUP, lambda *_: None)
             os.ftruncate(descriptor, 0)
@@ -224,7 +228,7 @@ class LocalPod:
             os.close(descriptor)
 
     def reload(self) -> bool:
-        """Have a running gateway read its configuration again; tell whether one runs."""
+        """Have a running gateway reload its configuration; return whether one is running."""
         try:
             descriptor = os.open(self._pid_path, os.O_RDONLY)
         except FileNotFoundError:
@@ -254,7 +258,7 @@ class LocalPod:
         return document
 
     def _write(self, text: str) -> None:
-        # mkstemp makes the file 0600; a reader sees the old text or the new one, never a part.
+        # mkstemp creates the file with mode 0600; replacing it is atomic for readers.
         descriptor, name = tempfile.mkstemp(dir=self.folder, prefix=".pod-")
         try:
             with os.fdopen(descriptor, "w") as file:
@@ -290,7 +294,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-# --- TOML, as far as it is written here --------------------------------------------------------
+# --- TOML ---------------------------------------------------------------------------------------
 
 
 def _table(
@@ -311,12 +315,12 @@ def _key(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    # A JSON string is a TOML string, but for DEL, which TOML wants escaped.
+    # A JSON string is a TOML string except for DEL, which TOML requires to be escaped.
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
 
 
 def to_toml(value: object) -> str:
-    """Return a value as TOML writes it in one line."""
+    """Return a value as TOML on one line."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
@@ -325,12 +329,12 @@ def to_toml(value: object) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(to_toml, value)) + "]"
     if value is None:
-        raise LocalPodError("TOML has no null: a capability cannot ask for one here")
+        raise LocalPodError("TOML has no null, so a capability in pod.toml cannot contain one")
     return msgspec.json.encode(value).decode()
 
 
 def _without_table(text: str, path: tuple[str, ...]) -> str:
-    """Cut the table with this path, and the tables below it, out of a document."""
+    """Return a document without the table at this path and the tables below it."""
     kept: list[str] = []
     inside = False
     for line in text.splitlines(keepends=True):
@@ -343,7 +347,7 @@ def _without_table(text: str, path: tuple[str, ...]) -> str:
 
 
 def _header(line: str) -> tuple[str, ...] | None:
-    """Return the path of a line that opens a table, or None for any other line."""
+    """Return the path of a table header, or None for any other line."""
     if not line.lstrip().startswith("["):
         return None
     try:

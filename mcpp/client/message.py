@@ -1,4 +1,4 @@
-"""An envelope as it reaches a participant: with its pod, so that it can be answered."""
+"""An envelope as a participant receives it: with its pod, so that it can reply."""
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 # A struct, not a dataclass: one is made for every envelope received, four times faster.
 class Message(msgspec.Struct, frozen=True):
-    """An envelope and its pod. `replayed` tells history from what happens while we are here."""
+    """A received envelope and its pod. `replayed` marks history from before joining."""
 
     pod: "Pod"
     envelope: Envelope
@@ -29,22 +29,22 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """What it is, such as `chat`."""
+        """The envelope's kind, such as `chat`."""
         return self.envelope.kind
 
     @property
     def sender(self) -> str:
-        """Who sent it."""
+        """The participant that sent it."""
         return self.envelope.sender
 
     @property
     def to(self) -> tuple[str, ...] | None:
-        """Whom it is addressed to, if to anybody."""
+        """The addressees, None if it is addressed to the whole pod."""
         return self.envelope.to
 
     @property
     def correlation_id(self) -> str | None:
-        """What it answers, if anything."""
+        """The id of the envelope that it answers, or None."""
         return self.envelope.correlation_id
 
     @property
@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True):
         return self.envelope.payload
 
     def payload_as(self, type: type[T]) -> T:
-        """Return the payload as `type`, or raise DecodeError with the path that does not fit."""
+        """Return the payload as `type`. Raises DecodeError with the path that does not fit."""
         return self.envelope.payload_as(type)
 
     @property
@@ -67,7 +67,7 @@ class Message(msgspec.Struct, frozen=True):
         return text_of(self.envelope) or ""
 
     async def reply(self, payload: Any, *, kind: str = kinds.CHAT, wait: bool = True) -> Envelope:
-        """Answer the sender, in the context of the message; a text becomes a chat's payload."""
+        """Reply to the sender, in the message's context; a string becomes `{"text": …}`."""
         return await self.pod.send(
             kind,
             {"text": payload} if isinstance(payload, str) else payload,

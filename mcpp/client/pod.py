@@ -12,12 +12,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from anyio.abc import TaskGroup
+
 from mcpp import kinds, payloads
 from mcpp.client import factory
 from mcpp.client.connection import Connection
 from mcpp.client.context_scope import ContextScope
 from mcpp.client.message import Message
 from mcpp.client.sender import OnProgress, Progress, Sender
+from mcpp.client.tasks import contained
+from mcpp.errors import ConnectionLostError
 from mcpp.filters import Filter, parse
 from mcpp.kinds import Kind
 from mcpp.payloads import ContextInfo, ParticipantInfo
@@ -29,24 +33,33 @@ __all__ = ["OnGap", "OnProgress", "Pod", "Progress"]
 
 OnGap = Callable[[Gap], Awaitable[None] | None]
 
-log = logging.getLogger("mcpp")
+logger = logging.getLogger("mcpp.client")
 
 
 class Pod(Sender):
-    """A pod as one participant sees it. Iterate over it in one place for what others say."""
+    """A pod as one participant sees it. `connect` yields one.
+
+    Iterate over it, in one task, to get the messages of others.
+    """
 
     def __init__(
-        self, connection: Connection, *, own: bool = False, on_gap: OnGap | None = None
+        self,
+        connection: Connection,
+        *,
+        own: bool = False,
+        on_gap: OnGap | None = None,
+        tasks: TaskGroup | None = None,
     ) -> None:
         super().__init__(connection)
+        self._tasks = tasks
         self._own = own
         self._on_gap = on_gap
 
-    # --- what it knows ---
+    # --- state ---
 
     @property
     def me(self) -> str:
-        """Our own name, as the gateway knows us."""
+        """This participant's own name."""
         return self._session.name
 
     @property
@@ -56,69 +69,94 @@ class Pod(Sender):
 
     @property
     def participants(self) -> Mapping[str, ParticipantInfo]:
-        """Who is here now, ourselves too, and what each may send."""
+        """The participants that are present, this one included, with their capabilities."""
         return MappingProxyType(self._session.participants)
 
     @property
     def contexts(self) -> Mapping[str, ContextInfo]:
-        """The contexts that live now, by id."""
+        """The live contexts, by id."""
         return MappingProxyType(self._session.contexts)
 
     @property
     def position(self) -> str | None:
-        """The last envelope received: `connect(after=…)` goes on from there."""
+        """The id of the last envelope received: `connect(after=…)` resumes there."""
         return self._session.position
 
     @property
     def connected(self) -> bool:
-        """Whether there is a line to the gateway now; while there is none, another is opened."""
+        """Whether the gateway is connected now; otherwise reconnection is in progress."""
         return self._session.joined and self._connection.failure is None
 
     @property
     def history(self) -> int:
-        """How many envelopes of history the gateway announced when we joined."""
+        """How many envelopes of history the gateway announced on joining."""
         return self._session.history
 
     @property
     def limits(self) -> Mapping[str, object]:
-        """The gateway's limits."""
+        """The gateway's limits, such as `max_message_bytes`."""
         return MappingProxyType(self._session.limits)
 
-    # --- what others say ---
+    # --- receiving ---
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
     async def __anext__(self) -> Message:
-        """Return the next message in the log's order. Raises ConnectionLostError at the end."""
+        """Return the next message in the log's order.
+
+        Raises ConnectionLostError when the connection has ended for good.
+        """
         while isinstance(item := await self.next(), Gap):
-            await self.tell_gap(item)
+            await self.handle_gap(item)
         return item
 
     async def next(self) -> Message | Gap:
-        """Return the next message like `anext`, or a gap in its place, of which nobody is told."""
+        """Return the next message like `anext`, or a Gap instead of calling `on_gap`."""
         while True:
             item = self._connection.take()
             if item is None:
-                await self._connection.arrival()
+                await self._connection.wait_for_messages()
             elif isinstance(item, Gap):
                 return item
             elif self._own or item.envelope.sender != self._session.name:
                 return Message(self, item.envelope, item.replayed)
 
-    async def tell_gap(self, gap: Gap) -> None:
-        """Tell of a gap whoever asked to be told with `on_gap=`, or the log."""
+    async def handle_gap(self, gap: Gap) -> None:
+        """Call `on_gap=` with a gap, or log it if there is no such function."""
         if self._on_gap is None:
-            why = ": the gateway has lost its log" if gap.lost_log else ""
-            log.warning("envelopes of pod %r were missed%s", self.name, why)
+            reason = ": the gateway has lost its log" if gap.lost_log else ""
+            logger.warning("envelopes of pod %r were missed%s", self.name, reason)
             return
         outcome = self._on_gap(gap)
         if inspect.isawaitable(outcome):
             await outcome
 
-    # --- what we say, besides what every voice does ---
+    def start_soon(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a background task that is cancelled when the connection's block ends.
 
-    def describe(self) -> None:
+        Its result is ignored; an exception is logged and ends only this task.
+
+        Raises RuntimeError after the end of the block.
+        """
+        if self._tasks is None:
+            raise RuntimeError("this pod was not opened by connect()")
+        self._tasks.start_soon(self._run_task, function, args)
+
+    async def _run_task(
+        self, function: Callable[..., Awaitable[object]], args: tuple[object, ...]
+    ) -> None:
+        try:
+            await contained(function(*args))
+        except ConnectionLostError:
+            pass  # the reading task raises it
+        except Exception:
+            name = getattr(function, "__name__", "?")
+            logger.exception("background task %s of %s failed", name, self.me)
+
+    # --- sending, beyond what every Sender does ---
+
+    def _describe(self) -> None:
         """Return no context: this is the main one."""
 
     def context(
@@ -129,25 +167,32 @@ class Pod(Sender):
         parent: Context | ContextScope | str | None = None,
         **metadata: Any,
     ) -> ContextScope:
-        """Open a sub-context: `async with pod.context("reasoning", trigger="…") as thinking`."""
+        """Open a sub-context: `async with pod.context("reasoning", trigger="…") as thinking`.
+
+        Args:
+            type: such as `reasoning` or `task`.
+            id: of an existing context; a new one by default.
+            parent: the context above it.
+            metadata: describes it; sent with its first envelope.
+        """
         parent_id = parent if isinstance(parent, str | None) else parent.id
         return ContextScope(self, type, id=id, parent=parent_id, metadata=metadata)
 
     async def set_filter(self, filter: Filter | Mapping[str, Any]) -> None:
-        """Have the gateway send only what passes; it is in force when this returns.
+        """Have the gateway send only the messages that pass; it is in force when this returns.
 
-        Raises FilterError for JSON that describes none, and Refused with `invalid_filter`.
+        Raises FilterError for JSON that is not a filter, and Refused with `invalid_filter`.
         """
         wanted = filter if isinstance(filter, Filter) else parse(filter)
         await self.send(kinds.SET_FILTER, {"filter": wanted.to_json()})
 
     async def approve(self, proposal: Message | Envelope) -> Envelope:
-        """Make the request that somebody proposed, and leave its answer to whoever proposed it.
+        """Fulfil a proposal without waiting for the response, and return the request.
 
-        The call takes the time that it takes, whether we stay or not. Returns the request.
+        The response goes to the proposer, too. The call continues if this participant leaves.
 
-        Raises DecodeError for what is no proposal to one participant or whose kind belies its
-        payload, and Refused.
+        Raises DecodeError for an invalid proposal, one to several participants, or one whose kind
+        and payload disagree; and Refused.
         """
         envelope = proposal.envelope if isinstance(proposal, Message) else proposal
         proposed = rpc.read_proposal(envelope)
@@ -162,13 +207,11 @@ class Pod(Sender):
         )
 
     async def fulfil(self, proposal: Message | Envelope, *, timeout: float | None = None) -> Any:
-        """Make the request that somebody proposed, and return its result.
+        """Fulfil a proposal and return the result, which the proposer receives, too.
 
-        The call is then ours: when the time is up or we leave it is cancelled, also for whoever
-        proposed it.
+        A timeout or leaving cancels the call, also for the proposer. `approve` does not.
 
-        Raises DecodeError for what is no proposal to one participant or whose kind belies its
-        payload, and what `request` raises.
+        Raises DecodeError as `approve` does, and what `request` raises.
         """
         envelope = proposal.envelope if isinstance(proposal, Message) else proposal
         proposed = rpc.read_proposal(envelope)
@@ -185,7 +228,13 @@ class Pod(Sender):
     async def reject(
         self, proposal: Message | Envelope, reason: str, text: str | None = None
     ) -> Envelope:
-        """Speak against a proposal. It stays open: others may still fulfil it."""
+        """Reject a proposal. It stays open: another participant may still fulfil it.
+
+        Args:
+            proposal: the proposal.
+            reason: a short code such as `policy`.
+            text: an explanation for people.
+        """
         return await self.send(
             kinds.REJECT,
             payloads.Reject(reason=reason, text=text),

@@ -1,8 +1,8 @@
-"""Proposals: asking for what one may not request, so that somebody who may can do it.
+"""Proposals: requests that a participant with the required capability may make instead.
 
-A request that carries the proposal's id fulfils it; the first one in the log's order wins, and its
-answer is the proposer's too, and so is its cancellation. A rejection is an opinion and closes
-nothing.
+A request that carries the proposal's id fulfils it. The first one in the log's order wins; its
+response, or its cancellation, also settles the proposal. A rejection is an opinion and does not
+close the proposal.
 """
 
 from contextlib import suppress
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcpp import kinds
-from mcpp.client.exchange import Exchange
+from mcpp.client.pending import PendingResponse
 from mcpp.errors import CallError, DecodeError, NoAnswerError, ToolError
 from mcpp.kinds import Kind
 from mcpp.payloads import Notification, Reject
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class ProposalState(Exchange):
-    """What becomes of a proposal. Owns what was said to it so far, whether anybody waits or not."""
+class ProposalState(PendingResponse):
+    """The state of a proposal of ours: rejections, fulfilment, withdrawal, response."""
 
     rejections: list[tuple[str, Reject]] = field(default_factory=list)
     fulfilled_by: str | None = None
     withdrawn: bool = False
 
-    def note(self, envelope: Envelope) -> None:
-        """Take note of a fulfilment, an opinion, or the end; progress is not passed on."""
+    def add_update(self, envelope: Envelope) -> None:
+        """Record a rejection, a fulfilment or a withdrawal; progress is ignored."""
         if envelope.kind == kinds.REJECT:
             self._reject(envelope)
         elif Kind.parse(envelope.kind).family == kinds.REQUEST:
@@ -42,46 +42,46 @@ class ProposalState(Exchange):
         self._event.set()
 
     def _reject(self, envelope: Envelope) -> None:
-        """Take note of an opinion: the last of each, for one may say it a thousand times."""
-        with suppress(DecodeError):  # what is no rejection is no opinion either
-            opinion = (envelope.sender, envelope.payload_as(Reject))
+        """Record a rejection: the last one of each participant, so that the list is bounded."""
+        with suppress(DecodeError):  # malformed rejections are ignored
+            rejection = (envelope.sender, envelope.payload_as(Reject))
             others = [other for other in self.rejections if other[0] != envelope.sender]
-            self.rejections[:] = [*others, opinion]
+            self.rejections[:] = [*others, rejection]
 
 
 @dataclass(slots=True, weakref_slot=True)
 class OpenProposal:
-    """A proposal of ours."""
+    """A proposal that this participant has made. `Pod.propose` returns it."""
 
-    voice: "Sender"
+    _sender: "Sender"
     envelope: Envelope
-    _fate: ProposalState
+    _state: ProposalState
 
     @property
     def id(self) -> str:
-        """The proposal's id, which a fulfilling request carries."""
+        """The proposal's id, which the fulfilling request carries as `correlation_id`."""
         return self.envelope.id
 
     @property
     def rejections(self) -> list[tuple[str, Reject]]:
-        """Who has spoken against it so far, and why: the last opinion of each."""
-        return self._fate.rejections
+        """The participants that have rejected it, each with its last rejection."""
+        return self._state.rejections
 
     @property
     def fulfilled_by(self) -> str | None:
-        """Who has fulfilled it, if anybody has."""
-        return self._fate.fulfilled_by
+        """The participant that has fulfilled it, None while it is open."""
+        return self._state.fulfilled_by
 
     async def result(self, timeout: float | None = None, *, until_rejected: bool = False) -> Any:
-        """Wait until somebody fulfils the proposal, and return what its owner answers.
+        """Wait until the proposal is fulfilled, and return the result.
 
-        For a tool that is a ToolResult. It may be asked again after a timeout: a later answer
+        For a tool that is a ToolResult. It may be called again after a timeout: a later response
         counts as long as the proposal is open.
 
         Args:
-            timeout: in seconds.
-            until_rejected: wait no longer than until somebody speaks against it, though others may
-                still fulfil it.
+            timeout: seconds to wait; None waits indefinitely.
+            until_rejected: stop waiting at the first rejection, although another participant may
+                still fulfil the proposal.
 
         Raises NoAnswerError, CallError for a rejection, and what `Pod.call` raises.
         """
@@ -90,9 +90,9 @@ class OpenProposal:
         raise NoAnswerError(self._owner, self._method, timeout or 0.0)
 
     async def withdraw(self, reason: str | None = None) -> Envelope:
-        """Take the proposal back. It counts unless a fulfilling request came before."""
+        """Withdraw the proposal. It has no effect after a fulfilling request."""
         payload = {} if reason is None else {"reason": reason}
-        return await self.voice.send(
+        return await self._sender.send(
             kinds.WITHDRAW,
             payload,
             to=self.envelope.to,
@@ -111,19 +111,20 @@ class OpenProposal:
 
     async def _result(self, until_rejected: bool) -> Any:
         while True:
-            answer = self._fate.answer
-            if answer is not None:
-                if answer.kind.startswith(kinds.RESPONSE):
-                    return _outcome(answer)
-                problem = f"approved by @{answer.sender}, who then gave up: {_reason(answer)}"
+            response = self._state.response
+            if response is not None:
+                if response.kind.startswith(kinds.RESPONSE):
+                    return _outcome(response)
+                reason = _reason(response)
+                problem = f"approved by @{response.sender}, which then cancelled it: {reason}"
                 raise CallError(self._owner, self._method, problem)
-            if self._fate.withdrawn:
+            if self._state.withdrawn:
                 raise CallError(self._owner, self._method, "the proposal was withdrawn")
             if until_rejected and self.rejections and self.fulfilled_by is None:
-                who, opinion = self.rejections[-1]
-                problem = f"rejected by @{who}: {opinion.text or opinion.reason}"
+                sender, rejection = self.rejections[-1]
+                problem = f"rejected by @{sender}: {rejection.text or rejection.reason}"
                 raise CallError(self._owner, self._method, problem)
-            await self._fate.change()
+            await self._state.wait_for_change()
 
 
 def _reason(cancelled: Envelope) -> str:

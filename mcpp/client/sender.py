@@ -1,4 +1,4 @@
-"""Speaking in a pod: in its main context, or in a sub-context, with the same words."""
+"""Sending envelopes, requests and proposals: the common base of `Pod` and `ContextScope`."""
 
 import inspect
 import weakref
@@ -12,7 +12,7 @@ import msgspec
 from mcpp import kinds
 from mcpp.client import factory
 from mcpp.client.connection import Connection
-from mcpp.client.exchange import Exchange
+from mcpp.client.pending import PendingResponse
 from mcpp.client.proposals import OpenProposal, ProposalState
 from mcpp.errors import NoAnswerError, ToolError
 from mcpp.kinds import Kind
@@ -21,14 +21,14 @@ from mcpp.protocol.envelope import Context, Envelope
 from mcpp.protocol.rpc import TOOLS_CALL, ToolResult
 
 OnProgress = Callable[["Progress"], Awaitable[None] | None]
-Place: TypeAlias = "Context | Sender | str | None"
+ContextLike: TypeAlias = "Context | Sender | str | None"
 
 CALL_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far whoever was asked says it is."""
+    """Progress that the called participant reports, in units of its choice."""
 
     progress: float
     total: float | None = None
@@ -36,18 +36,22 @@ class Progress:
 
 
 class Sender:
-    """What a participant says in one place. `context=` says it in another, by object or by id."""
+    """Sends as one participant in one context.
+
+    Every method takes `context=` to send in another context: a `Context`, a `ContextScope`, the
+    `Pod` (its main context), or a context's id.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._session = connection.session
 
-    def describe(self) -> Context | None:
-        """Return the context as the next envelope should carry it, None for the main one."""
+    def _describe(self) -> Context | None:
+        """Return the context that the next envelope should carry, None for the main one."""
         raise NotImplementedError
 
-    def told(self) -> None:
-        """Take note that an envelope with this description is in the log."""
+    def _mark_described(self) -> None:
+        """Record that an envelope with the context's description is in the log."""
 
     async def send(
         self,
@@ -56,26 +60,34 @@ class Sender:
         *,
         to: Iterable[str] | None = None,
         correlation_id: str | None = None,
-        context: Place = None,
+        context: ContextLike = None,
         wait: bool = True,
         rate_limit_seconds: float | None = None,
         id: str | None = None,
     ) -> Envelope:
-        """Send an envelope and return its echo, which says that everybody gets it.
+        """Send an envelope and return its echo: the gateway has logged it, in its final order.
 
-        With `wait=False` it returns at once, and a refusal is only logged. The end of the
-        connection's block waits for the rest, as long as the gateway's limits make it take, but an
-        exception does not: then it is logged how many may be lost. A rate limit is waited out for
-        up to `rate_limit_seconds`. `id` is for a payload that names it, such as a request's.
+        Args:
+            kind: such as `chat`.
+            payload: anything that msgspec can encode as JSON.
+            to: the names of the addressees; None addresses the whole pod.
+            correlation_id: the id of the envelope that this one answers.
+            context: another context to send in.
+            wait: False returns at once. A refusal is then only logged, and leaving the
+                connection's block waits for the rest; if the block raises, the number of
+                envelopes that may be lost is logged.
+            rate_limit_seconds: how long to wait out a rate limit; defaults to the connection's.
+            id: the envelope's id, where the payload has to name it.
 
-        Raises Refused, DecodeError for what breaks a rule of the protocol, or ConnectionLostError.
+        Raises Refused, DecodeError for an envelope that breaks a rule of the protocol, or
+        ConnectionLostError.
         """
-        place = self if context is None else context
-        envelope = self._envelope(kind, payload, to, correlation_id, place, id=id)
+        target = self if context is None else context
+        envelope = self._envelope(kind, payload, to, correlation_id, target, id=id)
         echo = await self._connection.send(
             envelope, wait=wait, rate_limit_seconds=rate_limit_seconds
         )
-        _note_told(place)
+        _mark_described(target)
         return echo
 
     async def call(
@@ -86,18 +98,24 @@ class Sender:
         /,
         *,
         timeout: float | None = None,
-        context: Place = None,
+        context: ContextLike = None,
         on_progress: OnProgress | None = None,
         **named: Any,
     ) -> ToolResult:
         """Call a participant's tool: `await pod.call("files", "read_file", path="notes.md")`.
 
-        Arguments whose names are taken here go into the mapping `arguments`.
+        Args:
+            to: the participant that offers the tool.
+            tool: its name.
+            arguments: arguments whose names are taken here, such as `timeout`; others go by name.
+            timeout: seconds to wait for the result; defaults to 60.
+            context: another context to call it in.
+            on_progress: called with each `Progress` that the tool reports.
 
         Raises NoAnswerError, RemoteError, ToolError (all CallError) or Refused.
         """
         if arguments is not None and not isinstance(arguments, Mapping):
-            raise TypeError(f"arguments go by name, as in call({to!r}, {tool!r}, text=...)")
+            raise TypeError(f"pass arguments by name, as in call({to!r}, {tool!r}, text=...)")
         params = {"name": tool, "arguments": {**(arguments or {}), **named}}
         value = await self.request(
             to, TOOLS_CALL, params, timeout=timeout, context=context, on_progress=on_progress
@@ -115,19 +133,28 @@ class Sender:
         *,
         timeout: float | None = None,
         correlation_id: str | None = None,
-        context: Place = None,
+        context: ContextLike = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
-        """Ask a participant by JSON-RPC and return the result. `timeout` defaults to a minute.
+        """Send a JSON-RPC request to a participant and return the result.
 
-        When it is cancelled or the time is up, whoever was asked is told so.
+        On a timeout or cancellation the participant receives a cancellation (P-18).
+
+        Args:
+            to: the participant.
+            method: such as `resources/read`.
+            params: the method's parameters.
+            timeout: seconds to wait for the response; defaults to 60.
+            correlation_id: the id of the proposal that this request fulfils.
+            context: another context to send it in.
+            on_progress: called with each `Progress` that the participant reports.
 
         Raises NoAnswerError, RemoteError or Refused.
         """
         timeout = CALL_SECONDS if timeout is None else timeout
         params = dict(params or {})
         name = params.get("name")
-        place = self if context is None else context
+        target = self if context is None else context
         id = factory.new_id()
         if on_progress is not None:
             params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
@@ -136,28 +163,28 @@ class Sender:
             rpc.request(id, method, params),
             [to],
             correlation_id,
-            place,
+            target,
             id=id,
         )
-        asked = str(name or method)
-        exchange = Exchange()
-        self._connection.expect(envelope, to, exchange)
+        label = str(name or method)
+        pending = PendingResponse()
+        self._connection.expect(envelope, to, pending)
         try:
             with anyio.move_on_after(timeout):
                 await self._connection.send(envelope)
-                _note_told(place)
+                _mark_described(target)
                 while True:
-                    heard, answered = await exchange.next()
-                    if answered:
-                        return rpc.read_response(heard, asked)
+                    received, is_response = await pending.next()
+                    if is_response:
+                        return rpc.read_response(received, label)
                     if on_progress is not None:
-                        await _tell_progress(heard, on_progress)
+                        await _report_progress(received, on_progress)
             await self._give_up(envelope, *_cancelled(id, "timed out"))
         except (Exception, anyio.get_cancelled_exc_class()):
             await self._give_up(envelope, *_cancelled(id, "cancelled"))
             raise
         else:
-            raise NoAnswerError(to, asked, timeout)
+            raise NoAnswerError(to, label, timeout)
         finally:
             self._connection.forget(envelope.id)
 
@@ -168,10 +195,10 @@ class Sender:
         *,
         to: Iterable[str] | None = None,
         correlation_id: str | None = None,
-        context: Place = None,
+        context: ContextLike = None,
         wait: bool = True,
     ) -> Envelope:
-        """Send a JSON-RPC notification."""
+        """Send a JSON-RPC notification. The arguments are those of `send`."""
         kind = str(Kind(kinds.NOTIFICATION, method))
         payload = rpc.notification(method, params or {})
         return await self.send(
@@ -185,42 +212,45 @@ class Sender:
         arguments: Mapping[str, Any] | None = None,
         /,
         *,
-        context: Place = None,
+        context: ContextLike = None,
         **named: Any,
     ) -> OpenProposal:
-        """Propose a call of a participant's tool that we may not make ourselves.
+        """Propose a tool call that this participant has no capability to make itself.
 
-        Somebody who may can fulfil it; then `await proposal.result()` returns the tool's answer.
+        A participant that has the capability can fulfil it; `await proposal.result()` then returns
+        the tool's result. The arguments are those of `call`.
+
+        Raises Refused.
         """
         params = {"name": tool, "arguments": {**(arguments or {}), **named}}
-        place = self if context is None else context
+        target = self if context is None else context
         envelope = self._envelope(
             str(Kind(kinds.PROPOSAL, TOOLS_CALL, tool)),
             {"method": TOOLS_CALL, "params": params},
             [to],
             None,
-            place,
+            target,
         )
-        fate = ProposalState()
-        self._connection.expect(envelope, to, fate)
+        state = ProposalState()
+        self._connection.expect(envelope, to, state)
         try:
             await self._connection.send(envelope)
         except (Exception, anyio.get_cancelled_exc_class()):
             await self._give_up(envelope, kinds.WITHDRAW, {"reason": "cancelled"})
             self._connection.forget(envelope.id)
             raise
-        _note_told(place)
-        proposal = OpenProposal(self, envelope, fate)
-        # It may stay open for ever, but once nobody has hold of it nobody can ask for its result.
+        _mark_described(target)
+        proposal = OpenProposal(self, envelope, state)
+        # It may stay open indefinitely; without a reference to it no task can ask for its result.
         weakref.finalize(proposal, self._connection.forget, envelope.id).atexit = False
         return proposal
 
-    async def _give_up(self, asking: Envelope, kind: str, payload: Any) -> None:
-        """Tell whoever may still act on what we asked for that nobody waits for it (P-18)."""
-        if self._connection.expects(asking.id):
-            context = None if asking.context is None else asking.context.id
-            said = self._envelope(kind, payload, asking.to, asking.id, context)
-            await self._connection.tell(said)
+    async def _give_up(self, request: Envelope, kind: str, payload: Any) -> None:
+        """Cancel a request or withdraw a proposal whose result is no longer awaited (P-18)."""
+        if self._connection.is_pending(request.id):
+            context = None if request.context is None else request.context.id
+            envelope = self._envelope(kind, payload, request.to, request.id, context)
+            await self._connection.send_shielded(envelope)
 
     def _envelope(
         self,
@@ -228,7 +258,7 @@ class Sender:
         payload: Any,
         to: Iterable[str] | None,
         correlation_id: str | None,
-        place: Place,
+        context: ContextLike,
         id: str | None = None,
     ) -> Envelope:
         return factory.new_envelope(
@@ -237,7 +267,7 @@ class Sender:
             sender=self._session.name,
             to=to,
             correlation_id=correlation_id,
-            context=place.describe() if isinstance(place, Sender) else place,
+            context=context._describe() if isinstance(context, Sender) else context,
             id=id,
         )
 
@@ -247,17 +277,17 @@ def _cancelled(id: str, reason: str) -> tuple[str, dict[str, Any]]:
     return rpc.CANCELLED_KIND, rpc.notification(rpc.CANCELLED, params)
 
 
-def _note_told(place: Place) -> None:
-    if isinstance(place, Sender):
-        place.told()
+def _mark_described(context: ContextLike) -> None:
+    if isinstance(context, Sender):
+        context._mark_described()
 
 
-async def _tell_progress(envelope: Envelope, on_progress: OnProgress) -> None:
+async def _report_progress(envelope: Envelope, on_progress: OnProgress) -> None:
     params = envelope.payload.get("params") if isinstance(envelope.payload, dict) else None
     try:
         progress = msgspec.convert(params, Progress)
     except msgspec.ValidationError:
-        return  # whoever was asked may say anything; only progress is passed on
+        return  # not in the form of progress
     outcome = on_progress(progress)
     if inspect.isawaitable(outcome):
         await outcome

@@ -1,4 +1,4 @@
-"""Tasks beside a block, work that a signal ends, and work that must not end us."""
+"""Helpers for tasks: background tasks, ending on a signal, and isolating a caller's code."""
 
 import asyncio
 import signal
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def background() -> AsyncIterator[TaskGroup]:
-    """Run tasks that end with the block.
+    """Open a task group whose tasks are cancelled when the block ends.
 
-    What the block raises comes out as it is, where a bare task group would put it into an
-    ExceptionGroup and `except Refused` would never see it.
+    An exception of the block is raised as it is. A bare task group would wrap it in an
+    ExceptionGroup, which `except Refused` does not catch.
     """
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
@@ -33,10 +33,12 @@ async def background() -> AsyncIterator[TaskGroup]:
 async def until_signal(
     work: Callable[[], Awaitable[None]], *, ends_by_itself: bool = False
 ) -> None:
-    """Do some work until it is done, or until Ctrl-C or SIGTERM cancels it.
+    """Run some work until it is done, or until Ctrl-C or SIGTERM cancels it.
 
-    A second signal ends us at once; not where the work `ends_by_itself`, in a time that is known,
-    and would leave something behind.
+    Args:
+        work: a coroutine function without arguments.
+        ends_by_itself: ignore further signals, for work that cleans up in a known time. By default
+            a second signal ends the process at once.
     """
 
     async def listen(scope: anyio.CancelScope) -> None:
@@ -52,30 +54,30 @@ async def until_signal(
             await work()
 
 
-class StrayEndError(Exception):
-    """Somebody's work ended in a way that would have ended us: it exited, or was cancelled."""
+class EscapedExitError(Exception):
+    """Contained work raised SystemExit, or a cancellation that was not meant for its caller."""
 
 
 async def contained(work: Awaitable[T]) -> T:
-    """Await somebody's work, so that it can fail but never end whoever awaits it.
+    """Await a user's code so that it can fail but cannot end the task that awaits it.
 
-    Raises StrayEndError where the work exits, or is cancelled while we are not: on asyncio a task
-    that awaits a cancelled one ends like one that is cancelled itself.
+    Raises EscapedExitError if the work raises SystemExit, or a cancellation while the current task
+    is not cancelled: on asyncio, awaiting a cancelled task looks like being cancelled.
     """
     try:
         return await work
     except SystemExit as error:
-        raise StrayEndError(f"it exited with {error.code!r}") from error
+        raise EscapedExitError(f"it exited with {error.code!r}") from error
     except anyio.get_cancelled_exc_class() as error:
         await anyio.lowlevel.checkpoint_if_cancelled()
         if _is_cancelled_by_asyncio():
             raise
-        raise StrayEndError("what it waited for was cancelled") from error
+        raise EscapedExitError("a task that it awaited was cancelled") from error
 
 
 def _is_cancelled_by_asyncio() -> bool:
     try:
         task = asyncio.current_task()
     except RuntimeError:
-        return False  # trio knows no other way than scopes
+        return False  # trio only cancels by scopes
     return task is not None and task.cancelling() > 0

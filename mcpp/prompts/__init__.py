@@ -1,5 +1,4 @@
-"""From a pod's log to what a model is shown.
-
+"""Builds model prompts from a pod's log, within a token budget.
 builder = PromptBuilder(viewer="analyst", token_budget=100_000)
 prompt = builder.build(envelopes)
 client.messages.create(model=…, tools=…, **prompt.anthropic())
@@ -12,8 +11,10 @@ from mcpp.prompts.cache_policy import CachePolicy
 from mcpp.prompts.draft import Changed, LeftOut
 from mcpp.prompts.names import EXPAND, call_id, expand_tool, tool_name
 from mcpp.prompts.prompt import Prompt, Report
+from mcpp.prompts.turns import BEGINNING
 
 __all__ = [
+    "BEGINNING",
     "EXPAND",
     "BudgetError",
     "CachePolicy",

@@ -1,5 +1,6 @@
-"""What a prompt is made of, whichever API it goes to: messages of text, images, calls, results."""
+"""Messages of a prompt, independent of the API: text, images, tool calls and tool results."""
 
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -10,29 +11,29 @@ Role = Literal["user", "assistant"]
 
 
 class TextBlock(msgspec.Struct, frozen=True, gc=False):
-    """Something to read. Never empty, never only spaces: an API would refuse it."""
+    """Text. Never empty or blank: an API would refuse it."""
 
     text: str
 
 
 class ImageBlock(msgspec.Struct, frozen=True, gc=False):
-    """A picture in base64."""
+    """An image, encoded in base64."""
 
     data: str
     media_type: str
 
 
 class CallBlock(msgspec.Struct, frozen=True):
-    """A call that the viewer itself made, under the name its API knows."""
+    """A tool call that the viewer made, under the name given to the API."""
 
     id: str
     name: str
     arguments: dict[str, Any]
-    json: str  # the arguments as text
+    json: str  # the arguments, encoded
 
 
 class ResultBlock(msgspec.Struct, frozen=True):
-    """What a call of the viewer's gave."""
+    """The result of a call that the viewer made."""
 
     call_id: str
     content: tuple[TextBlock | ImageBlock, ...]
@@ -43,28 +44,28 @@ Block = TextBlock | ImageBlock | CallBlock | ResultBlock
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
-    """Blocks of one side. An assistant's calls come last, a user's results first."""
+    """Blocks of one role. Calls come last in an assistant message, results first in a user one."""
 
     role: Role
     blocks: tuple[Block, ...]
 
 
-# What an API adds around a block: role, separators, ids. Generous, so that a budget holds.
+# Tokens that an API adds around a block: role, separators, ids. Overestimated to keep the budget.
 TEXT_OVERHEAD: Final = 4
 CALL_OVERHEAD: Final = 12
 
 
-def price(block: Block, count: Counter) -> int:
-    """Return what a block costs in tokens, with what the API adds around it."""
+def block_tokens(block: Block, count: Counter) -> int:
+    """Return the tokens of a block, including the overhead that the API adds."""
     if isinstance(block, TextBlock):
         return count(block.text) + TEXT_OVERHEAD
     if isinstance(block, ImageBlock):
         return image_tokens(block.data) + TEXT_OVERHEAD
     if isinstance(block, CallBlock):
         return count(block.name + block.json) + CALL_OVERHEAD
-    return sum([price(part, count) for part in block.content]) + CALL_OVERHEAD
+    return sum([block_tokens(part, count) for part in block.content]) + CALL_OVERHEAD
 
 
-def price_all(messages: "tuple[PromptMessage, ...] | list[PromptMessage]", count: Counter) -> int:
-    """Return what messages cost in tokens."""
-    return sum(price(block, count) for message in messages for block in message.blocks)
+def total_tokens(messages: Iterable[PromptMessage], count: Counter) -> int:
+    """Return the tokens of messages, including the overhead that the API adds."""
+    return sum(block_tokens(block, count) for message in messages for block in message.blocks)

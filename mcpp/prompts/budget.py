@@ -1,16 +1,23 @@
-"""The ladder down which a prompt goes until it fits its budget.
+"""Limits of a prompt: its token budget, and how many images an API accepts.
 
-Consumed results collapse first, then superseded ones, then transient ones that no tool is known to
-consume; then concluded contexts fold, from the inside out; then what is long is cut to a preview;
-then the oldest turns go, and after them what is kept by number. What the viewer's model has not
-seen comes last: it is cut, and says so. Of its results none ever goes; of what others say the
-oldest does if even the previews are too many, the newest never. Errors and pins outlive all else.
+`fit` applies reductions, in this order, until the prompt fits its token budget:
 
-Each rung takes the oldest first and in steps of an eighth of the budget. A step takes a little more
-than is needed, and then holds for a while: if every call took just enough, every call would change
-the beginning of the prompt and no cache would ever hold.
+1. Collapse consumed results, then superseded ones, then transient ones without a known consumer.
+2. Fold concluded contexts, the innermost first.
+3. Cut long messages to previews.
+4. Drop the oldest messages, then those that `keep_last` protects.
+5. Cut messages that the viewer's model has not seen yet, and mark them as cut.
+
+Unseen results of the viewer's own calls are never dropped. Unread messages of others are dropped,
+oldest first, only if even their previews do not fit; the newest one stays. Errors and pins go last.
+
+Every stage starts with the oldest entry and frees tokens in steps of an eighth of the budget. A
+step frees more than is needed, so that the following calls need no reduction: removing only what
+is needed would change the beginning of the prompt, and invalidate the prompt cache, at every call.
+Images are limited in steps for the same reason.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
@@ -18,16 +25,27 @@ from typing import Final, NamedTuple
 from mcpp.errors import McppError
 from mcpp.prompts.blocks import Block, ResultBlock, TextBlock
 from mcpp.prompts.draft import PromptDraft
-from mcpp.prompts.entries import PREVIEW_CHARS, Episode, PromptEntry
+from mcpp.prompts.entries import PREVIEW_CHARS, LoggedContext, PromptEntry
 from mcpp.prompts.folding import members_of
-from mcpp.transient.tracker import State, Tracker
+from mcpp.transient.tracker import TransientState, TransientTracker
 
 STEPS_PER_BUDGET: Final = 8
+
+MAX_IMAGES: Final = 20
+"""Anthropic accepts 100, but more than 20 only if none exceeds 2,000 pixels a side."""
+
+MAX_IMAGES_CHARS: Final = 20_000_000
+"""Base64 characters of all images: a request to Anthropic is limited to 32 MB, text included."""
+
+IMAGE_STEPS: Final = 4
+
 _OUTLINE_TOKENS: Final = 40
+
+_Stage = Callable[[], Iterable["_Reduction"]]
 
 
 class BudgetError(McppError, ValueError):
-    """A budget that nothing can meet: what the model has yet to read needs more."""
+    """The token budget is smaller than what the model has yet to read."""
 
     def __init__(self, needed: int, budget: int) -> None:
         super().__init__(needed, budget)
@@ -38,21 +56,21 @@ class BudgetError(McppError, ValueError):
         return f"the prompt needs {self.needed} tokens, the budget is {self.budget}"
 
 
-class Kept(NamedTuple):
-    """Places that a rung may not touch, each for its reason."""
+class Protected(NamedTuple):
+    """Positions of entries that reductions must leave alone, by reason."""
 
     pins: frozenset[int]
     errors: frozenset[int]
     unseen: frozenset[int]  # results of the viewer's own calls that it has not seen
-    unread: frozenset[int]  # what others have said since it was called
+    unread: frozenset[int]  # messages of others since the viewer's model was last called
     last: frozenset[int]
 
     def all(self) -> frozenset[int]:
-        """Return every kept place."""
+        """Return every protected position."""
         return self.pins | self.errors | self.unseen | self.unread | self.last
 
 
-class _Move(NamedTuple):
+class _Reduction(NamedTuple):
     saved: int
     apply: Callable[[], None]
 
@@ -62,134 +80,175 @@ def fit(
     allowed: int,
     *,
     fixed: int,
-    kept: Kept,
-    tracker: Tracker,
-    episodes: Iterable[Episode],
+    protected: Protected,
+    tracker: TransientTracker,
+    concluded: Iterable[LoggedContext],
 ) -> None:
-    """Bring a draft and what is fixed beside it down to a budget, or raise BudgetError."""
+    """Reduce a draft until it fits, together with `fixed` other tokens, or raise BudgetError."""
     budget = allowed - fixed
-    viewer = draft.entries[0].viewer if draft.entries else ""
-    every = kept.all()
-    news = kept.unseen | kept.unread
-    newest = kept.unseen | frozenset(sorted(kept.unread)[-1:])
     step = max(1, budget // STEPS_PER_BUDGET)
+    stages = (
+        *_collapse_stages(draft, protected.all(), tracker),
+        *_fold_stages(draft, protected.all(), concluded),
+        *_removal_stages(draft, protected, budget),
+    )
+    for stage in stages:
+        excess = draft.total - budget
+        if excess <= 0:
+            return
+        # Up to the next whole step; an exact multiple stays.
+        _apply(stage(), -(-excess // step) * step)
+    if draft.total > budget:
+        raise BudgetError(fixed + draft.total, allowed)
 
-    def collapses(state: State, *, paired: bool | None = None) -> list[_Move]:
+
+def limit_images(draft: PromptDraft) -> None:
+    """Replace the oldest images of a draft by their descriptions until every API accepts it."""
+    shown = [
+        (entry, len(image.data))
+        for entry in draft.entries
+        if entry.kind == "result" and draft.is_intact(entry)
+        for image in entry.images()
+    ]
+    number = _image_excess(len(shown), MAX_IMAGES)
+    chars = _image_excess(sum(length for _, length in shown), MAX_IMAGES_CHARS)
+    described: Counter[PromptEntry] = Counter()
+    for entry, length in shown:
+        if number <= 0 and chars <= 0:
+            break
+        described[entry] += 1
+        number -= 1
+        chars -= length
+    for entry, count in described.items():
+        draft.describe_images(entry, count)
+
+
+def _image_excess(found: int, limit: int) -> int:
+    step = limit // IMAGE_STEPS
+    return -(-max(0, found - limit) // step) * step
+
+
+def _collapse_stages(
+    draft: PromptDraft, protected: frozenset[int], tracker: TransientTracker
+) -> Iterator[_Stage]:
+    viewer = draft.entries[0].viewer if draft.entries else ""
+
+    def collapse(state: TransientState, *, paired: bool | None = None) -> list[_Reduction]:
         return [
-            _replacing(draft, entry, entry.collapsed(), state if paired is None else "unpaired")
+            _replacement(draft, entry, entry.collapsed(), state if paired is None else "unpaired")
             for entry in draft.entries
             if entry.tracked is not None
             and entry.tracked.state == state
-            and entry.at not in every
+            and entry.position not in protected
             and draft.is_intact(entry)
             and tracker.is_shown(entry.index, viewer)
             and (paired is None or tracker.is_paired(entry.tracked) is paired)
         ]
 
-    rungs: list[Callable[[], Iterable[_Move]]] = [
-        lambda: collapses("consumed"),
-        lambda: collapses("superseded"),
-        lambda: collapses("pending", paired=False),
-    ]
-    for depth in sorted({episode.depth for episode in episodes}, reverse=True):
-        level = [episode for episode in episodes if episode.depth == depth]
-        rungs.append(partial(_folds, draft, level, every))
-    rungs += [
-        lambda: _previews(draft, every),
-        lambda: _drops(draft, every),
-        lambda: _drops(draft, kept.pins | kept.errors | news),
-        lambda: _cuts(draft, news - kept.last, budget, at_least=PREVIEW_CHARS),
-        lambda: _drops(draft, kept.pins | kept.errors | newest | kept.last),
-        lambda: _cuts(draft, news, budget, at_least=PREVIEW_CHARS),
-        lambda: _drops(draft, kept.pins | kept.errors | newest),
-        lambda: _cuts(draft, newest, budget),
-        lambda: _drops(draft, kept.pins | newest),
-        lambda: _drops(draft, newest),
-    ]
-    for rung in rungs:
-        over = draft.total - budget
-        if over <= 0:
+    yield lambda: collapse("consumed")
+    yield lambda: collapse("superseded")
+    yield lambda: collapse("pending", paired=False)
+
+
+def _fold_stages(
+    draft: PromptDraft, protected: frozenset[int], concluded: Iterable[LoggedContext]
+) -> Iterator[_Stage]:
+    for depth in sorted({context.depth for context in concluded}, reverse=True):
+        level = [context for context in concluded if context.depth == depth]
+        yield partial(_folds, draft, level, protected)
+
+
+def _removal_stages(draft: PromptDraft, protected: Protected, budget: int) -> Iterator[_Stage]:
+    pins, errors, unseen, unread, last = protected
+    every = protected.all()
+    new = unseen | unread
+    newest = unseen | frozenset(sorted(unread)[-1:])
+    yield lambda: _previews(draft, every)
+    yield lambda: _drops(draft, every)
+    yield lambda: _drops(draft, pins | errors | new)
+    yield lambda: _cuts(draft, new - last, budget, min_chars=PREVIEW_CHARS)
+    yield lambda: _drops(draft, pins | errors | newest | last)
+    yield lambda: _cuts(draft, new, budget, min_chars=PREVIEW_CHARS)
+    yield lambda: _drops(draft, pins | errors | newest)
+    yield lambda: _cuts(draft, newest, budget)
+    yield lambda: _drops(draft, pins | newest)
+    yield lambda: _drops(draft, newest)
+
+
+def _apply(reductions: Iterable[_Reduction], needed: int) -> None:
+    for reduction in reductions:
+        if needed <= 0:
             return
-        # Up to the next whole step; an exact multiple stays.
-        _take(rung(), -(-over // step) * step)
-    if draft.total > budget:
-        raise BudgetError(fixed + draft.total, allowed)
+        if reduction.saved > 0:
+            reduction.apply()
+            needed -= reduction.saved
 
 
-def _take(moves: Iterable[_Move], need: int) -> None:
-    for move in moves:
-        if need <= 0:
-            return
-        if move.saved > 0:
-            move.apply()
-            need -= move.saved
-
-
-def _replacing(draft: PromptDraft, entry: PromptEntry, block: Block, reason: str) -> _Move:
-    return _Move(draft.saving(entry, block), partial(draft.replace, entry, block, reason))
+def _replacement(draft: PromptDraft, entry: PromptEntry, block: Block, reason: str) -> _Reduction:
+    return _Reduction(draft.saving(entry, block), partial(draft.replace, entry, block, reason))
 
 
 def _folds(
-    draft: PromptDraft, episodes: Iterable[Episode], kept: frozenset[int]
-) -> Iterator[_Move]:
-    for episode in episodes:
-        end = episode.conclusion
+    draft: PromptDraft, contexts: Iterable[LoggedContext], protected: frozenset[int]
+) -> Iterator[_Reduction]:
+    for context in contexts:
+        end = context.conclusion
         if end is None or not draft.is_intact(end):
             continue
-        members = members_of(episode)
-        hidden = [one for one in members if one is not end and one.at not in kept]
-        # The note costs about what the conclusion does and a line more.
-        saved = sum(draft.costs[one.at] for one in hidden) - _OUTLINE_TOKENS
-        yield _Move(saved, partial(draft.fold, episode, members, kept))
+        members = members_of(context)
+        hidden = [one for one in members if one is not end and one.position not in protected]
+        # The note costs about as much as the conclusion plus one line.
+        saved = sum(draft.costs[one.position] for one in hidden) - _OUTLINE_TOKENS
+        yield _Reduction(saved, partial(draft.fold, context, members, protected))
 
 
-def _previews(draft: PromptDraft, kept: frozenset[int]) -> list[_Move]:
+def _previews(draft: PromptDraft, protected: frozenset[int]) -> list[_Reduction]:
     return [
-        _replacing(draft, entry, entry.preview(), "preview")
+        _replacement(draft, entry, entry.preview(), "preview")
         for entry in draft.entries
-        if entry.sort in ("hear", "result")
-        and entry.at not in kept
+        if entry.kind in ("other", "result")
+        and entry.position not in protected
         and draft.is_intact(entry)
-        and draft.costs[entry.at] > PREVIEW_CHARS // 3
+        and draft.costs[entry.position] > PREVIEW_CHARS // 3
     ]
 
 
-def _drops(draft: PromptDraft, kept: frozenset[int]) -> Iterator[_Move]:
+def _drops(draft: PromptDraft, protected: frozenset[int]) -> Iterator[_Reduction]:
     for entry in draft.entries:
-        if entry.sort == "result" or entry.at in kept or draft.is_hidden(entry):
+        if entry.kind == "result" or entry.position in protected or draft.is_hidden(entry):
             continue
-        saved = draft.costs[entry.at]
+        saved = draft.costs[entry.position]
         if entry.partner is not None:
-            saved += draft.costs[entry.partner.at]
-        yield _Move(saved, partial(draft.remove, entry, "oldest"))
+            saved += draft.costs[entry.partner.position]
+        yield _Reduction(saved, partial(draft.remove, entry, "oldest"))
 
 
 def _cuts(
-    draft: PromptDraft, places: frozenset[int], budget: int, *, at_least: int = 0
-) -> list[_Move]:
+    draft: PromptDraft, positions: frozenset[int], budget: int, *, min_chars: int = 0
+) -> list[_Reduction]:
     entries = [
         entry
-        for at in sorted(places)
-        if (entry := draft.entries[at]).sort != "call" and not draft.is_hidden(entry)
+        for position in sorted(positions)
+        if (entry := draft.entries[position]).kind != "call" and not draft.is_hidden(entry)
     ]
-    costs = [draft.costs[entry.at] for entry in entries]
-    share = _share(costs, budget - (draft.total - sum(costs)))
-    moves = []
+    costs = [draft.costs[entry.position] for entry in entries]
+    share = _fair_share(costs, budget - (draft.total - sum(costs)))
+    reductions = []
     for entry, cost in zip(entries, costs, strict=True):
         shown = draft.block(entry)
-        if cost <= share or (isinstance(shown, TextBlock) and len(shown.text) <= at_least):
+        if cost <= share or (isinstance(shown, TextBlock) and len(shown.text) <= min_chars):
             continue
-        chars = max(at_least, _length(shown) * share // cost)
+        chars = max(min_chars, _length(shown) * share // cost)
         block = entry.preview(chars)
-        while chars > at_least and cost - draft.saving(entry, block) > share:
-            chars = max(at_least, chars * 3 // 4)
+        while chars > min_chars and cost - draft.saving(entry, block) > share:
+            chars = max(min_chars, chars * 3 // 4)
             block = entry.preview(chars)
-        moves.append(_replacing(draft, entry, block, "preview of what has not been seen"))
-    return moves
+        reductions.append(_replacement(draft, entry, block, "preview of what has not been seen"))
+    return reductions
 
 
-def _share(costs: Iterable[int], budget: int) -> int:
-    """Return what each may cost at most so that all together fit; the small ones leave theirs."""
+def _fair_share(costs: Iterable[int], budget: int) -> int:
+    """Return the cost limit per entry (max-min fairness): small entries leave more for others."""
     left, share = sorted(costs, reverse=True), 0
     while left:
         share = max(0, budget) // len(left)

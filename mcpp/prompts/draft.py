@@ -1,7 +1,7 @@
-"""A prompt in the making: each entry with the block that shows it, or none.
+"""Draft of a prompt: the block that shows each entry, or none.
 
-Everything that changes what is shown goes through `replace`, `remove` and `fold`, so the draft
-knows what the prompt costs and what has been done to it, and why.
+All changes go through `replace`, `remove` and `fold`, so the draft knows the token count and can
+report every change with its reason.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,17 +9,17 @@ from typing import Final
 
 import msgspec
 
-from mcpp.prompts.blocks import CALL_OVERHEAD, Block, TextBlock, price
-from mcpp.prompts.entries import NO_RESULT, Episode, PromptEntry
+from mcpp.prompts.blocks import CALL_OVERHEAD, Block, TextBlock, block_tokens
+from mcpp.prompts.entries import NO_RESULT, LoggedContext, PromptEntry
 from mcpp.prompts.folding import fold_handle, fold_note
 from mcpp.tokens import Counter
 
-_IMAGES: Final = "images"  # why an entry is changed whose pictures are named
+_IMAGES: Final = "images"
 _FOLDED: Final = "folded"
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False):
-    """An envelope that is shown in another form, and why; `handle` gives it back."""
+    """An envelope shown in a reduced form, and the reason; `handle` retrieves the original."""
 
     id: str
     handle: str
@@ -27,35 +27,35 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeftOut(msgspec.Struct, frozen=True, gc=False):
-    """An envelope that is not shown, and why."""
+    """An envelope that is not shown, and the reason."""
 
     id: str
     reason: str
 
 
 class PromptDraft:
-    """What a prompt shows of its entries. Owns the choice, never the entries."""
+    """Which block shows each entry of a prompt. Owns that choice, but not the entries."""
 
     def __init__(self, entries: Sequence[PromptEntry], count: Counter) -> None:
         self.entries: Final = entries
         self.count: Final = count
-        # By place; where none stands the whole entry is shown, read only when it is asked for.
+        # By position. Entries not in here are shown in full, and rendered only on demand.
         self._blocks: dict[int, Block | None] = {}
         self.changed: dict[str, Changed] = {}
         self.left_out: dict[str, LeftOut] = {}
         self.originals: dict[str, tuple[PromptEntry, ...]] = {}
         self.dropped = 0
         self._costs: list[int] | None = None
-        self._missing = price(NO_RESULT, count) + CALL_OVERHEAD
+        self._no_result_tokens = block_tokens(NO_RESULT, count) + CALL_OVERHEAD
 
     @property
     def total(self) -> int:
-        """What the entries cost as they are shown now."""
+        """Tokens of all entries as currently shown."""
         return sum(self.costs)
 
     @property
     def costs(self) -> list[int]:
-        """What each entry costs as it is shown now; a call without a result pays for its error."""
+        """Tokens of each entry as currently shown; an unanswered call includes its error result."""
         if self._costs is None:
             self._costs = list(map(self._cost, self.entries))
         return self._costs
@@ -63,42 +63,44 @@ class PromptDraft:
     def shown(self) -> Iterator[tuple[PromptEntry, Block]]:
         """Yield the entries that are shown, each with its block."""
         blocks = self._blocks
-        for at, entry in enumerate(self.entries):
-            block = blocks[at] if at in blocks else entry.whole()
+        for position, entry in enumerate(self.entries):
+            block = blocks[position] if position in blocks else entry.full_block()
             if block is not None:
                 yield entry, block
 
     def block(self, entry: PromptEntry) -> Block | None:
-        """Return what an entry is shown by, None if it is not."""
-        return self._blocks[entry.at] if entry.at in self._blocks else entry.whole()
+        """Return the block that shows an entry, or None if it is not shown."""
+        if entry.position in self._blocks:
+            return self._blocks[entry.position]
+        return entry.full_block()
 
     def is_hidden(self, entry: PromptEntry) -> bool:
-        """Tell whether an entry is not shown."""
-        return entry.at in self._blocks and self._blocks[entry.at] is None
+        """Return whether an entry is not shown."""
+        return entry.position in self._blocks and self._blocks[entry.position] is None
 
     def saving(self, entry: PromptEntry, block: Block) -> int:
-        """Return what it would save to show an entry by this block."""
-        return self.costs[entry.at] - price(block, self.count)
+        """Return the tokens saved by showing an entry as this block."""
+        return self.costs[entry.position] - block_tokens(block, self.count)
 
     def is_intact(self, entry: PromptEntry) -> bool:
-        """Tell whether an entry is shown as it came, but perhaps for pictures."""
-        if entry.at not in self._blocks:
+        """Return whether an entry is shown in full, apart from images."""
+        if entry.position not in self._blocks:
             return True
         change = self.changed.get(entry.envelope.id)
         return change is not None and change.reason == _IMAGES
 
-    def name_images(self, entry: PromptEntry, count: int) -> None:
-        """Show a result with its first so many pictures named."""
+    def describe_images(self, entry: PromptEntry, count: int) -> None:
+        """Replace the first `count` images of a result by their descriptions."""
         self.replace(entry, entry.without_images(count), _IMAGES)
 
     def replace(self, entry: PromptEntry, block: Block, reason: str) -> None:
-        """Show an entry in another form; its original stays under its handle."""
+        """Show an entry as another block; its handle retrieves the original."""
         self._put(entry, block)
         self.changed[entry.envelope.id] = Changed(entry.envelope.id, entry.handle, reason)
         self._remember(entry.handle, [entry])
 
     def remove(self, entry: PromptEntry, reason: str) -> None:
-        """Show an entry no more, nor the other half of its pair."""
+        """Stop showing an entry and its partner."""
         for one in (entry, entry.partner):
             if one is not None and not self.is_hidden(one):
                 self._put(one, None)
@@ -106,23 +108,27 @@ class PromptDraft:
                 self.left_out[one.envelope.id] = LeftOut(one.envelope.id, reason)
                 self.dropped += 1
 
-    def fold(self, episode: Episode, members: Sequence[PromptEntry], kept: frozenset[int]) -> None:
-        """Show a concluded context by its conclusion and an outline, but for the places kept."""
-        end = episode.conclusion
+    def fold(
+        self, context: LoggedContext, members: Sequence[PromptEntry], protected: frozenset[int]
+    ) -> None:
+        """Replace a concluded context by its conclusion and an outline; keep protected entries."""
+        end = context.conclusion
         assert end is not None
         for entry in members:
-            if entry is not end and entry.at not in kept and not self.is_hidden(entry):
+            if entry is end or entry.position in protected:
+                continue
+            if not self.is_hidden(entry):
                 self._put(entry, None)
                 self._forget(entry)
                 self.left_out[entry.envelope.id] = LeftOut(entry.envelope.id, _FOLDED)
-        handle = fold_handle(episode)
-        self._put(end, fold_note(episode, members, handle))
+        handle = fold_handle(context)
+        self._put(end, fold_note(context, members, handle))
         self.changed[end.envelope.id] = Changed(end.envelope.id, handle, _FOLDED)
         self._remember(handle, members)
 
     def _remember(self, handle: str, entries: Sequence[PromptEntry]) -> None:
-        # T-16: handles are short, and senders choose the ids they are made from. Where two fall
-        # on one handle it stands for both, so that neither hides the other.
+        # T-16: handles are short and derived from ids that senders choose. If two entries share a
+        # handle, it retrieves both, so that neither hides the other.
         both = dict.fromkeys((*self.originals.get(handle, ()), *entries))
         self.originals[handle] = tuple(both)
 
@@ -133,18 +139,19 @@ class PromptDraft:
             self.originals[change.handle] = tuple(left)
 
     def _put(self, entry: PromptEntry, block: Block | None) -> None:
-        self._blocks[entry.at] = block
+        self._blocks[entry.position] = block
         if self._costs is not None:
-            self._costs[entry.at] = self._cost(entry)
+            self._costs[entry.position] = self._cost(entry)
 
     def _cost(self, entry: PromptEntry) -> int:
-        if entry.at in self._blocks:
-            block = self._blocks[entry.at]
-            return 0 if block is None else price(block, self.count)
+        if entry.position in self._blocks:
+            block = self._blocks[entry.position]
+            return 0 if block is None else block_tokens(block, self.count)
         cost = entry.tokens(self.count)
-        return cost + self._missing if entry.sort == "call" and not entry.partner else cost
+        is_unanswered = entry.kind == "call" and not entry.partner
+        return cost + self._no_result_tokens if is_unanswered else cost
 
 
 def omission(dropped: int) -> TextBlock | None:
-    """Return the word that stands for messages left out at the beginning."""
+    """Return the note that replaces messages dropped from the beginning."""
     return TextBlock(f"[{dropped} earlier messages are left out.]") if dropped else None

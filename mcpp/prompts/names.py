@@ -1,4 +1,4 @@
-"""Names as model APIs take them: tools one to one and stably, call ids short enough for all."""
+"""Tool names and call ids in the form that every model API accepts."""
 
 import hashlib
 import re
@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 EXPAND: Final = "expand"
-"""The tool that shows again what was collapsed. No tool of a participant maps to this name."""
+"""The tool that retrieves collapsed content. No participant's tool maps to this name."""
 
-# OpenAI's chat API takes call ids of 40 characters, its Responses 64, Anthropic's this alphabet.
+# Call ids: OpenAI's Chat API accepts 40 characters, its Responses API 64, Anthropic this alphabet.
 _is_call_id = re.compile(r"[A-Za-z0-9_-]{1,40}").fullmatch
 _is_plain_server = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*").fullmatch
 _is_plain_tool = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_-]*").fullmatch
@@ -21,8 +21,8 @@ _MAX: Final = 64
 def tool_name(server: str, tool: str) -> str:
     """Return the name under which a participant's tool is offered to a model.
 
-    `SERVER__TOOL` where that fits `[a-zA-Z0-9_-]{1,64}` and can be read back in one way only, else
-    as much as fits and a digest of both. It depends on nothing else, so it never changes.
+    `SERVER__TOOL` if that fits `[a-zA-Z0-9_-]{1,64}` and is unambiguous, else a shortened tool name
+    and a digest of both. The mapping is one-to-one and depends on nothing else, so it is stable.
     """
     plain = f"{server}__{tool}"
     if (
@@ -38,7 +38,7 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def call_id(id: str) -> str:
-    """Return a call's id as every API takes it."""
+    """Return a call's id in a form that every API accepts."""
     if _is_call_id(id) and not _is_digested_id(id):
         return id
     return "call-" + hashlib.sha256(id.encode("utf-8", "replace")).hexdigest()[:32]
@@ -47,8 +47,8 @@ def call_id(id: str) -> str:
 def expand_tool(api: str = "anthropic") -> dict[str, Any]:
     """Return the definition of `expand` for `anthropic`, `openai_chat` or `openai_responses`."""
     description = (
-        "Show again what stands in the conversation as [collapsed; handle H], [folded; handle H] "
-        "or [cut; …; handle H]."
+        "Return the full content of something shown in the conversation as "
+        "[collapsed; handle H], [folded; handle H] or [cut; …; handle H]."
     )
     schema = {
         "type": "object",
@@ -66,4 +66,4 @@ def expand_tool(api: str = "anthropic") -> dict[str, Any]:
             function = {"name": EXPAND, "description": description, "parameters": schema}
             return {"type": "function", **function, "strict": True}
         case _:
-            raise ValueError(f"no such API: {api!r}")
+            raise ValueError(f"unknown API: {api!r}")

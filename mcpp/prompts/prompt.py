@@ -1,4 +1,4 @@
-"""A finished prompt: what it says, in each API's form, and what was done to make it fit."""
+"""A finished prompt: rendered for each API, with a report of how it was reduced."""
 
 from functools import cached_property
 from itertools import chain
@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from mcpp.prompts import quoting, render
-from mcpp.prompts.blocks import Block, PromptMessage, price, price_all
+from mcpp.prompts.blocks import Block, PromptMessage, block_tokens, total_tokens
 from mcpp.prompts.draft import Changed, LeftOut, PromptDraft, omission
 from mcpp.prompts.entries import PromptEntry
 from mcpp.prompts.turns import to_messages
@@ -18,11 +18,11 @@ from mcpp.transient.marks import transient
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a prompt costs and what it leaves out.
+    """The size of a prompt and what was changed or left out.
 
-    `first_changed` is the index of the first message that differs from the prompt before, or, if
-    none was given, from this prompt with nothing changed or dropped. `cache_lost` is what the cache
-    of that one loses.
+    `first_changed` is the index of the first message that differs from the previous prompt or, if
+    none was given, from this prompt without reductions. `cache_lost` is the number of tokens of
+    that other prompt which its cache can no longer serve.
     """
 
     tokens_before: int
@@ -48,7 +48,7 @@ class Prompt:
         self.messages: Final = to_messages(draft.shown(), omission(draft.dropped))
         self._draft = draft
         self._left_out = left_out
-        # Not the prompt itself, or each would hold all before it.
+        # Not the prompt itself, or each prompt would keep all previous ones alive.
         self._previous = None if previous is None else (previous.system, previous.messages)
 
     def anthropic(self) -> dict[str, Any]:
@@ -63,26 +63,26 @@ class Prompt:
         """Return `instructions` and `input` for OpenAI's Responses API."""
         return render.openai_responses(self.system, self.messages)
 
-    def markdown(self) -> str:
-        """Return the prompt as a page for people."""
-        return render.markdown(self.system, self.messages)
+    def markdown(self, *, system: bool = True) -> str:
+        """Return the prompt as Markdown for people, with or without the system text."""
+        return render.markdown(self.system if system else None, self.messages)
 
     @cached_property
     def tokens(self) -> int:
-        """What the prompt costs by its counter, system text included, tool definitions not."""
-        return self._count(self.system) + price_all(self.messages, self._count)
+        """Tokens of the prompt by its counter: with the system text, without tool definitions."""
+        return self._count(self.system) + total_tokens(self.messages, self._count)
 
     @cached_property
     def report(self) -> Report:
-        """What was done and what it saved. Made on first use: it counts every token."""
-        whole = to_messages((entry, entry.whole()) for entry in self._draft.entries)
-        system, reference = self._previous or (self.system, whole)
+        """Reductions and their effect. Computed on first use, since it counts every token."""
+        unreduced = to_messages((entry, entry.full_block()) for entry in self._draft.entries)
+        system, reference = self._previous or (self.system, unreduced)
         if system == self.system:
-            first, lost = _departure(reference, self.messages, self._count)
-        else:  # it stands before the first message
-            first, lost = 0, self._count(system) + price_all(reference, self._count)
+            first, lost = _difference(reference, self.messages, self._count)
+        else:  # the system text precedes all messages
+            first, lost = 0, self._count(system) + total_tokens(reference, self._count)
         return Report(
-            tokens_before=self._count(self.system) + price_all(whole, self._count),
+            tokens_before=self._count(self.system) + total_tokens(unreduced, self._count),
             tokens_after=self.tokens,
             changed=tuple(self._draft.changed.values()),
             left_out=self._left_out + tuple(self._draft.left_out.values()),
@@ -96,21 +96,22 @@ class Prompt:
         return frozenset(change.handle for change in self._draft.changed.values())
 
     def originals(self, handle: str) -> tuple[Envelope, ...]:
-        """Return the envelopes behind a handle as they came, byte for byte; none if unknown."""
-        return tuple(entry.envelope for entry in self._behind(handle))
+        """Return the original envelopes behind a handle; an unknown handle has none."""
+        return tuple(entry.envelope for entry in self._entries_behind(handle))
 
     def expand(self, handle: str) -> dict[str, Any]:
-        """Return what a call of the `expand` tool gives: the original, itself transient.
+        """Return the result of the `expand` tool: the original content, marked as transient.
 
-        Publish it as the answer to a call that the viewer addressed to itself, and the log holds it
-        as any other result. The answer to a call of the viewer's comes back as it was, but for the
-        marks: those are its server's to make, and would now be the viewer's. All else is quoted.
+        Publish it as the response to a call that the viewer addressed to itself, so that the log
+        contains it like any other result. A result of the viewer's own call is returned without
+        its `_meta`: those marks were the server's, and would now count as the viewer's. Everything
+        else is quoted.
         """
-        entries = self._behind(handle)
+        entries = self._entries_behind(handle)
         if not entries:
-            return failure(f"Nothing is collapsed under {quoting.name(handle)}.")
+            return failure(f"Unknown handle: {quoting.name(handle)}.")
         first = entries[0]
-        if len(entries) == 1 and first.sort == "result" and first.call is not None:
+        if len(entries) == 1 and first.kind == "result" and first.call is not None:
             result = first.call.original()
             result.pop("_meta", None)
             return transient(result)
@@ -121,7 +122,7 @@ class Prompt:
         ]
         return transient({"content": [{"type": "text", "text": "\n".join(lines)}]})
 
-    def _behind(self, handle: str) -> tuple[PromptEntry, ...]:
+    def _entries_behind(self, handle: str) -> tuple[PromptEntry, ...]:
         return self._draft.originals[handle] if handle in self.handles else ()
 
     @property
@@ -129,10 +130,10 @@ class Prompt:
         return self._draft.count
 
 
-def _departure(
+def _difference(
     before: tuple[PromptMessage, ...], after: tuple[PromptMessage, ...], count: Counter
 ) -> tuple[int | None, int]:
-    """Return the message of `after` in which `before` is left, and what of `before` is lost."""
+    """Return the index of the first differing message, and the tokens of `before` from there on."""
     old, new = _flat(before), _flat(after)
     same = 0
     for (_, one), (_, other) in zip(old, new, strict=False):
@@ -142,7 +143,7 @@ def _departure(
     if same == len(old):
         return None, 0
     index = new[same][0] if same < len(new) else len(after)
-    return index, sum(price(block, count) for _, (_, block) in old[same:])
+    return index, sum(block_tokens(block, count) for _, (_, block) in old[same:])
 
 
 def _flat(messages: tuple[PromptMessage, ...]) -> list[tuple[int, tuple[str, Block]]]:

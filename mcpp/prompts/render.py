@@ -1,6 +1,6 @@
-"""Messages as the three APIs take them, and as Markdown for people.
+"""Renders messages for three model APIs, and as Markdown for people.
 
-Each function returns the keyword arguments of its API that the prompt decides: system and messages.
+The API functions return keyword arguments for a request: the system text and the messages.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def anthropic(system: str, messages: Sequence[PromptMessage]) -> dict[str, Any]:
 def openai_chat(system: str, messages: Sequence[PromptMessage]) -> dict[str, Any]:
     """Return `messages` for OpenAI's Chat Completions API: one `tool` message for each call.
 
-    A `tool` message holds text only, so a result's images come in the user message behind it.
+    A `tool` message holds only text, so a result's images follow in a user message.
     """
     rendered: list[dict[str, Any]] = [{"role": "system", "content": system}]
     for message in messages:
@@ -62,8 +62,7 @@ def openai_chat(system: str, messages: Sequence[PromptMessage]) -> dict[str, Any
 def openai_responses(system: str, messages: Sequence[PromptMessage]) -> dict[str, Any]:
     """Return `instructions` and `input` for OpenAI's Responses API.
 
-    What the assistant said is plain text, one message each: as a list of parts it would need the id
-    that the API gave it.
+    Assistant messages are plain strings: a list of parts would need the ids that the API assigned.
     """
     items: list[dict[str, Any]] = []
     for message in messages:
@@ -92,9 +91,9 @@ def openai_responses(system: str, messages: Sequence[PromptMessage]) -> dict[str
     return {"instructions": system, "input": items}
 
 
-def markdown(system: str, messages: Sequence[PromptMessage]) -> str:
-    """Return the prompt as a page for people."""
-    parts = [f"# System\n\n{system}"]
+def markdown(system: str | None, messages: Sequence[PromptMessage]) -> str:
+    """Return the prompt as Markdown, without the system section if `system` is None."""
+    parts = [] if system is None else [f"# System\n\n{system}"]
     for number, message in enumerate(messages):
         parts.append(f"# {number} · {message.role}")
         parts.extend(map(_markdown, message.blocks))
@@ -169,7 +168,7 @@ def _markdown(block: Block) -> str:
 
 
 def _code(text: str) -> str:
-    # A fence longer than any run of backticks inside, or the text could end it.
+    # Longer than any run of backticks inside, or the text could close the code block.
     fence = "```"
     while fence in text:
         fence += "`"
@@ -177,4 +176,4 @@ def _code(text: str) -> str:
 
 
 _ERROR = "[error] "
-"""OpenAI's APIs have no place for a failed call: the text says it."""
+"""Prefix of a failed call's text: OpenAI's APIs have no member for it."""

@@ -1,9 +1,9 @@
-"""Entries put into messages that every API accepts: sides in turn, calls with their results.
+"""Assembles entries into messages that every API accepts: alternating roles, paired calls.
 
-A turn is what the viewer said and called, then what came back and what it heard. A call joins the
-turn before it as long as none of that turn's results has come: those calls were made together. A
-result goes to its call, however late it comes; a call without one gets an error made up. What
-others say meanwhile waits behind the results.
+A turn is the viewer's messages and calls, followed by the results and the messages of others. A
+call joins the current turn until one of that turn's results has arrived: such calls were made
+together. A result is placed behind its call, however late it arrives; a call without a result gets
+an error result. Messages that others sent meanwhile follow the results.
 """
 
 from collections.abc import Iterable
@@ -14,25 +14,25 @@ from mcpp.prompts.entries import NO_RESULT, PromptEntry
 
 BEGINNING: Final = TextBlock("[The log begins here.]")
 NOTHING_NEW: Final = TextBlock("[Nothing new has been said.]")
-"""Both in our words: an API wants the first word to be the user's, and most models the last."""
+"""Fillers: APIs require the first message to be the user's, and most models the last one too."""
 
 
 class _Turn:
-    __slots__ = ("answered", "calls", "hears", "says")
+    __slots__ = ("calls", "has_results", "others", "own")
 
     def __init__(self) -> None:
-        self.says: list[Block] = []
+        self.own: list[Block] = []
         self.calls: dict[str, CallBlock] = {}
-        self.hears: list[Block] = []
-        self.answered = False
+        self.others: list[Block] = []
+        self.has_results = False
 
 
 def to_messages(
     shown: Iterable[tuple[PromptEntry, Block]], opening: TextBlock | None = None
 ) -> tuple[PromptMessage, ...]:
-    """Return the messages for entries in the order of the log, each with the block that shows it.
+    """Return the messages for entries in log order, each given with the block that shows it.
 
-    A block that stands for a whole context is heard, whoever concluded it.
+    The block of a folded context goes into a user message, even if the viewer concluded it.
     """
     turn = _Turn()
     turns = [turn]
@@ -40,19 +40,19 @@ def to_messages(
     for entry, block in shown:
         if isinstance(block, ResultBlock):
             results[block.call_id] = block
-            turn.answered = turn.answered or block.call_id in turn.calls
+            turn.has_results = turn.has_results or block.call_id in turn.calls
         elif isinstance(block, CallBlock):
-            if turn.answered or (turn.hears and not turn.calls):
+            if turn.has_results or (turn.others and not turn.calls):
                 turn = _Turn()
                 turns.append(turn)
             turn.calls[block.id] = block
-        elif entry.sort == "say" and block is entry.whole():
-            if turn.answered or turn.hears:
+        elif entry.kind == "own" and block is entry.full_block():
+            if turn.has_results or turn.others:
                 turn = _Turn()
                 turns.append(turn)
-            turn.says.append(block)
+            turn.own.append(block)
         else:
-            turn.hears.append(block)
+            turn.others.append(block)
     return _messages(turns, results, opening)
 
 
@@ -62,20 +62,20 @@ def _messages(
     messages: list[PromptMessage] = []
     if opening is not None:
         turns[0:0] = [_Turn()]
-        turns[0].hears.append(opening)
+        turns[0].others.append(opening)
     for turn in turns:
-        if turn.says or turn.calls:
-            messages.append(PromptMessage("assistant", (*turn.says, *turn.calls.values())))
-        if turn.calls or turn.hears:
-            given = [
+        if turn.own or turn.calls:
+            messages.append(PromptMessage("assistant", (*turn.own, *turn.calls.values())))
+        if turn.calls or turn.others:
+            answers = [
                 results.get(call) or ResultBlock(call, (NO_RESULT,), is_error=True)
                 for call in turn.calls
             ]
-            messages.append(PromptMessage("user", (*given, *turn.hears)))
-    return _joined(messages)
+            messages.append(PromptMessage("user", (*answers, *turn.others)))
+    return _alternating(messages)
 
 
-def _joined(messages: list[PromptMessage]) -> tuple[PromptMessage, ...]:
+def _alternating(messages: list[PromptMessage]) -> tuple[PromptMessage, ...]:
     joined: list[PromptMessage] = []
     if not messages or messages[0].role == "assistant":
         joined.append(PromptMessage("user", (BEGINNING,)))

@@ -71,17 +71,17 @@ def read_request(envelope: Envelope) -> Request:
     """
     try:
         decode_unambiguous(envelope.raw_payload, "$.payload")
-        asked = envelope.payload_as(Request)
+        parsed = envelope.payload_as(Request)
     except DecodeError as error:
         raise Failure(INVALID_REQUEST, str(error)) from None
     kind = Kind.parse(envelope.kind)
-    if asked.method != kind.method:
-        raise Failure(INVALID_REQUEST, f"the kind says {kind.method}, the payload {asked.method}")
-    if asked.params.get("name") != kind.name:
+    if parsed.method != kind.method:
+        raise Failure(INVALID_REQUEST, f"the kind says {kind.method}, the payload {parsed.method}")
+    if parsed.params.get("name") != kind.name:
         raise Failure(INVALID_REQUEST, "the kind's name is not params.name")
-    if asked.id != envelope.id:
+    if parsed.id != envelope.id:
         raise Failure(INVALID_REQUEST, "the payload's id is not the envelope's")
-    return asked
+    return parsed
 
 
 def read_proposal(envelope: Envelope) -> Proposal:
@@ -128,8 +128,8 @@ def fulfils(envelope: Envelope, proposal: Envelope) -> bool:
     kind, proposed = Kind.parse(envelope.kind), Kind.parse(proposal.kind)
     if kind.family != kinds.REQUEST or kind[1:] != proposed[1:] or envelope.to != proposal.to:
         return False
-    asked = request_digest(envelope)
-    return asked is not None and asked == request_digest(proposal)
+    digest = request_digest(envelope)
+    return digest is not None and digest == request_digest(proposal)
 
 
 def request_digest(envelope: Envelope) -> bytes | None:
@@ -140,20 +140,20 @@ def request_digest(envelope: Envelope) -> bytes | None:
     kind = Kind.parse(envelope.kind)
     try:
         # A request that its recipient would refuse must not close the proposal.
-        asked: Request | Proposal = (
+        parsed: Request | Proposal = (
             read_request(envelope)
             if kind.family == kinds.REQUEST
             else envelope.payload_as(Proposal)
         )
     except (DecodeError, Failure):
         return None
-    params = {name: value for name, value in asked.params.items() if name != "_meta"}
-    facts = (envelope.to, kind[1:], asked.method, normalize_numbers(params))
+    params = {name: value for name, value in parsed.params.items() if name != "_meta"}
+    facts = (envelope.to, kind[1:], parsed.method, normalize_numbers(params))
     return sha256(msgspec.json.encode(facts, order="sorted")).digest()
 
 
 def normalize_numbers(value: Any) -> Any:
-    """Return a value with whole floats as integers: not every language tells 1.0 from 1."""
+    """Return a value with whole floats as integers: not every language distinguishes 1.0 from 1."""
     match value:
         case dict():
             return {name: normalize_numbers(part) for name, part in value.items()}

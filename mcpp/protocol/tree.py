@@ -98,6 +98,7 @@ class ContextTree:
                 self._expire(envelope)
             return
         node = self._node(known.id)
+        node.expired = False  # where only a placeholder had expired
         node.type = known.type
         if node.parent is None and known.parent is not None:
             self._place(node, self._node(known.parent))

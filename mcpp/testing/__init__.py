@@ -1,4 +1,4 @@
-"""Tools for testing agents: a pod in memory, and Hypothesis strategies for all that travels."""
+"""Tools for testing agents: an in-memory pod, a pytest fixture and Hypothesis strategies."""
 
 from mcpp.testing.pod import MemoryPod
 

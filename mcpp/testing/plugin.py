@@ -7,5 +7,5 @@ from mcpp.testing.pod import MemoryPod
 
 @pytest.fixture
 def pod() -> MemoryPod:
-    """A fresh pod in memory, in which everybody may do everything."""
+    """A new in-memory pod in which every participant has all capabilities."""
     return MemoryPod()

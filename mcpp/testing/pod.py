@@ -1,4 +1,4 @@
-"""A pod in memory: the real gateway's core, no sockets, so that a test takes milliseconds.
+"""An in-memory pod: the real gateway's core without sockets, so that a test takes milliseconds.
 
 async def test_the_agent_answers(pod: MemoryPod) -> None:
     async with pod.run(agent), pod.connect("alice") as alice:
@@ -31,7 +31,7 @@ def _at_once(attempt: int) -> float:
 
 
 class PodBackend(Protocol):
-    """What the in-memory pod needs of a gateway; the entry point `mcpp.testing` provides one."""
+    """The gateway interface that MemoryPod uses; the entry point `mcpp.testing` provides it."""
 
     def add(self, participant: str, capabilities: Sequence[Mapping[str, Any]]) -> None: ...
     def connect(
@@ -50,18 +50,28 @@ class PodBackend(Protocol):
 
 
 class MemoryPod:
-    """A pod for tests. Whoever connects is let in, with every right unless `add` says less."""
+    """An in-memory pod for tests.
+
+    Any participant may connect, with all capabilities unless `add` restricts them.
+    """
 
     def __init__(self, *, limits: Mapping[str, Any] | None = None, **options: Any) -> None:
-        """`limits` are the gateway's (§8); `clock=` replaces its time."""
+        """Create a pod.
+
+        Args:
+            limits: the gateway's limits (§8).
+            options: of the gateway's core; `clock=` replaces its clock.
+
+        Raises McppError if the gateway is not installed.
+        """
         (found,) = entry_points(group="mcpp.testing", name="gateway") or (None,)
         if found is None:
-            raise McppError("the in-memory pod needs the gateway: pip install 'mcpp[gateway]'")
+            raise McppError("the in-memory pod needs the gateway: pip install 'mcpp-pods[gateway]'")
         self.gateway: PodBackend = found.load()({}, limits=limits or {}, **options)
         self._known: set[str] = set()
 
     def add(self, name: str, capabilities: Sequence[Mapping[str, Any]] = ANYTHING) -> None:
-        """Let a participant in, with these capabilities."""
+        """Add a participant with these capabilities."""
         self._known.add(name)
         self.gateway.add(name, capabilities)
 
@@ -77,7 +87,7 @@ class MemoryPod:
         on_gap: OnGap | None = None,
         options: Options = Options(backoff=_at_once),  # noqa: B008  (frozen)
     ) -> AsyncIterator[Pod]:
-        """Connect like `mcpp.connect`, by name instead of by token."""
+        """Connect like `mcpp.connect`, but by name instead of url and token."""
         session = ClientSession(
             name, filter=filter, last=last, after=after, capacity=options.buffer_messages
         )
@@ -87,41 +97,41 @@ class MemoryPod:
 
     @asynccontextmanager
     async def run(self, agent: Participant) -> AsyncIterator[Pod]:
-        """Have an agent run beside the block. What its handlers raise ends it and comes out."""
-        joining = agent.joining
-        joining["options"] = replace(joining["options"], backoff=_at_once)
-        async with agent.beside(self.connect(agent.name, **joining)) as pod:
+        """Run an agent while the block runs; an exception in one of its handlers is raised."""
+        options = agent.connect_options
+        options["options"] = replace(options["options"], backoff=_at_once)
+        async with agent.run_in_background(self.connect(agent.name, **options)) as pod:
             yield pod
 
     def connector(self, name: str) -> "MemoryConnector":
-        """Return what opens lines for a participant."""
+        """Return the connector of a participant."""
         if name not in self._known:
             self.add(name)
         return MemoryConnector(self.gateway, name)
 
     def cut(self, name: str) -> None:
-        """Break a participant's line as a failing network would; it reconnects."""
+        """Break a participant's connection as a failing network would; it reconnects."""
         self.gateway.cut(name)
 
     def restart(self) -> None:
-        """Restart the gateway: its log is lost, and everybody reconnects."""
+        """Restart the gateway: its log is lost, and all participants reconnect."""
         self.gateway.restart()
 
     def tick(self) -> None:
-        """Let the gateway forget what is idle by its clock."""
+        """Have the gateway expire what is idle by its clock."""
         self.gateway.tick()
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryConnector:
-    """Opens lines to a gateway in the same process."""
+    """Connects to a gateway in the same process."""
 
     gateway: PodBackend
     name: str
     address: str = "memory"
 
     async def open(self, join: Join) -> MemoryTransport:
-        """Join at once."""
+        """Join and return the transport. Raises JoinError for an unknown participant."""
         filter = None
         if join.filter is not None:
             filter = msgspec.json.encode(join.filter.to_json()).decode()
@@ -138,4 +148,4 @@ class MemoryConnector:
                 )
             )
         except KeyError:
-            raise JoinError(401, f"{self.name!r} is not known here") from None
+            raise JoinError(401, f"{self.name!r} is not a participant of this pod") from None

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for envelopes, contexts, and bytes that only look like them.
+"""Hypothesis strategies for envelopes, contexts, and invalid bytes that resemble them.
 
 from hypothesis import given
 from mcpp.testing import strategies as mcpp_st
@@ -33,7 +33,7 @@ try:
     from hypothesis import strategies as st
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
-        "mcpp.testing.strategies needs Hypothesis: pip install 'mcpp[testing]'"
+        "mcpp.testing.strategies needs Hypothesis: pip install 'mcpp-pods[testing]'"
     ) from None
 
 _KNOWN_KINDS: Final = (
@@ -48,22 +48,22 @@ _KNOWN_KINDS: Final = (
 
 
 def ids() -> st.SearchStrategy[str]:
-    """Ids of envelopes and contexts, and context types."""
+    """Return ids of envelopes and contexts, and context types."""
     return _names(ID_PATTERN)
 
 
 def participants() -> st.SearchStrategy[str]:
-    """Ids of participants."""
+    """Return names of participants."""
     return _names(PARTICIPANT_PATTERN)
 
 
 def kinds() -> st.SearchStrategy[str]:
-    """Kinds that the protocol knows, and any others that it allows."""
+    """Return kinds that the protocol defines, and others that it allows."""
     return st.sampled_from(_KNOWN_KINDS) | _names(KIND_PATTERN)
 
 
 def timestamps() -> st.SearchStrategy[str]:
-    """Times as envelopes carry them, with and without fractions, in any zone."""
+    """Return timestamps of envelopes, with and without fractions, in any zone."""
     fractions = st.sampled_from(("", ".5", ".000", ".123456", ".123456789"))
     zones = st.sampled_from(("Z", "+00:00", "-00:00", "+05:45", "-23:59"))
     seconds = st.datetimes().map(lambda time: time.replace(microsecond=0).isoformat())
@@ -71,7 +71,7 @@ def timestamps() -> st.SearchStrategy[str]:
 
 
 def json_values(*, max_leaves: int = 8) -> st.SearchStrategy[Any]:
-    """Any JSON value: a payload, or a member that the protocol does not know."""
+    """Return any JSON value: a payload, or a member that the protocol does not define."""
     scalars = (
         st.none()
         | st.booleans()
@@ -87,12 +87,12 @@ def json_values(*, max_leaves: int = 8) -> st.SearchStrategy[Any]:
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Text that UTF-8 can carry."""
+    """Return strings that UTF-8 can encode."""
     return st.text(max_size=20)
 
 
 def contexts() -> st.SearchStrategy[Context]:
-    """Contexts with or without type, parent, metadata and unknown members."""
+    """Return contexts with or without type, parent, metadata and unknown members."""
     metadata = st.dictionaries(texts(), json_values(max_leaves=4), max_size=3)
     return st.builds(
         _context_with_extra,
@@ -113,7 +113,7 @@ def envelopes(
     payloads: st.SearchStrategy[Any] | None = None,
     senders: st.SearchStrategy[str] | None = None,
 ) -> st.SearchStrategy[Envelope]:
-    """Valid envelopes of every shape; narrow them to what your agent is meant to receive."""
+    """Return valid envelopes of every shape; pass strategies to restrict them."""
     return st.builds(
         new_envelope,
         _all_kinds() if kinds is None else kinds,
@@ -129,14 +129,14 @@ def envelopes(
 
 
 def hostile_json() -> st.SearchStrategy[bytes]:
-    """Bytes for the far side of a trust boundary: noise, odd JSON, and envelopes gone wrong."""
+    """Return untrusted input: noise, unusual JSON, and damaged envelopes."""
     values = json_values().map(msgspec.json.encode)
     return st.binary(max_size=200) | texts().map(str.encode) | values | mangled_envelopes()
 
 
 def mangled_envelopes() -> st.SearchStrategy[bytes]:
-    """Envelopes' texts with pieces cut out, repeated, or put in where they do harm."""
-    # Positions are shares of the text, so that a shrunk envelope is cut at the same place.
+    """Return encoded envelopes with pieces removed, repeated, or inserted."""
+    # Positions are fractions of the text, so that a shrunk envelope is changed at the same place.
     place = st.floats(min_value=0, max_value=1)
     cut_bytes = st.sampled_from((0, 0, 0, 1, 5, 20))
     changes = st.tuples(place, st.booleans(), cut_bytes, st.sampled_from(_INSERTIONS))
@@ -150,7 +150,7 @@ def _mangle(
     text = encode(envelope, indent=indent)
     for place, between_members, cut_bytes, insertion in changes:
         start = int(place * len(text))
-        if between_members:  # where most harm is done
+        if between_members:  # the most effective place
             start = max(text.find(b',"', start), text.find(b',"'), 0)
         cut = text[start : start + cut_bytes]
         text = (
@@ -160,7 +160,7 @@ def _mangle(
 
 
 _INSERTIONS: Final = (
-    None,  # what was cut out, twice
+    None,  # repeat what was removed
     b"",
     b'"from":"mallory",',
     b',"from":"mallory"',
@@ -194,7 +194,7 @@ _all_kinds: Final = kinds
 
 
 def _names(pattern: str) -> st.SearchStrategy[str]:
-    """Names of a pattern such as `[a-z]{1,64}`: mostly short, now and then the longest there is."""
+    """Return names of a pattern such as `[a-z]{1,64}`: short ones, and some of maximum length."""
     alphabet = [char for char in map(chr, range(128)) if re.fullmatch(pattern, char)]
     longest = int(pattern[pattern.rindex(",") + 1 : -1])
     short = st.text(alphabet, min_size=1, max_size=12)

@@ -1,15 +1,17 @@
-"""Results that a model reads once: marked by the server, collapsed by the client.
+"""Transient tool results: marked by the server, collapsed by the client once they have been used.
 
-A tool's author marks (`transient`, `consumed`, `with_context_hints`, or `@tool(transient=…)`), a
-`Workflow` says which tool uses up which, a `Scratch` keeps data out of sight altogether. On the
-other side a `Tracker` follows the log. The rules are T-01 and on, in `spec/transient.md`.
+Server side: `transient`, `consumed`, `with_context_hints` or `@tool(transient=…)` mark a result, a
+`Workflow` declares which tool consumes the results of which, and a `Scratch` keeps data out of the
+prompt altogether. Client side: a `TransientTracker` follows the log. See `spec/transient.md` (T-01
+and following).
 """
 
-from mcpp.transient.calls import LoggedCall, LoggedCalls
+from mcpp.transient.calls import LoggedCall, LoggedCalls, read_result
 from mcpp.transient.marks import (
     Hint,
     Mark,
     consumed,
+    cut,
     read_hints,
     read_mark,
     transient,
@@ -17,7 +19,7 @@ from mcpp.transient.marks import (
 )
 from mcpp.transient.scratch import Scratch
 from mcpp.transient.summaries import TransientRule, mark_by_rule, summarize
-from mcpp.transient.tracker import Badge, Tracked, Tracker
+from mcpp.transient.tracker import Badge, TransientResult, TransientTracker
 from mcpp.transient.workflow import Workflow, WorkflowStep
 
 __all__ = [
@@ -27,15 +29,17 @@ __all__ = [
     "LoggedCalls",
     "Mark",
     "Scratch",
-    "Tracked",
-    "Tracker",
+    "TransientResult",
     "TransientRule",
+    "TransientTracker",
     "Workflow",
     "WorkflowStep",
     "consumed",
+    "cut",
     "mark_by_rule",
     "read_hints",
     "read_mark",
+    "read_result",
     "summarize",
     "transient",
     "with_context_hints",

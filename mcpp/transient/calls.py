@@ -1,7 +1,7 @@
-"""Tool calls read from a log: each request with the one response that counts.
+"""Tool calls in a log: each request paired with its valid response.
 
-A response counts if it names the request's id, comes from whom the request was addressed to, and is
-the first to do so (T-10, T-13). Everything else that claims to be one is somebody's claim.
+A response is valid if it refers to the request's id, its sender is a recipient of the request, and
+it is the first such response (T-10, T-13).
 """
 
 import json
@@ -18,7 +18,7 @@ _RESPONSE: Final = kinds.RESPONSE + ":tools/call"
 
 
 class LoggedCall(msgspec.Struct, eq=False):
-    """A call and, once it has come, its result. `index` and `answered_at` are places in the log."""
+    """A call and, once it has arrived, its response. `index` and `answered_at` are log indexes."""
 
     request: Envelope
     index: int
@@ -30,30 +30,30 @@ class LoggedCall(msgspec.Struct, eq=False):
 
     @property
     def id(self) -> str:
-        """The request's id, which is the call's."""
+        """The id of the call, which is the request's."""
         return self.request.id
 
     @property
     def caller(self) -> str:
-        """Who made the call."""
+        """The participant that made the call."""
         return self.request.sender
 
     @property
     def context_id(self) -> str | None:
-        """The context in which the call was made, None for the main one."""
+        """The id of the context in which the call was made, None for the main context."""
         return None if self.request.context is None else self.request.context.id
 
     @property
     def server(self) -> str | None:
-        """Who was asked; None if nobody or several were."""
+        """The participant that was called; None if the request has no single recipient."""
         to = self.request.to
         return to[0] if to is not None and len(to) == 1 else None
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """The MCP result as a model sees it: structured content only where there is no text.
+        """The MCP result as a model sees it: structured content only if there is no text.
 
-        A JSON-RPC error or a broken response reads as a failed call. The rest is in `original`.
+        A JSON-RPC error or an invalid response becomes a failed call. `original` returns all of it.
         """
         if self._result is None:
             self._result = {} if self.response is None else _read_visible(self.response)
@@ -65,34 +65,34 @@ class LoggedCall(msgspec.Struct, eq=False):
         return bool(self.result.get("isError"))
 
     def original(self) -> dict[str, Any]:
-        """Return the result parsed anew from the response's bytes, for the caller to keep."""
+        """Return a new copy of the complete result, parsed from the response's bytes."""
         if self.response is None:
             return {}
         return read_result(msgspec.json.decode(self.response.raw_payload))
 
-    def same_question(self) -> tuple[object, ...]:
-        """Return what two calls share that ask the same of the same one in the same place."""
-        asked = msgspec.json.encode(self.arguments, order="sorted")
-        return (self.caller, self.context_id, self.server, self.tool, asked)
+    def deduplication_key(self) -> tuple[object, ...]:
+        """Return a key shared by calls with equal caller, context, server, tool and arguments."""
+        arguments = msgspec.json.encode(self.arguments, order="sorted")
+        return (self.caller, self.context_id, self.server, self.tool, arguments)
 
 
 class LoggedCalls:
-    """Pairs requests and responses as they come. Owns the calls it has seen."""
+    """Pairs requests with their responses. Owns the calls of the log."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, LoggedCall] = {}
 
     def add(self, envelope: Envelope, index: int) -> LoggedCall | None:
-        """Return the call that this envelope makes or settles, or None."""
+        """Return the call that this envelope makes or answers, or None."""
         kind = envelope.kind
-        if kind.startswith("mcp/re"):  # most of a log is talk: one test for it
+        if kind.startswith("mcp/re"):  # most of a log is chat: one test rules it out
             if kind == _REQUEST or kind.startswith(_REQUEST + ":"):
-                return self._ask(envelope, index)
+                return self._add_request(envelope, index)
             if kind == _RESPONSE or kind.startswith(_RESPONSE + ":"):
-                return self._answer(envelope, index)
+                return self._add_response(envelope, index)
         return None
 
-    def _ask(self, envelope: Envelope, index: int) -> LoggedCall | None:
+    def _add_request(self, envelope: Envelope, index: int) -> LoggedCall | None:
         if envelope.id in self.by_id:
             return None
         name = envelope.kind[len(_REQUEST) + 1 :]
@@ -110,7 +110,7 @@ class LoggedCalls:
         self.by_id[envelope.id] = call
         return call
 
-    def _answer(self, envelope: Envelope, index: int) -> LoggedCall | None:
+    def _add_response(self, envelope: Envelope, index: int) -> LoggedCall | None:
         call = self.by_id.get(envelope.correlation_id or "")
         if call is None or call.response is not None:
             return None
@@ -130,8 +130,8 @@ _read_members = msgspec.json.Decoder(_Response).decode
 
 
 def _read_visible(response: Envelope) -> dict[str, Any]:
-    # A page of records comes twice, as text and structured; parsing and keeping both would be
-    # most of what a log with many pages costs.
+    # Records are often sent twice, as text and as structured content. Parsing and keeping both
+    # would dominate the cost of a log with many results.
     try:
         members = _read_members(response.raw_payload).result
     except msgspec.MsgspecError:
@@ -150,7 +150,7 @@ def _has_text(content: Any) -> bool:
 
 
 def read_result(payload: Any) -> dict[str, Any]:
-    """Return the tool result in a response's payload; anything else reads as a failed call."""
+    """Return the tool result in a response's payload; anything else becomes a failed call."""
     if isinstance(payload, dict):
         error = payload.get("error")
         if error is not None:
@@ -159,9 +159,9 @@ def read_result(payload: Any) -> dict[str, Any]:
         result = payload.get("result")
         if isinstance(result, dict):
             return result
-    return failure("The response is not a tool result.")
+    return failure("The response does not contain a tool result.")
 
 
 def failure(text: str) -> dict[str, Any]:
-    """Return a tool result that says what went wrong."""
+    """Return the tool result of a failed call."""
     return {"content": [{"type": "text", "text": text or "The call failed."}], "isError": True}

@@ -1,7 +1,7 @@
-"""Marks on MCP tool results: what may collapse, what was consumed, which tools go together.
+"""Marks on MCP tool results: transient, consumed, and hints that pair tools.
 
-A mark lives in the result's `_meta`, under a bare name and under ours (T-01): the bare one is the
-source protocol's, the prefixed one is safe from other vendors' use of the same word.
+A mark is stored in the result's `_meta` under two names (T-01): the bare name of the source
+protocol, and a prefixed one that cannot collide with another vendor's use of the same word.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ Result = Mapping[str, Any]
 """An MCP `CallToolResult` as JSON: `content`, perhaps `structuredContent`, `isError`, `_meta`."""
 
 MAX_SUMMARY_CHARS: Final = 240
-"""A summary is read at every later call; past this it is cut (T-17)."""
+"""A summary is part of every later prompt, so a longer one is cut (T-17)."""
 
 _CONTEXT: Final = "context"
 _HINTS: Final = "contextHints"
@@ -21,23 +21,23 @@ _PREFIX: Final = "mcpp/"
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What a result says about itself: it may collapse, or it has consumed others."""
+    """The mark of a result: it is transient, or it has consumed other results."""
 
     transient: bool = False
     summary: str | None = None
     consumed: bool = False
-    consumes: tuple[str, ...] | None = None  # None: whatever comes first; (): nothing
+    consumes: tuple[str, ...] | None = None  # None: the oldest pending result; (): nothing
 
 
 class Hint(msgspec.Struct, frozen=True):
-    """A workflow's word that one tool's results are used up by another."""
+    """A workflow's declaration that one tool consumes the results of another."""
 
     tool: str
     consumed_by: str
     step: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the hint as it stands in `_meta.contextHints`."""
+        """Return the hint in the form used in `_meta.contextHints`."""
         step = {} if self.step is None else {"step": self.step}
         return {
             **step,
@@ -48,9 +48,10 @@ class Hint(msgspec.Struct, frozen=True):
 
 
 def transient(result: Result, summary: str | None = None) -> dict[str, Any]:
-    """Return the result marked as collapsible once it has been used, unless it is an error (T-08).
+    """Return the result marked as transient; an error is returned unmarked (T-08).
 
-    Without a summary the client makes one.
+    A client may collapse a transient result to its summary once it has been used. Without a
+    summary, the client creates one.
     """
     if result.get("isError"):
         return dict(result)
@@ -59,13 +60,13 @@ def transient(result: Result, summary: str | None = None) -> dict[str, Any]:
 
 
 def consumed(result: Result, consumes: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the result marked as having used up an earlier one.
+    """Return the result marked as having consumed earlier results.
 
-    Without `consumes` that is the oldest pending result of a paired tool. `consumes` names results
-    instead, each by the id of its call or of its response.
+    By default it consumes the oldest pending result of a paired tool. `consumes` names specific
+    results instead, each by the id of its call or of its response.
     """
     if isinstance(consumes, str):
-        raise TypeError(f"consumes must be several ids, such as [{consumes!r}]")
+        raise TypeError(f"consumes must be a list of ids, such as [{consumes!r}]")
     named = {} if consumes is None else {"consumes": list(consumes)}
     return _with_meta(result, _CONTEXT, {**_context(result), "consumed": True, **named})
 
@@ -77,7 +78,7 @@ def with_context_hints(result: Result, hints: Iterable[Hint | Mapping[str, Any]]
 
 
 def read_mark(result: Result) -> Mark:
-    """Return what a result says about itself. Members of a wrong type say nothing."""
+    """Return the mark of a result. Members of the wrong type are ignored."""
     context = _context(result)
     if not context:
         return _NO_MARK
@@ -94,7 +95,7 @@ def read_mark(result: Result) -> Mark:
 
 
 def read_hints(result: Result) -> list[Hint]:
-    """Return the pairs a result declares, skipping whatever does not name both tools."""
+    """Return the hints of a result, skipping those that do not name both tools."""
     found = []
     hints = _meta(result, _HINTS)
     for hint in hints if isinstance(hints, list) else ():
@@ -107,7 +108,7 @@ def read_hints(result: Result) -> list[Hint]:
 
 
 def cut(text: str, limit: int = MAX_SUMMARY_CHARS) -> str:
-    """Return the text on one line and no longer than `limit` characters."""
+    """Return the text on one line, truncated to `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
@@ -124,14 +125,14 @@ def _meta(result: Result, name: str) -> Any:
     meta = result.get("_meta")
     if not isinstance(meta, dict):
         return None
-    # T-01: ours first, since the bare word may be another protocol's.
+    # T-01: the prefixed name first, since the bare one may belong to another protocol.
     return meta.get(_PREFIX + name, meta.get(name))
 
 
 def _with_meta(result: Result, name: str, value: Any) -> dict[str, Any]:
     meta = result.get("_meta")
     kept = dict(meta) if isinstance(meta, Mapping) else {}
-    # T-01: what is of another type under the bare name is another vendor's, and stays.
+    # T-01: a value of another type under the bare name belongs to another vendor and stays.
     if isinstance(kept.get(name, value), type(value)):
         kept[name] = value
     return {**result, "_meta": {**kept, _PREFIX + name: value}}

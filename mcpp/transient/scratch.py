@@ -1,7 +1,7 @@
-"""Lean mode: the data stays with the server, the model gets a summary and a reference.
+"""Keeps data at the server and gives the model a summary and a reference.
 
-For data that the model need not read, only count or hand on. The reference is the digest of the
-data, so it is the same for the same data, and knowing it unasked takes knowing the data.
+For data that the model passes on without reading it. The reference is a digest of the data: equal
+data has the same reference, and a reference cannot be guessed without knowing the data.
 """
 
 import hashlib
@@ -15,31 +15,29 @@ from mcpp.transient.summaries import summarize
 
 REDEEM: Final[dict[str, Any]] = {
     "name": "redeem_scratch",
-    "description": "Return the data that a scratch_ref stands for.",
+    "description": "Return the data behind a scratch_ref.",
     "inputSchema": {
         "type": "object",
         "properties": {"scratch_ref": {"type": "string"}},
         "required": ["scratch_ref"],
     },
 }
-"""The definition of the tool that gives the data back, for a server's `tools/list`."""
+"""Definition of the tool that returns the data, for a server's `tools/list`."""
 
 
 class Scratch:
-    """Results kept behind references, the oldest forgotten first. Owns what it keeps."""
+    """Bounded store of results by reference. Owns the results; evicts the oldest first."""
 
     def __init__(self, max_results: int = 1000) -> None:
         if max_results < 1:
             raise ValueError("max_results must be at least 1")
         self._max_results = max_results
-        self._kept: dict[
-            str, bytes
-        ] = {}  # as JSON: what the caller does to its own changes nothing
+        self._kept: dict[str, bytes] = {}  # encoded, so that callers cannot change it
 
     def keep(self, result: Result, summary: str | None = None) -> dict[str, Any]:
-        """Keep a result and return the lean one: its summary and its `scratch_ref`.
+        """Store a result and return its replacement: the summary and the `scratch_ref`.
 
-        An error is returned as it is: the model has to read it.
+        An error is returned unchanged, since the model has to read it.
         """
         if result.get("isError"):
             return dict(result)
@@ -56,11 +54,11 @@ class Scratch:
         }
 
     def redeem(self, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-        """Return the result behind a reference, or a tool error that says it is gone."""
+        """Return the result behind a reference, or a tool error if it is unknown or evicted."""
         ref = arguments if isinstance(arguments, str) else arguments.get("scratch_ref")
         kept = self._kept.get(ref) if isinstance(ref, str) else None
         if kept is None:
-            text = "This scratch_ref is unknown or forgotten: fetch the data again."
+            text = "This scratch_ref is unknown or has expired: fetch the data again."
             return {"content": [{"type": "text", "text": text}], "isError": True}
         result: dict[str, Any] = msgspec.json.decode(kept)
         return result

@@ -1,6 +1,6 @@
-"""Summaries of results, and the rule by which a tool's result is marked without its author's work.
+"""Summaries of tool results, and the rule that marks large results as transient.
 
-The form is the source's: "15 activity records (page 1/9, IDs: 72, 73, 74…)".
+Format of a summary: "15 activity records (page 1/9, IDs: 72, 73, 74…)".
 """
 
 import json
@@ -22,7 +22,7 @@ _PAGES_KEYS: Final = ("pages", "total_pages", "totalPages", "page_count", "pageC
 
 @dataclass(frozen=True, slots=True)
 class TransientRule:
-    """When a tool's results are transient by themselves: enough records, or enough tokens saved."""
+    """Thresholds above which a result is marked as transient: records, or tokens saved."""
 
     noun: str | None = None
     min_records: int = 5
@@ -30,10 +30,10 @@ class TransientRule:
 
 
 def mark_by_rule(result: Result, rule: TransientRule | str | bool = True) -> dict[str, Any]:
-    """Mark a result as transient if the rule says so; what `@tool(transient=…)` does (T-03).
+    """Return the result, marked as transient if the rule applies (T-03), as `@tool(transient=…)`.
 
-    `True` is the rule as it comes, a text is its noun ("activity"), `False` marks nothing. A result
-    that its author has marked stays as it is.
+    `True` is the default rule, a string is the rule's noun ("activity"), `False` marks nothing. A
+    result that is already marked is returned unchanged.
     """
     if rule is False or result.get("isError") or _is_marked(result):
         return dict(result)
@@ -49,12 +49,12 @@ def mark_by_rule(result: Result, rule: TransientRule | str | bool = True) -> dic
 
 
 def summarize(result: Result, *, noun: str | None = None) -> str:
-    """Return one line that stands for a result: how many of what, which page, the first ids."""
+    """Return a one-line summary of a result: number of records, page, first ids."""
     found = find_records(result)
     if found is None:
         return _size_of(result, noun)
     key, records, around = found
-    # An unknown noun may still be in the key: {"activities": […]} are activities.
+    # Without a noun, the key may be one: {"activities": […]}.
     what = f"{noun} records" if noun else ("records" if key in _GENERIC else key)
     if len(records) == 1 and what.endswith("records"):
         what = what[:-1]
@@ -63,7 +63,7 @@ def summarize(result: Result, *, noun: str | None = None) -> str:
 
 
 def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]] | None:
-    """Return the records a result holds: their key, the list, and the object around them."""
+    """Return the records in a result: their key, the list, and the enclosing object."""
     value = result.get("structuredContent")
     if value is None:
         value = _only_json(result)
@@ -79,7 +79,7 @@ def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]]
 
 
 def visible_text(result: Result) -> str:
-    """Return all text of a result that a model would see."""
+    """Return all text of a result that a model sees."""
     parts = [block["text"] for block in blocks_of(result) if isinstance(block.get("text"), str)]
     if not parts and result.get("structuredContent") is not None:
         parts = [compact(result["structuredContent"])]
@@ -87,7 +87,7 @@ def visible_text(result: Result) -> str:
 
 
 def blocks_of(result: Result) -> list[Mapping[str, Any]]:
-    """Return a result's content blocks, skipping whatever is not an object."""
+    """Return the content blocks of a result, skipping values that are not objects."""
     content = result.get("content")
     if not isinstance(content, list):
         return []
@@ -95,7 +95,7 @@ def blocks_of(result: Result) -> list[Mapping[str, Any]]:
 
 
 def compact(value: Any) -> str:
-    """Return a value as JSON in one line, keys in the order they came."""
+    """Return a value as compact JSON, keys in their original order."""
     return msgspec.json.encode(value).decode()
 
 

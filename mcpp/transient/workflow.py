@@ -1,7 +1,7 @@
-"""Workflows served step by step, each step saying which tool uses up its output.
+"""Workflows served step by step; each step declares which tool consumes its output.
 
-The tools stay generic: `search_records` knows nothing of `store_analysis_memory`. The workflow owns
-the relationship, and tells the client with the step's text.
+The tools stay generic: `search_records` knows nothing of `store_analysis_memory`. The workflow
+declares their relationship and sends it to the client with the text of the step.
 """
 
 from collections.abc import Iterable
@@ -12,30 +12,30 @@ from mcpp.transient.marks import Hint, with_context_hints
 
 GET_WORKFLOW_STEP: Final[dict[str, Any]] = {
     "name": "get_workflow_step",
-    "description": "Return the instructions of a workflow step; a loop comes whole.",
+    "description": "Return the instructions of a workflow step, or of all steps of its loop.",
     "inputSchema": {
         "type": "object",
         "properties": {"order": {"type": "integer", "minimum": 1}},
         "required": ["order"],
     },
 }
-"""The tool's definition, for a server's `tools/list`."""
+"""Definition of the tool, for a server's `tools/list`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowStep:
-    """One step: what to do, with which tool, and which tool uses up what it returns."""
+    """One step: the instructions, the tool to call, and the tool that consumes its results."""
 
     title: str
     text: str = ""
     tool: str | None = None
     consumed_by: str | None = None
     loop_group: str | None = None
-    order: int | None = None  # None: one more than the step before
+    order: int | None = None  # None: one more than the previous step
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "WorkflowStep":
-        """Return the step that the source's JSON form describes (`loopGroup`, `contextHint`)."""
+        """Return the step for the source protocol's JSON form (`loopGroup`, `contextHint`)."""
         hint = value.get("contextHint") or {}
         return cls(
             title=value["title"],
@@ -48,7 +48,7 @@ class WorkflowStep:
 
 
 class Workflow:
-    """Steps in order. Owns nothing but them; serve `get_workflow_step` as a tool of that name."""
+    """An ordered list of steps. Serve `get_workflow_step` as a tool of that name."""
 
     def __init__(self, steps: Iterable[WorkflowStep | dict[str, Any]]) -> None:
         self._steps: dict[int, WorkflowStep] = {}
@@ -56,14 +56,14 @@ class Workflow:
             step = given if isinstance(given, WorkflowStep) else WorkflowStep.from_json(given)
             order = step.order if step.order is not None else max(self._steps, default=0) + 1
             if order in self._steps:
-                raise ValueError(f"two steps have the order {order}")
+                raise ValueError(f"duplicate step order {order}")
             if step.consumed_by is not None and step.tool is None:
-                raise ValueError(f"step {order} says who consumes its output, but names no tool")
+                raise ValueError(f"step {order} has consumed_by, but no tool")
             self._steps[order] = step
         self._steps = dict(sorted(self._steps.items()))
 
     def get_workflow_step(self, order: int) -> dict[str, Any]:
-        """Return a tool result with the step's text and its hints; a loop's steps come together."""
+        """Return a tool result with the step's text and hints; a loop's steps come together."""
         step = self._steps.get(order)
         if step is None:
             known = ", ".join(map(str, self._steps)) or "none"

@@ -1,1 +1,1 @@
-"""`mcpp approver`: decides on proposals by rules."""
+"""`mcpp approver`: an agent that decides on proposals by rules."""

@@ -1,1 +1,1 @@
-"""Measuring a gateway: clients light enough not to be measured themselves, and `mcpp bench`."""
+"""`mcpp bench`: measures a gateway with clients that use little CPU time themselves."""

@@ -1,4 +1,4 @@
-"""`mcpp bench`: how fast a running gateway is, from where you are."""
+"""`mcpp bench`: measure the latency and throughput of a running gateway."""
 
 import argparse
 import secrets
@@ -16,26 +16,28 @@ from mcpp_agents.cli import options
 
 NAME: Final = "bench"
 _WINDOW: Final = 64
-# Of the rate that the gateway allows, so that no envelope of a steady stream is refused.
-_SHARE: Final = 0.9
-_FASTEST_PACE: Final = 1_000
+# The share of the allowed rate that is used, so that no envelope of a steady stream is refused.
+_RATE_SHARE: Final = 0.9
+# Above this share of CPU time, the clients may have limited the measured throughput.
+_BUSY_SHARE: Final = 0.9
+_DEFAULT_RATE: Final = 1_000
 
 
 def main(argv: list[str]) -> int:
-    """Measure a gateway and print what was found."""
+    """Measure a gateway and print the results."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.senders > arguments.receivers:
-        parser.error("--senders are among the receivers, so there cannot be more of them")
+        parser.error("--senders must not exceed --receivers, since senders receive too")
     if not arguments.seconds:
         parser.error("--seconds must be more than 0")
     address = options.address_of_person(arguments, arguments.name)
-    pod, me, allowed, longest = anyio.run(_ask, address, arguments.name)
-    if arguments.size > longest:
-        raise LoadError(f"an envelope may have {longest:.0f} bytes here (max_message_bytes)")
+    pod, me, allowed_rate, max_bytes = anyio.run(_read_limits, address, arguments.name)
+    if arguments.size > max_bytes:
+        raise LoadError(f"an envelope may have {max_bytes:.0f} bytes here (max_message_bytes)")
     parts = urlsplit(address.url)
     if parts.scheme != "ws" or parts.hostname is None:
-        raise LoadError("speaks plain ws:// alone; measure from the gateway's own machine")
+        raise LoadError("only plain ws:// is supported; measure on the gateway's own machine")
     wire = GatewayWire(
         parts.netloc,
         f"{parts.path}?{parts.query}" if parts.query else parts.path,
@@ -46,7 +48,7 @@ def main(argv: list[str]) -> int:
         run=f"bench-{secrets.token_hex(4)}",
         marked=True,
     )
-    _say(
+    _print_result(
         f"{parts.netloc}, pod {pod}: {arguments.receivers} receivers, "
         f"{arguments.senders} of them senders, envelopes of {arguments.size} bytes"
     )
@@ -57,10 +59,10 @@ def main(argv: list[str]) -> int:
             clients=arguments.receivers,
             senders=arguments.senders,
         ) as load:
-            _measure(load, arguments, allowed)
+            _measure(load, arguments, allowed_rate)
     except LoadError as error:
         if "closed a connection" in str(error):
-            hint = f"is {me} allowed several connections (multiple = true)?"
+            hint = f"may {me} have several connections (multiple = true)?"
             raise LoadError(f"{error}; {hint}") from None
         raise
     except OSError as error:
@@ -68,77 +70,74 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _measure(load: Load, arguments: argparse.Namespace, allowed: float) -> None:
-    rate = min(arguments.rate, allowed * _SHARE if allowed else arguments.rate)
-    _tell(f"latency at {rate:.0f} a second, for {arguments.seconds:g} s ...")
-    found = load.pace(rate=rate, seconds=arguments.seconds)
-    p50, p99 = (found[int(share * (len(found) - 1))] * 1000 for share in (0.5, 0.99))
-    _say(
-        f"to the last receiver, at {rate:.0f} envelopes a second: "
-        f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, at most {found[-1] * 1000:.2f} ms"
+def _measure(load: Load, arguments: argparse.Namespace, allowed_rate: float) -> None:
+    rate = min(arguments.rate, allowed_rate * _RATE_SHARE if allowed_rate else arguments.rate)
+    _print_progress(f"measuring latency at {rate:.0f} a second for {arguments.seconds:g} s ...")
+    latencies = load.measure_latency(rate=rate, seconds=arguments.seconds)
+    p50, p99 = (latencies[int(share * (len(latencies) - 1))] * 1000 for share in (0.5, 0.99))
+    _print_result(
+        f"latency to the last receiver at {rate:.0f} envelopes a second: "
+        f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, maximum {latencies[-1] * 1000:.2f} ms"
     )
-    if allowed:
-        _say(
-            f"throughput: not measured, since {allowed:g} envelopes a second are allowed; "
-            "limits.messages_per_second = 0 lifts that"
+    if allowed_rate:
+        _print_result(
+            f"throughput: not measured, since {allowed_rate:g} envelopes a second are allowed; "
+            "limits.messages_per_second = 0 removes the limit"
         )
         return
-    _tell(f"throughput, for {arguments.seconds:g} s ...")
-    flood = load.flood(window=_WINDOW, warm_up=0.5, seconds=arguments.seconds)
-    _say(
-        f"throughput: {flood.rate:,.0f} deliveries a second, "
-        f"{flood.rate / arguments.receivers:,.0f} envelopes"
+    _print_progress(f"measuring throughput for {arguments.seconds:g} s ...")
+    throughput = load.measure_throughput(window=_WINDOW, warm_up=0.5, seconds=arguments.seconds)
+    _print_result(
+        f"throughput: {throughput.rate:,.0f} deliveries a second, "
+        f"{throughput.rate / arguments.receivers:,.0f} envelopes"
     )
-    if flood.client_busy > _SHARE:
-        _say("the clients were busy all the time: the gateway may well be faster than that")
+    if throughput.client_busy > _BUSY_SHARE:
+        _print_result("the clients used all their CPU time; the gateway may be faster")
 
 
-async def _ask(address: local_pod.Address, name: str) -> tuple[str, str, float, float]:
-    """Join once as anyone would; return the pod's name, our own, and what we may send.
-
-    That is how many envelopes a second, and of how many bytes.
-    """
+async def _read_limits(address: local_pod.Address, name: str) -> tuple[str, str, float, float]:
+    """Join once; return the pod's name, our name, and the limits of our rate and envelope size."""
     async with mcpp.connect(address, name=name if address.fresh else None) as pod:
-        await pod.send(NAME, {"text": "mcpp bench begins"})
-        allowed = pod.limits.get("messages_per_second", 0)
-        longest = pod.limits.get("max_message_bytes", 1 << 20)
-        assert isinstance(allowed, int | float)
-        assert isinstance(longest, int | float)
-        return pod.name, pod.me, float(allowed), float(longest)
+        await pod.send(NAME, {"text": "mcpp bench starts"})
+        allowed_rate = pod.limits.get("messages_per_second", 0)
+        max_bytes = pod.limits.get("max_message_bytes", 1 << 20)
+        assert isinstance(allowed_rate, int | float)
+        assert isinstance(max_bytes, int | float)
+        return pod.name, pod.me, float(allowed_rate), float(max_bytes)
 
 
-def _say(text: str) -> None:
+def _print_result(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mcpp bench",
-        description="Measure a running gateway: how long an envelope takes to the last of its "
-        "receivers and, where rates are not limited, how many it delivers. The envelopes (of kind "
-        f"{NAME!r}) stay in the pod's history, so use a pod of its own for it.",
+        description="Measure a running gateway: the latency of an envelope to the last of its "
+        "receivers and, if rates are not limited, the throughput. The envelopes (of kind "
+        f"{NAME!r}) stay in the pod's history, so use a separate pod.",
     )
+    for option, default, metavar, meaning in (
+        ("--receivers", 20, "N", "the number of connections"),
+        ("--senders", 4, "N", "how many of them send too"),
+        ("--size", 400, "BYTES", "the size of an envelope"),
+        ("--rate", _DEFAULT_RATE, "N", "envelopes a second while latency is measured"),
+    ):
+        parser.add_argument(
+            option,
+            type=options.positive,
+            default=default,
+            metavar=metavar,
+            help=f"{meaning} (default: {default})",
+        )
     parser.add_argument(
-        "--receivers", type=options.positive, default=20, metavar="N", help="default: 20"
+        "--seconds", type=options.seconds, default=5.0, help="per measurement (default: 5)"
     )
-    parser.add_argument(
-        "--senders", type=options.positive, default=4, metavar="N", help="default: 4"
-    )
-    parser.add_argument(
-        "--size", type=options.positive, default=400, metavar="BYTES", help="default: 400"
-    )
-    parser.add_argument("--seconds", type=options.seconds, default=5.0, help="each, default: 5")
-    parser.add_argument(
-        "--rate",
-        type=options.positive,
-        default=_FASTEST_PACE,
-        help="for the latency, default: 1000",
-    )
-    parser.add_argument("--as", dest="name", default=NAME, metavar="NAME", help="default: bench")
+    options.add_name(parser, default=NAME)
     options.add_arguments(parser)
     return parser

@@ -1,14 +1,14 @@
-"""A load for a server that broadcasts: many receivers, a few senders, and no work besides.
+"""A load generator for servers that broadcast: many receivers, of which a few send too.
 
-The clients often share a machine with the server that they measure, so they have to be lighter
-than it. They are sockets around one epoll, without an event loop. Where all messages of a run are
-equally long and nothing else is said, messages are counted by bytes, and the kernel throws those
-away unread (MSG_TRUNC: nothing is copied); a ping or two is too short to matter. Where others
-speak too, a mark is counted.
+The clients often share a machine with the server, so they must use less CPU than it does. They are
+sockets around one epoll, without an event loop. If all messages of a run have the same length and
+no others are sent, messages are counted by bytes, and the kernel discards those unread (MSG_TRUNC:
+nothing is copied); a ping or two is too short to matter. If other clients send too, a marker is
+counted instead.
 
-A sender keeps a window of messages in flight: it has received `senders` messages for each of its
-own that came back, so what it receives tells what it may send. A run ends with every message
-delivered to every receiver, or with an error that says how many are missing.
+A sender keeps a window of messages in flight: for each of its own messages that comes back it
+receives `senders` messages, so the number received tells how many it may send. A run ends when
+every message has reached every receiver, or with an error that gives the number missing.
 """
 
 import select
@@ -21,30 +21,29 @@ from typing import Final, Protocol, Self
 
 from mcpp.errors import McppError
 
-# As much as a receiver takes at once; the rest is there at the next turn.
-_CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20  # read at once; the rest is read in the next round
 _SILENCE_SECONDS: Final = 0.25
-_PATIENCE_SECONDS: Final = 60.0
-_PULSE_SECONDS: Final = 5.0
+_TIMEOUT_SECONDS: Final = 60.0
+_KEEPALIVE_SECONDS: Final = 5.0
 
 
 class LoadError(McppError):
-    """The server did not do what a run needs of it."""
+    """The server refused the load, or did not deliver it."""
 
 
-class Wire(Protocol):
-    """How to speak to one kind of server."""
+class WireProtocol(Protocol):
+    """The wire protocol of one kind of server."""
 
-    message_bytes: int  # of each message as receivers get it
-    mark: bytes | None  # there once in each message; None: count by bytes
-    senders_apart: bool  # whoever receives cannot send on the same connection
-    pulse: bytes  # what a client says now and then, since it answers no pings; may be nothing
+    message_bytes: int  # the length of a message as it is received
+    mark: bytes | None  # occurs once in each message; None: count by bytes
+    separate_senders: bool  # a receiving connection cannot send
+    keepalive: bytes  # sent at intervals, since clients answer no pings; may be empty
 
     def greeting(self, index: int) -> bytes:
-        """Return what client number `index` says first."""
+        """Return the first bytes that client number `index` sends."""
 
     def is_greeted(self, answer: bytes) -> bool:
-        """Tell whether the server's answer to it is complete. Raises LoadError for a refusal."""
+        """Return whether the server's answer to the greeting is complete. Raises LoadError."""
 
     def messages(self, sender: int, first: int, count: int) -> bytes:
         """Return `count` messages of a sender, numbered from `first`, as it sends them."""
@@ -52,7 +51,7 @@ class Wire(Protocol):
 
 @dataclass(frozen=True)
 class Throughput:
-    """What one run delivered, and how busy its clients were."""
+    """The deliveries of one run, and the share of CPU time that its clients used."""
 
     deliveries: int
     seconds: float
@@ -65,7 +64,7 @@ class Throughput:
 
 
 class _Client:
-    """One connection. Owns its socket and what is still to be written to it."""
+    """One connection. Owns its socket and the bytes waiting to be written."""
 
     __slots__ = (
         "_buffer",
@@ -79,7 +78,7 @@ class _Client:
         "sock",
     )
 
-    def __init__(self, sock: socket.socket, wire: Wire, buffer: bytearray) -> None:
+    def __init__(self, sock: socket.socket, wire: WireProtocol, buffer: bytearray) -> None:
         self.sock = sock
         self.pending = b""
         self.sent = 0
@@ -91,7 +90,7 @@ class _Client:
         self._count = 0
 
     def receive(self) -> int:
-        """Take what has come and return how many messages have been received in all."""
+        """Read what has arrived; return the number of messages received in this run."""
         if self._mark is None:
             got = self.sock.recv_into(self._buffer, _CHUNK_BYTES, socket.MSG_TRUNC)
             self._bytes += got
@@ -105,8 +104,8 @@ class _Client:
             raise LoadError("the server has closed a connection")
         return self._count
 
-    def begin(self) -> None:
-        """Count from here on."""
+    def reset(self) -> None:
+        """Set the counters to zero."""
         self._bytes = self._count = self.sent = 0
 
     @property
@@ -114,7 +113,7 @@ class _Client:
         return self._count
 
     def write(self, data: bytes) -> None:
-        """Send as much as goes now, and keep the rest."""
+        """Send as much as the socket accepts, and keep the rest."""
         if self.pending:
             self.pending += data
             return
@@ -133,23 +132,29 @@ class Load:
     """Clients of one server. Owns their sockets; use as a context manager."""
 
     def __init__(
-        self, address: tuple[str, int], wire: Wire, *, clients: int, senders: int, deaf: int = 0
+        self,
+        address: tuple[str, int],
+        wire: WireProtocol,
+        *,
+        clients: int,
+        senders: int,
+        stalled: int = 0,
     ) -> None:
-        """Connect the clients. The first `senders` send too; the last `deaf` never read."""
+        """Connect the clients. The first `senders` send too; the last `stalled` never read."""
         self._wire = wire
         self._epoll = select.epoll()
         self._buffer = bytearray(_CHUNK_BYTES)
-        everyone = [self._connect(address, index) for index in range(clients)]
-        self._hearing = everyone[: clients - deaf]
-        self._deaf = everyone[clients - deaf :]
-        self._senders = everyone[:senders]
-        speakers = self._senders
-        if wire.senders_apart:
-            speakers = [self._connect(address, None) for _ in range(senders)]
-        self._speaker_of = dict(zip(self._senders, speakers, strict=True))
+        connected = [self._connect(address, index) for index in range(clients)]
+        self._receivers = connected[: clients - stalled]
+        self._stalled = connected[clients - stalled :]
+        self._senders = connected[:senders]
+        writers = self._senders
+        if wire.separate_senders:
+            writers = [self._connect(address, None) for _ in range(senders)]
+        self._writer_of = dict(zip(self._senders, writers, strict=True))
         self._numbers = dict.fromkeys(self._senders, 0)
-        self._pulse_at = perf_counter() + _PULSE_SECONDS
-        self._by_fd = {each.sock.fileno(): each for each in (*self._hearing, *speakers)}
+        self._keepalive_at = perf_counter() + _KEEPALIVE_SECONDS
+        self._by_fd = {each.sock.fileno(): each for each in (*self._receivers, *writers)}
         for client in self._by_fd.values():
             client.sock.setblocking(False)
             self._epoll.register(client.sock, select.EPOLLIN)
@@ -161,17 +166,17 @@ class Load:
 
     def __exit__(self, *_: object) -> None:
         self._epoll.close()
-        for client in (*self._by_fd.values(), *self._deaf):
+        for client in (*self._by_fd.values(), *self._stalled):
             client.sock.close()
 
     @property
     def sent(self) -> int:
-        """How many messages have been sent in all runs together."""
+        """The number of messages sent in all runs together."""
         return sum(self._numbers.values())
 
-    def flood(self, *, window: int, warm_up: float, seconds: float) -> Throughput:
-        """Keep `window` messages of each sender in flight and count what is delivered."""
-        self._begin()
+    def measure_throughput(self, *, window: int, warm_up: float, seconds: float) -> Throughput:
+        """Keep `window` messages of each sender in flight and count the deliveries."""
+        self._reset()
         count = len(self._senders)
 
         def send(sender: _Client) -> None:
@@ -181,26 +186,26 @@ class Load:
 
         for sender in self._senders:
             send(sender)
-        self._turn(warm_up, send)
+        self._receive_for(warm_up, send)
         before, began, busy = self._received(), perf_counter(), _cpu_seconds()
-        self._turn(seconds, send)
+        self._receive_for(seconds, send)
         delivered, took = self._received() - before, perf_counter() - began
         busy = (_cpu_seconds() - busy) / took
         self._finish()
         return Throughput(delivered, took, busy)
 
-    def pace(self, *, rate: float, seconds: float) -> list[float]:
+    def measure_latency(self, *, rate: float, seconds: float) -> list[float]:
         """Send at a steady rate; return each message's seconds to the last receiver, sorted."""
-        self._begin()
+        self._reset()
         total = max(1, int(rate * seconds))
         sent_at: list[float] = []
-        missing = [len(self._hearing)] * total
-        known = dict.fromkeys(self._hearing, 0)
+        missing = [len(self._receivers)] * total
+        known = dict.fromkeys(self._receivers, 0)
         latencies: list[float] = []
         start = perf_counter()
         while len(latencies) < total:
             now = perf_counter()
-            if now - start > seconds + _PATIENCE_SECONDS:
+            if now - start > seconds + _TIMEOUT_SECONDS:
                 raise LoadError(f"{total - len(latencies)} messages of {total} did not arrive")
             while len(sent_at) < total and start + len(sent_at) / rate <= now:
                 self._send(self._senders[len(sent_at) % len(self._senders)], 1)
@@ -218,7 +223,7 @@ class Load:
     # --- private --------------------------------------------------------------------------------
 
     def _connect(self, address: tuple[str, int], index: int | None) -> _Client:
-        sock = socket.create_connection(address, timeout=_PATIENCE_SECONDS)
+        sock = socket.create_connection(address, timeout=_TIMEOUT_SECONDS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if index is not None:
             sock.sendall(self._wire.greeting(index))
@@ -230,25 +235,25 @@ class Load:
                 answer += data
         return _Client(sock, self._wire, self._buffer)
 
-    def _begin(self) -> None:
-        for client in self._hearing:
-            client.begin()
+    def _reset(self) -> None:
+        for client in self._receivers:
+            client.reset()
 
     def _send(self, sender: _Client, count: int) -> None:
         first = self._numbers[sender]
         self._numbers[sender] += count
         sender.sent += count
-        speaker = self._speaker_of[sender]
-        speaker.write(self._wire.messages(self._senders.index(sender), first, count))
-        if speaker.pending:
-            self._epoll.modify(speaker.sock, select.EPOLLIN | select.EPOLLOUT)
+        writer = self._writer_of[sender]
+        writer.write(self._wire.messages(self._senders.index(sender), first, count))
+        if writer.pending:
+            self._epoll.modify(writer.sock, select.EPOLLIN | select.EPOLLOUT)
 
     def _poll(self, timeout: float) -> Iterator[_Client]:
-        """Yield those that have something to read; write what waits to be written."""
-        if self._wire.pulse and perf_counter() > self._pulse_at:
-            self._pulse_at = perf_counter() + _PULSE_SECONDS
-            for each in self._hearing:
-                each.write(self._wire.pulse)
+        """Yield the clients that have data to read; write pending data."""
+        if self._wire.keepalive and perf_counter() > self._keepalive_at:
+            self._keepalive_at = perf_counter() + _KEEPALIVE_SECONDS
+            for each in self._receivers:
+                each.write(self._wire.keepalive)
         for fd, event in self._epoll.poll(timeout):
             client = self._by_fd[fd]
             if event & select.EPOLLOUT:
@@ -258,39 +263,39 @@ class Load:
             if event & ~select.EPOLLOUT:
                 yield client
 
-    def _turn(self, seconds: float, heard: Callable[[_Client], None] | None) -> None:
-        """Receive for a while, and let senders answer to what they have received."""
+    def _receive_for(self, seconds: float, on_sender: Callable[[_Client], None] | None) -> None:
+        """Receive for a while; call `on_sender` for each sender that has received something."""
         until = perf_counter() + seconds
         while perf_counter() < until:
             for client in self._poll(0.01):
                 client.receive()
-                if heard is not None and client in self._speaker_of:
-                    heard(client)
+                if on_sender is not None and client in self._writer_of:
+                    on_sender(client)
 
     def _received(self) -> int:
-        return sum(client.received for client in self._hearing)
+        return sum(client.received for client in self._receivers)
 
     def _settle(self) -> None:
-        """Take what comes, until there is silence."""
-        until = perf_counter() + _PATIENCE_SECONDS
-        heard = perf_counter()
-        while perf_counter() - heard < _SILENCE_SECONDS:
+        """Receive until nothing more arrives."""
+        until = perf_counter() + _TIMEOUT_SECONDS
+        last_data_at = perf_counter()
+        while perf_counter() - last_data_at < _SILENCE_SECONDS:
             if perf_counter() > until:
-                raise LoadError("the server does not fall silent")
+                raise LoadError("the server does not stop sending")
             for client in self._poll(0.05):
                 client.receive()
-                heard = perf_counter()
+                last_data_at = perf_counter()
 
     def _finish(self) -> None:
-        """Wait until everyone has received all that was sent, and nothing else."""
+        """Wait until every receiver has all messages. Raises LoadError if one has too many."""
         sent = sum(sender.sent for sender in self._senders)
-        until = perf_counter() + _PATIENCE_SECONDS
-        while any(client.received < sent for client in self._hearing):
+        until = perf_counter() + _TIMEOUT_SECONDS
+        while any(client.received < sent for client in self._receivers):
             if perf_counter() > until:
-                missing = max(sent - client.received for client in self._hearing)
+                missing = max(sent - client.received for client in self._receivers)
                 raise LoadError(f"of {sent} messages, up to {missing} did not arrive")
-            self._turn(0.05, None)
-        if any(client.received > sent for client in self._hearing):
+            self._receive_for(0.05, None)
+        if any(client.received > sent for client in self._receivers):
             raise LoadError("more arrived than was sent")
 
 

@@ -1,4 +1,4 @@
-"""How the clients of a load speak to a gateway: little WebSocket, and envelopes from a mould."""
+"""The gateway's wire protocol for the load generator: minimal WebSocket, prebuilt envelopes."""
 
 import base64
 import os
@@ -10,17 +10,17 @@ import mcpp
 from mcpp import Context
 from mcpp_agents.bench.load import LoadError
 
-# Ids are numbered in place, so that all envelopes of a run are equally long.
-_PLACE: Final = "0000000000"
+# A number of fixed width is part of the id, so that all envelopes of a run have the same length.
+_PLACEHOLDER: Final = "0000000000"
 _TEXT: Final = 0x81
 _MASKED: Final = 0x80
 
 
 class GatewayWire:
-    """The clients of a gateway. Their envelopes are `size` bytes long and go round the contexts."""
+    """Clients of a gateway. Their envelopes have `size` bytes and use the contexts in turn."""
 
-    senders_apart = False
-    pulse = b"\x8a\x80\0\0\0\0"  # a pong that nobody asked for
+    separate_senders = False
+    keepalive = b"\x8a\x80\0\0\0\0"  # an unsolicited pong
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class GatewayWire:
         run: str = "bench",
         marked: bool = False,
     ) -> None:
-        """Speak for whoever has the tokens, in turn, each with the filter of its turn, if any.
+        """Join with the tokens and filters in turn.
 
-        `marked` counts envelopes by their ids, for a pod in which others speak too.
+        `marked` counts envelopes by their ids, for a pod in which other participants send too.
         """
         self._request = f"GET {path}{{}} HTTP/1.1\r\nHost: {host}\r\n"
         self._separator = "&" if "?" in path else "?"
@@ -48,9 +48,9 @@ class GatewayWire:
         mark = f'"id":"{run}.'
         self.mark = mark.encode() if marked else None
         self.message_bytes = size + len(_header(size, 0))
-        self._moulds = [
+        self._templates = [
             [
-                _mould(name, f"{run}.{index}", kind, payload or {}, context, size)
+                _template(name, f"{run}.{index}", kind, payload or {}, context, size)
                 for context in contexts
             ]
             for index, name in enumerate(senders)
@@ -68,27 +68,27 @@ class GatewayWire:
         ).encode()
 
     def is_greeted(self, answer: bytes) -> bool:
-        """Tell whether the welcome is there: only then is everything that follows received."""
+        """Return whether the welcome has arrived, after which every envelope is received."""
         head, end, rest = answer.partition(b"\r\n\r\n")
         if end and not head.startswith(b"HTTP/1.1 101 "):
-            said = rest.decode(errors="replace").strip()
+            reason = rest.decode(errors="replace").strip()
             hint = "; try fewer receivers" if b" 429 " in head else ""
-            raise LoadError(f"the gateway says: {said}{hint}")
+            raise LoadError(f"the gateway refused a connection: {reason}{hint}")
         return b"system/welcome" in rest
 
     def messages(self, sender: int, first: int, count: int) -> bytes:
-        moulds = self._moulds[sender]
-        if len(moulds) == 1:
-            head, tail = moulds[0]
+        templates = self._templates[sender]
+        if len(templates) == 1:
+            head, tail = templates[0]
             return b"".join([b"%b%010d%b" % (head, n, tail) for n in range(first, first + count)])
         parts: list[bytes] = []
         for number in range(first, first + count):
-            head, tail = moulds[number % len(moulds)]
+            head, tail = templates[number % len(templates)]
             parts.append(b"%b%010d%b" % (head, number, tail))
         return b"".join(parts)
 
 
-def _mould(
+def _template(
     sender: str,
     prefix: str,
     kind: str,
@@ -96,7 +96,7 @@ def _mould(
     context: Context | None,
     size: int,
 ) -> tuple[bytes, bytes]:
-    """Return the bytes of a frame before and after the number in its envelope's id."""
+    """Return the bytes of a frame before and after the number in the envelope's id."""
 
     def text(padding: str) -> bytes:
         return mcpp.encode(
@@ -104,16 +104,16 @@ def _mould(
                 kind,
                 {**payload, "text": padding},
                 sender=sender,
-                id=f"{prefix}.{_PLACE}",
+                id=f"{prefix}.{_PLACEHOLDER}",
                 context=context,
             )
         )
 
     padding = size - len(text(""))
     if padding < 0:
-        raise LoadError(f"an envelope takes at least {size - padding} bytes here")
-    head, tail = text("x" * padding).split(_PLACE.encode(), 1)
-    # A mask of zeros is a legal one: it saves the clients work, and the gateway none.
+        raise LoadError(f"an envelope needs at least {size - padding} bytes here")
+    head, tail = text("x" * padding).split(_PLACEHOLDER.encode(), 1)
+    # A mask of zeros is valid; it saves work for the clients, and none for the gateway.
     return _header(size, _MASKED) + bytes(4) + head, tail
 
 

@@ -1,17 +1,19 @@
-"""The participant in front of an MCP server: passes on what is asked, and what the server tells."""
+"""The bridge's participant: forwards requests to an MCP server and its notifications to the pod."""
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from mcpp import DecodeError, Participant, Pod, Refused, new_envelope
-from mcpp.agent.tools import ToolCall
+from mcpp import DecodeError, Participant, Pod, Refused, ToolCall, new_envelope
+from mcpp.client.local_pod import Address
+from mcpp.client.tasks import background, until_signal
 from mcpp.errors import TooLargeError
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
-from mcpp_agents.bridge.upstream import UNAVAILABLE, Upstream
+from mcpp_agents.bridge.upstream import UNAVAILABLE, Open, Upstream
 
-# MCP's requests from a client to a server, but for those that open or tend the line itself.
+# MCP's requests from client to server, except those about the connection itself.
 METHODS: Final = (
     "tools/list",
     rpc.TOOLS_CALL,
@@ -25,51 +27,69 @@ METHODS: Final = (
     "completion/complete",
 )
 
-log = logging.getLogger("mcpp")
+logger = logging.getLogger("mcpp.bridge")
+
+
+async def run(name: str, open: Open, address: Address) -> None:
+    """Run the server and its participant until a signal arrives."""
+    upstream = Upstream(open, name=f"the MCP server of {name}")
+    agent = bridge(name, upstream)
+
+    @agent.task
+    async def announce(pod: Pod) -> None:
+        sys.stderr.write(f"mcpp bridge: {pod.me} is in the pod\n")
+
+    async def work() -> None:
+        async with background() as tasks:
+            await tasks.start(upstream.keep_running)
+            await agent.run(address)
+
+    # A server that does not end is killed with its children after a few seconds. A second Ctrl-C
+    # would leave them running.
+    await until_signal(work, ends_by_itself=True)
 
 
 def bridge(name: str, upstream: Upstream) -> Participant:
-    """Return a participant that answers with what an MCP server answers.
+    """Return a participant that answers requests with the answers of an MCP server.
 
-    The answer stands in the request's context, as every answer does. Run it beside
-    `upstream.keep`.
+    Run `upstream.keep_running` alongside.
     """
     agent = Participant(name)
 
     @agent.task
-    async def tell(pod: Pod) -> None:
+    async def forward_notifications(pod: Pod) -> None:
         while True:
-            method, params = await upstream.news()
+            method, params = await upstream.next_notification()
             try:
                 await pod.notify(method, params)
             except (Refused, TooLargeError) as error:
-                log.warning("%s was not told: %s", method, error)
+                logger.warning("%s was not forwarded: %s", method, error)
 
     for method in METHODS:
-        agent.method(method)(_passing_on(method, upstream))
+        agent.method(method)(_forwarder(method, upstream))
     return agent
 
 
-def _passing_on(
+def _forwarder(
     method: str, upstream: Upstream
 ) -> Callable[[dict[str, Any], ToolCall], Awaitable[dict[str, Any]]]:
-    async def pass_on(params: dict[str, Any], call: ToolCall) -> dict[str, Any]:
+    async def forward(params: dict[str, Any], call: ToolCall) -> dict[str, Any]:
         meta = params.get("_meta")
         if not isinstance(meta, dict) or "progressToken" not in meta:
-            return _sayable(await upstream.request(method, params), call, upstream.name)
-        # Only the token is replaced: on the server's line it must be that line's own.
+            return _checked(await upstream.request(method, params), call, upstream.name)
+        # Replace only the token: progress tokens are scoped to a connection.
         rest = {key: value for key, value in meta.items() if key != "progressToken"}
         result = await upstream.request(method, params | {"_meta": rest}, call.progress)
-        return _sayable(result, call, upstream.name)
+        return _checked(result, call, upstream.name)
 
-    return pass_on
+    return forward
 
 
-def _sayable(result: dict[str, Any], call: ToolCall, name: str) -> dict[str, Any]:
-    """Return a result that an envelope holds; another one is the server's failure, not ours."""
+def _checked(result: dict[str, Any], call: ToolCall, name: str) -> dict[str, Any]:
+    """Return a result that fits into an envelope. Raises Failure that blames the server."""
     try:
         new_envelope(call.envelope.kind, rpc.response(call.envelope.id, result), sender=call.pod.me)
     except DecodeError as error:
-        reason = f"{name} answered with what no envelope holds: {error}"
+        reason = f"{name} gave an answer that does not fit into an envelope: {error}"
         raise Failure(UNAVAILABLE, reason) from None
     return result

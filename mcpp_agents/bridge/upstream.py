@@ -1,8 +1,7 @@
-"""An MCP server that is kept running: opened, watched, and opened again when it ends.
+"""An MCP server that is kept running: opened, monitored, and opened again when it ends.
 
-Requests are passed on as they are and results come back as they are, `_meta` included: what is
-not ours to read is not ours to change. The official SDK speaks the protocol below, in whichever
-revision the server knows.
+Requests and results are forwarded unchanged, `_meta` included. The official SDK implements the
+protocol underneath, in the newest revision that the server supports.
 """
 
 import logging
@@ -26,78 +25,77 @@ from mcp.shared.subscriptions import event_to_notification
 from mcp_types import CONNECTION_CLOSED
 from pydantic import TypeAdapter, ValidationError
 
-from mcpp import McppError
-from mcpp.client.connection import backoff
+from mcpp import McppError, Options
 from mcpp.client.tasks import background
 from mcpp.protocol.rpc import Failure
-from mcpp_agents.bridge.salvage import salvaged
+from mcpp_agents.bridge.recovery import recover_answers
 from mcpp_agents.cli.display import one_line
 
 Open = Callable[[], AbstractAsyncContextManager[Any]]
 
-# How long a request waits for a server that is starting, before it is told so.
+# How long a request waits for a server that is starting before it fails.
 START_SECONDS: Final = 15.0
-# How long a server may take to begin: to be downloaded, perhaps. Then another one is started.
+# How long a server may take to start, including a download. Then it is started again.
 OPEN_SECONDS: Final = 180.0
-# How long a server is waited for when an error makes doubtful whether it knows us.
+# How long to wait for a ping after an error that may mean that the session is lost.
 PING_SECONDS: Final = 5.0
 # JSON-RPC's range for servers' own errors; the SDK uses it for a closed connection too.
 UNAVAILABLE: Final = CONNECTION_CLOSED
-# A server that lived this long was healthy: it is opened again at once when it ends.
+# A server that ran this long was healthy: the backoff starts anew when it ends.
 _HEALTHY_SECONDS: Final = 30.0
 
-# A tool may work for long before it says a word; to be connected takes no time.
+# A tool may work for minutes before it answers; connecting is quick.
 _HTTP_TIMEOUT: Final = httpx2.Timeout(30.0, read=300.0)
 
-# What a server that is gone, or was none to begin with, shows itself as.
-_TROUBLE: Final = (MCPError, OSError, httpx2.HTTPError, ValidationError, RuntimeError)
+# Errors by which the SDK reports a server that has ended, or that is not an MCP server.
+_SERVER_ERRORS: Final = (MCPError, OSError, httpx2.HTTPError, ValidationError, RuntimeError)
 
-# How a server refuses what comes in a session that it does not know, before it has done anything:
-# 404 by the protocol, 400 by the reference servers.
-_UNREAD: Final = (400, 404)
-# What the SDK says for a server that refuses without a word of its own: the status says more.
-_STAND_INS: Final = ("Server returned an error response", "Session terminated", "Not Found")
+# Statuses by which a server refuses a request of an unknown session, before processing it: 404 by
+# the protocol, 400 by the reference servers.
+_UNKNOWN_SESSION: Final = (400, 404)
+# The SDK's own texts for a refusal without a message; the HTTP status says more.
+_GENERIC_MESSAGES: Final = ("Server returned an error response", "Session terminated", "Not Found")
 
-# More resources than anybody watches: a server that names ever new ones must not fill the memory.
-_MAX_NEWS: Final = 1000
+# Bounds the memory that a server can use by announcing ever new resources.
+_MAX_NOTIFICATIONS: Final = 1000
 
 _ANY_RESULT: Final = TypeAdapter(dict[str, Any])
-_LISTS: Final = (
+_LIST_CHANGES: Final = (
     "notifications/tools/list_changed",
     "notifications/resources/list_changed",
     "notifications/prompts/list_changed",
 )
 
-log = logging.getLogger("mcpp")
+logger = logging.getLogger("mcpp.bridge")
 
 
 class StartError(McppError):
-    """An MCP server that could not be started even once."""
+    """The MCP server's program cannot be run."""
 
 
-class _ForgottenError(Failure):
-    """The server has refused a request unread, because it does not know the session any more."""
+class _SessionUnknownError(Failure):
+    """The server no longer knows the session, and refused the request without processing it."""
 
 
 @dataclass(slots=True)
-class _Refusal:
-    """The status with which a request over HTTP was refused. The SDK keeps it to itself."""
+class _HttpStatus:
+    """The HTTP status of a refused request, which the SDK does not expose."""
 
     status: int | None = None
 
-    def told(self, message: str) -> str:
+    def append_to(self, message: str) -> str:
         return message if self.status is None else f"{message} (HTTP {self.status})"
 
 
-# The SDK posts a request in the context of whoever makes it.
-_refusal: ContextVar[_Refusal] = ContextVar("refusal")
+# The SDK posts a request in the context of the task that makes it.
+_http_status: ContextVar[_HttpStatus] = ContextVar("http_status")
 
 
 def over_stdio(command: list[str], env: Mapping[str, str] = os.environ) -> Open:
-    """Return what starts a server as a process. It gets no secrets of the pod."""
+    """Return an opener that starts a server as a process, without the pod's secrets."""
     program, *arguments = command
     inherited = {name: value for name, value in env.items() if not name.startswith("MCPP_")}
-    # One byte that is no UTF-8 would end the reading, and with it every answer.
+    # By default, one invalid byte would end the reader and so every pending request.
     parameters = StdioServerParameters(
         command=program, args=arguments, env=inherited, encoding_error_handler="replace"
     )
@@ -105,14 +103,14 @@ def over_stdio(command: list[str], env: Mapping[str, str] = os.environ) -> Open:
 
 
 def over_http(url: str, headers: Mapping[str, str] | None = None) -> Open:
-    """Return what connects to a server over streamable HTTP."""
+    """Return an opener that connects to a server over streamable HTTP."""
 
     @asynccontextmanager
     async def open() -> AsyncIterator[Any]:
         client = httpx2.AsyncClient(
             headers=dict(headers or {}),
             timeout=_HTTP_TIMEOUT,
-            event_hooks={"response": [_note_refusal]},
+            event_hooks={"response": [_record_status]},
         )
         async with client, streamable_http_client(url, http_client=client) as streams:
             yield streams
@@ -120,20 +118,20 @@ def over_http(url: str, headers: Mapping[str, str] | None = None) -> Open:
     return open
 
 
-async def _note_refusal(response: httpx2.Response) -> None:
-    refusal = _refusal.get(None)
-    if refusal is not None and response.is_error and response.request.method == "POST":
-        refusal.status = response.status_code
+async def _record_status(response: httpx2.Response) -> None:
+    recorded = _http_status.get(None)
+    if recorded is not None and response.is_error and response.request.method == "POST":
+        recorded.status = response.status_code
 
 
 class Upstream:
-    """An MCP server and the line to it. Owns the client; never answers in the server's name."""
+    """An MCP server and the connection to it. Owns the client and the pending notifications."""
 
     def __init__(
         self,
         open: Open,
         *,
-        backoff: Callable[[int], float] = backoff,
+        backoff: Callable[[int], float] = Options().backoff,  # noqa: B008  (frozen)
         name: str = "the MCP server",
         start_seconds: float = START_SECONDS,
         open_seconds: float = OPEN_SECONDS,
@@ -146,69 +144,72 @@ class Upstream:
         self._client: Client | None = None
         self._ready = anyio.Event()
         self._ended = anyio.Event()
-        self._news: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self._has_news = anyio.Event()
+        self._notifications: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._has_notification = anyio.Event()
 
-    async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep the server open; `started` when it first is.
+    async def keep_running(
+        self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep the server open until cancelled; call `started` when it is open for the first time.
 
         Raises StartError for a program that cannot be run at all.
         """
-        attempt, known = 0, False
+        attempt, is_known = 0, False
         while True:
             opened_at = anyio.current_time()
-            refusal = _Refusal()
-            _refusal.set(refusal)
+            http_status = _HttpStatus()
+            _http_status.set(http_status)
             try:
                 with anyio.CancelScope(deadline=opened_at + self._open_seconds) as opening:
-                    async with self._telling_patience(), self._opened() as client:
+                    async with self._slow_start_warning(), self._opened() as client:
                         opening.deadline = math.inf
-                        if not known:
-                            known = True
+                        if not is_known:
+                            is_known = True
                             task_status.started()
                         else:
-                            self._tell_lists()
-                        await self._watch(client)
+                            self._notify_of_lists()
+                        await self._wait_for_end(client)
                 has = "has not answered" if opening.cancelled_caught else "has ended"
-                log.warning("%s %s; starting it again", self.name, has)
-            except (*_TROUBLE, ExceptionGroup) as group:
+                logger.warning("%s %s; starting it again", self.name, has)
+            except (*_SERVER_ERRORS, ExceptionGroup) as group:
                 error = _only(group)
-                if not known and isinstance(error, FileNotFoundError | PermissionError):
+                if not is_known and isinstance(error, FileNotFoundError | PermissionError):
                     raise StartError(f"{self.name} cannot be started: {error}") from None
                 if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
-                    log.warning("%s has ended before it had begun; starting it again", self.name)
+                    logger.warning("%s ended while it was starting; starting it again", self.name)
                 else:
-                    told = refusal.told(str(error)) if isinstance(error, MCPError) else error
-                    log.warning("%s does not answer: %s; trying again", self.name, told)
+                    is_mcp = isinstance(error, MCPError)
+                    reason = http_status.append_to(str(error)) if is_mcp else error
+                    logger.warning("%s does not answer: %s; trying again", self.name, reason)
             attempt = 0 if anyio.current_time() - opened_at > _HEALTHY_SECONDS else attempt + 1
             await anyio.sleep(self._backoff(attempt))
 
     async def request(
         self, method: str, params: Mapping[str, Any], on_progress: ProgressFnT | None = None
     ) -> dict[str, Any]:
-        """Pass a request on and return the server's result.
+        """Forward a request and return the server's result.
 
-        When this is cancelled, the server is told so. Raises Failure with the server's error, or
-        with one that says that the server is not there.
+        Cancelling this cancels the request at the server. Raises Failure with the server's error,
+        or with `UNAVAILABLE` if the server is not running.
         """
         try:
-            return await self._pass_on(method, params, on_progress)
-        except _ForgottenError:
-            return await self._pass_on(method, params, on_progress)
+            return await self._forward(method, params, on_progress)
+        except _SessionUnknownError:
+            return await self._forward(method, params, on_progress)
 
-    async def news(self) -> tuple[str, Mapping[str, Any]]:
-        """Return a notification of the server, waiting for one.
+    async def next_notification(self) -> tuple[str, Mapping[str, Any]]:
+        """Wait for the next notification of the server and return it.
 
-        What it says again before somebody asks for it is told once: of a list that has changed a
-        thousand times, only the last state is there to be read.
+        Equal notifications that are pending are merged: however often a list has changed, only its
+        last state can be read.
         """
-        while not self._news:
-            self._has_news = anyio.Event()
-            await self._has_news.wait()
-        first = next(iter(self._news))
-        return first[0], self._news.pop(first)
+        while not self._notifications:
+            self._has_notification = anyio.Event()
+            await self._has_notification.wait()
+        first = next(iter(self._notifications))
+        return first[0], self._notifications.pop(first)
 
-    async def _pass_on(
+    async def _forward(
         self, method: str, params: Mapping[str, Any], on_progress: ProgressFnT | None
     ) -> dict[str, Any]:
         with anyio.move_on_after(self._start_seconds):
@@ -217,54 +218,53 @@ class Upstream:
         if client is None:
             raise Failure(UNAVAILABLE, f"{self.name} is not running; it is being started again")
         request = types.Request[dict[str, Any], str](method=method, params=dict(params))
-        refusal = _Refusal()
-        _refusal.set(refusal)
+        http_status = _HttpStatus()
+        _http_status.set(http_status)
         try:
-            # The SDK means a model here, but takes any adapter: a model would drop what it does not
-            # know.
+            # The SDK's signature asks for a model, but any adapter works. A model would drop the
+            # members that it does not know.
             return await client.session.send_request(  # type: ignore[type-var]
                 request, _ANY_RESULT, progress_callback=on_progress
             )
         except MCPError as error:
-            # The SDK's code for a closed connection is one of those that servers may use, too.
+            # Servers may use the SDK's code for a closed connection too, so do not rely on it.
             is_over = self._ended.is_set() or self._client is not client
             if is_over or not await self._is_alive(client):
-                told = one_line(refusal.told(str(error)))
-                log.warning("%s did not answer %s: %s", self.name, method, told)
-                self._leave(client)
-                raise self._lost(refusal) from None
+                reason = one_line(http_status.append_to(str(error)))
+                logger.warning("%s did not answer %s: %s", self.name, method, reason)
+                self._discard(client)
+                raise self._unanswered(http_status.status) from None
             message = error.message
-            if message in _STAND_INS:
-                message = refusal.told(message)
+            if message in _GENERIC_MESSAGES:
+                message = http_status.append_to(message)
             raise Failure(error.code, message, error.data) from None
         except ValidationError as error:
-            log.warning("%s answered %s with nonsense: %s", self.name, method, error)
-            raise Failure(UNAVAILABLE, f"{self.name} answered with what is no result") from None
+            logger.warning("%s gave an invalid answer to %s: %s", self.name, method, error)
+            raise Failure(UNAVAILABLE, f"{self.name} gave an invalid answer") from None
 
-    def _lost(self, refusal: _Refusal) -> Failure:
-        if refusal.status is None:
+    def _unanswered(self, status: int | None) -> Failure:
+        if status is None:
             reason = f"{self.name} ended before it answered; it is being started again"
             return Failure(UNAVAILABLE, reason)
-        error = _ForgottenError if refusal.status in _UNREAD else Failure
-        refused = f"{self.name} refused it with HTTP {refusal.status}"
-        return error(UNAVAILABLE, f"{refused}; it is being connected to again")
+        error = _SessionUnknownError if status in _UNKNOWN_SESSION else Failure
+        return error(UNAVAILABLE, f"{self.name} refused it with HTTP {status}; reconnecting")
 
-    def _leave(self, client: Client) -> None:
-        """Have a client closed and another one opened, for which requests wait from now on."""
+    def _discard(self, client: Client) -> None:
+        """Have a client closed and a new one opened; requests wait for the new one."""
         if self._client is client:
             self._client = None
             self._ready = anyio.Event()
             self._ended.set()
 
     async def _is_alive(self, client: Client) -> bool:
-        """Tell, after an error, whether the session still stands.
+        """Return whether the session is still valid after an error.
 
-        A server that was started again does not know it, and says so in whatever way it likes; but
-        one that does know it takes a ping. The newest revision has no sessions.
+        A restarted server reports an unknown session in its own way, but a server that knows the
+        session answers a ping. The newest revision of MCP has no sessions.
         """
         if client.session.discover_result is not None:
             return True
-        _refusal.set(_Refusal())  # the ping's own
+        _http_status.set(_HttpStatus())  # for the ping
         ping = types.Request[dict[str, Any], str](method="ping", params={})
         with anyio.move_on_after(PING_SECONDS):
             try:
@@ -272,28 +272,30 @@ class Upstream:
             except MCPError as error:
                 return error.code in (types.METHOD_NOT_FOUND, types.PARSE_ERROR)
             except ValidationError:
-                pass  # nonsense, but an answer
-        return True  # it may only be busy
+                pass  # invalid, but an answer
+        return True  # no answer: it may be busy
 
     @asynccontextmanager
-    async def _telling_patience(self) -> AsyncIterator[None]:
-        """Say that a server takes its time to begin: silence looks like success."""
+    async def _slow_start_warning(self) -> AsyncIterator[None]:
+        """Log a warning if the server is slow to start."""
 
-        async def tell() -> None:
+        async def warn() -> None:
             with anyio.move_on_after(self._start_seconds):
                 await self._ready.wait()
                 return
-            log.warning("%s has not answered yet; waiting for it", self.name)
+            logger.warning("%s has not answered yet; waiting for it", self.name)
 
         async with background() as tasks:
-            tasks.start_soon(tell)
+            tasks.start_soon(warn)
             yield
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Client]:
         self._ended = anyio.Event()
         client = Client(
-            _telling_end(self._open(), self._ended), message_handler=self._hear, cache=None
+            _monitored(self._open(), self._ended),
+            message_handler=self._receive_notification,
+            cache=None,
         )
         async with client:
             self._client = client
@@ -301,49 +303,49 @@ class Upstream:
             try:
                 yield client
             finally:
-                self._leave(client)
+                self._discard(client)
 
-    async def _watch(self, client: Client) -> None:
-        """Wait for the end; where changes have to be asked for, ask."""
+    async def _wait_for_end(self, client: Client) -> None:
+        """Wait until the server ends; subscribe to its changes where the revision needs that."""
         async with background() as tasks:
             if client.session.discover_result is not None:
-                tasks.start_soon(self._listen, client)
+                tasks.start_soon(self._subscribe, client)
             await self._ended.wait()
 
-    async def _listen(self, client: Client) -> None:
+    async def _subscribe(self, client: Client) -> None:
         try:
             changes = client.listen(
                 tools_list_changed=True, resources_list_changed=True, prompts_list_changed=True
             )
             async with changes as events:
                 async for event in events:
-                    self._tell(event_to_notification(event, {}).method)
+                    self._add_notification(event_to_notification(event, {}).method)
         except (ListenNotSupportedError, SubscriptionLost, MCPError) as error:
-            log.debug("%s tells no changes: %s", self.name, error)
+            logger.debug("%s does not report changes: %s", self.name, error)
 
-    async def _hear(self, message: object) -> None:
+    async def _receive_notification(self, message: object) -> None:
         if isinstance(message, types.ResourceUpdatedNotification):
-            self._tell(message.method, uri=str(message.params.uri))
-        elif isinstance(message, types.Notification) and message.method in _LISTS:
-            self._tell(message.method)
+            self._add_notification(message.method, uri=str(message.params.uri))
+        elif isinstance(message, types.Notification) and message.method in _LIST_CHANGES:
+            self._add_notification(message.method)
 
-    def _tell_lists(self) -> None:
-        # Another process may offer other things than the one before it.
-        for method in _LISTS:
-            self._tell(method)
+    def _notify_of_lists(self) -> None:
+        # A restarted server may offer other tools, resources and prompts.
+        for method in _LIST_CHANGES:
+            self._add_notification(method)
 
-    def _tell(self, method: str, **params: str) -> None:
-        self._news[method, params.get("uri", "")] = params
-        if len(self._news) > _MAX_NEWS:
-            del self._news[next(iter(self._news))]
-        self._has_news.set()
+    def _add_notification(self, method: str, **params: str) -> None:
+        self._notifications[method, params.get("uri", "")] = params
+        if len(self._notifications) > _MAX_NOTIFICATIONS:
+            del self._notifications[next(iter(self._notifications))]
+        self._has_notification.set()
 
 
 @asynccontextmanager
-async def _telling_end(
+async def _monitored(
     opening: AbstractAsyncContextManager[Any], ended: anyio.Event
 ) -> AsyncIterator[Any]:
-    """Open a transport that sets an event when the server's side has ended."""
+    """Open a transport that recovers unparsable answers and sets `ended` when the server ends."""
     async with opening as (read, write):
         sender, receiver = anyio.create_memory_object_stream[Any](0)
 
@@ -352,12 +354,12 @@ async def _telling_end(
                 async with sender:
                     try:
                         async for item in read:
-                            for message in salvaged(item):
+                            for message in recover_answers(item):
                                 await sender.send(message)
                     finally:
-                        ended.set()  # before those who wait for answers are told
+                        ended.set()  # before pending requests fail
             except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-                pass  # our side has closed
+                pass  # our side was closed
 
         async with background() as tasks, receiver:
             tasks.start_soon(copy)
@@ -365,9 +367,9 @@ async def _telling_end(
 
 
 def _only(error: Exception) -> Exception:
-    """Return what went wrong inside the task groups of a transport, if it is trouble we know."""
+    """Return the error inside a transport's task groups; re-raise a group with unexpected ones."""
     while isinstance(error, ExceptionGroup):
-        if error.split(_TROUBLE)[1] is not None:
+        if error.split(_SERVER_ERRORS)[1] is not None:
             raise error
         error = error.exceptions[0]
     return error

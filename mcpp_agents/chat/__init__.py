@@ -1,1 +1,1 @@
-"""A person at a terminal: the pod's talk, contexts folded to a line each, proposals to decide."""
+"""`mcpp chat`: a terminal interface for people: messages, folded contexts, proposals to decide."""

@@ -1,4 +1,4 @@
-"""The terminal: a list of rows above, a line to type below."""
+"""The chat's screen: a list of rows, notices, a status line and an input line."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -18,7 +18,7 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_cwidth
 
-from mcpp_agents.chat.transcript import Row, Transcript
+from mcpp_agents.chat.transcript import Transcript, TranscriptRow
 from mcpp_agents.cli.display import clean, colour_of
 
 _ANSI: Final = {
@@ -43,8 +43,8 @@ _STYLE: Final = Style.from_dict(
 )
 
 
-def cut_to(text: str, columns: int) -> str:
-    """Return as much of a line as fits into so many columns; some characters take two."""
+def truncate(text: str, columns: int) -> str:
+    """Truncate a line to a number of columns; some characters take two."""
     if get_cwidth(text) <= columns:
         return text
     used = 1  # the ellipsis
@@ -55,12 +55,12 @@ def cut_to(text: str, columns: int) -> str:
     return text
 
 
-def _hanging(line: int, wraps: int) -> str:
+def _continuation_indent(line: int, wraps: int) -> str:
     return "    " if wraps else ""
 
 
 class Screen:
-    """The chat on a terminal. Owns the selection and what was told to this person alone."""
+    """The chat on a terminal. Owns the selection, the input line and the notice."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class Screen:
         self._transcript = transcript
         self._status = status
         self._notice = ""
-        # By key, not by place: rows above it come and go, and `a` must approve what was looked at.
+        # A key, not an index: rows are added and removed, and `a` must approve the selected one.
         self._selected: str | None = None  # None follows the newest row
-        self._was_at = 0
-        self._rows: list[Row] = []
+        self._last_place = 0
+        self._rows: list[TranscriptRow] = []
         self.on_line: Callable[[str], object] = lambda line: None
         self.on_approval: Callable[[str], None] = lambda proposal: None
         self._typed = Buffer(multiline=False, accept_handler=self._accept)
@@ -86,8 +86,8 @@ class Screen:
         typing = BufferControl(self._typed, [BeforeInput("> ")], focusable=True)
         body = HSplit(
             [
-                # What goes on in the next line is set in: nobody can have it begin like a row.
-                Window(self._list, wrap_lines=True, get_line_prefix=_hanging),
+                # Wrapped lines are indented, so that a message cannot imitate the start of a row.
+                Window(self._list, wrap_lines=True, get_line_prefix=_continuation_indent),
                 Window(
                     FormattedTextControl(lambda: [("class:notice", self._notice)]),
                     height=Dimension(max=_NOTICE_ROWS),
@@ -108,28 +108,28 @@ class Screen:
             key_bindings=self._keys(),
             style=_STYLE,
             full_screen=True,
-            min_redraw_interval=0.05,  # a busy pod need not be drawn for every envelope
+            min_redraw_interval=0.05,  # in a busy pod, not for every envelope
             input=input,
             output=output,
         )
 
-    def tell(self, text: str) -> None:
-        """Say something to this person alone."""
+    def notify(self, text: str) -> None:
+        """Show a text to this person only, above the status line."""
         self._notice = clean(text)
         self.redraw()
 
     @property
     def is_choosing(self) -> bool:
-        """Whether keys go to the list, not to the line below it."""
+        """Whether the list, not the input line, has the focus."""
         return self._layout.has_focus(self._list)
 
     def redraw(self) -> None:
-        """Show what has changed."""
+        """Schedule a redraw."""
         self.application.invalidate()
 
     def run(self) -> Awaitable[None]:
-        """Show the screen until it is left."""
-        # Ctrl-C is a key here; outside of the screen it is the usual signal.
+        """Show the screen until the person leaves."""
+        # Ctrl-C is a key binding here; outside of the screen it is the usual signal.
         return self.application.run_async(handle_sigint=False)
 
     def leave(self) -> None:
@@ -146,38 +146,38 @@ class Screen:
 
     def _fragments(self) -> StyleAndTextTuples:
         self._rows = self._transcript.rows()
-        chosen = self._place()
+        selected = self._place()
         columns = self.application.output.get_size().columns
         shown: StyleAndTextTuples = []
         for place, row in enumerate(self._rows):
-            mark = " reverse" if self._selected is not None and place == chosen else ""
+            mark = " reverse" if self._selected is not None and place == selected else ""
             shown.append((mark, "  " * row.depth))
             if row.sender:
                 name = f"bold {_ANSI[colour_of(row.sender)]}{mark}"
                 shown += [(name, row.sender), (mark, "  ")]
-            # A folded context is one line, however narrow the window; opened, all of it is below.
-            text = cut_to(row.text, columns - 2 * row.depth) if row.is_heading else row.text
+            # A context's heading stays on one line; opened, the context is shown in full below.
+            text = truncate(row.text, columns - 2 * row.depth) if row.is_heading else row.text
             shown.append((row.style + mark, text))
             shown.append(("", "\n"))
         return shown[:-1]
 
     def _place(self) -> int:
-        """Return where the selected row stands now, or what stands where it was."""
+        """Return the index of the selected row, or if it is gone, its last index."""
         last = max(len(self._rows) - 1, 0)
         if self._selected is None:
             return last
         for place, row in enumerate(self._rows):
             if row.key == self._selected:
-                self._was_at = place
+                self._last_place = place
                 return place
-        return min(self._was_at, last)
+        return min(self._last_place, last)
 
     def _select(self, place: int) -> None:
         if self._rows:
-            self._was_at = min(max(place, 0), len(self._rows) - 1)
-            self._selected = self._rows[self._was_at].key
+            self._last_place = min(max(place, 0), len(self._rows) - 1)
+            self._selected = self._rows[self._last_place].key
 
-    def _urgent(self) -> int:
+    def _next_decision(self) -> int:
         """Return the newest row that waits for a decision, or the last one."""
         self._rows = self._transcript.rows()
         proposals, me = self._transcript.proposals, self._transcript.me
@@ -203,9 +203,9 @@ class Screen:
         @keys.add("tab")
         def _(event: KeyPressEvent) -> None:
             if self.is_choosing:
-                self._go_to_line()
+                self._focus_input()
             else:
-                self._go_to_list()
+                self._focus_list()
 
         def move(key: str, to: Callable[[int], int]) -> None:
             @keys.add(key, filter=in_list)
@@ -221,7 +221,7 @@ class Screen:
 
         @keys.add("enter", filter=in_list)
         def _(event: KeyPressEvent) -> None:
-            row = self._chosen()
+            row = self._selected_row()
             if row is not None and row.opens is not None:
                 self._transcript.toggle(row.opens)
 
@@ -235,38 +235,38 @@ class Screen:
 
         @keys.add("/", filter=in_list)
         def _(event: KeyPressEvent) -> None:
-            self._go_to_line()
+            self._focus_input()
             self._typed.insert_text("/")
 
         return keys
 
-    def _go_to_list(self) -> None:
+    def _focus_list(self) -> None:
         self._layout.focus(self._list)
-        self._select(self._urgent())
+        self._select(self._next_decision())
 
-    def _go_to_line(self) -> None:
+    def _focus_input(self) -> None:
         self._layout.focus(self._typed)
         self._selected = None
 
-    def _chosen(self) -> Row | None:
+    def _selected_row(self) -> TranscriptRow | None:
         return self._rows[self._place()] if self._rows else None
 
     def _approve(self) -> None:
-        if (proposal := self._chosen_proposal()) is not None:
+        if (proposal := self._selected_proposal()) is not None:
             self._notice = ""
             self.on_approval(proposal)
 
     def _begin_rejection(self) -> None:
-        """Begin the line that rejects: whoever proposed it wants to know why."""
-        if (proposal := self._chosen_proposal()) is not None:
+        """Put a `/reject` command into the input line, so that a reason can be added."""
+        if (proposal := self._selected_proposal()) is not None:
             line = f"/reject {self._transcript.number(proposal)} {self._typed.text}"
             self._typed.document = Document(line)
-            self._go_to_line()
-            self.tell("Type why, if you like; Enter rejects it.")
+            self._focus_input()
+            self.notify("Add a reason if you like; Enter rejects the proposal.")
 
-    def _chosen_proposal(self) -> str | None:
-        row = self._chosen()
+    def _selected_proposal(self) -> str | None:
+        row = self._selected_row()
         if row is None or row.proposal is None:
-            self.tell("Choose a proposal (◆) first.")
+            self.notify("Select a proposal (◆) first.")
             return None
         return row.proposal

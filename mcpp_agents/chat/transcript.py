@@ -1,8 +1,7 @@
-"""What a person sees of a pod: lines, with every context folded to one until it is opened.
+"""The chat's view of a log as rows of text, independent of any terminal.
 
-Beside that one line stands only what waits for a decision.
-
-No terminal in here: it takes envelopes and gives rows.
+A context is one row until it is opened. Below a folded context, only the proposals that this person
+has still to decide are shown.
 """
 
 from collections.abc import Iterator
@@ -10,31 +9,29 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from mcpp import ContextTree, Envelope, Kind, kinds
+from mcpp import ContextNode, ContextTree, Envelope, Gap, Kind, kinds
 from mcpp.errors import DecodeError
 from mcpp.filters import Filter
 from mcpp.protocol import rpc
 from mcpp.protocol.contexts import ContextTracker, Lineage
-from mcpp.protocol.tree import ContextNode
-from mcpp.session.session import Gap
-from mcpp_agents.cli.display import clean, describe, one_line, progress_of, whole
+from mcpp_agents.cli.display import clean, describe, describe_fully, one_line, progress_of
 
 _HIDDEN: Final = (kinds.NOTIFICATION, kinds.CONTEXT, kinds.FILTER_SET, kinds.WELCOME)
-# At most twice as many are kept: then the older half is no longer shown.
+# At twice this number, the older half is dropped.
 KEPT_ENVELOPES: Final = 5000
 _LOST: Final = "lost with the gateway's log"
-# Nobody's message should push all others off the screen; opened it is shown whole.
+# A long message is truncated until it is opened, so that it does not fill the screen.
 _BRIEF_CHARACTERS: Final = 1000
 _BRIEF_LINES: Final = 12
-# A row that does not fit the screen cannot be scrolled through.
+# A longer row might not fit on the screen, and could not be scrolled.
 _ROW_CHARACTERS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A line: how far in it stands, who speaks, what it says, and what can be done with it.
+class TranscriptRow:
+    """A row of the list: indentation, sender, text, and what can be done with it.
 
-    `key` is its own as long as it is shown: rows above it come and go.
+    `key` identifies the row while others are added and removed.
     """
 
     key: str
@@ -42,33 +39,33 @@ class Row:
     sender: str
     text: str
     style: str = ""
-    opens: str | None = None  # the context or envelope that is opened and closed with this row
-    proposal: str | None = None  # decided with this row
-    is_heading: bool = False  # of a context: never longer than a line
+    opens: str | None = None  # the context or envelope that this row opens and folds
+    proposal: str | None = None  # the proposal that this row belongs to
+    is_heading: bool = False  # the heading of a context, always a single line
 
 
 @dataclass(slots=True)
 class ShownProposal:
-    """A proposal and what has become of it. Who speaks against it closes nothing (P-21)."""
+    """A proposal and its state. A rejection does not close it (P-21)."""
 
     envelope: Envelope
     end: str = ""
-    against: dict[str, None] = field(default_factory=dict)
+    rejected_by: dict[str, None] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
-        """How it ended, or that it is open, and who is against it so far."""
-        against = f", rejected by {', '.join(self.against)}" if self.against else ""
-        return self.end or f"open{against}"
+        """How it ended, or that it is open and who has rejected it so far."""
+        rejected = f", rejected by {', '.join(self.rejected_by)}" if self.rejected_by else ""
+        return self.end or f"open{rejected}"
 
     def waits_for(self, person: str) -> bool:
-        """Tell whether a person has still to decide on it."""
-        return not self.end and person not in self.against
+        """Return whether this person has still to decide on it."""
+        return not self.end and person not in self.rejected_by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Notice:
-    """Something told to this person alone."""
+    """A text from the chat itself, shown only to this person."""
 
     text: str
 
@@ -77,7 +74,7 @@ _Entry = Envelope | ContextNode | _Notice
 
 
 class Transcript:
-    """A log as rows. Owns what is opened, the numbers of contexts and proposals, and the filter."""
+    """A log as rows. Owns the opened items, the numbers of contexts and proposals, the filter."""
 
     def __init__(self, me: str = "") -> None:
         self.me = me
@@ -85,117 +82,118 @@ class Transcript:
         self._log: list[Envelope] = []
         self._opened: set[str] = set()
         self._numbers: dict[str, int] = {}
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.proposals: dict[str, ShownProposal] = {}
         self._tree = ContextTree()
-        self._placed: set[int] = set()  # the tree's roots that stand among the entries
+        self._listed_roots: set[int] = set()  # the tree's roots that are among the entries
         self._entries: list[_Entry] = []
         self._order: dict[str, int] = {}
-        self._lineages = ContextTracker()
+        self._contexts = ContextTracker()
         self._lineage_of: dict[str, Lineage | None] = {}
         self._texts: dict[str, tuple[str, bool]] = {}
 
     def add(self, envelope: Envelope) -> None:
-        """Take the next envelope of the log."""
+        """Add the next envelope of the log."""
         self._log.append(envelope)
         self._add(envelope)
         if len(self._log) > 2 * KEPT_ENVELOPES:
             del self._log[:KEPT_ENVELOPES]
-            self._begin()
+            self._reset()
             for kept in self._log:
                 self._add(kept)
 
     def _add(self, envelope: Envelope) -> None:
-        self._lineage_of[envelope.id] = self._lineages.observe(envelope)
+        self._lineage_of[envelope.id] = self._contexts.observe(envelope)
         self._order[envelope.id] = len(self._order)
         self._tree.add(envelope)
         if envelope.context is None:
             self._entries.append(envelope)
         else:
-            # A context and the one above it: an envelope makes no more than these.
+            # An envelope creates at most two roots: its context and that context's parent.
             for root in self._tree.roots[-2:]:
-                if id(root) not in self._placed:
-                    self._placed.add(id(root))
+                if id(root) not in self._listed_roots:
+                    self._listed_roots.add(id(root))
                     self._entries.append(root)
-        self._note_proposal(envelope)
+        self._track_proposal(envelope)
 
-    def miss(self, gap: Gap) -> None:
-        """Note that envelopes were missed here. A lost log takes with it whatever was open."""
-        self.tell("The gateway has lost its log." if gap.lost_log else "Messages were missed here.")
+    def add_gap(self, gap: Gap) -> None:
+        """Note that envelopes were missed. If the log was lost, so are open proposals."""
+        lost = "The gateway has lost its log."
+        self.notify(lost if gap.lost_log else "Some messages were missed here.")
         if not gap.lost_log:
             return
         for proposal in self.proposals.values():
             proposal.end = proposal.end or _LOST
         for node in self._tree:
             node.expired = True
-        self._lineages = ContextTracker()
+        self._contexts.reset()
         self._log.clear()
 
-    def tell(self, text: str) -> None:
-        """Show something to this person alone, after what was said so far."""
+    def notify(self, text: str) -> None:
+        """Show a text to this person only, after the messages so far."""
         self._entries.append(_Notice(clean(text)))
 
     def toggle(self, id: str) -> None:
-        """Open a context or an envelope, or fold it again."""
+        """Open a context or an envelope, or fold it if it is open."""
         self._opened ^= {id}
 
-    def is_cut(self, envelope: Envelope) -> bool:
-        """Tell whether only a part of an envelope is shown."""
+    def is_truncated(self, envelope: Envelope) -> bool:
+        """Return whether only a part of an envelope is shown."""
         return envelope.id not in self._opened and self._brief(envelope)[1]
 
     def number(self, id: str) -> int:
-        """Return the number by which a person names a context or a proposal."""
+        """Return the number that stands for a context or a proposal in commands."""
         return self._numbers.setdefault(id, len(self._numbers) + 1)
 
-    def named(self, number: int) -> str | None:
-        """Return the id behind a number."""
+    def find(self, number: int) -> str | None:
+        """Return the id that a number stands for."""
         return next((id for id, one in self._numbers.items() if one == number), None)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TranscriptRow]:
         """Return all rows, oldest first."""
-        return [row for entry in self._entries for row in self._of(entry, 0)]
+        return [row for entry in self._entries for row in self._rows_of(entry, 0)]
 
-    def _of(self, entry: _Entry, depth: int) -> Iterator[Row]:
+    def _rows_of(self, entry: _Entry, depth: int) -> Iterator[TranscriptRow]:
         if isinstance(entry, ContextNode):
-            yield from self._of_context(entry, depth)
+            yield from self._context_rows(entry, depth)
         elif isinstance(entry, _Notice):
             for place, line in enumerate(entry.text.split("\n")):
-                yield Row(f"notice {id(entry)} {place}", depth, "", line, "class:notice")
+                yield TranscriptRow(f"notice {id(entry)} {place}", depth, "", line, "class:notice")
         elif self._is_shown(entry):
-            yield from self._of_envelope(entry, depth)
+            yield from self._envelope_rows(entry, depth)
 
-    def _of_context(self, node: ContextNode, depth: int) -> Iterator[Row]:
+    def _context_rows(self, node: ContextNode, depth: int) -> Iterator[TranscriptRow]:
         if node.parent is not None and depth == 0:
-            return  # it was given a parent later, and stands there
+            return  # it got a parent later, and is listed below that
         below = [one for child, _ in node.walk() for one in child.envelopes]
         if not any(map(self._passes, below)):
             return
         is_open = node.id in self._opened
-        who, *others = dict.fromkeys(one.sender for one in below)
-        said = f"{len(below)} message{'' if len(below) == 1 else 's'}"
+        creator, *others = dict.fromkeys(one.sender for one in below)
+        count = f"{len(below)} message{'' if len(below) == 1 else 's'}"
         more = f" with {', '.join(others)}" if others else ""
         head = f"{'▾' if is_open else '▸'} [{self.number(node.id)}] {node.type or 'context'}"
-        # What matters first: a narrow window shows no more.
-        text = one_line(f"{head} by {who} · {_outcome(node, below)} · {said}{more}")
+        # The outcome before the rest, which a narrow window cuts off.
+        text = one_line(f"{head} by {creator} · {_outcome(node, below)} · {count}{more}")
         key = f"context {id(node)}"
-        yield Row(key, depth, "", text, "class:context", opens=node.id, is_heading=True)
+        yield TranscriptRow(key, depth, "", text, "class:context", opens=node.id, is_heading=True)
         if is_open:
             inside: list[_Entry] = [*node.envelopes, *node.children]
-            for entry in sorted(inside, key=self._place):
-                yield from self._of(entry, depth + 1)
+            for entry in sorted(inside, key=self._position):
+                yield from self._rows_of(entry, depth + 1)
             return
-        # What waits for a person is never folded away.
+        # Proposals that this person has to decide are visible even in a folded context.
         for one in below:
             if one.id in self.proposals and self.proposals[one.id].waits_for(self.me):
-                yield from self._of(one, depth + 1)
+                yield from self._rows_of(one, depth + 1)
 
-    def _of_envelope(self, envelope: Envelope, depth: int) -> Iterator[Row]:
+    def _envelope_rows(self, envelope: Envelope, depth: int) -> Iterator[TranscriptRow]:
         kind = Kind.parse(envelope.kind)
         text, _ = self._brief(envelope)
         if envelope.id in self._opened:
-            text = whole(envelope)
+            text = describe_fully(envelope)
         proposal = self.proposals.get(envelope.id)
         if proposal is not None:
             text = f"◆ [{self.number(envelope.id)}] {proposal.state} — {text}"
@@ -208,7 +206,7 @@ class Transcript:
             text = f"→ {', '.join(envelope.to)}: {text}"
         style = f"class:{kind.family.replace('/', '-')}"
         for place, line in enumerate(_lines(text)):
-            yield Row(
+            yield TranscriptRow(
                 f"{envelope.id} {place}",
                 depth if place == 0 else depth + 1,
                 envelope.sender if place == 0 else "",
@@ -219,25 +217,25 @@ class Transcript:
             )
 
     def _brief(self, envelope: Envelope) -> tuple[str, bool]:
-        """Return what is shown of an envelope that is not opened, and whether that is a part."""
+        """Return the text of an envelope that is not opened, and whether it is truncated."""
         known = self._texts.get(envelope.id)
         if known is None:
-            # A person who approves has to have seen what.
+            # All arguments of a proposal are shown: a person must see what they approve.
             is_proposal = Kind.parse(envelope.kind).family == kinds.PROPOSAL
             text = describe(envelope, None) if is_proposal else describe(envelope)
             lines = text[:_BRIEF_CHARACTERS].split("\n")[:_BRIEF_LINES]
             brief = "\n".join(lines)
-            is_cut = len(brief) < len(text)
-            shown = f"{brief} … [Enter opens: {len(text)} characters]" if is_cut else text
-            known = self._texts[envelope.id] = (shown, is_cut)
+            is_truncated = len(brief) < len(text)
+            shown = f"{brief} … [Enter opens: {len(text)} characters]" if is_truncated else text
+            known = self._texts[envelope.id] = (shown, is_truncated)
         return known
 
-    def _place(self, entry: _Entry) -> int:
+    def _position(self, entry: _Entry) -> int:
         if isinstance(entry, Envelope):
             return self._order[entry.id]
         assert isinstance(entry, ContextNode)
-        places = [self._order[one.id] for node, _ in entry.walk() for one in node.envelopes]
-        return min(places, default=0)
+        positions = [self._order[one.id] for node, _ in entry.walk() for one in node.envelopes]
+        return min(positions, default=0)
 
     def _is_shown(self, envelope: Envelope) -> bool:
         kind = Kind.parse(envelope.kind)
@@ -248,10 +246,10 @@ class Transcript:
     def _passes(self, envelope: Envelope) -> bool:
         return self.filter is None or self.filter.matches(envelope, self._lineage_of[envelope.id])
 
-    def _note_proposal(self, envelope: Envelope) -> None:
+    def _track_proposal(self, envelope: Envelope) -> None:
         family = Kind.parse(envelope.kind).family
         if family == kinds.PROPOSAL:
-            with suppress(DecodeError):  # what nobody could fulfil waits for nobody
+            with suppress(DecodeError):  # an invalid proposal cannot be decided
                 rpc.read_proposal(envelope)
                 self.proposals[envelope.id] = ShownProposal(envelope)
                 self.number(envelope.id)
@@ -262,13 +260,13 @@ class Transcript:
         if rpc.fulfils(envelope, proposal.envelope):
             proposal.end = f"approved by {envelope.sender}"
         elif family == kinds.REJECT:
-            proposal.against[envelope.sender] = None
+            proposal.rejected_by[envelope.sender] = None
         elif family == kinds.WITHDRAW and envelope.sender == proposal.envelope.sender:
             proposal.end = "withdrawn"
 
 
 def _outcome(node: ContextNode, below: list[Envelope]) -> str:
-    """Return what came of a context, or how far it is."""
+    """Return a context's conclusion, or its state and latest progress."""
     if node.conclusion is not None:
         return describe(node.conclusion)
     if node.state == "open" and below and (progress := progress_of(below[-1])):

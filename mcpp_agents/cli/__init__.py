@@ -1,1 +1,1 @@
-"""Shared by the commands: arguments, display of envelopes, log format, filter shorthand."""
+"""Shared by the commands: options, filters as typed, and output that is safe for a terminal."""

@@ -1,4 +1,4 @@
-"""Envelopes as people read them: one line each, in colours, and safe for a terminal."""
+"""Envelopes rendered for people: one line each, coloured, safe for a terminal."""
 
 import re
 import zlib
@@ -7,17 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp import kinds
+from mcpp import Envelope, ToolResult, kinds
 from mcpp.kinds import Kind
+from mcpp.payloads import text_of
 from mcpp.protocol.contexts import Lineage
-from mcpp.protocol.envelope import Envelope
-from mcpp.protocol.rpc import ToolResult
-from mcpp.transient.calls import read_result
-from mcpp.transient.marks import read_mark
-from mcpp.transient.summaries import summarize
+from mcpp.transient import read_mark, read_result, summarize
 
-# What others write must not move the cursor, colour the screen or turn the reading direction:
-# control characters but for the line's end, the invisible directional marks, and invisible tags.
+# Peers' text must not move the cursor, change colours or reverse the reading direction: control
+# characters except newline, directional marks, and tag characters.
 _UNSAFE: Final = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
@@ -27,66 +24,63 @@ _SENDER_COLOURS: Final = (32, 33, 34, 35, 36, 92, 93, 94, 95, 96)
 
 
 def clean(text: str) -> str:
-    """Return the text with everything replaced that a terminal would act on."""
+    """Return the text with terminal control characters replaced by U+FFFD."""
     return _UNSAFE.sub(lambda match: " " if match[0] == "\t" else "\ufffd", text)
 
 
 def one_line(text: str, limit: int | None = None) -> str:
-    """Return the text safe and on one line, cut at `limit` characters."""
+    """Return the cleaned text on one line, truncated to `limit` characters."""
     return _cut(" ".join(clean(text).split()), limit)
 
 
 def safe_json(text: str) -> str:
-    """Return a JSON text that says the same, with everything escaped that a terminal acts on."""
-    # What is below a space is escaped in any JSON text already, or stands between its parts.
+    """Return an equivalent JSON text in which terminal control characters are escaped."""
+    # Characters below a space are escaped within JSON strings already, or are whitespace.
     return _UNSAFE.sub(lambda match: match[0] if match[0] < " " else _escaped(match[0]), text)
 
 
 def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> str:
-    """Return what an envelope says, for people; only a chat may have several lines."""
+    """Return an envelope's content as text for people. Only chat may have several lines."""
     kind = Kind.parse(envelope.kind)
     payload = envelope.payload
     known = payload if isinstance(payload, dict) else {}
     match kind.family:
-        case kinds.CHAT if isinstance(known.get("text"), str):
-            return clean(known["text"])
-        case kinds.REFLECTION if isinstance(known.get("thought"), str):
-            return one_line(known["thought"])
-        case kinds.CONCLUSION:
-            return "∎ " + one_line(_plain(known.get("decision", known.get("text", payload))))
+        case kinds.CHAT | kinds.REFLECTION | kinds.CONCLUSION:
+            return _speech(envelope, kind.family)
         case kinds.REQUEST | kinds.PROPOSAL:
             verb = "calls" if kind.family == kinds.REQUEST else "proposes"
-            return f"{verb} {_question(kind, _object(known.get('params')), max_arguments)}"
+            return f"{verb} {_call(kind, _object(known.get('params')), max_arguments)}"
         case kinds.RESPONSE:
-            return one_line(f"{kind.name or kind.method}: {_answer(kind, payload)}")
+            return one_line(f"{kind.name or kind.method}: {_result(kind, payload)}")
         case kinds.NOTIFICATION:
-            return one_line(_notice(kind, _object(known.get("params"))))
+            return one_line(_notification(kind, _object(known.get("params"))))
         case kinds.REJECT:
-            why = known.get("text") or known.get("reason") or "no reason given"
-            return one_line(f"speaks against it: {why}")
+            reason = known.get("text") or known.get("reason") or "no reason given"
+            return one_line(f"rejects the proposal: {reason}")
         case kinds.WITHDRAW:
-            why = known.get("reason")
-            return one_line(f"withdraws the proposal{f': {why}' if why else ''}")
+            reason = known.get("reason")
+            return one_line(f"withdraws the proposal{f': {reason}' if reason else ''}")
         case kinds.PRESENCE:
-            who = _object(known.get("participant")).get("id")
-            return one_line(f"{who} {'joins' if known.get('event') == 'join' else 'leaves'}")
+            participant = _object(known.get("participant")).get("id")
+            event = "joins" if known.get("event") == "join" else "leaves"
+            return one_line(f"{participant} {event}")
         case kinds.CONTEXT:
             context = _object(known.get("context"))
-            return one_line(f"{context.get('type') or 'context'} {context.get('id')} is forgotten")
+            return one_line(f"{context.get('type') or 'context'} {context.get('id')} has expired")
         case _:
             return one_line(f"{envelope.kind} {_plain(payload)}")
 
 
-def whole(envelope: Envelope) -> str:
-    """Return all that an envelope says, on several lines."""
+def describe_fully(envelope: Envelope) -> str:
+    """Return an envelope's whole content, on several lines."""
     payload = envelope.payload
     if envelope.kind == kinds.CHAT and describe(envelope):
         return describe(envelope)
     return f"{describe(envelope)}\n{msgspec.json.format(_exact(payload), indent=2)}"
 
 
-def answer_of(envelope: Envelope) -> str:
-    """Return an answer for whoever asked: a result is whole, however long."""
+def format_answer(envelope: Envelope) -> str:
+    """Return the text of an answer for the requester; a result is never truncated."""
     kind = Kind.parse(envelope.kind)
     if kind.family != kinds.RESPONSE or is_failure(envelope):
         return describe(envelope)
@@ -97,7 +91,7 @@ def answer_of(envelope: Envelope) -> str:
 
 
 def is_failure(envelope: Envelope) -> bool:
-    """Tell whether an envelope answers a request with an error."""
+    """Return whether an envelope answers a request with an error."""
     kind = Kind.parse(envelope.kind)
     if kind.family == kinds.RESPONSE and kind.method == "tools/call":
         return bool(read_result(envelope.payload).get("isError"))
@@ -110,49 +104,52 @@ def progress_of(envelope: Envelope) -> str | None:
     if kind.family != kinds.NOTIFICATION or kind.method != "notifications/progress":
         return None
     payload = envelope.payload if isinstance(envelope.payload, dict) else {}
-    return one_line(_notice(kind, _object(payload.get("params"))))
+    return one_line(_notification(kind, _object(payload.get("params"))))
 
 
 class Palette:
-    """Colours, or none."""
+    """Renders text in ANSI colours, or plain."""
 
     def __init__(self, coloured: bool) -> None:
         self._coloured = coloured
 
     def paint(self, text: str, *codes: int) -> str:
-        """Return the text in the colours of these codes."""
+        """Return the text wrapped in these ANSI codes."""
         if not self._coloured or not text:
             return text
         return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
 
     def name(self, name: str) -> str:
-        """Return a participant's name in its own colour, the same everywhere."""
+        """Return a participant's name in the colour that is always used for it."""
         return self.paint(name, 1, colour_of(name))
 
     def line(
         self,
         envelope: Envelope,
         *,
-        place: Lineage | None = None,
+        lineage: Lineage | None = None,
         topic: Lineage | None = None,
         depth: int = 0,
     ) -> str:
-        """Return an envelope as a line: when, who, to whom, in and on which context, what."""
+        """Return an envelope as a line: time, sender, addressees, contexts, content.
+
+        `lineage` is the envelope's context; `topic` is the context that it answers.
+        """
         kind = Kind.parse(envelope.kind)
         to = f" → {', '.join(envelope.to)}" if envelope.to else ""
-        where = "" if place is None else f" {_named(place)}"
-        where += "" if topic is None else f" on {_named(topic)}"
+        where = "" if lineage is None else f" {_label(lineage)}"
+        where += "" if topic is None else f" on {_label(topic)}"
         head = f"{self.paint(envelope.ts[11:19], 2)} {'│ ' * depth}{self.name(envelope.sender)}"
         text = describe(envelope).replace("\n", "\n" + " " * 9 + "│ " * depth + "  ")
         return f"{head}{self.paint(to + where, 2)}  {self.paint(text, *_style(kind))}"
 
 
 def colour_of(name: str) -> int:
-    """Return a participant's colour as a terminal's code."""
+    """Return the ANSI code of a participant's colour."""
     return _SENDER_COLOURS[zlib.crc32(name.encode()) % len(_SENDER_COLOURS)]
 
 
-def _named(context: Lineage) -> str:
+def _label(context: Lineage) -> str:
     return f"‹{context.type or ''}#{context.id[-6:]}›"
 
 
@@ -172,13 +169,22 @@ def _style(kind: Kind) -> tuple[int, ...]:
             return (2,)
 
 
-def _question(kind: Kind, params: Mapping[str, Any], limit: int | None) -> str:
-    # Whoever approves a call has to see all that is asked for, not only what is usual.
+def _speech(envelope: Envelope, family: str) -> str:
+    text = text_of(envelope)
+    if family == kinds.CONCLUSION:
+        return "∎ " + one_line(text if text is not None else _plain(envelope.payload))
+    if text is None:
+        return one_line(f"{envelope.kind} {_plain(envelope.payload)}")
+    return clean(text) if family == kinds.CHAT else one_line(text)
+
+
+def _call(kind: Kind, params: Mapping[str, Any], limit: int | None) -> str:
+    # A person who approves a call must see every parameter, not only name and arguments.
     usual = {"name"} if kind.name is None else {"name", "arguments"}
     if kind.family == kinds.REQUEST:
         usual.add("_meta")
-    odd = {name: value for name, value in params.items() if name not in usual}
-    more = f" {_cut(_exact(odd), limit)}" if odd else ""
+    others = {name: value for name, value in params.items() if name not in usual}
+    more = f" {_cut(_exact(others), limit)}" if others else ""
     if kind.name is None:
         return f"{kind.method or '?'}{more}"
     arguments = params.get("arguments", {})
@@ -190,14 +196,14 @@ def _question(kind: Kind, params: Mapping[str, Any], limit: int | None) -> str:
 
 
 def _name(name: str) -> str:
-    """Return an argument's name; in quotes where it could be read as more than that."""
+    """Return an argument's name, quoted where it contains other than word characters."""
     return name if _is_plain_name(name) else _exact(name)
 
 
-def _answer(kind: Kind, payload: Any) -> str:
+def _result(kind: Kind, payload: Any) -> str:
     if kind.method != "tools/call":
-        wrong = _object(payload).get("error")
-        return "answered" if wrong is None else f"failed, {_plain(wrong)}"
+        error = _object(payload).get("error")
+        return "answered" if error is None else f"failed, {_plain(error)}"
     result = read_result(payload)
     text = ToolResult.from_json(result).text
     if result.get("isError"):
@@ -208,12 +214,12 @@ def _answer(kind: Kind, payload: Any) -> str:
     return one_line(text, 200) if text else summarize(result)
 
 
-def _notice(kind: Kind, params: Mapping[str, Any]) -> str:
+def _notification(kind: Kind, params: Mapping[str, Any]) -> str:
     if kind.method == "notifications/progress":
         total = f"/{params['total']}" if "total" in params else ""
         return f"{params.get('progress')}{total} {params.get('message', '')}"
     if kind.method == "notifications/cancelled":
-        return f"gives up: {params.get('reason', 'no reason given')}"
+        return f"cancels the request: {params.get('reason', 'no reason given')}"
     return f"{kind.method} {_plain(params) if params else ''}"
 
 
@@ -231,7 +237,7 @@ def _plain(value: Any) -> str:
 
 
 def _exact(value: Any) -> str:
-    """Return a value as JSON of which each character is seen: others are written out."""
+    """Return a value as JSON with every non-printable character escaped."""
     text = msgspec.json.encode(value).decode()
     if text.isprintable():
         return text

@@ -1,6 +1,6 @@
-"""How the commands find their pod: `--url` and `--token`, the environment, or `.mcpp/` here.
+"""Command-line options that the commands share: the pod's address, our name, numbers, URLs.
 
-And how they read their numbers and other addresses.
+The pod is found by `--url` and `--token`, by the environment, or by `.mcpp/` in this folder.
 """
 
 import argparse
@@ -12,30 +12,47 @@ from mcpp.client import local_pod
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where the pod is."""
-    where = parser.add_argument_group("the pod (default: MCPP_URL and MCPP_TOKEN, or .mcpp/ here)")
-    where.add_argument("--url", help="the gateway's address, such as ws://127.0.0.1:8787/ws?pod=x")
-    where.add_argument("--token", help="a participant's token; others see it in the process list")
+    """Add the options for the pod's address and token."""
+    group = parser.add_argument_group(
+        "the pod (default: MCPP_URL and MCPP_TOKEN, or .mcpp/ in this folder)"
+    )
+    group.add_argument("--url", help="the gateway's address, such as ws://127.0.0.1:8787/ws?pod=x")
+    group.add_argument(
+        "--token", help="the participant's token; other users can see it in the process list"
+    )
+
+
+def add_name(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Add the option for the participant's name."""
+    suffix = "" if default is None else " (default: %(default)s)"
+    parser.add_argument(
+        "--as",
+        dest="name",
+        default=default,
+        metavar="NAME",
+        help=f"join as this participant{suffix}",
+    )
 
 
 def address_of(arguments: argparse.Namespace, name: str) -> local_pod.Address:
-    """Return where an agent of this name joins.
+    """Return the address and token with which an agent of this name joins.
 
-    Raises PodNotFoundError when nothing says where.
+    Raises PodNotFoundError when neither the options nor the environment name a pod.
     """
     return local_pod.locate(name, _environ(arguments))
 
 
 def address_of_person(arguments: argparse.Namespace, name: str | None = None) -> local_pod.Address:
-    """Return where the person at this machine joins, perhaps from several terminals at once.
+    """Return the address and token of a person, who may join several times at once.
 
-    Raises PodNotFoundError when nothing says where.
+    Without a name, it is the user of this machine. Raises PodNotFoundError when neither the options
+    nor the environment name a pod.
     """
     return local_pod.locate(name or local_pod.person(), _environ(arguments), multiple=True)
 
 
 def positive(text: str) -> int:
-    """Read a number of things as an option gives it."""
+    """Parse an option's value as an integer of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
@@ -43,7 +60,7 @@ def positive(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Read a time as an option gives it."""
+    """Parse an option's value as a finite, non-negative number of seconds."""
     number = float(text)
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
@@ -51,11 +68,11 @@ def seconds(text: str) -> float:
 
 
 def web_address(text: str) -> str:
-    """Read an address on the web as an option gives it: one slip is told at once, not at a call."""
+    """Parse an option's value as an HTTP URL, so that a typing error is reported at once."""
     try:
         parts = urlsplit(text)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port or a host that is none
+    except ValueError:  # an invalid port or host
         is_address = False
     if not is_address or any(map(str.isspace, text)):
         raise argparse.ArgumentTypeError(f"must be like https://HOST/PATH, not {text!r}")

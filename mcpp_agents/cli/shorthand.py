@@ -1,6 +1,6 @@
-"""Filters as people type them, the same as in the inspector: `main or kind:mcp/* and not from:bob`.
+"""Filter expressions as in the inspector: `main or kind:mcp/* and not from:bob`.
 
-`and` binds more tightly than `or`, and may be left out. JSON is taken as it is.
+`and` binds more tightly than `or` and may be omitted. A filter in JSON is accepted too.
 """
 
 import re
@@ -13,7 +13,7 @@ from mcpp.filters import Filter
 
 WORDS: Final = (
     "main, conclusions, kind:GLOB, from:NAME, to:NAME, type:TYPE, context:ID, context:ID+ (with "
-    "those below it), not, and, or, ( )"
+    "its descendants), not, and, or, ( )"
 )
 _NAMED: Final = {
     "everything": filters.everything,
@@ -25,17 +25,17 @@ _tokens = re.compile(r"[()]|[^\s()]+").findall
 
 
 def read_filter(text: str) -> Filter:
-    """Return the filter that a text means. Raises FilterError with what to write instead."""
+    """Parse a filter expression or JSON. Raises FilterError that lists the valid terms."""
     if text.lstrip().startswith("{"):
         return filters.parse(text)
     if not text.strip():
         return filters.everything
-    # As JSON, too, so that what no gateway would take is refused here.
-    return filters.parse(_Reader(text).read().to_json())
+    # Parse the result as JSON too, so that a filter that a gateway would refuse is refused here.
+    return filters.parse(_FilterParser(text).parse().to_json())
 
 
 def read_filters(texts: list[str]) -> Filter | None:
-    """Return a filter that passes what any of the texts means; None for no text."""
+    """Return the union of several filter expressions, None for an empty list."""
     parts = [read_filter(text) for text in texts]
     if not parts:
         return None
@@ -45,62 +45,62 @@ def read_filters(texts: list[str]) -> Filter | None:
     return either
 
 
-class _Reader:
-    """Reads an expression from left to right. Owns the words that are left."""
+class _FilterParser:
+    """Recursive-descent parser of filter expressions. Owns the tokens that are left."""
 
     def __init__(self, text: str) -> None:
         self._left = deque(_tokens(text))
         self._depth = 0
 
-    def read(self) -> Filter:
-        wanted = self._either()
+    def parse(self) -> Filter:
+        result = self._disjunction()
         if self._left:
-            raise FilterError("$", "a ) closes nothing")
-        return wanted
+            raise FilterError("$", "unmatched )")
+        return result
 
-    def _either(self) -> Filter:
-        wanted = self._both()
-        while self._next("or"):
-            wanted |= self._both()
-        return wanted
+    def _disjunction(self) -> Filter:
+        result = self._conjunction()
+        while self._accept("or"):
+            result |= self._conjunction()
+        return result
 
-    def _both(self) -> Filter:
-        wanted = self._one()
+    def _conjunction(self) -> Filter:
+        result = self._term()
         while self._left and self._left[0] not in ("or", ")"):
-            self._next("and")
-            wanted &= self._one()
-        return wanted
+            self._accept("and")
+            result &= self._term()
+        return result
 
-    def _one(self) -> Filter:
-        if self._next("not"):
+    def _term(self) -> Filter:
+        if self._accept("not"):
             is_negated = True
-            while self._next("not"):
+            while self._accept("not"):
                 is_negated = not is_negated
-            return ~self._one() if is_negated else self._one()
-        if self._next("("):
-            return self._inner()
+            return ~self._term() if is_negated else self._term()
+        if self._accept("("):
+            return self._group()
         if not self._left or self._left[0] in (")", "and", "or"):
-            raise FilterError("$", f"something is missing; there are: {WORDS}")
-        return _read_word(self._left.popleft())
+            raise FilterError("$", f"a term is missing; terms are: {WORDS}")
+        return _parse_word(self._left.popleft())
 
-    def _inner(self) -> Filter:
+    def _group(self) -> Filter:
         self._depth += 1
         if self._depth > filters.MAX_DEPTH:
             raise FilterError("$", f"nests deeper than {filters.MAX_DEPTH} levels")
-        wanted = self._either()
+        result = self._disjunction()
         self._depth -= 1
-        if not self._next(")"):
-            raise FilterError("$", "a ( is not closed")
-        return wanted
+        if not self._accept(")"):
+            raise FilterError("$", "unmatched (")
+        return result
 
-    def _next(self, word: str) -> bool:
+    def _accept(self, word: str) -> bool:
         if not self._left or self._left[0] != word:
             return False
         self._left.popleft()
         return True
 
 
-def _read_word(word: str) -> Filter:
+def _parse_word(word: str) -> Filter:
     key, colon, value = word.partition(":")
     match key:
         case "kind":
@@ -116,4 +116,4 @@ def _read_word(word: str) -> Filter:
         case _ if not colon and key in _NAMED:
             return _NAMED[key]
         case _:
-            raise FilterError("$", f"{word!r} is none of: {WORDS}; nor is it JSON")
+            raise FilterError("$", f"unknown term {word!r}; terms are: {WORDS}; or use JSON")

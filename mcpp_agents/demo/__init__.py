@@ -1,7 +1,7 @@
-"""The demo: a small pod at work, without a key and without a network.
+"""The demo agents of `mcpp up --demo`; they need neither an API key nor a network.
 
-`records` is a tool server with a time sheet in it. `analyst` pages through it, month after month:
-each page is transient and collapses once it is noted. What looks wrong goes to `reviewer`, who
-thinks in nested contexts. A correction is proposed, and waits for a person. `memory` remembers
-what was concluded. Each runs as a process of its own.
+`records` is a tool server that holds a time sheet. `analyst` reads it page by page, one month after
+another; each page is a transient result and is collapsed once it has been noted. Suspicious entries
+go to `reviewer`, which reasons in nested contexts. Corrections are proposed and wait for a person's
+approval. `memory` stores the conclusions. Each agent runs in its own process.
 """

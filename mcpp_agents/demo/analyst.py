@@ -1,4 +1,4 @@
-"""The demo's analyst: goes through the time sheet, month after month, and says what it finds."""
+"""The demo's analyst: checks the time sheet month by month and reports what it finds."""
 
 import itertools
 from contextlib import suppress
@@ -7,30 +7,29 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-import mcpp
-from mcpp import Envelope, Kind, McppError, Message, Participant, Pod, kinds
-from mcpp.client.context_scope import ContextScope
+from mcpp import ContextScope, Envelope, Kind, McppError, Message, Participant, Pod, kinds
 from mcpp.client.tasks import background, until_signal
 from mcpp.errors import CallError, Refused
 from mcpp.protocol import rpc
-from mcpp_agents.demo.reviewer import Beat, a_moment
+from mcpp_agents.demo.reviewer import Pause, reading_pause
 from mcpp_agents.memory import ContextPack
 
 _LONG_MINUTES: Final = 600
-# A person may be at lunch; by then the next month's question is more to the point.
-_DECISION_SECONDS: Final = 900.0
-# More at once would be a heap that nobody wants to begin with.
-_MAX_WAITING: Final = 3
+_DECISION_SECONDS: Final = 900.0  # then the proposal is withdrawn
+_MAX_OPEN_PROPOSALS: Final = 3  # more would be tedious to review
 _CALL_SECONDS: Final = 10.0
-# What the memory takes of one participant in an hour (M-35) lasts for about as many months: with
-# this pause, and what one takes to read and review, a demo of hours goes on remembering.
+# The analyst stores one memory a month. With this rest, and the time that a month takes, it stays
+# below the hourly limit of memories per participant (M-35) however long the demo runs.
 REST_SECONDS: Final = 25.0
-# More than is said while a proposal waits.
+# More messages than the pod exchanges while a proposal is open.
 _HISTORY: Final = 5000
 
 
-def agent(beat: Beat = a_moment, rest_seconds: float = REST_SECONDS) -> Participant:
-    """Return the analyst; `beat` is its pace, `rest_seconds` its pause between months."""
+def agent(pause: Pause = reading_pause, rest_seconds: float = REST_SECONDS) -> Participant:
+    """Return the analyst.
+
+    `pause` is awaited between its steps; `rest_seconds` is the time between two months.
+    """
     analyst = Participant("analyst", last=_HISTORY)
     done = ["I have only just begun."]
 
@@ -41,42 +40,45 @@ def agent(beat: Beat = a_moment, rest_seconds: float = REST_SECONDS) -> Particip
 
     @analyst.task
     async def work(pod: Pod) -> None:
-        await everybody(pod, "records", "reviewer")
-        waiting: set[int] = set()
+        await wait_for_participants(pod, "records", "reviewer")
+        proposed: set[int] = set()
         async with background() as tasks:
             for month in itertools.count(1):
                 try:
-                    found = await go_through(pod, month, beat)
+                    found = await check_month(pod, month, pause)
                     done[:] = [found["text"]]
                 except (CallError, Refused) as error:
                     found = {"wrong": []}
-                    done[:] = [f"Month {month} is left out: {error}"]
+                    done[:] = [f"I skipped month {month}: {error}"]
                 await say(pod, done[-1])
                 for wrong in found["wrong"]:
-                    if len(waiting) < _MAX_WAITING:
-                        tasks.start_soon(propose, pod, month, wrong, waiting)
+                    if len(proposed) < _MAX_OPEN_PROPOSALS:
+                        tasks.start_soon(propose, pod, month, wrong, proposed)
                     else:
-                        still = f"{len(waiting)} corrections wait for a person already"
-                        await say(pod, f"Activity {wrong['id']} is wrong, too, but {still}.")
+                        reason = f"{len(proposed)} corrections already wait for a person"
+                        await say(pod, f"Activity {wrong['id']} is wrong too, but {reason}.")
                 await anyio.sleep(rest_seconds)
 
     return analyst
 
 
 async def say(pod: Pod, text: str, correlation_id: str | None = None) -> None:
-    """Say something; that it is refused is no reason to stop working."""
+    """Send a chat message; ignore a refusal, since the work can go on without it."""
     with suppress(Refused):
         await pod.send("chat", {"text": text}, correlation_id=correlation_id)
 
 
-async def everybody(pod: Pod, *names: str) -> None:
-    """Wait until these participants are here."""
-    while not set(names) <= set(pod.participants):  # noqa: ASYNC110  (a demo may look and wait)
+async def wait_for_participants(pod: Pod, *names: str) -> None:
+    """Wait until these participants have joined."""
+    while not set(names) <= set(pod.participants):  # noqa: ASYNC110  (polling is enough for a demo)
         await anyio.sleep(0.1)
 
 
-async def go_through(pod: Pod, month: int, beat: Beat) -> dict[str, Any]:
-    """Read a month page by page; each page is transient, and used up when it is noted."""
+async def check_month(pod: Pod, month: int, pause: Pause) -> dict[str, Any]:
+    """Read a month page by page and have suspicious entries reviewed.
+
+    Each page is a transient result that `note_page` consumes.
+    """
     goal = f"Check the time sheet of month {month}"
     async with pod.context("workflow", goal=goal) as workflow:
         await recall(pod, workflow, goal)
@@ -88,7 +90,7 @@ async def go_through(pod: Pod, month: int, beat: Beat) -> dict[str, Any]:
                 "records", "search_activities", month=month, page=page, timeout=_CALL_SECONDS
             )
             activities, pages = result.value["activities"], result.value["pages"]
-            await beat()
+            await pause()
             minutes = sum(one["minutes"] for one in activities)
             strange = [one for one in activities if one["minutes"] >= _LONG_MINUTES]
             seen = f"Page {page} of {pages}: {len(activities)} activities, {minutes} minutes"
@@ -103,86 +105,87 @@ async def go_through(pod: Pod, month: int, beat: Beat) -> dict[str, Any]:
             for one in odd
         ]
         wrong = [one for one in verdicts if one["wrong"]]
-        # It names its subject: whoever remembers it has nothing else to find it by.
+        # Name the subject in the text: memory finds the conclusion by its words alone.
         text = (
             f"The time sheet of month {month} has {total // 60} hours on {pages} pages, "
-            f"{len(wrong)} of {len(odd)} doubts confirmed."
+            f"{len(wrong)} of {len(odd)} suspicious entries confirmed."
         )
         await workflow.conclude(text, confidence=0.9)
         return {"text": text, "wrong": wrong}
 
 
 async def recall(pod: Pod, workflow: ContextScope, goal: str) -> None:
-    """Ask memory, where there is one, what was concluded before."""
+    """Ask the memory agent, if there is one, for earlier conclusions."""
     if "memory" not in pod.participants:
         return
     try:
         asked = {"goal": goal, "limit": 3}
         result = await workflow.call("memory", "context", asked, timeout=_CALL_SECONDS)
         pack = msgspec.convert(result.value, ContextPack)
-        thought = "Nothing is remembered about this yet."
+        thought = "Memory has nothing about this yet."
         if pack.items:
             thought = f"I remember, first of {pack.total_items}: {pack.items[0].name}"
     except (CallError, msgspec.ValidationError) as error:
-        thought = f"Without memory, then: {error}"
+        thought = f"I continue without memory: {error}"
     await workflow.send("reflection", {"thought": thought})
 
 
-async def propose(pod: Pod, month: int, verdict: dict[str, Any], waiting: set[int]) -> None:
-    """Propose a correction, and leave it to a person."""
+async def propose(pod: Pod, month: int, verdict: dict[str, Any], proposed: set[int]) -> None:
+    """Propose a correction and wait for a person's decision."""
     id, minutes = verdict["id"], verdict["minutes"]
-    waiting.add(id)
+    proposed.add(id)
     try:
         proposal = await pod.propose(
             "records", "correct_activity", {"month": month, "id": id, "minutes": minutes}
         )
-        text = f"I propose to change activity {id} to {minutes} minutes: approve it, or reject it?"
+        text = f"I propose to change activity {id} to {minutes} minutes. Do you approve?"
         await say(pod, text, proposal.id)
         try:
             await proposal.result(_DECISION_SECONDS, until_rejected=True)
             text = f"Activity {id} is corrected. Thank you, {proposal.fulfilled_by}."
         except CallError as error:
-            # Whoever edits a proposal asks in their own name, and tells so by a rejection.
+            # A person who edits a proposal makes the call themselves and rejects ours as "edited".
             edited = [who for who, opinion in proposal.rejections if opinion.reason == "edited"]
             text = f"Activity {id} stays as it is: {error.problem}."
             if edited:
-                text = f"Activity {id} is corrected otherwise. Thank you, {edited[0]}."
+                text = f"Activity {id} is corrected differently. Thank you, {edited[0]}."
             if proposal.fulfilled_by is None:
                 await proposal.withdraw(error.problem)
         await say(pod, text, proposal.id)
     except Refused as error:
         await say(pod, f"I may not propose to change activity {id}: {error}")
     finally:
-        waiting.discard(id)
+        proposed.discard(id)
 
 
-async def take_back(pod: Pod) -> None:
-    """Withdraw what an earlier life of ours proposed: nobody waits for its outcome any more."""
-    left: dict[str, Envelope] = {}
+async def withdraw_open_proposals(pod: Pod) -> None:
+    """Withdraw proposals left open by an earlier run of the analyst; no task awaits them now."""
+    open: dict[str, Envelope] = {}
     for _ in range(pod.history):
-        heard = (await anext(pod)).envelope
-        answered = left.get(heard.correlation_id or "")
-        if heard.sender == pod.me and Kind.parse(heard.kind).family == kinds.PROPOSAL:
-            left[heard.id] = heard
+        envelope = (await anext(pod)).envelope
+        answered = open.get(envelope.correlation_id or "")
+        if envelope.sender == pod.me and Kind.parse(envelope.kind).family == kinds.PROPOSAL:
+            open[envelope.id] = envelope
         elif answered is not None and (
-            rpc.fulfils(heard, answered) or (heard.kind, heard.sender) == (kinds.WITHDRAW, pod.me)
+            rpc.fulfils(envelope, answered)
+            or (envelope.kind, envelope.sender) == (kinds.WITHDRAW, pod.me)
         ):
-            del left[answered.id]
-    for proposal in left.values():
-        reason = {"reason": "I was started again"}
+            del open[answered.id]
+    for proposal in open.values():
+        reason = {"reason": "I was restarted"}
         await pod.send(kinds.WITHDRAW, reason, to=proposal.to, correlation_id=proposal.id)
 
 
-async def take_part(analyst: Participant) -> None:
-    """Join as the analyst, once more perhaps."""
-    async with mcpp.connect(name=analyst.name, **analyst.joining) as pod:
-        await take_back(pod)
+async def run(analyst: Participant) -> None:
+    """Join as the analyst, clean up after an earlier run, and work until cancelled."""
+    async with analyst.connect() as pod:
+        await withdraw_open_proposals(pod)
         await analyst.serve(pod)
 
 
 def main() -> None:
-    """Run it as the demo does."""
+    """Run the analyst against the pod in the environment."""
     try:
-        anyio.run(until_signal, lambda: take_part(agent()))
+        anyio.run(until_signal, lambda: run(agent()))
     except McppError as error:
         raise SystemExit(f"analyst: {error}") from error

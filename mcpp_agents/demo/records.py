@@ -1,6 +1,6 @@
 """The demo's tool server: a time sheet that is read page by page.
 
-A page is used up by `note_page`: the workflow says so, and the pages say that they are transient.
+Pages are marked as transient, and the workflow declares that `note_page` consumes them.
 """
 
 import random
@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 import mcpp
-from mcpp import Participant
+from mcpp import Participant, ToolResult
 from mcpp.agent.tools import as_result
-from mcpp.protocol.rpc import ToolResult
 from mcpp.transient import Workflow, WorkflowStep, consumed, mark_by_rule
 
 PAGE_SIZE: Final = 15
@@ -34,7 +33,7 @@ WORKFLOW: Final = Workflow(
 
 
 class Activity(msgspec.Struct):
-    """A line of the time sheet."""
+    """One entry of the time sheet."""
 
     id: int
     who: str
@@ -43,26 +42,26 @@ class Activity(msgspec.Struct):
 
 
 def agent() -> Participant:
-    """Return the tool server. What is corrected stays so for two years."""
+    """Return the tool server. It keeps corrections to the last `KEPT_MONTHS` months read."""
     records = Participant("records")
     months: dict[int, list[Activity]] = {}
 
-    def of(month: int) -> list[Activity]:
+    def activities_of(month: int) -> list[Activity]:
         if month not in months:
-            months[month] = made_up(month)
+            months[month] = generate_month(month)
             if len(months) > KEPT_MONTHS:
                 del months[next(iter(months))]
         return months[month]
 
     @records.tool
     async def get_workflow_step(order: Annotated[int, msgspec.Meta(ge=1)]) -> ToolResult:
-        """Return the instructions of a step; a loop comes whole."""
+        """Return the instructions for a step; for a loop, those of all its steps."""
         return ToolResult.from_json(WORKFLOW.get_workflow_step(order))
 
     @records.tool
     async def search_activities(month: int, page: int = 1) -> ToolResult:
         """Return a page of a month's activities."""
-        found = of(month)
+        found = activities_of(month)
         pages = -(-len(found) // PAGE_SIZE)
         shown = found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
         result = {"activities": msgspec.to_builtins(shown), "page": page, "pages": pages}
@@ -70,26 +69,24 @@ def agent() -> Participant:
 
     @records.tool
     async def note_page(month: int, page: int, minutes: int, odd: list[int]) -> ToolResult:
-        """Note a page's sum and what looks wrong on it; the page itself is then used up."""
-        noted = (
-            f"Noted: page {page} of month {month}, {minutes} minutes, {len(odd)} to be looked at"
-        )
+        """Note a page's total and its suspicious entries; this consumes the page."""
+        noted = f"Noted: page {page} of month {month}, {minutes} minutes, {len(odd)} to check"
         return ToolResult.from_json(consumed(as_result(noted).to_json()))
 
     @records.tool
     async def history(who: str, work: str, month: int) -> list[int]:
-        """Return how many minutes somebody usually takes for a kind of work."""
+        """Return the minutes that a person has recently spent on a kind of work."""
         return [
             one.minutes
             for earlier in range(max(1, month - 3), month + 1)
-            for one in of(earlier)
+            for one in activities_of(earlier)
             if (one.who, one.work) == (who, work) and one.minutes < 600
         ]
 
     @records.tool
     async def correct_activity(month: int, id: int, minutes: int) -> dict[str, Any]:
-        """Change the minutes of an activity. Propose it: somebody should agree."""
-        for one in of(month):
+        """Change the minutes of an activity. Propose this call, so that a person can approve it."""
+        for one in activities_of(month):
             if one.id == id:
                 before, one.minutes = one.minutes, minutes
                 return {"id": id, "before": before, "after": minutes}
@@ -98,8 +95,8 @@ def agent() -> Participant:
     return records
 
 
-def made_up(month: int) -> list[Activity]:
-    """Return a month's activities: the same ones each time, a slip of the pen among them."""
+def generate_month(month: int) -> list[Activity]:
+    """Generate a month's activities, one of them wrong. The same month gives the same result."""
     chance = random.Random(month)
     first = 1000 * month
     found = [
@@ -108,11 +105,11 @@ def made_up(month: int) -> list[Activity]:
         )
         for number in range(chance.randint(50, 70))
     ]
-    slip = chance.choice([one for one in found if one.minutes >= 60])
-    slip.minutes *= 10 if chance.random() < 0.5 else 60
+    wrong = chance.choice([one for one in found if one.minutes >= 60])
+    wrong.minutes *= 10 if chance.random() < 0.5 else 60
     return found
 
 
 def main() -> None:
-    """Run it as the demo does."""
+    """Run the records server against the pod in the environment."""
     mcpp.run(agent())

@@ -1,5 +1,1 @@
-"""A pod as an MCP server: any MCP client gets everybody's tools, and a voice."""
-
-from mcpp_agents.mcp_server.server import PodServer
-
-__all__ = ["PodServer"]
+"""`mcpp mcp`: a pod as an MCP server, so that any MCP client can use it."""

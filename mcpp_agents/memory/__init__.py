@@ -1,36 +1,54 @@
-"""Memory: what agents should not have to relearn, given back as context packs for a goal."""
+"""Memory for agents: a store of decisions, facts and lessons, searched by goal.
+
+`MemoryStore` is the library; `serving/` offers it as an MCP server, `bus/` as a pod participant.
+"""
 
 from mcpp_agents.memory.access import OWNER, Principal
 from mcpp_agents.memory.errors import (
     AccessDenied,
-    CapReached,
     InvalidMemory,
-    MemoryFault,
+    MemoryStoreError,
     OrganizationRequired,
     ProjectDenied,
+    QuotaExceeded,
+    StoreUnavailable,
     UnknownMemory,
 )
-from mcpp_agents.memory.pack import ContextPack, Forgotten, PackItem, PackSection, Remembered
-from mcpp_agents.memory.requests import MemoryDraft
+from mcpp_agents.memory.pack import (
+    ContextPack,
+    Forgotten,
+    PackItem,
+    PackSection,
+    Quality,
+    RelatedItem,
+    Remembered,
+)
+from mcpp_agents.memory.requests import MemoryDraft, PackRequest
 from mcpp_agents.memory.search.embedding import Embedder
+from mcpp_agents.memory.storage.engine import AuditEntry
 from mcpp_agents.memory.store import MemoryStore
 
 __all__ = [
     "OWNER",
     "AccessDenied",
-    "CapReached",
+    "AuditEntry",
     "ContextPack",
     "Embedder",
     "Forgotten",
     "InvalidMemory",
     "MemoryDraft",
-    "MemoryFault",
     "MemoryStore",
+    "MemoryStoreError",
     "OrganizationRequired",
     "PackItem",
+    "PackRequest",
     "PackSection",
     "Principal",
     "ProjectDenied",
+    "Quality",
+    "QuotaExceeded",
+    "RelatedItem",
     "Remembered",
+    "StoreUnavailable",
     "UnknownMemory",
 ]

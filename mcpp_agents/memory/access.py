@@ -1,26 +1,26 @@
-"""Who may read and write what.
+"""Access control: which scopes a principal may read and write.
 
-Every item lies in exactly one scope, a string made here and opaque to the engine: a project's, a
-principal's private one, or the diary that an agent keeps for a principal. A call names the scopes
-that its credential reaches, and the engine's queries select by them, so that nothing else is ever
-fetched. Scopes carry their organization, so two of them can share a file without meeting.
+Every item lies in exactly one scope: a project's, a principal's private one, or the diary that an
+agent keeps for a principal. A scope is a string built here and opaque to the engine. A call names
+the scopes its credential covers, and the engine's queries select by them, so no other row is ever
+fetched. Scope names contain the organization, so two organizations can share a file.
 """
 
 from dataclasses import dataclass
 
 from mcpp_agents.memory.errors import AccessDenied, OrganizationRequired, ProjectDenied
 
-# Ids become parts of scope names, so the separator may not occur in them.
+# Ids become parts of scope names, so they must not contain the separator.
 _SEPARATOR = "\x1f"
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Whom a credential stands for: one of an organization, with its projects.
+    """The identity behind a credential: a member of an organization, with its projects.
 
-    `projects` of None means every project of the organization. A principal with `home` speaks for
-    a group that sees every answer (a pod): it has no private items and no diaries, and what it
-    stores without naming a project lies in its home project.
+    `projects` of None means every project of the organization. A principal with a `home` stands
+    for a group that sees every answer (a pod): it has no private items and no diaries, and items
+    stored without a project go to its home project.
     """
 
     id: str
@@ -31,22 +31,22 @@ class Principal:
     def __post_init__(self) -> None:
         parts = (self.id, self.organization or "", *(self.projects or ()))
         if any(_SEPARATOR in part for part in parts):
-            raise ValueError("the parts of a principal are printable text")
+            raise ValueError("the parts of a principal must be printable text")
 
     @classmethod
     def for_pod(cls, name: str, *, granted: frozenset[str] = frozenset()) -> "Principal":
-        """The principal of everything said in a pod."""
+        """Return the principal that all participants of a pod share."""
         home = f"pod:{name}"
         return cls(id=home, projects=granted | {home}, home=home)
 
 
-# The library and stdio act as whoever owns the file.
+# The library and the stdio server act as the owner of the file.
 OWNER = Principal(id="owner", projects=None)
 
 
 @dataclass(frozen=True)
 class View:
-    """What one call may see: exact scopes, and every scope that begins with a prefix."""
+    """The scopes that one call may see: exact names, and every name with one of the prefixes."""
 
     scopes: frozenset[str]
     prefixes: frozenset[str] = frozenset()
@@ -54,15 +54,15 @@ class View:
 
 
 def scope_for(principal: Principal, *, project: str | None, agent: str | None) -> str:
-    """The scope in which the principal's new item lies.
+    """Return the scope for a new item of the principal.
 
     Raises:
-        AccessDenied: the credential does not cover the project, or reaches no diaries.
+        AccessDenied: the credential does not cover the project, or has no diaries.
     """
     organization = _organization(principal)
     if principal.home is not None:
         if agent is not None:
-            raise AccessDenied("No diaries where everyone reads along")
+            raise AccessDenied("Diaries are not available in a pod")
         project = project or principal.home
     if project is not None and principal.projects is not None and project not in principal.projects:
         raise ProjectDenied(project)
@@ -80,27 +80,27 @@ def view_of(
     agent: str | None = None,
     domain: str | None = None,
 ) -> View:
-    """What the principal sees: a project (else all of its own), its private items, a diary.
+    """Return what a pack may draw on: private items, a project (else all), a diary if named.
 
     Raises:
-        AccessDenied: the credential does not cover the project, or reaches no diaries.
+        AccessDenied: the credential does not cover the project, or has no diaries.
     """
     organization = _organization(principal)
-    whole = project is None and principal.projects is None
+    all_projects = project is None and principal.projects is None
     projects = {project} if project is not None else principal.projects or frozenset()
     scopes = {scope_for(principal, project=each, agent=None) for each in projects}
-    prefixes = {_join(organization, "project", "")} if whole else set()
+    prefixes = {_join(organization, "project", "")} if all_projects else set()
     if principal.home is None:
         scopes.add(scope_for(principal, project=None, agent=None))
     if agent is not None:
         scopes.update(scope_for(principal, project=each, agent=agent) for each in (None, *projects))
-        if whole:
+        if all_projects:
             prefixes.add(_join(organization, "diary", principal.id, agent, ""))
     return View(frozenset(scopes), frozenset(prefixes), domain)
 
 
 def reach_of(principal: Principal) -> View:
-    """Everything the principal can name by an id: all it sees, and all of its diaries."""
+    """Return every scope whose items the principal may name by id, including all its diaries."""
     view = view_of(principal)
     if principal.home is not None:
         return view

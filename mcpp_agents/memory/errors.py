@@ -1,28 +1,26 @@
-"""What can go wrong in memory.
+"""Errors raised by the memory store.
 
-The root is not called MemoryError, because Python has one with another meaning:
+The root is not called MemoryError because Python's builtin of that name means something else:
 
-    MemoryFault
+    MemoryStoreError
     ├── AccessDenied
     │   ├── OrganizationRequired   "Organization context required"
     │   └── ProjectDenied          "Project access denied: <id>"
     ├── InvalidMemory              an argument breaks a rule
     ├── UnknownMemory              no such item, or none that the caller may see
-    ├── CapReached                 a participant has had its share of this hour
-    └── Unavailable                the file is locked, full or broken
+    ├── QuotaExceeded              a participant has used up its hourly quota
+    └── StoreUnavailable           the file is locked, full or damaged
 """
 
 from mcpp import McppError
 
 
-class MemoryFault(McppError):  # noqa: N818 - MemoryError is taken
-    """The root: its text may be shown to the caller as it is."""
-
-    audited = False  # whether the refusal has its row already
+class MemoryStoreError(McppError):
+    """Root of all memory errors; its text is safe to show to the caller."""
 
 
-class AccessDenied(MemoryFault):
-    """The caller's credential does not reach that far."""
+class AccessDenied(MemoryStoreError):  # noqa: N818 - the name is kept in audit rows
+    """The caller's credential does not allow the operation."""
 
 
 class OrganizationRequired(AccessDenied):
@@ -40,28 +38,28 @@ class ProjectDenied(AccessDenied):
         super().__init__(f"Project access denied: {project}")
 
 
-class InvalidMemory(MemoryFault):
+class InvalidMemory(MemoryStoreError):  # noqa: N818 - the name is kept in audit rows
     """An argument breaks a rule of spec/memory.md."""
 
 
-class UnknownMemory(MemoryFault):
-    """Absent and invisible look the same, or ids could be probed."""
+class UnknownMemory(MemoryStoreError):  # noqa: N818 - the name is kept in audit rows
+    """No item with this id is visible; absent and invisible look alike to prevent probing."""
 
     def __init__(self, id: str) -> None:
         self.id = id
         super().__init__(f"Unknown memory: {id}")
 
 
-class CapReached(MemoryFault):
-    """A participant has stored as much from the bus as one hour allows."""
+class QuotaExceeded(MemoryStoreError):  # noqa: N818 - the name is kept in audit rows
+    """A participant has stored as much over the bus as one hour allows."""
 
     def __init__(self, author: str, cap: int) -> None:
         self.author, self.cap = author, cap
         super().__init__(f"{author} has stored {cap} memories this hour; try again later")
 
 
-class Unavailable(MemoryFault):
-    """The file cannot be used now; what the database said is the cause, and for the log."""
+class StoreUnavailable(MemoryStoreError):  # noqa: N818 - the name is kept in audit rows
+    """The file cannot be used now; the database's own error is the cause, for the log only."""
 
     def __init__(self, *, busy: bool) -> None:
         self.busy = busy

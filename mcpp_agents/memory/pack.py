@@ -1,4 +1,4 @@
-"""A context pack, as the source document's response schema spells it."""
+"""Result types: the context pack, in the response schema of the source document, and answers."""
 
 from typing import Any, Literal
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class RelatedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item one relation away from another."""
+    """An item that is one relation away from a pack item."""
 
     id: str
     type: str
@@ -17,7 +17,7 @@ class RelatedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an item comes from and how old it is."""
+    """The origin and the dates of an item."""
 
     origin: str | None
     source: str | None
@@ -29,7 +29,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in a pack. Its score lies in 0–1; spec/memory.md says what it means."""
+    """A memory in a pack. Its score is 0–1; spec/memory.md (M-21) defines it."""
 
     id: str
     type: str
@@ -53,7 +53,7 @@ class PackSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextPack(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent should know before it starts."""
+    """The memories relevant to a goal, grouped into sections by facet."""
 
     goal: str
     intent: str
@@ -68,13 +68,13 @@ class ContextPack(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def items(self) -> list[PackItem]:
-        """All items of all sections, best first."""
+        """The items of all sections, best first."""
         found = [item for section in self.sections for item in section.items]
         return sorted(found, key=lambda item: -item.score)
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `remember`. `created` is false where the idempotency key was known."""
+    """The answer to `remember`. `created` is false if the idempotency key was already used."""
 
     id: str
     kind: str

@@ -1,14 +1,14 @@
-"""Secrets that betray themselves by their form are taken out before anything is stored."""
+"""Redaction of secrets before text is stored: recognized by their form or by their name (M-08)."""
 
 import re
 from typing import Any, Final
 
 WITHHELD: Final = "[secret withheld]"
 
-# Each pattern is linear: no nested repetition, bounded gaps. Where there are groups, only the one
-# that took part is secret, and what introduces it may stay.
+# Every pattern runs in linear time: no nested repetition, bounded gaps. If a pattern has groups,
+# only the group that matched is secret; the text around it is kept.
 
-# Names and values as they stand in prose, code, Markdown and JSON inside JSON.
+# Separators between a name and its value in prose, code, Markdown and JSON inside JSON.
 _MARKS: Final = r"[\\\"'`*_]{0,4}"
 _BECOMES: Final = rf"{_MARKS}\s{{0,4}}(?:=>|[:=：])[*_]{{0,3}}\s{{0,4}}"
 _IS: Final = rf"{_BECOMES}{_MARKS}"
@@ -18,32 +18,33 @@ _PASSWORD: Final = (
 )
 _KEY: Final = r"(?:secret|token|api[ _-]?key)"
 _BARE: Final = r"[^\s\"'`,;]"
-_ODD: Final = rf"(?={_BARE}{{0,99}}[\d!@#$%^&])"  # a phrase has no such characters
+_ODD: Final = rf"(?={_BARE}{{0,99}}[\d!@#$%^&])"  # ordinary phrases have no such characters
 _DIGIT: Final = rf"(?={_BARE}{{0,99}}\d)"
-# What is called only a key may be a word, a path or a number: one to open something with has a long
-# run of letters and digits, and is no variable's member or call.
+# A value named just "key" may be a word, a path or a number. A secret key has a long run of letters
+# and digits, and is not an attribute access or a call.
 _LONG: Final = (
     r"(?:[A-Za-z0-9]{1,15}[+/_-]){0,6}(?=[A-Za-z]{0,99}\d)(?=\d{0,99}[A-Za-z])"
     r"[A-Za-z0-9]{16,256}+[A-Za-z0-9+/_-]{0,256}+={0,2}(?!\.?\w|[(\[])"
 )
-# What follows "--password" where people write about the option.
+# Words that follow "--password" in prose about the option.
 _PROSE: Final = (
     r"(?:and|argument|as|but|can|flag|for|from|has|if|in|instead|is|may|must|on|option|or|"
     r"parameter|should|switch|the|to|was|when|which|will|with)\b"
 )
 
-# What is drawn at random is told from a name, whose words are parted and seldom have digits: by a
-# long run of letters and digits, or of letters; after a prefix that is no word, by less.
+# Random strings differ from names, whose words are separated and rarely contain digits: a random
+# string has a long run of letters and digits, or of letters. After a prefix that is not a word, a
+# shorter run is enough.
 _DRAWN: Final = r"(?=[A-Za-z]{0,255}\d|[A-Za-z]{30})[A-Za-z0-9]{20,255}[A-Za-z0-9_-]{0,255}"
 _RANDOM: Final = r"(?=[A-Za-z_-]{0,64}(?:\d|[a-z][A-Z])|[A-Za-z]{16})"
 
-# Secrets that show by themselves, none of which is shorter than this without a space.
-_has_long_word = re.compile(r"\S{15}").search
+# Secrets recognized by their form; each has at least 15 characters without a space.
+_has_long_word: Final = re.compile(r"\S{15}").search
 _LONG_FORMS: Final = tuple(
     re.compile(pattern)
     for pattern in (
         r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-        # AWS's secret keys have no mark but their length; a commit's hash has no capitals.
+        # AWS secret keys have no prefix, only a length; a commit hash has no capitals.
         r"(?<![\w/+=.-])(?=(?:[a-z0-9/+]*[A-Z]){4})(?=(?:[A-Za-z/+]*\d){2})[A-Za-z0-9/+]{40}(?![\w/+=.-])",
         r"\bgh[pousr]_[A-Za-z0-9]{20,255}",
         r"\bgithub_pat_[A-Za-z0-9_]{20,255}",
@@ -71,12 +72,12 @@ _LONG_FORMS: Final = tuple(
         rf"\bdckr_pat_{_RANDOM}[A-Za-z0-9_-]{{24,64}}",
         r"\beyJ[A-Za-z0-9_-]{6,2048}\.[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,1024}",
         r"\bAGE-SECRET-KEY-1[0-9A-Z]{40,80}",
-        r"\b\d{8,10}:AA[A-Za-z0-9_-]{32,40}",  # a bot's at Telegram
+        r"\b\d{8,10}:AA[A-Za-z0-9_-]{32,40}",  # Telegram bot token
         r"\bmcpp\.bearer\.([A-Za-z0-9._~-]{8,2048})",
         r"(?i)\b(?:bearer|basic)\s+([A-Za-z0-9._~+/-]{16,2048}=*)",
     )
 )
-# The same, which may be short.
+# Secrets recognized by their form that may be shorter.
 _FORMS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -86,7 +87,7 @@ _FORMS: Final = tuple(
         ),
         r"(?i)[?&](?:sig|signature|x-amz-signature|access_token)=([^\s&\"']{8,1024})",
         rf"(?i)\bauthorization{_IS}(?:[a-z]{{1,20}}\s{{1,4}})?([^\s\"',;]{{8,2048}})",
-        # It may hold a slash, but a port and a path are none.
+        # A password in a URL may contain a slash, but a port and a path are not a password.
         r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@\[]{0,128}:(?!\d{1,5}/)([^\s@]{1,256})@",
         (
             r"\b(?:(?:mysql|mariadb)\w{0,10}\b[^\n]{0,120}?\s-p(?![-$<{(])([^\s\"'`]{4,256})"
@@ -96,7 +97,7 @@ _FORMS: Final = tuple(
         r"(?<!\S)(?:-u|--user)[ =]?[\"']?[^\s:/\"']{1,64}:(?!\d{1,9}(?:\s|\Z))([^\s\"'`]{4,256})",
     )
 )
-# Secrets that show by what they are called: where nothing is called so, there is nothing to seek.
+# Secrets recognized by their name. Text without any of these names skips the patterns below.
 _NAMES: Final = (
     "pass",
     "pw",
@@ -111,7 +112,7 @@ _NAMES: Final = (
 _NAMED: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        # In quotes it may hold anything else, and in quoted JSON the quotes are quoted too.
+        # A quoted value may contain anything else; in quoted JSON the quotes are escaped.
         (
             rf"(?i){_PASSWORD}{_BECOMES}(?:"
             r"\\{1,3}[\"']([^\"'\\\n]{4,256})\\{1,3}[\"']"
@@ -120,7 +121,7 @@ _NAMED: Final = tuple(
             r"|`([^`\n]{4,256})`)"
         ),
         rf"(?i){_PASSWORD}{_IS}((?:(?!</|\\[\"']){_BARE}){{4,256}})",
-        # As people say it, but not "the password is required".
+        # In a sentence, but not "the password is required".
         (
             r"(?i)\bpass(?:word|phrase)(?:\s{1,4}(?:for|of|on|in|at)(?:\s{1,4}[\w.@/-]{1,40}){1,4}?)?"
             rf"\s{{1,4}}(?:is|was|to)\s{{1,4}}{_MARKS}({_ODD}{_BARE}{{4,256}})"
@@ -132,7 +133,7 @@ _NAMED: Final = tuple(
             rf"(?i:key)(?:{_IS}|\s{{1,4}}(?i:(?:is|was)\s{{1,4}})?{_MARKS}"
             rf"|{_MARKS}\s{{0,20}}\|\s{{0,4}}{_MARKS})({_LONG})"
         ),
-        # In a table's cell and in an element.
+        # In a table cell and in an XML element.
         (
             rf"(?i)(?:{_PASSWORD}|\bpwd|{_KEY}){_MARKS}\s{{0,20}}\|\s{{0,4}}{_MARKS}"
             r"(?![\\\"'`*_])((?=[^\s|]{0,99}[\d!@#$%^&])[^\s|`]{4,256})"
@@ -149,18 +150,18 @@ _NAMED: Final = tuple(
             rf"(?i)(?<![sy] )\b(?:pass|pw){_IS}((?=[^\s\d]{{0,99}}\d)(?=[^\sa-z]{{0,99}}[a-z])"
             r"[^\s\"'`,;/.()\[\]_]{6,256}+)(?=[\s\"'`,;.]|\Z)"
         ),
-        rf"(?i)\bpwd{_IS}(?![/~.])({_BARE}{{4,256}})",  # a path is where one works
+        rf"(?i)\bpwd{_IS}(?![/~.])({_BARE}{{4,256}})",  # a path is the working directory
         (
             r"(?i)(?:secret[ _-]?(?:access[ _-]?)?|account[ _-]?|access[ _-]?)key"
             rf"{_IS}(?![\\\"'`*_>])({_BARE}{{8,256}})"
         ),
-        # Assigned, but not from a variable's member or a call.
+        # Assigned, but not from an attribute or a call.
         (
             r"(?i)(?:api_?key|(?:client|app)[_-]?secret|(?:access|auth|refresh)[_-]?token)"
             rf"{_MARKS}[=:]\s?{_MARKS}([\w+/=-]{{12,256}})(?![\w+/=.(\[-])"
         ),
-        # A bare "token: rotation" is a phrase; with a digit in it, it is a token, and so is a
-        # longer word than there are, or a long one that is assigned or ends the line.
+        # "token: rotation" is a phrase. A value with a digit is a token, and so is one longer than
+        # any word, or a long one that is assigned or ends the line.
         rf"(?i){_KEY}{_IS}((?:{_DIGIT}|(?=[a-z]{{16}})){_BARE}{{8,256}})",
         rf"(?i)(?:secret|token){_MARKS}\s{{0,4}}=\s{{0,4}}{_MARKS}([a-z]{{10,256}}+)(?![\w.(\[-])",
         rf"(?im)secret{_IS}([a-z]{{12,256}}+)(?=[\"'`.,;}}]{{0,3}}\s{{0,4}}$)",
@@ -171,7 +172,7 @@ _PASSWORD_NAME: Final = re.compile(rf"(?i)(?:{_PASSWORD}|\bpwd)\Z")
 
 
 def redact(text: str) -> str:
-    """The text without its secrets; equal to what came in where there are none."""
+    """Return the text with its secrets replaced; a text without secrets is returned unchanged."""
     for pattern in (*_LONG_FORMS, *_FORMS) if _has_long_word(text) else _FORMS:
         text = pattern.sub(_withhold, text)
     folded = text.casefold()
@@ -182,12 +183,12 @@ def redact(text: str) -> str:
 
 
 def redact_named(name: str, text: str) -> str:
-    """The value of a member: where a whole password stands is certain there, spaces or not."""
+    """Return a named value, replaced entirely if its name says that it is a password."""
     return WITHHELD if _PASSWORD_NAME.search(name) else text
 
 
 def redact_all(value: Any) -> Any:
-    """The same for every string in a JSON value, keys included."""
+    """Redact every string in a JSON value, including keys."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
@@ -203,5 +204,5 @@ def _withhold(match: re.Match[str]) -> str:
     start, end = match.span(match.lastindex or 0)
     if match.string.startswith(WITHHELD, start):
         return match[0]
-    whole, offset = match[0], match.start()
-    return whole[: start - offset] + WITHHELD + whole[end - offset :]
+    matched, offset = match[0], match.start()
+    return matched[: start - offset] + WITHHELD + matched[end - offset :]

@@ -1,6 +1,6 @@
-"""What callers ask: a memory to keep (`Draft`) and a pack to compile (`PackRequest`).
+"""Request types: a memory to store (`MemoryDraft`), a pack to compile, an item to erase.
 
-They are the tools' input schemas at the same time, so wire names are used as they are.
+They also define the input schemas of the tools, so their fields have the wire names.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from mcpp_agents.memory.errors import InvalidMemory
 from mcpp_agents.memory.redaction import redact, redact_all
 from mcpp_agents.memory.vocabulary import RELATIONSHIPS, Intent, LayerName
 
-# Bounds keep one caller from filling the file, and a pack from filling a model's window.
+# Limits that keep one caller from filling the file, and a pack from filling a model's context.
 MAX_TITLE_CHARS: Final = 300
 MAX_CONTENT_CHARS: Final = 32_768
 MAX_GOAL_CHARS: Final = 32_768
@@ -24,10 +24,10 @@ MAX_WORD_CHARS: Final = 256
 MAX_ADDRESS_CHARS: Final = 2_048
 _MAX_NUMBER: Final = 2**53
 
-# Only what memory itself has heard comes from there.
+# Sources with this scheme are set by memory itself, for items recorded from a pod (M-34).
 BUS_SCHEME: Final = "mcpp://"
 
-# Ids, which are what they are: two that were rewritten could become one.
+# Ids are stored unchanged: two ids could become equal if they were redacted (M-08).
 _SCOPE: Final = ("domain", "project", "agent_id")
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
@@ -39,55 +39,55 @@ T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def _says(text: str) -> Any:
+def _doc(text: str) -> Any:
     return msgspec.Meta(description=text)
 
 
 class Relation(NamedTuple):
-    """What a new item says of an older one."""
+    """A typed reference from a new item to an existing one."""
 
     relationship: str
     target: str
 
 
 class MemoryDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A memory as its author hands it in."""
+    """A memory as submitted by its author."""
 
-    title: Annotated[str, _says("One line by which to recognise it")]
-    content: Annotated[str, _says("What future agents should not have to relearn")]
-    kind: Annotated[str, _says("decision, gotcha, plan, task, note, …; it decides the facet")]
-    domain: Annotated[str | None, _says("Category")] = None
-    project: Annotated[str | None, _says("Project that shares it; else it is private")] = None
-    agent_id: Annotated[str | None, _says("Agent in whose diary it belongs")] = None
-    tags: Annotated[tuple[str, ...], _says("Labels")] = ()
+    title: Annotated[str, _doc("One line that identifies it")]
+    content: Annotated[str, _doc("What future agents should not have to relearn")]
+    kind: Annotated[str, _doc("decision, gotcha, plan, task, note, …; determines the facet")]
+    domain: Annotated[str | None, _doc("Category")] = None
+    project: Annotated[str | None, _doc("Project to share it with; private if omitted")] = None
+    agent_id: Annotated[str | None, _doc("Agent whose diary it belongs to")] = None
+    tags: Annotated[tuple[str, ...], _doc("Labels")] = ()
     related_to: Annotated[
         tuple[str, ...],
-        _says("Ids of memories, typed by a prefix: supersedes:, contradicts:, requires:, …"),
+        _doc("Ids of memories, typed by a prefix: supersedes:, contradicts:, requires:, …"),
     ] = ()
-    retrieval_keys: Annotated[tuple[str, ...], _says("Other words to find it by")] = ()
-    source: Annotated[str | None, _says("Where it comes from")] = None
-    url: Annotated[str | None, _says("Address of the source")] = None
-    valid_at: Annotated[str | None, _says("When it became true, ISO 8601")] = None
-    idempotency_key: Annotated[str | None, _says("The same key stores only once")] = None
+    retrieval_keys: Annotated[tuple[str, ...], _doc("Additional words to find it by")] = ()
+    source: Annotated[str | None, _doc("Where it comes from")] = None
+    url: Annotated[str | None, _doc("Address of the source")] = None
+    valid_at: Annotated[str | None, _doc("When it became true, ISO 8601")] = None
+    idempotency_key: Annotated[str | None, _doc("A repeated key stores only once")] = None
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """`related_to`, parsed; a bare id is plain `related_to`."""
+        """`related_to`, parsed; a bare id has the type `related_to`."""
         return tuple(dict.fromkeys(_relation(text) for text in self.related_to))
 
     def redacted(self) -> "MemoryDraft":
-        """The same without secrets in its texts: an equal one where there are none."""
+        """Return the draft with secrets replaced; it compares equal if there are none."""
         return _redacted(self)
 
     def check(self) -> None:
-        """Raises InvalidMemory, naming the first field that breaks a rule."""
+        """Validate the fields; raise InvalidMemory naming the first one that breaks a rule."""
         _check_text("title", self.title, MAX_TITLE_CHARS)
         _check_text("content", self.content, MAX_CONTENT_CHARS)
         if not _KIND.fullmatch(self.kind):
             raise InvalidMemory("kind must be 1 to 32 of a-z, 0-9, _ and -, a letter first")
         for name in ("kind", *_SCOPE):
             _check_id(name, getattr(self, name))
-        # Python lets any character stand between a day and an hour.
+        # Python accepts any character between date and time.
         for name in ("idempotency_key", "valid_at"):
             _check_word(name, getattr(self, name))
         for name in ("source", "url"):
@@ -99,45 +99,42 @@ class MemoryDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             for word in words:
                 _check_word(name, word)
         if self.valid_at is not None:
-            seconds_of(self.valid_at)
+            to_seconds(self.valid_at)
 
     def check_source(self) -> None:
-        """M-34: where an item was heard is not for its author to say.
-
-        Raises InvalidMemory.
-        """
+        """Raise InvalidMemory if the author claims a source on the bus (M-34)."""
         if (self.source or "").strip().casefold().startswith(BUS_SCHEME):
             raise InvalidMemory(
-                f"source must not begin with {BUS_SCHEME}, as what was overheard does"
+                f"source must not begin with {BUS_SCHEME}, which is reserved for items from a pod"
             )
 
 
 class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an agent is about to do, and how much it wants to know."""
+    """The goal of an agent, and the selection and size of the pack it wants."""
 
-    goal: Annotated[str, _says("What the agent is trying to accomplish")]
-    intent: Annotated[Intent, _says("Mode of the goal; it shapes what is stressed")] = "build"
-    layer: Annotated[LayerName, _says("Depth: session start, working set, or broad")] = "recall"
-    domain: Annotated[str | None, _says("Only this category")] = None
-    project: Annotated[str | None, _says("Only this project, beside private items")] = None
-    agent_id: Annotated[str | None, _says("Agent whose diary is included")] = None
-    limit: Annotated[float, _says("Most items in all, clamped to 1–50")] = 24
-    include_related: Annotated[bool, _says("With items one relation away")] = True
-    related_limit: Annotated[float, _says("Most related items for each item")] = 3
+    goal: Annotated[str, _doc("What the agent is trying to accomplish")]
+    intent: Annotated[Intent, _doc("Mode of the goal; shapes which facets are stressed")] = "build"
+    layer: Annotated[LayerName, _doc("Depth: session start, working set, or broad")] = "recall"
+    domain: Annotated[str | None, _doc("Only this category")] = None
+    project: Annotated[str | None, _doc("Only this project, besides private items")] = None
+    agent_id: Annotated[str | None, _doc("Agent whose diary is included")] = None
+    limit: Annotated[float, _doc("Maximum number of items, clamped to 1–50")] = 24
+    include_related: Annotated[bool, _doc("Include items one relation away")] = True
+    related_limit: Annotated[float, _doc("Maximum number of related items per item")] = 3
 
     def redacted(self) -> "PackRequest":
-        """The same without secrets in its goal."""
+        """Return the request with secrets in its goal replaced."""
         return _redacted(self)
 
     def check(self) -> None:
-        """Raises InvalidMemory, naming the first field that breaks a rule."""
+        """Validate the fields; raise InvalidMemory naming the first one that breaks a rule."""
         _check_text("goal", self.goal, MAX_GOAL_CHARS)
         for name in _SCOPE:
             _check_id(name, getattr(self, name))
 
 
 class DraftFields(TypedDict, total=False):
-    """The fields of a Draft that may be left out, as keyword arguments."""
+    """The optional fields of a MemoryDraft, as keyword arguments."""
 
     domain: str | None
     project: str | None
@@ -152,7 +149,7 @@ class DraftFields(TypedDict, total=False):
 
 
 class ScopeFields(TypedDict, total=False):
-    """Where to look, as keyword arguments."""
+    """The fields that narrow a search, as keyword arguments."""
 
     domain: str | None
     project: str | None
@@ -160,7 +157,7 @@ class ScopeFields(TypedDict, total=False):
 
 
 class PackFields(ScopeFields, total=False):
-    """The fields of a PackRequest that may be left out, as keyword arguments."""
+    """The optional fields of a PackRequest, as keyword arguments."""
 
     intent: Intent
     layer: LayerName
@@ -170,16 +167,16 @@ class PackFields(ScopeFields, total=False):
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A memory to erase."""
+    """The id of a memory to erase."""
 
-    id: Annotated[str, _says("Id of the memory")]
+    id: Annotated[str, _doc("Id of the memory")]
 
 
 def read(fields: object, type: type[T]) -> T:
-    """Arguments as the value object that they describe; null is as good as absent.
+    """Convert arguments to a request object; null counts as absent.
 
     Raises:
-        InvalidMemory: one is missing, unknown or of a wrong type.
+        InvalidMemory: an argument is missing, unknown or of the wrong type.
     """
     if isinstance(fields, Mapping):
         fields = {name: _number(value) for name, value in fields.items() if value is not None}
@@ -189,33 +186,33 @@ def read(fields: object, type: type[T]) -> T:
         raise InvalidMemory(str(error)) from None
 
 
-def seconds_of(moment: str) -> float:
-    """An ISO 8601 date or time as seconds since 1970; without an offset it is UTC."""
+def to_seconds(text: str) -> float:
+    """Convert an ISO 8601 date or time to seconds since 1970; without an offset it is UTC."""
     try:
-        parsed = datetime.fromisoformat(moment)
+        parsed = datetime.fromisoformat(text)
         return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise InvalidMemory("valid_at must be an ISO 8601 date or time") from None
 
 
-def moment_of(seconds: float) -> str:
-    """Seconds since 1970 as ISO 8601, in UTC."""
+def to_iso(seconds: float) -> str:
+    """Convert seconds since 1970 to ISO 8601, in UTC."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def digest_key(key: str) -> str:
-    """An idempotency key as it is stored: whatever it was made of, it only has to be the same."""
+    """Return an idempotency key as it is stored; only equality matters."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def clean(text: str) -> str:
-    """The text without the characters that no field may hold."""
+    """Return the text without the characters that no field may contain."""
     return _NOT_TEXT.sub("", text)
 
 
 def _number(value: Any) -> Any:
-    """A whole number as far as others can count, which is more than any argument may be."""
+    """Clamp an integer to 53 bits, which exceeds every limit, so that conversion cannot fail."""
     return max(-_MAX_NUMBER, min(value, _MAX_NUMBER)) if type(value) is int else value
 
 

@@ -1,25 +1,17 @@
-"""The store: `remember`, `context` and `forget` for one principal, over any engine."""
+"""The memory store: `remember`, `context` and `forget` for one caller, over any engine."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-import uuid6
-
-from mcpp_agents.memory.access import OWNER, Principal, reach_of, scope_for
-from mcpp_agents.memory.errors import (
-    AccessDenied,
-    CapReached,
-    InvalidMemory,
-    MemoryFault,
-    UnknownMemory,
-)
+from mcpp_agents.memory.access import Principal, reach_of
+from mcpp_agents.memory.auditing import CallAudit, StoreCaller
+from mcpp_agents.memory.drafts import answer_for, is_repeated, item_from_draft
+from mcpp_agents.memory.errors import AccessDenied, InvalidMemory, QuotaExceeded, UnknownMemory
 from mcpp_agents.memory.pack import ContextPack, Forgotten, Remembered
-from mcpp_agents.memory.redaction import redact_all
 from mcpp_agents.memory.requests import (
     DraftFields,
     ForgetRequest,
@@ -34,43 +26,35 @@ from mcpp_agents.memory.search.compiler import Compiler
 from mcpp_agents.memory.search.embedding import Embedder, load
 from mcpp_agents.memory.storage.engine import AuditEntry, Engine, Item, ItemLink
 from mcpp_agents.memory.storage.sqlite import SqliteEngine
-from mcpp_agents.memory.vocabulary import facet_of
 
 if TYPE_CHECKING:
     from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
 
-# What one participant can add in an hour by way of the bus.
+# The number of items that one participant may add in an hour over the bus (M-35).
 BUS_HOURLY_CAP: Final = 120
-# What is stored in one write, about a fifth of a second: other processes get their turn between.
+_QUOTA_SECONDS: Final = 3600
+# Items per write, about 0.2 s: other processes get their turn in between (M-01).
 BATCH: Final = 1_000
+TOOL_NAMES: Final = ("context", "remember", "forget")
 
+# The library and the stdio server act as the owner of the file.
+_OWNER: Final = StoreCaller()
 
-@dataclass(frozen=True)
-class Caller:
-    """On whose behalf a store acts.
-
-    The principal decides what may be read and written. On the bus it is the pod, and `author` is
-    the participant that spoke: what it stores is marked with its name, and capped.
-    """
-
-    principal: Principal = OWNER
-    author: str | None = None
-    origin: str = "direct"
-
-
-# The library and stdio act as whoever owns the file.
-_OWNER: Final = Caller()
+Answer = ContextPack | Remembered | Forgotten
 
 
 class MemoryStore:
-    """Memories in one database, as one caller may use them. `acting_as` gives the same store to
-    another caller; only the first one, from `open`, closes it."""
+    """The memories in one database, as one caller may use them.
+
+    `acting_as` returns the same store for another caller; only the first one, from `open`, closes
+    it. Every operation below leaves one audit row; only the private methods are not audited.
+    """
 
     def __init__(
         self,
         engine: Engine,
         *,
-        caller: Caller = _OWNER,
+        caller: StoreCaller = _OWNER,
         background: "EmbeddingWorker | None" = None,
         clock: Callable[[], float] = time.time,
         bus_hourly_cap: int = BUS_HOURLY_CAP,
@@ -90,24 +74,23 @@ class MemoryStore:
         clock: Callable[[], float] = time.time,
         bus_hourly_cap: int = BUS_HOURLY_CAP,
     ) -> Self:
-        """Open or make a memory file, as its owner.
+        """Open or create a memory file, as its owner.
 
         Args:
-            embedder: an embedder, one's name, or None for words alone; `auto` takes the best
-                that is installed.
-            clock: seconds since 1970.
-            bus_hourly_cap: how many memories a participant may add in an hour by way of a pod.
+            embedder: an embedder or its name; None searches by words alone, `auto` takes the best
+                one that is installed.
+            clock: returns seconds since 1970.
+            bus_hourly_cap: the number of memories that a participant may add in an hour over a pod.
 
         Raises:
-            MemoryFault: the file is not a memory file, or the embedder is not installed.
+            MemoryStoreError: the file is not a memory file, or the embedder is not installed.
         """
         chosen = load(embedder) if isinstance(embedder, str) else embedder
         engine = SqliteEngine(fspath(path))
         background = None
         if chosen is not None:
-            from mcpp_agents.memory.search.embedding_worker import (
-                EmbeddingWorker,  # needs NumPy, as embedders do
-            )
+            # Needs NumPy, as embedders do.
+            from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
 
             background = EmbeddingWorker(engine, chosen)
         return cls(engine, background=background, clock=clock, bus_hourly_cap=bus_hourly_cap)
@@ -115,17 +98,17 @@ class MemoryStore:
     def acting_as(
         self, principal: Principal, *, author: str | None = None, origin: str = "direct"
     ) -> "MemoryStore":
-        """The same store for another caller."""
+        """Return the same store for another caller."""
         return MemoryStore(
             self._engine,
-            caller=Caller(principal, author, origin),
+            caller=StoreCaller(principal, author, origin),
             background=self._background,
             clock=self._clock,
             bus_hourly_cap=self._bus_hourly_cap,
         )
 
     def close(self) -> None:
-        """Stop embedding and let go of the file. What is not embedded yet is so the next time."""
+        """Stop embedding and close the file; the next process to open it embeds the rest."""
         if self._background:
             self._background.close()
         self._engine.close()
@@ -136,66 +119,80 @@ class MemoryStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # Operations, each audited once
+
     def remember(
         self, title: str, content: str, kind: str, **fields: Unpack[DraftFields]
     ) -> Remembered:
-        """Store one memory; the other fields are those of `Draft`.
+        """Store one memory; the other fields are those of `MemoryDraft`.
 
         Raises:
-            MemoryFault: a field breaks a rule, or the caller may not write there.
+            MemoryStoreError: a field breaks a rule, or the caller may not write there.
         """
-        with self.auditing("remember"):
-            draft = read({"title": title, "content": content, "kind": kind, **fields}, MemoryDraft)
-            return self.remember_many([draft])[0]
+        with self._audited("remember") as audit:
+            arguments = {"title": title, "content": content, "kind": kind, **fields}
+            return self._remember([read(arguments, MemoryDraft)], None, audit)[0]
 
     def remember_many(
         self, drafts: Iterable[MemoryDraft], *, metadata: Mapping[str, Any] | None = None
     ) -> list[Remembered]:
-        """Store many: all or none of each `BATCH`. They can be found by their words at once.
+        """Store many memories, all or none of each `BATCH`; they are searchable at once.
+
+        Each batch leaves an audit row of its own.
 
         Args:
-            metadata: facts that the program itself adds to each, such as a lineage; only with
-                them a source may be an address on the bus.
+            metadata: facts that the program itself adds to each item, such as a lineage. Only
+                with them may a source be an address on the bus.
         """
-        wanted = list(drafts)
-        batches = (wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH))
-        with self.auditing("remember"):
-            for draft in wanted:
-                draft.check()
-                if metadata is None:
-                    draft.check_source()
-            return [answer for batch in batches for answer in self._remember(batch, metadata or {})]
+        with self._audited("remember") as audit:
+            return self._remember(list(drafts), metadata, audit)
 
     def context(self, goal: str, **fields: Unpack[PackFields]) -> ContextPack:
-        """Compile what is worth knowing for a goal; the other fields are those of `PackRequest`.
+        """Compile a context pack for a goal; the other fields are those of `PackRequest`.
 
         Raises:
-            MemoryFault: a field breaks a rule, or the caller may not read there.
+            MemoryStoreError: a field breaks a rule, or the caller may not read there.
         """
-        with self.auditing("context"):
-            return self.compile(read({"goal": goal, **fields}, PackRequest))
+        with self._audited("context") as audit:
+            return self._compile(read({"goal": goal, **fields}, PackRequest), audit)
 
     def compile(self, request: PackRequest) -> ContextPack:
-        """`context`, for a request that is already an object."""
-        with self.auditing("context"):
-            request.check()
-        request = request.redacted()
-        asked = {
-            "goal_length": len(request.goal),
-            "intent": request.intent,
-            "layer": request.layer,
-            "project": request.project,
-            "agent_id": request.agent_id,
-        }
-        with self.auditing("context", **asked):
-            pack = self._compiler().compile(request, self._caller.principal, self._clock())
-        self._audit("context", **asked, ids=[item.id for item in pack.items])
-        return pack
+        """Compile a context pack for a request object."""
+        with self._audited("context") as audit:
+            return self._compile(request, audit)
+
+    def forget(self, id: str) -> Forgotten:
+        """Erase a memory, its relations and its words in the index; restore what it superseded.
+
+        Raises:
+            UnknownMemory: there is none that the caller may see.
+            AccessDenied: it belongs to another caller.
+        """
+        with self._audited("forget") as audit:
+            return self._forget(read({"id": id}, ForgetRequest), audit)
+
+    def call(self, tool: str, arguments: object) -> Answer:
+        """Call one of the tools `context`, `remember` and `forget` with unchecked arguments.
+
+        Raises:
+            MemoryStoreError: there is no such tool, an argument breaks a rule, or access is denied.
+        """
+        with self._audited(tool if tool in TOOL_NAMES else "unknown") as audit:
+            match tool:
+                case "context":
+                    return self._compile(read(arguments, PackRequest), audit)
+                case "remember":
+                    return self._remember([read(arguments, MemoryDraft)], None, audit)[0]
+                case "forget":
+                    return self._forget(read(arguments, ForgetRequest), audit)
+            raise InvalidMemory(f"Unknown tool: {tool}")
+
+    # Queries, not audited
 
     def search(
         self, text: str, *, limit: int = 100, **fields: Unpack[ScopeFields]
     ) -> list[tuple[str, float]]:
-        """Ids by plain relevance, without intents, ages and facets: for evaluation.
+        """Return ids by plain relevance, without intents, ages and facets, for evaluation.
 
         The relevance is relative to the best. The other fields are project, agent_id and domain.
         """
@@ -203,151 +200,132 @@ class MemoryStore:
         request.check()
         return self._compiler().rank(request.redacted(), self._caller.principal, limit)
 
-    def forget(self, id: str) -> Forgotten:
-        """Erase a memory, its relations and its traces in the index. What it superseded is back.
+    def audit_entries(self, last: int = 20) -> list[AuditEntry]:
+        """Return the latest audit entries, oldest first.
 
         Raises:
-            UnknownMemory: there is none that the caller may see.
-            AccessDenied: it is another's.
-        """
-        with self.auditing("forget"):
-            return self._forget(read({"id": id}, ForgetRequest))
-
-    def audited(self, last: int = 20) -> list[AuditEntry]:
-        """The latest rows of the audit, in their order; only the file's owner reads them.
-
-        Raises:
-            AccessDenied: the caller is another.
+            AccessDenied: the caller is not the file's owner.
         """
         if self._caller != _OWNER:
-            raise AccessDenied("Only the file's owner reads the audit")
-        return self._engine.audited(last)
+            raise AccessDenied("Only the file's owner may read the audit")
+        return self._engine.audit_entries(last)
 
-    @contextmanager
-    def auditing(self, tool: str, **details: Any) -> Iterator[None]:
-        """Leave a row about a call that is refused; those that succeed leave their own."""
-        try:
-            yield
-        except MemoryFault as fault:
-            if not fault.audited:
-                fault.audited = True
-                self._audit(tool, **details, refused=type(fault).__name__)
-            raise
-
-    def knows(self, id: str) -> bool:
-        """Whether there is such a memory that the caller may name."""
+    def exists(self, id: str) -> bool:
+        """Return whether the caller may refer to a memory with this id."""
         return bool(self._engine.find([id], reach_of(self._caller.principal)))
 
     def has_stored(self, idempotency_key: str) -> bool:
-        """Whether the caller has stored something under this key."""
-        return self._known(digest_key(idempotency_key), {}) is not None
+        """Return whether the caller has stored an item under this key."""
+        return self._find_by_key(digest_key(idempotency_key)) is not None
 
     def opted_out(self) -> frozenset[str]:
-        """The contexts of which the caller, a pod, is to remember nothing (M-33)."""
+        """Return the contexts of the caller, a pod, that have opted out of memory (M-33)."""
         return self._engine.opted_out(self._caller.principal.id)
 
     def opt_out(self, contexts: AbstractSet[str]) -> None:
-        """Let these be the contexts that have opted out, and no others."""
+        """Replace the set of contexts that have opted out."""
         principal = self._caller.principal.id
         with self._engine.writing():
             known = self._engine.opted_out(principal)
             self._engine.opt_out(principal, contexts - known, known - contexts)
 
     def embed_pending(self, limit: int | None = None) -> int:
-        """Embed here and now what has no vector yet, or about so many; how many that were."""
+        """Embed items without a vector now, or about `limit` of them; return how many."""
         return self._background.drain(limit) if self._background else 0
 
-    # Inside
+    # Implementation: no public operation is called from here
 
-    def _remember(self, wanted: list[MemoryDraft], metadata: Mapping[str, Any]) -> list[Remembered]:
-        """One write: all or none."""
+    @contextmanager
+    def _audited(self, tool: str) -> Iterator[CallAudit]:
+        audit = CallAudit(self._engine, self._caller, self._clock, tool)
+        with audit.refusals():
+            yield audit
+
+    def _remember(
+        self, drafts: Sequence[MemoryDraft], metadata: Mapping[str, Any] | None, audit: CallAudit
+    ) -> list[Remembered]:
+        for draft in drafts:
+            draft.check()
+            if metadata is None:
+                draft.check_source()
+        batches = (drafts[start : start + BATCH] for start in range(0, len(drafts), BATCH))
+        return [answer for batch in batches for answer in self._write(batch, metadata or {}, audit)]
+
+    def _write(
+        self, drafts: Sequence[MemoryDraft], metadata: Mapping[str, Any], audit: CallAudit
+    ) -> list[Remembered]:
+        """Store one batch in one write: all or none."""
         now = self._clock()
         answers: list[Remembered] = []
         items: list[Item] = []
         links: list[ItemLink] = []
-        keys: dict[str, Item] = {}
+        by_key: dict[str, Item] = {}
         with self._engine.writing():
-            for draft in wanted:
+            for draft in drafts:
                 key = draft.idempotency_key and digest_key(draft.idempotency_key)
-                known = self._known(key, keys)
-                plain = draft.redacted()
-                item = self._item(plain, key, now, metadata)
-                if known is None:
-                    links += self._links(plain, item)
+                stored = by_key.get(key) or self._find_by_key(key) if key else None
+                redacted = draft.redacted()
+                item = item_from_draft(redacted, self._caller, key=key, now=now, metadata=metadata)
+                if stored is None:
+                    links += self._links(redacted, item)
                     items.append(item)
                     if key:
-                        keys[key] = item
-                    answers.append(_answer(item, created=True, secrets_withheld=plain != draft))
-                elif not metadata and not _same(item, known):
-                    raise InvalidMemory(f"idempotency_key was given to another memory: {known.id}")
+                        by_key[key] = item
+                    withheld = redacted != draft
+                    answers.append(answer_for(item, created=True, secrets_withheld=withheld))
+                elif not metadata and not is_repeated(item, stored):
+                    raise InvalidMemory(f"idempotency_key was given to another memory: {stored.id}")
                 else:
-                    answers.append(_answer(known, created=False, secrets_withheld=False))
-            self._check_cap(len(items), now)
+                    answers.append(answer_for(stored, created=False, secrets_withheld=False))
+            self._charge_quota(len(items), now)
             self._engine.add(items, links)
-            self._audit(
-                "remember",
+            audit.succeeded(
                 ids=[answer.id for answer in answers],
-                lengths=[len(draft.content) for draft in wanted],
+                lengths=[len(draft.content) for draft in drafts],
                 created=len(items),
             )
         if self._background and items:
             self._background.wake()
         return answers
 
-    def _forget(self, request: ForgetRequest) -> Forgotten:
+    def _compile(self, request: PackRequest, audit: CallAudit) -> ContextPack:
+        request.check()
+        request = request.redacted()
+        audit.add_details(
+            goal_length=len(request.goal),
+            intent=request.intent,
+            layer=request.layer,
+            project=request.project,
+            agent_id=request.agent_id,
+        )
+        pack = self._compiler().compile(request, self._caller.principal, self._clock())
+        audit.succeeded(ids=[item.id for item in pack.items])
+        return pack
+
+    def _forget(self, request: ForgetRequest, audit: CallAudit) -> Forgotten:
         with self._engine.writing():
             caller = self._caller
-            # Whoever owns the file can erase it: nothing in it is beyond the owner's reach.
+            # M-07: the owner could erase the file, and may erase any part of it.
             view = None if caller == _OWNER else reach_of(caller.principal)
             item = self._engine.find([request.id], view).get(request.id)
             if item is None:
                 raise UnknownMemory(request.id)
-            if not self._owns(item) and caller != _OWNER:
+            if not self._is_author_of(item) and caller != _OWNER:
                 raise AccessDenied(f"Only its author may forget {request.id}")
             self._engine.remove(item.seq)
-            self._audit("forget", ids=[item.id])
+            audit.succeeded(ids=[item.id])
         return Forgotten(id=item.id)
 
-    def _owns(self, item: Item) -> bool:
-        """Whether the caller is its author: a name alone is somebody else's in another pod."""
+    def _is_author_of(self, item: Item) -> bool:
+        # The same name in another pod is another participant.
         caller = self._caller
         return (item.principal, item.author) == (caller.principal.id, caller.author)
 
     def _compiler(self) -> Compiler:
         return Compiler(self._engine, self._background.index if self._background else None)
 
-    def _known(self, key: str | None, keys: Mapping[str, Item]) -> Item | None:
-        if key is None:
-            return None
-        caller = self._caller
-        return keys.get(key) or self._engine.keyed(caller.principal.id, caller.author, key)
-
-    def _item(
-        self, draft: MemoryDraft, key: str | None, now: float, metadata: Mapping[str, Any]
-    ) -> Item:
-        principal = self._caller.principal
-        return Item(
-            id=f"mem_{uuid6.uuid7().hex}",
-            scope=scope_for(principal, project=draft.project, agent=draft.agent_id),
-            kind=draft.kind,
-            title=draft.title,
-            content=draft.content,
-            principal=principal.id,
-            author=self._caller.author,
-            origin=self._caller.origin,
-            created_at=now,
-            updated_at=now,
-            domain=draft.domain,
-            project=draft.project or principal.home,
-            agent_id=draft.agent_id,
-            tags=draft.tags,
-            retrieval_keys=draft.retrieval_keys,
-            source=draft.source,
-            url=draft.url,
-            valid_at=draft.valid_at,
-            idempotency_key=key,
-            metadata=redact_all(dict(metadata)),
-        )
+    def _find_by_key(self, key: str) -> Item | None:
+        return self._engine.find_by_key(self._caller.principal.id, self._caller.author, key)
 
     def _links(self, draft: MemoryDraft, item: Item) -> list[ItemLink]:
         relations = draft.relations
@@ -364,45 +342,19 @@ class MemoryStore:
         return [ItemLink(item.id, relation.relationship, relation.target) for relation in relations]
 
     def _check_supersedes(self, item: Item, target: Item) -> None:
-        # Otherwise its readers would lose it for something that they cannot see.
+        # Otherwise readers of the target would lose it to an item they cannot see.
         if item.scope != target.scope:
             raise InvalidMemory(f"{target.id} lies in another scope, and cannot be superseded here")
-        if item.origin == "bus" and not self._owns(target):
+        if item.origin == "bus" and not self._is_author_of(target):
             raise AccessDenied(f"Only its author may supersede {target.id}")
 
-    def _check_cap(self, adding: int, now: float) -> None:
-        caller = self._caller
-        if caller.origin != "bus" or caller.author is None or not adding:
+    def _charge_quota(self, items: int, now: float) -> None:
+        """Charge the author of items from the bus, inside the write that adds them (M-35)."""
+        principal, author = self._caller.principal.id, self._caller.author
+        if self._caller.origin != "bus" or author is None or not items:
             return
-        stored = self._engine.count_since(caller.principal.id, caller.author, now - 3600)
-        if stored + adding > self._bus_hourly_cap:
-            raise CapReached(caller.author, self._bus_hourly_cap)
-
-    def _audit(self, tool: str, **details: Any) -> None:
-        caller = self._caller
-        self._engine.audit(
-            AuditEntry(self._clock(), caller.principal.id, tool, details, caller.author)
-        )
-
-
-def _same(item: Item, known: Item) -> bool:
-    """Whether an item is one that is stored already, come again."""
-    return known == replace(
-        item,
-        id=known.id,
-        created_at=known.created_at,
-        updated_at=known.updated_at,
-        metadata=known.metadata,
-        seq=known.seq,
-    )
-
-
-def _answer(item: Item, *, created: bool, secrets_withheld: bool) -> Remembered:
-    return Remembered(
-        id=item.id,
-        kind=item.kind,
-        facet=facet_of(item.kind),
-        project=item.project,
-        created=created,
-        secrets_withheld=secrets_withheld,
-    )
+        expired_at = now - _QUOTA_SECONDS
+        used = self._engine.quota_used(principal, author, expired_at)
+        if used + items > self._bus_hourly_cap:
+            raise QuotaExceeded(author, self._bus_hourly_cap)
+        self._engine.charge_quota(principal, author, items=items, at=now, expired_at=expired_at)

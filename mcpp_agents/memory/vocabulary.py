@@ -1,6 +1,6 @@
-"""The words of a pack: kinds, facets, intents and layers, as tables.
+"""Tables of kinds, facets, intents, layers and relationships.
 
-`spec/memory.md` prints the same tables, and a test compares them.
+`spec/memory.md` has the same tables, and a test compares them.
 """
 
 from types import MappingProxyType
@@ -45,16 +45,16 @@ KINDS: Final = MappingProxyType(
 
 
 def facet_of(kind: str) -> str:
-    """The facet that a kind belongs to; a kind of one's own is domain knowledge."""
+    """Return the facet of a kind; a kind that is not in the table is domain knowledge."""
     return KINDS.get(kind, "domain")
 
 
 def known_kind(kind: str, origin: str | None) -> str:
-    """What to call a kind where nothing is quotation: those of the bus are others' words."""
+    """Return a kind that is safe outside quotations: unknown kinds from the bus become `note`."""
     return kind if kind in KINDS or origin != "bus" else "note"
 
 
-# Intent → the facets it stresses, most first, and those it plays down. The rest stand between.
+# Intent → the facets it stresses, most first, and those it plays down. Others are in between.
 _STRESS: Final[dict[Intent, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "build": (
         ("active_work", "constraints", "decisions", "procedures", "gotchas", "artifacts"),
@@ -81,14 +81,14 @@ INTENTS: Final = tuple(_STRESS)
 
 
 class Emphasis(NamedTuple):
-    """What an intent does to a facet: a factor on scores and a share of the pack."""
+    """The weight of a facet under an intent: a factor on scores and a share of the pack."""
 
     factor: float
     share: float
 
 
 # The factors are close together: an intent breaks ties between items that match about equally
-# well, and must not lift what hardly matches over what matches.
+# well, and must not lift weak matches over good ones.
 _STRESSED: Final = Emphasis(1.0, 0.4)
 _PLAIN: Final = Emphasis(0.92, 0.25)
 _PLAYED_DOWN: Final = Emphasis(0.84, 0.15)
@@ -96,7 +96,7 @@ _EVEN: Final = Emphasis(1.0, 0.3)
 
 
 def emphasis(intent: Intent, facet: str) -> Emphasis:
-    """How much an intent makes of a facet."""
+    """Return the weight of a facet under an intent."""
     if intent == "general":
         return _EVEN
     stressed, played_down = _STRESS[intent]
@@ -106,20 +106,20 @@ def emphasis(intent: Intent, facet: str) -> Emphasis:
 
 
 def section_order(intent: Intent) -> tuple[str, ...]:
-    """All facets, those that the intent stresses first."""
+    """Return all facets, those that the intent stresses first."""
     stressed, played_down = _STRESS[intent]
     between = [f for f in FACETS if f not in stressed and f not in played_down]
     return (*stressed, *between, *played_down)
 
 
 class Layer(NamedTuple):
-    """How deep a retrieval goes."""
+    """The depth of a retrieval."""
 
-    candidates: int  # items weighed before the pack is chosen
-    recency: float  # the most that age alone can take from a score
-    floor: float  # items below this part of the best one's score are left out
-    excerpt_chars: int  # content beyond this is cut, and the item says so
-    newest: int  # newest work and sessions added although they do not match
+    candidates: int  # items scored before the pack is chosen
+    recency: float  # the largest part of a score that age can take away
+    floor: float  # items below this fraction of the best score are left out
+    excerpt_chars: int  # longer content is cut and marked `truncated`
+    newest: int  # newest work and sessions that are added even if they do not match
 
 
 LAYERS: Final[MappingProxyType[LayerName, Layer]] = MappingProxyType(
@@ -132,7 +132,7 @@ LAYERS: Final[MappingProxyType[LayerName, Layer]] = MappingProxyType(
     }
 )
 
-# What one item may say of another; the last is what a bare id means.
+# Types of relations; the last is the type of a bare id.
 RELATIONSHIPS: Final = (
     "supersedes",
     "contradicts",

@@ -1,4 +1,4 @@
-"""A model as a participant: thinks in contexts that others can watch, and uses their tools."""
+"""A model as a participant: it answers questions, reasons in contexts and calls tools."""
 
 from mcpp_agents.model.agent import ModelAgent, ModelLimits
 from mcpp_agents.model.providers import Provider, ProviderError, Reply, ToolUse

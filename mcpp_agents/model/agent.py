@@ -1,9 +1,9 @@
-"""The model agent: hears the pod, thinks when it is spoken to, and says what it concludes.
+"""The model agent: follows a pod, answers questions addressed to it, and uses the pod's tools.
 
-One task hears: every envelope goes into the log. Another thinks, one question at a time, and sees
-nothing but what was heard: what the model is shown is always what stands in the log, its own calls
-and their results too. What others say meanwhile gets a part of the prompt, and the question is
-pinned: nobody can talk it out of the model's sight.
+An observer adds every envelope to the agent's copy of the log. A separate task answers one question
+at a time, and builds its prompts only from that copy: the model sees exactly what is in the log,
+its own calls and their results included. Messages of others that arrive while it works get a share
+of the prompt, and the question is pinned, so that no other participant can push it out.
 """
 
 import logging
@@ -15,19 +15,27 @@ from typing import Any, Final
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup
 
-from mcpp import Envelope, McppError, Message, Pod, Refused, kinds
-from mcpp.agent.request_server import RequestServer
-from mcpp.agent.tools import ToolCall
-from mcpp.client.context_scope import ContextScope
-from mcpp.client.tasks import background
+from mcpp import (
+    ContextScope,
+    Envelope,
+    Gap,
+    McppError,
+    Message,
+    Options,
+    Participant,
+    Pod,
+    Refused,
+    ToolCall,
+    ToolResult,
+    kinds,
+)
 from mcpp.errors import CallError, ConnectionLostError, DecodeError, NoAnswerError, TooLargeError
 from mcpp.prompts import EXPAND, Prompt, PromptBuilder
 from mcpp.protocol import rpc
-from mcpp.protocol.rpc import Failure, ToolResult
+from mcpp.protocol.rpc import Failure
 from mcpp.tokens import estimate
-from mcpp.transient.marks import cut
+from mcpp.transient import cut
 from mcpp_agents.model.progress import ProgressReporter
 from mcpp_agents.model.providers import (
     PATIENT_SECONDS,
@@ -37,168 +45,170 @@ from mcpp_agents.model.providers import (
     Reply,
     ToolUse,
 )
-from mcpp_agents.toolbox import PATIENCE_SECONDS, GoneError, Offer, Toolbox, take_back
+from mcpp_agents.toolbox import (
+    GRACE_SECONDS,
+    ParticipantAbsentError,
+    RemoteTool,
+    Toolbox,
+    withdraw_proposals,
+)
 
-_QUEUED_QUESTIONS: Final = 64
-_REMEMBERED_IDS: Final = 4096
-# Of the log, at most twice as much: then the older half is forgotten, or a long life would fill us.
-_KEPT_ENVELOPES: Final = 10_000
+_HISTORY_MESSAGES: Final = 500
+_MAX_WAITING_QUESTIONS: Final = 64
+_MAX_IDS: Final = 4096
+# At twice this many envelopes the older half of the log is dropped, to bound memory.
+_MAX_ENVELOPES: Final = 10_000
 _CATCH_UP_SECONDS: Final = 5.0
-# A part of the prompt: for what others say while a question is answered.
+# One part in so many of the prompt is for messages that arrive while a question is answered.
 _MEANWHILE_SHARE: Final = 4
 
-log = logging.getLogger("mcpp")
+logger = logging.getLogger("mcpp.model")
 
 
 class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the model may go with one question."""
+    """Limits for answering one question."""
 
     turns: int = 12
     tokens: int = 200_000  # for all turns together, as the API counts them
     reply_tokens: int = 4096
-    prompt_tokens: int = 60_000  # the rest is collapsed, folded, and at last left out
+    prompt_tokens: int = 60_000  # beyond that, older messages are collapsed, folded, left out
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
-    patience_seconds: float = PATIENCE_SECONDS  # with newcomers' offers, and lines that were lost
-    remind_seconds: float = 15.0  # those who wait are told so
+    grace_seconds: float = GRACE_SECONDS  # for newcomers' tools and lost connections
+    remind_seconds: float = 15.0  # interval of progress messages while a question waits
 
 
 class ModelAgent:
-    """A model in a pod. Owns its view of the log; run it with `await agent.run()`."""
+    """A model in a pod. Owns its copy of the log and the open questions.
+
+    Run its `participant`, in one pod at a time: `mcpp.run(ModelAgent("model", …).participant)`.
+    """
 
     def __init__(
         self,
-        pod: Pod,
+        name: str,
         provider: Provider,
-        tasks: TaskGroup,
         *,
         system: str = "",
         limits: ModelLimits = ModelLimits(),  # noqa: B008  (frozen)
+        options: Options = Options(),  # noqa: B008  (frozen)
     ) -> None:
-        self._pod = pod
-        self._tasks = tasks
+        self.participant = Participant(name, last=_HISTORY_MESSAGES, options=options)
+        self.participant.on_join(self._join)
+        self.participant.observe(self._observe)
+        self.participant.task(self._answer_questions)
+        self.participant.task(self._remind)
+        self.participant.method(rpc.TOOLS_CALL)(self._expand)
+        self._name = name
         self._provider = provider
         self._limits = limits
-        self._toolbox = Toolbox(pod, tasks, patience_seconds=limits.patience_seconds)
         self._system = system
-        self._builder = PromptBuilder(pod.me)
+
+    def _join(self, pod: Pod) -> None:
+        self._pod = pod
+        self._toolbox = Toolbox(pod, grace_seconds=self._limits.grace_seconds)
+        self._builder = PromptBuilder(self._name)
         self._room: float = 0
         self._prompt: Prompt | None = None
         self._log: list[Envelope] = []
-        self._open: dict[str, ProgressReporter] = {}  # the first is thought about, the others wait
-        self._heard: dict[str, None] = {}
+        # In the order of arrival: the first one is being answered, the others wait.
+        self._questions: dict[str, ProgressReporter] = {}
+        self._asked = anyio.Event()
+        self._observed: dict[str, None] = {}
         self._own: dict[str, None] = {}
         self._moved = anyio.Event()
         self._start = pod.position
+        self._toolbox.refresh()
 
-    async def run(self) -> None:
-        """Take part until the connection ends for good. The pod must be opened with `own=True`."""
-        sending, receiving = anyio.create_memory_object_stream[Message](_QUEUED_QUESTIONS)
-        methods = {"ping": _pong, "tools/list": _no_tools, rpc.TOOLS_CALL: self._expand}
-        # Whoever thinks ends first, or it would find its questions closed.
-        async with sending, receiving, background() as thinking:
-            server = RequestServer(methods, self._tasks)
+    # --- answering ---
 
-            async def think() -> None:
-                async for question in receiving:
-                    await self.answer(question)
+    async def _answer_questions(self, pod: Pod) -> None:
+        while True:
+            while self._questions:
+                await self._answer(next(iter(self._questions.values())))
+            self._asked = anyio.Event()
+            await self._asked.wait()
 
-            thinking.start_soon(think)
-            thinking.start_soon(self._remind)
-            self._toolbox.ask()
-            async for message in self._pod:
-                self._hear(message)
-                server.receive(message)
-                if self._is_asked(message):
-                    try:
-                        sending.send_nowait(message)
-                    except anyio.WouldBlock:
-                        thinking.start_soon(self._decline, message)
-                    else:
-                        self._open[message.id] = ProgressReporter(self._place_for(message), message)
-
-    async def answer(self, question: Message) -> None:
-        """Think about a question in a context of its own, and reply with the conclusion."""
-        progress = self._open[question.id]
+    async def _answer(self, progress: ProgressReporter) -> None:
+        """Think about a question in its own context, and reply with the conclusion."""
+        question = progress.question
         try:
-            self._take_up(question.envelope)
+            self._start_prompt(question.envelope)
             text = await self._think(progress.thinking, progress)
         except ConnectionLostError:
             return
         except McppError as error:
-            log.warning("no answer for %s: %s", question.sender, error)
+            logger.warning("cannot answer %s: %s", question.sender, error)
             text = f"I cannot think about this now: {error}"
+        except Exception:
+            # One question that fails unexpectedly must not end the answering of all others.
+            logger.exception("cannot answer %s", question.sender)
+            text = "I cannot think about this now: an internal error"
         finally:
-            del self._open[question.id]
+            del self._questions[question.id]
         try:
-            with suppress(Refused):  # no room for our context is no reason not to answer
+            with suppress(Refused):  # reply even if there is no room for our context
                 await progress.thinking.conclude(cut(text))
-            await _say(question, text)
+            await _send_reply(question, text)
         except McppError as error:
-            log.warning("the answer for %s was lost: %s", question.sender, error)
+            logger.warning("cannot send the answer to %s: %s", question.sender, error)
 
-    def _place_for(self, question: Message) -> ContextScope:
-        return self._pod.context(
-            "reasoning", parent=question.context, trigger=question.id, asked_by=question.sender
-        )
-
-    async def _remind(self) -> None:
-        """Tell everybody who waits for an answer that it will come."""
-        with suppress(ConnectionLostError):
-            while True:
-                await anyio.sleep(self._limits.remind_seconds)
-                for place, (id, progress) in enumerate(list(self._open.items())):
-                    waits = f"waiting, {place} asked before" if place else "still thinking"
-                    if id in self._open:  # it may have been answered while others were told
-                        await progress.remind(waits)
+    async def _remind(self, pod: Pod) -> None:
+        """Send progress for all open questions at intervals."""
+        while True:
+            await anyio.sleep(self._limits.remind_seconds)
+            for position, (id, progress) in enumerate(list(self._questions.items())):
+                state = f"waiting, {position} asked before" if position else "still thinking"
+                if id in self._questions:  # it may have been answered in the meantime
+                    await progress.keep_alive(state)
 
     async def _decline(self, question: Message) -> None:
-        log.warning("too many questions at once: %s is not answered", question.id)
+        logger.warning("too many questions at once: declined %s", question.id)
         try:
             await question.reply("I have too many questions before me: please ask again later.")
         except McppError as error:
-            log.warning("%s could not be told so: %s", question.sender, error)
+            logger.warning("cannot decline the question of %s: %s", question.sender, error)
 
     async def _think(self, thinking: ContextScope, progress: ProgressReporter) -> str:
-        await progress.begin()
+        await progress.start()
         spent = 0
         for _ in range(self._limits.turns):
             reply = await self._next(thinking, progress)
             spent += reply.tokens
             if not reply.calls:
-                if not reply.broken_off:
+                if not reply.incomplete_reason:
                     return reply.text or "I have nothing to say to this."
                 said = f"{reply.text} …" if reply.text else "I have no answer"
-                return f"{said} ({reply.broken_off})"
+                return f"{said} ({reply.incomplete_reason})"
             if spent >= self._limits.tokens:
                 return f"I stop here: {spent} tokens are spent on this."
         return f"I stop here: {self._limits.turns} turns were not enough."
 
     async def _next(self, thinking: ContextScope, progress: ProgressReporter) -> Reply:
-        offers = await self._toolbox.offers()
+        tools = await self._toolbox.list_tools()
         await self._catch_up()
         self._prompt = self._builder.build(previous=self._prompt)
-        reply = await self._reply(self._prompt, offers.values(), progress)
+        reply = await self._ask_model(self._prompt, tools.values(), progress)
         if reply.calls:
             if reply.text:
                 await thinking.send(kinds.REFLECTION, {"thought": reply.text})
             problems: list[McppError] = []
             async with anyio.create_task_group() as tasks:
                 for use in reply.calls:
-                    tasks.start_soon(self._try, thinking, use, offers.get(use.name), problems)
+                    tasks.start_soon(self._try, thinking, use, tools.get(use.name), problems)
             if problems:
                 raise problems[0]
         return reply
 
-    async def _reply(
-        self, prompt: Prompt, offers: Iterable[Offer], progress: ProgressReporter
+    async def _ask_model(
+        self, prompt: Prompt, tools: Iterable[RemoteTool], progress: ProgressReporter
     ) -> Reply:
-        """Ask the model, and again when its API says so: then those who wait know."""
-        tools = list(offers)
+        """Ask the model, and retry as its API asks; report the waiting as progress."""
+        listed = list(tools)
         for _ in range(RETRIES):
             try:
                 return await self._provider.reply(
-                    prompt, tools, self._limits.reply_tokens, progress.hear
+                    prompt, listed, self._limits.reply_tokens, progress.add_text
                 )
             except ProviderError as error:
                 seconds = error.retry_seconds
@@ -207,26 +217,30 @@ class ModelAgent:
                 if seconds > PATIENT_SECONDS:
                     reason = f"its API asks to be left alone for {seconds:.0f} s ({error})"
                     raise ProviderError(reason) from None
-                log.warning("asking the model again in %.0f s: %s", seconds, error)
-                await progress.wait(seconds)
+                logger.warning("asking the model again in %.0f s: %s", seconds, error)
+                await progress.wait_for_retry(seconds)
         raise ProviderError("its API asks to be left alone again and again")
 
     async def _try(
-        self, thinking: ContextScope, use: ToolUse, offer: Offer | None, problems: list[McppError]
+        self,
+        thinking: ContextScope,
+        use: ToolUse,
+        found: RemoteTool | None,
+        problems: list[McppError],
     ) -> None:
         try:
-            await self._use(thinking, use, offer)
+            await self._use(thinking, use, found)
         except McppError as error:
             problems.append(error)
 
-    async def _use(self, thinking: ContextScope, use: ToolUse, offer: Offer | None) -> None:
-        """Make a call; whatever comes of it stands in the log, where the next prompt finds it."""
-        if use.arguments is None or (offer is None and use.name != EXPAND):
-            problem = "the arguments are no JSON object" if offer else "there is no such tool"
+    async def _use(self, thinking: ContextScope, use: ToolUse, found: RemoteTool | None) -> None:
+        """Make a call. Its outcome is in the log, from which the next prompt is built."""
+        if use.arguments is None or (found is None and use.name != EXPAND):
+            problem = "the arguments are no JSON object" if found else "there is no such tool"
             thought = f"I cannot call {use.name}: {problem}."
             await thinking.send(kinds.REFLECTION, {"thought": thought})
             return
-        owner, tool = (self._pod.me, EXPAND) if offer is None else (offer.participant, offer.tool)
+        owner, tool = (self._name, EXPAND) if found is None else (found.participant, found.tool)
         arguments, seconds = use.arguments, self._limits.call_seconds
         try:
             await self._toolbox.call(
@@ -234,10 +248,10 @@ class ModelAgent:
                 tool,
                 lambda: self._pod.call(owner, tool, arguments, timeout=seconds, context=thinking),
             )
-        except (NoAnswerError, GoneError) as error:
+        except (NoAnswerError, ParticipantAbsentError) as error:
             await thinking.send(kinds.REFLECTION, {"thought": f"{error}."})
         except CallError:
-            pass  # the error is the call's result in the log
+            pass  # the error is in the log, as the call's result
         except (DecodeError, TooLargeError) as error:
             await thinking.send(kinds.REFLECTION, {"thought": f"I cannot call {tool}: {error}."})
         except Refused as error:
@@ -248,7 +262,7 @@ class ModelAgent:
     async def _propose(
         self, thinking: ContextScope, owner: str, tool: str, arguments: dict[str, Any]
     ) -> None:
-        """Ask for what we may not do; somebody who may decides."""
+        """Propose a call that this agent has no capability to make."""
         try:
             proposal = await self._pod.propose(owner, tool, arguments, context=thinking)
         except Refused as error:
@@ -258,7 +272,7 @@ class ModelAgent:
             await thinking.send(kinds.REFLECTION, {"thought": thought})
             return
         try:
-            # Somebody may still overrule a rejection, but whoever asked us should not wait for it.
+            # Another participant may still overrule a rejection; our questioner need not wait.
             result: ToolResult = await proposal.result(
                 self._limits.approval_seconds, until_rejected=True
             )
@@ -273,34 +287,49 @@ class ModelAgent:
         except CallError as error:
             outcome = f"failed: {error.problem}"
         finally:
-            await take_back(proposal)
+            await withdraw_proposals(proposal)
         thought = f"My proposal to call {tool} of @{owner} {outcome}"
         await thinking.send(kinds.REFLECTION, {"thought": thought})
 
-    # --- hearing ---
+    # --- following the log ---
 
-    def _hear(self, message: Message) -> None:
+    def _observe(self, item: Message | Gap) -> None:
+        if isinstance(item, Gap):
+            return
+        self._add(item)
+        if not self._is_asked(item):
+            return
+        if len(self._questions) > _MAX_WAITING_QUESTIONS:
+            self._pod.start_soon(self._decline, item)
+            return
+        thinking = self._pod.context(
+            "reasoning", parent=item.context, trigger=item.id, asked_by=item.sender
+        )
+        self._questions[item.id] = ProgressReporter(thinking, item)
+        self._asked.set()
+
+    def _add(self, message: Message) -> None:
         self._log.append(message.envelope)
-        if self._open:  # the next question's builder begins with the log
+        if self._questions:  # otherwise the next question's builder starts with the log
             self._builder.add(message.envelope)
-        if len(self._log) >= 2 * _KEPT_ENVELOPES:
-            del self._log[:_KEPT_ENVELOPES]
-        if self._toolbox.hear(message) and message.kind == kinds.PRESENCE:
-            # Now, or the first question would wait for people, who never say what they offer. Not
-            # when somebody's tools have changed: that may be said a hundred times a second.
-            self._toolbox.ask()
-        _remember(self._heard, message.id)
-        if message.sender == self._pod.me and message.kind == kinds.CHAT:
+        if len(self._log) >= 2 * _MAX_ENVELOPES:
+            del self._log[:_MAX_ENVELOPES]
+        if self._toolbox.observe(message) and message.kind == kinds.PRESENCE:
+            # Ask newcomers now: otherwise the first question waits for those that never answer,
+            # such as people. Changed tools are asked for later: they may change often.
+            self._toolbox.refresh()
+        _remember(self._observed, message.id)
+        if message.sender == self._name and message.kind == kinds.CHAT:
             _remember(self._own, message.id)
         self._moved.set()
 
-    def _take_up(self, question: Envelope) -> None:
-        """Begin the prompts for a question with all that was heard until now."""
+    def _start_prompt(self, question: Envelope) -> None:
+        """Start the prompts for a question with the log up to now."""
         budget = self._limits.prompt_tokens
-        # One that would fill the prompt by itself is shown in part, like all that is long.
+        # A question that would fill the prompt is not pinned, so that it is shortened.
         is_short = _tokens(question) <= budget // 2
         self._builder = PromptBuilder(
-            self._pod.me,
+            self._name,
             filter=self._has_room,
             contexts="fold",
             token_budget=budget,
@@ -308,12 +337,12 @@ class ModelAgent:
             system=self._system,
         )
         self._room = math.inf
-        for envelope in (*self._log, question):  # the log may have lost it while it waited
+        for envelope in (*self._log, question):  # the log may have dropped it while it waited
             self._builder.add(envelope)
         self._room = budget // _MEANWHILE_SHARE
 
     def _has_room(self, envelope: Envelope) -> bool:
-        if envelope.sender == self._pod.me or self._room == math.inf:
+        if envelope.sender == self._name or self._room == math.inf:
             return True
         tokens = _tokens(envelope)
         has_room = tokens <= self._room
@@ -321,32 +350,32 @@ class ModelAgent:
         return has_room
 
     def _is_asked(self, message: Message) -> bool:
-        if message.kind != kinds.CHAT or message.replayed or message.sender == self._pod.me:
+        if message.kind != kinds.CHAT or message.replayed or message.sender == self._name:
             return False
         if message.correlation_id in self._own:
-            return False  # an answer to our answer: two models would thank each other for ever
-        mention = rf"(?<![\w@])@{re.escape(self._pod.me)}(?![\w@-])"
-        return self._pod.me in (message.to or ()) or bool(re.search(mention, message.text))
+            return False  # a reply to our answer: two models would thank each other endlessly
+        mention = rf"(?<![\w@])@{re.escape(self._name)}(?![\w@-])"
+        return self._name in (message.to or ()) or bool(re.search(mention, message.text))
 
     async def _catch_up(self) -> None:
-        """Wait until everything that had reached us by now has been heard."""
+        """Wait until everything received so far has been observed."""
         target = self._pod.position
-        # After a line was lost that may be our own return, which the gateway tells only to others.
+        # After a reconnection the position may be our own join, which only others receive.
         with anyio.move_on_after(_CATCH_UP_SECONDS):
-            while target is not None and target != self._start and target not in self._heard:
+            while target is not None and target != self._start and target not in self._observed:
                 self._moved = anyio.Event()
                 await self._moved.wait()
 
     async def _expand(self, params: dict[str, Any], call: ToolCall) -> Any:
         arguments = params.get("arguments")
         handle = arguments.get("handle") if isinstance(arguments, dict) else None
-        if call.sender != self._pod.me or params.get("name") != EXPAND or self._prompt is None:
-            raise Failure(rpc.INVALID_PARAMS, f"{self._pod.me} offers no tools")
+        if call.sender != self._name or params.get("name") != EXPAND or self._prompt is None:
+            raise Failure(rpc.INVALID_PARAMS, f"{self._name} offers no tools")
         return self._prompt.expand(handle if isinstance(handle, str) else "")
 
 
-async def _say(question: Message, text: str) -> None:
-    """Answer; what no envelope holds is cut until one does, and says so."""
+async def _send_reply(question: Message, text: str) -> None:
+    """Reply; a text that is too large for an envelope is cut, and marked as cut."""
     shown = text
     while True:
         try:
@@ -366,13 +395,5 @@ def _tokens(envelope: Envelope) -> int:
 
 def _remember(ids: dict[str, None], id: str) -> None:
     ids[id] = None
-    if len(ids) > _REMEMBERED_IDS:
+    if len(ids) > _MAX_IDS:
         del ids[next(iter(ids))]
-
-
-async def _pong(params: dict[str, Any], call: ToolCall) -> Any:
-    return {}
-
-
-async def _no_tools(params: dict[str, Any], call: ToolCall) -> Any:
-    return {"tools": []}

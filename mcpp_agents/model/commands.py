@@ -1,35 +1,27 @@
-"""`mcpp agent`: a model joins a pod."""
+"""`mcpp agent`: run a model as a participant of a pod."""
 
 import argparse
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import anyio
 
-import mcpp
 from mcpp import McppError
-from mcpp.cli.console import ended_at_once
 from mcpp.client import local_pod
-from mcpp.client.tasks import background, until_signal
+from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.model.agent import ModelAgent, ModelLimits
-from mcpp_agents.model.providers import Provider
-
-_HISTORY: Final = 500
-_KEYS: Final = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+from mcpp_agents.model.providers import Provider, make_provider
 
 
 def main(argv: list[str]) -> int:
-    """Take part until Ctrl-C."""
-    usual = ModelLimits()
+    """Run a model until Ctrl-C."""
+    defaults = ModelLimits()
     parser = argparse.ArgumentParser(
         prog="mcpp agent",
-        description="Have a model take part in a pod: it answers what is addressed to it, thinks "
-        "in contexts that others can watch, and uses their tools.",
+        description="Run a model as a participant. It answers messages addressed to it, reasons in "
+        "contexts that others can follow, and calls the other participants' tools.",
     )
     parser.add_argument(
         "--model", required=True, metavar="API:MODEL", help="openai:… or anthropic:…"
@@ -38,22 +30,22 @@ def main(argv: list[str]) -> int:
         "--base-url",
         type=options.web_address,
         metavar="URL",
-        help="another address that speaks this API",
+        help="the address of another server that implements the API",
     )
-    parser.add_argument("--as", dest="name", default="model", metavar="NAME", help="its name")
+    options.add_name(parser, default="model")
     parser.add_argument("--system", type=Path, metavar="FILE", help="instructions for the model")
     for option, default, meaning in (
-        ("--max-turns", usual.turns, "replies to one question"),
-        ("--max-tokens", usual.tokens, "tokens for one question, as the API counts them"),
-        ("--prompt-tokens", usual.prompt_tokens, "tokens of one prompt; older things make room"),
-        ("--reply-tokens", usual.reply_tokens, "tokens of one reply"),
+        ("--max-turns", defaults.turns, "replies per question"),
+        ("--max-tokens", defaults.tokens, "tokens per question, as counted by the API"),
+        ("--prompt-tokens", defaults.prompt_tokens, "tokens per prompt; older content is dropped"),
+        ("--reply-tokens", defaults.reply_tokens, "tokens per reply"),
     ):
         parser.add_argument(
             option,
             type=options.positive,
             default=default,
             metavar="N",
-            help=f"at most so many {meaning} (default: {default})",
+            help=f"the maximum of {meaning} (default: {default})",
         )
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -70,51 +62,22 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         raise McppError(str(error)) from None
     except UnicodeDecodeError as error:
-        raise McppError(f"{arguments.system} is no UTF-8 text: {error}") from None
+        raise McppError(f"{arguments.system} is not valid UTF-8: {error}") from None
     address = options.address_of(arguments, arguments.name)
 
-    async def take_part() -> None:
+    async def join() -> None:
         await run(address, arguments.name, provider, system=system, limits=limits)
 
-    anyio.run(until_signal, take_part)
+    anyio.run(until_signal, join)
     return 0
 
 
 async def run(
     address: local_pod.Address, name: str, provider: Provider, *, system: str, limits: ModelLimits
 ) -> None:
-    """Join a pod with a model."""
-    connecting = mcpp.connect(address, name=name, last=_HISTORY, own=True)
-    async with connecting as pod, background() as tasks:
+    """Join a pod and run a model agent in it until a signal arrives."""
+    agent = ModelAgent(name, provider, system=system, limits=limits).participant
+    async with agent.connect(address) as pod:
         sys.stderr.write(f"mcpp agent: {pod.me} is in the pod\n")
-        agent = ModelAgent(pod, provider, tasks, system=system, limits=limits)
-        # Once there is a pod, a signal does not end the connection with it: something may be left
-        # to be said.
-        await until_signal(agent.run)
-
-
-def make_provider(model: str, base_url: str | None) -> Provider:
-    """Return the provider that `API:MODEL` names. Raises McppError where its key is missing."""
-    api, _, name = model.partition(":")
-    if api not in _KEYS or not name:
-        raise McppError(f"--model must be openai:MODEL or anthropic:MODEL, not {model!r}")
-    variable = _KEYS[api]
-    key = os.environ.get(variable)
-    if not key and base_url is None:
-        raise McppError(f"{variable} is not set, and no --base-url names a model without a key")
-    # Each client takes a second to import: only the one that is asked for.
-    with ended_at_once():
-        make = _openai() if api == "openai" else _anthropic()
-    return make(name, api_key=key or "none", base_url=base_url)
-
-
-def _openai() -> Callable[..., Provider]:
-    from mcpp_agents.model.openai_chat import OpenAI
-
-    return OpenAI
-
-
-def _anthropic() -> Callable[..., Provider]:
-    from mcpp_agents.model.anthropic_messages import Anthropic
-
-    return Anthropic
+        # A signal ends the agent before the connection, so that it can withdraw its proposals.
+        await until_signal(lambda: agent.serve(pod))

@@ -1,7 +1,7 @@
-"""How far a model is with a question, told to whoever watches while it waits, thinks and writes.
+"""Progress of a model's work on one question, as MCP progress notifications.
 
-As MCP tells progress: `notifications/progress` in the context of the reasoning, for the question's
-id. Prompts leave it out; a terminal and the inspector show it.
+They are sent in the context of the reasoning, with the question's id as their token. Prompts leave
+them out; `mcpp chat` and the inspector show them.
 """
 
 from collections.abc import Callable
@@ -10,74 +10,73 @@ from typing import Final
 
 import anyio
 
-from mcpp import Message, Refused, kinds
-from mcpp.client.context_scope import ContextScope
+from mcpp import ContextScope, Message, Refused, kinds
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 
-# Often enough to see it live, seldom enough not to fill the log.
-_EVERY_SECONDS: Final = 2.0
+# Often enough to look live, rarely enough not to fill the log.
+_INTERVAL_SECONDS: Final = 2.0
 _SHOWN_CHARACTERS: Final = 80
 _KIND: Final = str(Kind(kinds.NOTIFICATION, "notifications/progress"))
 
 
 class ProgressReporter:
-    """The progress on one question. Owns what was written so far, as far as it is shown."""
+    """Reports the progress on one question. Owns the end of the text written so far."""
 
     def __init__(
         self, thinking: ContextScope, question: Message, clock: Callable[[], float] = monotonic
     ) -> None:
         self.thinking = thinking
-        self._question = question
+        self.question = question
         self._clock = clock
         self._characters = 0
         self._end = ""
         self._due = 0.0
         self._allowed = True
-        self._was_told = False
+        self._reported_recently = False
 
-    async def begin(self) -> None:
-        """Say that the question has been taken up."""
-        await self._tell_now("thinking")
+    async def start(self) -> None:
+        """Report that work on the question has started."""
+        await self._report_and_wait("thinking")
 
-    async def remind(self, message: str) -> None:
-        """Say something where nothing was told since the last time that this was called."""
-        if not self._was_told:
-            await self._tell_now(message)
-        self._was_told = False
+    async def keep_alive(self, message: str) -> None:
+        """Report `message`, unless something was reported since the last call of this method."""
+        if not self._reported_recently:
+            await self._report_and_wait(message)
+        self._reported_recently = False
 
-    async def hear(self, text: str) -> None:
-        """Take what the model writes next; tell now and then."""
+    async def add_text(self, text: str) -> None:
+        """Take the next piece of the reply; report the end of it at intervals."""
         self._characters += len(text)
         self._end = (self._end + text)[-_SHOWN_CHARACTERS:]
         if self._allowed and self._clock() >= self._due:
-            await self._tell("… " + " ".join(self._end.split()), wait=False)
+            await self._report("… " + " ".join(self._end.split()), wait=False)
 
-    async def wait(self, seconds: float) -> None:
-        """Wait until the model can be asked again, and say so."""
+    async def wait_for_retry(self, seconds: float) -> None:
+        """Report that the model's API asks for a delay, and wait for it."""
         if self._allowed:
-            await self._tell(f"the model's API asks to wait {seconds:.0f} s", wait=False)
+            await self._report(f"the model's API asks to wait {seconds:.0f} s", wait=False)
         await anyio.sleep(seconds)
 
-    async def _tell_now(self, message: str) -> None:
+    async def _report_and_wait(self, message: str) -> None:
         if self._allowed:
             try:
-                await self._tell(message, wait=True)
+                await self._report(message, wait=True)
             except Refused:
-                self._allowed = False  # it is for those who watch: without it goes, too
+                self._allowed = False  # progress is optional
 
-    async def _tell(self, message: str, *, wait: bool) -> None:
-        self._was_told = True
-        self._due = self._clock() + _EVERY_SECONDS
-        told = {
-            "progressToken": self._question.id,
+    async def _report(self, message: str, *, wait: bool) -> None:
+        self._reported_recently = True
+        self._due = self._clock() + _INTERVAL_SECONDS
+        params = {
+            "progressToken": self.question.id,
             "progress": self._characters,
             "message": message,
         }
         await self.thinking.send(
             _KIND,
-            rpc.notification("notifications/progress", told),
-            to=[self._question.sender],
-            correlation_id=self._question.id,
+            rpc.notification("notifications/progress", params),
+            to=[self.question.sender],
+            correlation_id=self.question.id,
             wait=wait,
         )

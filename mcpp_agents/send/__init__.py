@@ -1,1 +1,1 @@
-"""`mcpp send`: sends one envelope."""
+"""`mcpp send`: send one envelope to a pod, and optionally wait for the answer."""

@@ -1,1 +1,1 @@
-"""`mcpp tail`: prints a pod's envelopes as they arrive."""
+"""`mcpp tail`: print the messages of a pod."""

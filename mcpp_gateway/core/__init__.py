@@ -1,1 +1,1 @@
-"""The rules of a pod: sessions, contexts, log, rates and refusals. Pure."""
+"""The rules of a pod, without I/O: sessions, contexts, log, rates, refusals and effects."""

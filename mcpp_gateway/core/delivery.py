@@ -38,11 +38,19 @@ _encode = msgspec.json.Encoder().encode
 class Delivery:
     """Routes entries and answers to sessions. Owns the audiences and the remembered routes."""
 
-    __slots__ = ("_by_filter", "_journal", "_members", "_outbox_bytes", "_routes", "all", "plain")
+    __slots__ = (
+        "_by_filter",
+        "_journal",
+        "_members",
+        "_outbox_bytes",
+        "_routes",
+        "all",
+        "unfiltered",
+    )
 
     def __init__(self, journal: Journal, members: dict[str, Member], outbox_bytes: int) -> None:
         self.all: tuple[Audience, ...] = ()
-        self.plain = True  # whether no live session filters anything
+        self.unfiltered = True  # whether no live session filters anything
         self._journal = journal
         self._members = members
         self._outbox_bytes = outbox_bytes
@@ -76,7 +84,7 @@ class Delivery:
 
     def broadcast(self, entry: LogEntry) -> Broadcast:
         """Route an entry to the audiences whose filter it passes, and to extra recipients."""
-        if self.plain or entry.sender == GATEWAY:
+        if self.unfiltered or entry.sender == GATEWAY:
             return Broadcast(entry.text, self.all)
         route = self._route(entry)
         if len(route) == len(self.all):
@@ -101,7 +109,7 @@ class Delivery:
         session.waiting.append((self._journal.end, text, filter))
         session.waiting_bytes += len(text)
         if session.waiting_bytes > self._outbox_bytes:
-            return Close(session, SLOW_READER, "reads too slowly; resume")
+            return Close(session, SLOW_READER, "outbox full: reading too slowly; resume")
         return None
 
     def place(self, session: Session, after: str | None, last: int | None) -> tuple[bool, int]:
@@ -145,7 +153,8 @@ class Delivery:
         try:
             while size < max_bytes:
                 if session.position < self._journal.start:
-                    return texts, Close(session, POSITION_LOST, "fell behind the history; resume")
+                    reason = "the log no longer holds the position; resume"
+                    return texts, Close(session, POSITION_LOST, reason)
                 limit = min(_READ_AT_ONCE, committed - session.position)
                 entries = self._journal.read(session.position, limit) if limit > 0 else []
                 if not entries:
@@ -178,7 +187,7 @@ class Delivery:
 
     def _reset_routes(self) -> None:
         self.all = tuple(self._by_filter.values())
-        self.plain = all(audience.filter == everything for audience in self.all)
+        self.unfiltered = all(audience.filter == everything for audience in self.all)
         self._routes.clear()
 
     def _extra_recipients(

@@ -1,4 +1,4 @@
-"""What the pod asks of the hub: the only way in which the core acts on the world."""
+"""Effects: what a pod asks the hub to do, and the close codes of the gateway."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 if TYPE_CHECKING:
     from mcpp_gateway.core.sessions import Audience, Session
 
-# Close codes come in bands: 4000-4499 reconnect, 4500-4999 do not (G-31).
-DRAINING: Final = 4000
-SLOW_READER: Final = 4001
-POSITION_LOST: Final = 4002
-REPLACED: Final = 4500
-REVOKED: Final = 4501
-SESSION_EXPIRED: Final = 4502
+# G-31: a client may reconnect and resume after 4000-4499, and must not after 4500-4999.
+DRAINING: Final = 4000  # the gateway is stopping
+SLOW_READER: Final = 4001  # the outbox is full
+POSITION_LOST: Final = 4002  # the log no longer holds what the client has not read
+REPLACED: Final = 4500  # the participant has a newer connection
+REVOKED: Final = 4501  # the token was removed or changed
+SESSION_EXPIRED: Final = 4502  # the browser's session token expired
 
 
 class Broadcast(msgspec.Struct, frozen=True, gc=False):
-    """One text for everyone in these audiences, and for these sessions extra."""
+    """Send one text to all sessions of these audiences, and to these extra sessions."""
 
     text: bytes
     audiences: tuple[Audience, ...]
@@ -27,14 +27,14 @@ class Broadcast(msgspec.Struct, frozen=True, gc=False):
 
 
 class Direct(msgspec.Struct, frozen=True, gc=False):
-    """A text for one session, at this place in its stream."""
+    """Send a text to one session, at this place in its stream."""
 
     session: Session
     text: bytes
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
-    """A session comes into an audience, at this place in its stream and after this text."""
+    """Move a session into an audience, at this place in its stream and after this text."""
 
     session: Session
     audience: Audience
@@ -42,7 +42,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
-    """The end of a session. Whoever performs it makes it leave the pod, if it has not already."""
+    """Close a session and make it leave the pod, if it has not left already."""
 
     session: Session
     code: int

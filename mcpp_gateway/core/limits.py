@@ -1,4 +1,4 @@
-"""The limits of a pod, as they are configured and as every welcome states them."""
+"""The limits of a pod, as configured and as stated in every welcome."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ import msgspec
 class PodLimits(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False
 ):
-    """What one pod allows. A rate of 0 is no limit."""
+    """Limits of one pod. A rate of 0 means no limit."""
 
     max_message_bytes: int = 1_048_576
     max_context_depth: int = 8
@@ -14,7 +14,7 @@ class PodLimits(
     max_contexts_per_pod: int = 10_000
     messages_per_second: float = 200
     burst: int = 400
-    # Above one participant's rate, or one could silence a context for the others.
+    # Above one participant's rate, or one participant could use up a context's rate for all.
     context_messages_per_second: float = 400
     context_burst: int = 800
     context_idle_seconds: float = 300.0

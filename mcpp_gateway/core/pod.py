@@ -232,7 +232,7 @@ class PodCore:
             self.journal.append(verdict)
             if self._gate is None:
                 # The common case without a call: 0.1 µs.
-                if self._delivery.plain:
+                if self._delivery.unfiltered:
                     return Broadcast(text, self._delivery.all)
                 return self._delivery.broadcast(verdict)
             self._gate.hold(verdict, self.journal.end)

@@ -1,4 +1,4 @@
-"""Refusals: every way in which the gateway says no to an envelope, and the sentence it says."""
+"""Refusals: the codes and messages with which the gateway rejects an envelope."""
 
 import json
 import re
@@ -13,8 +13,8 @@ from mcpp.protocol.jsontext import refuse_constant, split_object
 
 _is_id = re.compile(ID_PATTERN).fullmatch
 
-# Above this a text with any member twice is not searched for its id: that takes ten times as long,
-# and refusing has to be cheaper than flooding (C-16).
+# Larger texts are searched for their id by a method that gives up on repeated members. The other
+# one takes ten times as long, and refusing must be cheaper than flooding (C-16).
 _MAX_SEARCHED_BYTES: Final = 4096
 
 
@@ -26,7 +26,7 @@ class Refusal(msgspec.Struct, frozen=True):
     facts: Mapping[str, Any] = {}
 
     def payload(self) -> dict[str, Any]:
-        """Return the payload of the `system/error` that tells the sender."""
+        """Return the payload of the `system/error` for the sender."""
         return {"error": self.code, "message": self.message, **self.facts}
 
 
@@ -36,19 +36,21 @@ def invalid_envelope(error: DecodeError) -> Refusal:
 
 
 def sender_mismatch(claimed: str, actual: str) -> Refusal:
-    """Refuse to relay one participant's words under another's name."""
-    return Refusal("sender_mismatch", f"from is {claimed!r}, but you are {actual!r}")
+    """Refuse an envelope whose `from` is not the participant of the connection."""
+    return Refusal(
+        "sender_mismatch", f"from is {claimed!r}, but this connection belongs to {actual!r}"
+    )
 
 
 def reserved_kind(kind: str) -> Refusal:
-    """Refuse a kind that only the gateway may send, or that it does not serve."""
+    """Refuse a kind that only the gateway may send, or that it does not support."""
     if kind.startswith("pod/"):
-        return Refusal("reserved_kind", f"the gateway serves pod/filter, not {kind}")
-    return Refusal("reserved_kind", f"only the gateway sends {kind}")
+        return Refusal("reserved_kind", f"the gateway supports pod/filter, not {kind}")
+    return Refusal("reserved_kind", f"only the gateway may send {kind}")
 
 
 def capability_violation(kind: str, patterns: Sequence[Mapping[str, Any]]) -> Refusal:
-    """Refuse what none of the sender's capabilities allows."""
+    """Refuse an envelope that none of the sender's capabilities allows."""
     return Refusal(
         "capability_violation",
         f"none of your capabilities allows this {kind}",
@@ -57,7 +59,7 @@ def capability_violation(kind: str, patterns: Sequence[Mapping[str, Any]]) -> Re
 
 
 def rate_limited(wait: float, scope: str) -> Refusal:
-    """Refuse for now: the bucket of the participant or of the context is empty."""
+    """Refuse an envelope because the bucket of its participant or context is empty."""
     seconds = round(wait + 0.0005, 3)
     return Refusal(
         "rate_limited",
@@ -67,8 +69,8 @@ def rate_limited(wait: float, scope: str) -> Refusal:
 
 
 def duplicate_id(id: str) -> Refusal:
-    """Refuse an id that another participant has used."""
-    return Refusal("duplicate_id", f"another participant has sent an envelope with the id {id}")
+    """Refuse an id that another participant has already used."""
+    return Refusal("duplicate_id", f"another participant has already used the id {id}")
 
 
 def unavailable() -> Refusal:
@@ -77,30 +79,30 @@ def unavailable() -> Refusal:
 
 
 _CONTEXT_MESSAGES: Final = {
-    "context_cycle": "would make context {id} its own ancestor",
-    "context_parent_changed": "context {id} has another parent already",
-    "context_depth_exceeded": "context {id} would lie deeper than the limit",
-    "context_limit": "context {id} would be one more than may live at once",
+    "context_cycle": "context {id} would become its own ancestor",
+    "context_parent_changed": "context {id} already has another parent",
+    "context_depth_exceeded": "context {id} would be deeper than max_context_depth",
+    "context_limit": "context {id} would exceed the number of contexts allowed",
 }
 
 
 def context(code: str, id: str) -> Refusal:
-    """Refuse a context that has no place in the tree."""
+    """Refuse a context that the tree does not accept."""
     return Refusal(code, _CONTEXT_MESSAGES[code].format(id=id))
 
 
 def invalid_filter(error: DecodeError | FilterError) -> Refusal:
-    """Refuse a filter that breaks a rule of the algebra."""
+    """Refuse a filter that is not valid."""
     return Refusal("invalid_filter", str(error))
 
 
 def readable_id(text: bytes) -> str | None:
-    """Return the id of a refused text, if it is there once and is well formed."""
+    """Return the id of a refused text, if it has exactly one and it is well formed (G-23)."""
     try:
         if len(text) > _MAX_SEARCHED_BYTES:
             ids: list[object] = [_read_text(split_object(text, "$").get("id", b""))]
         else:
-            # Every object arrives as its pairs, so the outermost one shows what is there twice.
+            # Every object is read as a tuple of pairs, which shows repeated members.
             pairs = json.loads(
                 text.decode(), object_pairs_hook=tuple, parse_constant=refuse_constant
             )

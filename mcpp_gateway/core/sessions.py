@@ -1,4 +1,4 @@
-"""Who is in a pod: participants, their connections, and the filters these share."""
+"""Participants of a pod, their sessions, and the audiences that these form."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from mcpp_gateway.core.rates import Bucket
 
 @dataclass(frozen=True, slots=True)
 class ParticipantSettings:
-    """A configured participant: who it is and what it may do."""
+    """A configured participant: its id and what it may do."""
 
     id: str
     capabilities: Capabilities
@@ -28,7 +28,7 @@ class ParticipantSettings:
 
 @dataclass(slots=True, eq=False)
 class Audience:
-    """The live sessions that share a filter. `frames` is what this tick owes to all of them."""
+    """The live sessions with the same filter. `frames` is what the hub owes all of them now."""
 
     filter: Filter
     sessions: set["Session"] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Audience:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Member:
-    """A participant that is present, with all of its sessions."""
+    """A participant that is present, with all its sessions."""
 
     settings: ParticipantSettings
     bucket: Bucket
@@ -60,10 +60,10 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One connection's place in the pod.
+    """One connection's state in the pod.
 
-    Behind, it has a position in the log and keeps the direct texts that belong further on. Live, it
-    has an audience. `peer` is the hub's: the pod carries it and never looks at it.
+    While it is behind, it has a position in the log and a queue of direct texts that belong further
+    on. When it is live, it has an audience. `peer` belongs to the hub; the pod never reads it.
     """
 
     member: Member
@@ -72,5 +72,5 @@ class Session:
     position: int = 0
     opens_at: int = 0  # the end of the log when it joined: nothing is sent before it is committed
     audience: Audience | None = None
-    waiting: deque[tuple[int, bytes, Filter | None]] | None = None
+    waiting: deque[tuple[int, bytes, Filter | None]] | None = None  # None: live
     waiting_bytes: int = 0

@@ -1,4 +1,4 @@
-"""What the gateway says: the texts of its own envelopes."""
+"""System envelopes: the texts that the gateway itself sends."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from mcpp_gateway.core.sessions import Member
 from mcpp_gateway.core.tree import LiveContext
 
 MAX_WELCOME_BYTES: Final = 262_144
-# Room for all that is not a list: envelope, pod, limits, position.
+# Reserved for everything that is not a list: envelope, pod, limits, position.
 _FIXED_BYTES: Final = 4096
 
 _encode = msgspec.json.Encoder().encode
@@ -26,7 +26,7 @@ def system(
     *,
     correlation_id: str | None = None,
 ) -> bytes:
-    """Return an envelope of the gateway."""
+    """Return the text of an envelope from the gateway."""
     envelope: dict[str, Any] = {
         "protocol": PROTOCOL,
         "id": id,
@@ -43,9 +43,9 @@ def system(
 def welcome(
     you: Member, members: Collection[Member], nodes: Iterable[LiveContext], rest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the payload of a welcome: ids first, then what else there is while it fits (G-11)."""
+    """Return the payload of a welcome: ids first, then the rest as far as it fits (G-11)."""
     room = MAX_WELCOME_BYTES - _FIXED_BYTES - you.info_bytes
-    infos, room = _roster(members, room)
+    infos, room = _participants(members, room)
     more = room < 0 or len(infos) < len(members)
     contexts: list[Raw] = []
     for node in nodes:
@@ -62,7 +62,7 @@ def welcome(
 
 
 def expiry(node: LiveContext) -> dict[str, Any]:
-    """Return the payload that tells everyone of a forgotten context (C-11)."""
+    """Return the payload that announces an expired context (C-11)."""
     return {
         "event": "expired",
         "context": context_info(node),
@@ -79,7 +79,7 @@ def revival(node: LiveContext) -> dict[str, Any]:
 
 
 def context_info(node: LiveContext) -> dict[str, str]:
-    """Return a context as the gateway shows it."""
+    """Return a context as welcomes and expiries describe it."""
     info = {"id": node.id}
     if node.type is not None:
         info["type"] = node.type
@@ -91,14 +91,14 @@ def context_info(node: LiveContext) -> dict[str, str]:
 
 
 def timestamp(now: float) -> str:
-    """Return a time as an envelope's `ts`."""
+    """Return a Unix time in the format of an envelope's `ts`."""
     return datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
-def _roster(members: Collection[Member], room: int) -> tuple[list[Raw], int]:
-    """Return the participants as far as they fit, and the room that is left.
+def _participants(members: Collection[Member], room: int) -> tuple[list[Raw], int]:
+    """Return the participants as far as they fit, and the bytes that are left.
 
-    Below 0, not everything fitted: then nothing else will.
+    A negative number means that something was left out, so nothing else fits either.
     """
     size = sum([member.info_bytes for member in members]) + len(members)
     if size <= room:

@@ -1,8 +1,8 @@
-"""The door: who may come in, decided from the HTTP upgrade alone. Pure: no socket, no clock.
+"""Admission: authentication and origin checks of HTTP requests, without sockets and clocks.
 
-Tokens are compared as digests, never logged, and never taken from the URL. A wrong one is answered
-ever more slowly and then not at all, but a right one is always let in: whoever shares an address
-with a guesser must not pay for it.
+Tokens are compared as digests, never logged, and never read from the URL. Wrong tokens from one
+address are answered more and more slowly, then with 429. A right token is always admitted, so that
+an attacker cannot lock out others behind the same address.
 """
 
 import ipaddress
@@ -22,30 +22,30 @@ SUBPROTOCOL: Final = "mcpp.v0.1"
 CODE_HEADER: Final = "mcpp-code"
 _BEARER_SUBPROTOCOL: Final = "mcpp.bearer."
 
-_FREE_GUESSES: Final = 3
-_MAX_GUESSES: Final = 10
-_LONGEST_DELAY_SECONDS: Final = 4.0
-_FORGIVEN_AFTER_SECONDS: Final = 60.0
-_REMEMBERED_ADDRESSES: Final = 4096
+_FREE_FAILURES: Final = 3
+_MAX_FAILURES: Final = 10
+_MAX_DELAY_SECONDS: Final = 4.0
+_FORGET_SECONDS: Final = 60.0
+_MAX_ADDRESSES: Final = 4096
 
 Headers: TypeAlias = Mapping[str, list[str]]  # names in lower case
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A participant may come in, and this is where its stream begins."""
+    """A participant is admitted: to which pod, with which filter, and from where in the log."""
 
     pod: str
     participant: str
     filter: Filter = everything
     after: str | None = None
     last: int | None = None
-    until: float | None = None  # when the session ends, if it is one
+    until: float | None = None  # expiry of the session token, if it is one
 
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """An HTTP status and a sentence, to be sent after a delay."""
+    """A request is refused: HTTP status and reason, to be sent after a delay."""
 
     status: int
     reason: str
@@ -55,41 +55,41 @@ class Denial:
 
 @dataclass(slots=True)
 class Throttle:
-    """Counts wrong tokens by address. Bounded: the addresses seen longest ago are forgotten."""
+    """Counts wrong tokens per address, for a bounded number of addresses (G-06)."""
 
-    _guesses: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
+    _failures: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
 
-    def count_guess(self, address: str, now: float) -> Denial:
-        """Take note of a wrong token and return how it is answered."""
+    def record_failure(self, address: str, now: float) -> Denial:
+        """Count a wrong token and return how to answer it."""
         key = _network(address)
-        guesses, last = self._guesses.pop(key, (0, now))
-        forgiven = int((now - last) / _FORGIVEN_AFTER_SECONDS)
-        guesses = max(0, guesses - forgiven) + 1
-        # Counted no further than needed, or a minute's wait would not be enough.
-        self._guesses[key] = (min(guesses, _MAX_GUESSES), now)
-        if len(self._guesses) > _REMEMBERED_ADDRESSES:
-            self._guesses.popitem(last=False)
-        if guesses > _MAX_GUESSES:
+        failures, last = self._failures.pop(key, (0, now))
+        forgotten = int((now - last) / _FORGET_SECONDS)
+        failures = max(0, failures - forgotten) + 1
+        # Stored up to the maximum only, or a minute's wait would not be enough.
+        self._failures[key] = (min(failures, _MAX_FAILURES), now)
+        if len(self._failures) > _MAX_ADDRESSES:
+            self._failures.popitem(last=False)
+        if failures > _MAX_FAILURES:
             return Denial(
                 429,
                 "too many wrong tokens from this address; wait a minute",
-                retry_after_seconds=_FORGIVEN_AFTER_SECONDS,
+                retry_after_seconds=_FORGET_SECONDS,
             )
-        slow = max(0, guesses - _FREE_GUESSES)
-        delay = min(_LONGEST_DELAY_SECONDS, 0.125 * 2**slow) if slow else 0.0
-        return Denial(401, "no such token", delay)
+        slow = max(0, failures - _FREE_FAILURES)
+        delay = min(_MAX_DELAY_SECONDS, 0.125 * 2**slow) if slow else 0.0
+        return Denial(401, "unknown or missing token", delay)
 
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """Who a page may act as, and the token it was given in exchange for a code."""
+    """A browser is signed in: its identity, and its session token if it brought a code."""
 
     identity: Identity
     token: str | None = None
 
 
 class AdmissionControl:
-    """Judges requests to join. Owns the memory of wrong guesses, and the codes given out."""
+    """Decides which requests are admitted. Owns the invitations and the count of wrong tokens."""
 
     def __init__(self, config: Config, port: int, sessions: SessionTokens | None = None) -> None:
         self.invitations = Invitations()
@@ -99,7 +99,7 @@ class AdmissionControl:
         self.reconfigure(config)
 
     def reconfigure(self, config: Config) -> None:
-        """Take new tokens and origins; the guesses stay counted."""
+        """Apply new tokens and origins; counted failures stay."""
         self._tokens = config.tokens
         self._secrets = {identity: secret for secret, identity in config.tokens.items()}
         self._metrics_token = config.gateway.metrics_token
@@ -112,23 +112,23 @@ class AdmissionControl:
         self._hosts = names | {_host_name(urlsplit(origin).netloc) for origin in self._origins}
 
     def check_origin(self, headers: Headers) -> Denial | None:
-        """Refuse what a page of somebody else's could have sent (G-05)."""
+        """Refuse a request that a foreign web page could have caused (G-05)."""
         hosts = headers.get("host", [])
         if len(hosts) != 1 or not self._is_own_host(hosts[0]):
-            return Denial(403, "this Host is not the gateway's; see allowed_origins")
+            return Denial(403, "this Host is not allowed; see allowed_origins")
         origins = headers.get("origin", [])
         if len(origins) > 1 or (origins and origins[0] not in self._origins):
             return Denial(403, "this Origin is not allowed; see allowed_origins")
         return None
 
     def admit(self, query: str, headers: Headers, address: str, now: float) -> Admission | Denial:
-        """Judge a request to join."""
+        """Decide on a request to join a pod."""
         denial = self.check_origin(headers)
         if denial is not None:
             return denial
-        known = self._known(_token(headers), now)
+        known = self._authenticate(_token(headers), now)
         if known is None:
-            return self._throttle.count_guess(address, now)
+            return self._throttle.record_failure(address, now)
         (pod, participant), until = known
         try:
             options = dict(_single(parse_qsl(query, keep_blank_values=True, max_num_fields=16)))
@@ -143,7 +143,7 @@ class AdmissionControl:
         return Admission(pod, participant, filter, options.get("after"), last, until)
 
     def sign_in(self, headers: Headers, address: str, now: float) -> SignIn | Denial:
-        """Judge a page's request to sign in: exchange its code, or look at its token."""
+        """Sign a browser in by its code, in exchange for a session token, or by its token."""
         denial = self.check_origin(headers)
         if denial is not None:
             return denial
@@ -154,36 +154,39 @@ class AdmissionControl:
                 if identity and secret and self._sessions:
                     return SignIn(identity, self._sessions.issue(identity, secret, now))
             case []:
-                known = self._known(_token(headers), now)
+                known = self._authenticate(_token(headers), now)
                 if known is not None:
                     return SignIn(known[0])
-        return self._throttle.count_guess(address, now)
+        return self._throttle.record_failure(address, now)
 
     def recognise_owner(self, headers: Headers, address: str, now: float) -> Identity | Denial:
-        """Judge who asks for a link: a participant's own token, since a session would never end."""
+        """Return the owner of a participant's own token.
+
+        A session token is refused: with invitations of its own, a session would never end.
+        """
         denial = self.check_origin(headers)
         if denial is not None:
             return denial
         token = _token(headers)
         identity = None if token is None else self._tokens.get(digest(token))
-        return identity or self._throttle.count_guess(address, now)
+        return identity or self._throttle.record_failure(address, now)
 
     def check_metrics(self, headers: Headers, address: str, now: float) -> Denial | None:
-        """Judge a request for the metrics: from this machine, or with the token for them."""
+        """Allow metrics for requests from loopback, or with the metrics token (G-44)."""
         token = _token(headers)
         if token is not None or "authorization" in headers:
             wanted = self._metrics_token
             if token and wanted and compare_digest(digest(token), digest(wanted)):
                 return None
-            return self._throttle.count_guess(address, now)
+            return self._throttle.record_failure(address, now)
         if _is_loopback(address):
             return self.check_origin(headers)
-        return Denial(401, "metrics are for this machine, or for whoever has metrics_token")
+        return Denial(401, "metrics need a request from loopback or metrics_token")
 
-    def _known(self, token: str | None, now: float) -> tuple[Identity, float | None] | None:
+    def _authenticate(self, token: str | None, now: float) -> tuple[Identity, float | None] | None:
         if token is None:
             return None
-        # The look-up is by digest: its timing tells nothing about a token.
+        # Looked up by digest: the timing reveals nothing about a token.
         identity = self._tokens.get(digest(token))
         if identity is not None:
             return identity, None
@@ -193,17 +196,17 @@ class AdmissionControl:
 
     def _is_own_host(self, host: str) -> bool:
         name = _host_name(host)
-        # A page that rebinds its name to this address still sends its own name, never an address.
+        # A page that rebinds its name to this address sends that name, never an IP address.
         return name in self._hosts or _is_address(name)
 
 
 def _token(headers: Headers) -> str | None:
-    """Return the token of a request, if there is one that could be right."""
-    token = _stated_token(headers)
+    """Return the token of a request, if it has a well-formed one (G-02)."""
+    token = _raw_token(headers)
     return token if token is not None and is_token(token) else None
 
 
-def _stated_token(headers: Headers) -> str | None:
+def _raw_token(headers: Headers) -> str | None:
     authorizations = headers.get("authorization", [])
     if authorizations:
         scheme, _, token = authorizations[0].partition(" ")
@@ -224,7 +227,7 @@ def _single(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
     seen = set()
     for name, value in pairs:
         if name in seen:
-            raise ValueError(f"{name[:40]!a} is there twice")
+            raise ValueError(f"{name[:40]!a} is given twice")
         seen.add(name)
         yield name, value
 
@@ -238,7 +241,7 @@ def _count(text: str) -> int:
 def _own_names(host: str) -> set[str]:
     loopback = {"localhost", "127.0.0.1", "[::1]"}
     name = f"[{host}]" if ":" in host else host.lower()
-    # Bound to every address, the gateway is on this machine's loopback too.
+    # A gateway that listens on all addresses listens on loopback too.
     everywhere = host in ("0.0.0.0", "::", "")
     return loopback | {name} if everywhere or _is_loopback(host) else {name}
 
@@ -265,7 +268,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _network(address: str) -> str:
-    """Return what counts as one guesser: an IPv4 address, or a /64, which one machine may hold."""
+    """Return the key of an address: itself, or its /64 for IPv6, which one machine may hold."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -225,6 +225,7 @@ class ServerConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._request_head = b""
         self.peer = self._gateway.join(self, admission)
         if rest:
             self._read_frames(rest, self.peer)

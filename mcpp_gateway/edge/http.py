@@ -100,7 +100,7 @@ def _invite(gateway: "Gateway", request: HttpRequest) -> Answer:
 
 
 def _health(gateway: "Gateway", request: HttpRequest) -> Answer:
-    """Say whether the gateway admits participants (G-43)."""
+    """Report whether the gateway admits participants (G-43)."""
     return _plain(503, "draining") if gateway.draining else _plain(200, "ok")
 
 

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text format, read off the hub when somebody asks. No ids in labels."""
+"""Metrics in Prometheus' text format, collected on request. Labels hold no ids (G-44)."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -15,13 +15,13 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 def render(gateway: "Gateway") -> bytes:
-    """Return the present figures of a gateway."""
+    """Return the current metrics of a gateway."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(gateway))
+    registry.register(_GatewayCollector(gateway))
     return generate_latest(registry)
 
 
-class _Figures(Collector):
+class _GatewayCollector(Collector):
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
 
@@ -33,10 +33,10 @@ class _Figures(Collector):
             "participants", "Participants present.", sum(len(p.participants) for p in pods)
         )
         yield _gauge("contexts", "Live contexts.", sum(len(p.tree) for p in pods))
-        yield _gauge("outbox_bytes", "Bytes that wait to be read.", gateway.outbox_bytes())
+        yield _gauge("outbox_bytes", "Bytes not yet sent to clients.", gateway.outbox_bytes())
         yield _counter("received", "Frames received from participants.", hub.received)
         yield _counter("delivered", "Envelopes written to connections.", hub.delivered)
-        yield _counter("contexts_expired", "Contexts forgotten.", sum(p.expired for p in pods))
+        yield _counter("contexts_expired", "Contexts expired.", sum(p.expired for p in pods))
         yield _counter("ticks", "Batches written.", hub.ticks)
         yield _counter("tick_seconds", "Time spent writing batches.", hub.tick_seconds)
         refused = CounterMetricFamily("mcpp_refused", "Envelopes refused.", labels=["code"])

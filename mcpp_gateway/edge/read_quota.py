@@ -1,7 +1,7 @@
 """The read quota: how much the gateway reads in a tick, and from one participant in a second.
 
-Whoever exceeds a quota is not disconnected. Its connection is paused, so what it sends waits in the
-system's buffers and then at the sender; nothing is lost. Three rules:
+A participant that exceeds a quota is not disconnected. Its connection is paused: what it sends
+waits in the system's buffers and then at the sender, and nothing is lost. Three rules:
 
 - A tick reads `tick_bytes` over all connections. The rest waits for its turn in the next tick, so
   that the writes of one tick never fill the outbox of a reader that keeps up (G-38).

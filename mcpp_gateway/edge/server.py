@@ -1,4 +1,4 @@
-"""The gateway on its port: listens, keeps time, takes a new configuration, drains.
+"""The gateway server: listens on a port, runs timers, reloads its configuration, drains.
 
 gateway = Gateway(config, loop)
 await gateway.listen()
@@ -33,24 +33,24 @@ from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
 
 logger = logging.getLogger("mcpp.gateway")
 
-# A thousand participants that reconnect at once must not find the door shut.
+# Large enough for a thousand participants that reconnect at once.
 _BACKLOG: Final = 4096
-# asyncio takes this for how often it tries to accept at a time, and complains each time when the
-# process has no more files to open.
+# asyncio uses its `backlog` as the number of connections to accept at a time, and logs an error for
+# each of them when the process has no file descriptors left.
 _ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
 _TICK_BYTES: Final = 262_144  # read in one tick, over all connections
 
 
 def steady_clock() -> Callable[[], float]:
-    """Return a clock that shows Unix time but never jumps, whatever is done to the system's."""
+    """Return a clock of Unix time that does not jump when the system's clock is changed."""
     offset = time.time() - time.monotonic()
     monotonic = time.monotonic
     return lambda: offset + monotonic()
 
 
 class Gateway:
-    """The pods of one process on one port. Owns sockets, timers and the hub."""
+    """The pods of one process on one port. Owns connections, timers and the hub."""
 
     def __init__(
         self, config: Config, loop: asyncio.AbstractEventLoop, session_key: bytes | None = None
@@ -68,11 +68,11 @@ class Gateway:
         self._server: asyncio.Server
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
-        self._ends: dict[ServerConnection, asyncio.TimerHandle] = {}
+        self._expiries: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
 
     async def listen(self) -> None:
-        """Open the port. Raises ConfigError where that cannot be done."""
+        """Open the port. Raises ConfigError if that is not possible."""
         section = self.config.gateway
         tls = _tls(self.config)
         try:
@@ -81,7 +81,7 @@ class Gateway:
                 section.host,
                 section.port,
                 ssl=tls,
-                # Half for TLS and half for the upgrade: together they have as long as without.
+                # Half for TLS and half for the upgrade: `handshake_seconds` in all.
                 ssl_handshake_timeout=section.handshake_seconds / 2 if tls else None,
                 backlog=_ACCEPTED_AT_ONCE,
                 reuse_address=True,
@@ -89,43 +89,43 @@ class Gateway:
         except OSError as error:
             raise ConfigError(_explain(error, section.host, section.port)) from None
         except ValueError:  # UnicodeError is one
-            raise ConfigError("gateway.host: is not the name of a machine") from None
+            raise ConfigError("gateway.host: not a valid host name") from None
         for each in self._server.sockets:
             with socket.socket(fileno=os.dup(each.fileno())) as same:
                 same.listen(_BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
         self.admission = AdmissionControl(self.config, self.port, self._sessions)
-        self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
+        self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
 
     def admit(self, query: str, headers: Headers, address: str) -> Admission | Denial:
-        """Judge a request to join."""
+        """Decide on a request to join."""
         if self.draining:
-            reason = "the gateway is about to stop; try again soon"
+            reason = "the gateway is shutting down; try again soon"
             return Denial(503, reason, retry_after_seconds=1)
         now = self.hub.clock()
-        verdict = self.admission.admit(query, headers, address, now)
-        if isinstance(verdict, Admission):
-            wait = self.pods[verdict.pod].join_wait(verdict.participant, now)
+        decision = self.admission.admit(query, headers, address, now)
+        if isinstance(decision, Admission):
+            wait = self.pods[decision.pod].join_wait(decision.participant, now)
             if wait:
-                reason = f"joined too often; try again in {wait:.1f} s"
+                reason = f"too many joins; try again in {wait:.1f} s"
                 return Denial(429, reason, retry_after_seconds=wait)
-        return verdict
+        return decision
 
     def invite(self, pod: str, participant: str) -> str:
-        """Return a code that signs a browser in as this participant, once and soon."""
+        """Return a code that signs a browser in as this participant, once, for two minutes."""
         code = secrets.token_urlsafe(CODE_BYTES)
         self.admission.invitations.add(code, (pod, participant), self.hub.clock())
         return code
 
     def join(self, connection: ServerConnection, admission: Admission) -> Peer:
-        """Bring an admitted connection into its pod."""
+        """Join an admitted connection to its pod."""
         logger.info("joined", extra={"pod": admission.pod, "participant": admission.participant})
         if admission.until is not None:
-            self._ends[connection] = self.loop.call_later(
+            self._expiries[connection] = self.loop.call_later(
                 admission.until - self.hub.clock(),
                 connection.close,
                 SESSION_EXPIRED,
-                "the session is over",
+                "the session has expired",
             )
         return self.hub.join(
             self.pods[admission.pod],
@@ -137,7 +137,7 @@ class Gateway:
         )
 
     def reconfigure(self, config: Config) -> None:
-        """Take a new configuration: participants and tokens now, limits and ports at a restart."""
+        """Apply the participants and tokens of a new configuration; the rest needs a restart."""
         now = self.hub.clock()
         config = without_restart(self.config, config)
         kept = {identity: secret for secret, identity in config.tokens.items()}
@@ -152,7 +152,7 @@ class Gateway:
         self.admission.reconfigure(config)
 
     async def drain(self) -> None:
-        """Refuse new connections, flush, tell everyone to reconnect, and close the port."""
+        """Refuse new connections, flush, close all connections, and close the port (G-42)."""
         self.draining = True
         if self._timer is not None:
             self._timer.cancel()
@@ -160,35 +160,35 @@ class Gateway:
         self._drained.clear()
         for connection in list(self.connections):
             if connection.peer is not None:
-                connection.close(DRAINING, "the gateway is about to stop; reconnect")
+                connection.close(DRAINING, "the gateway is shutting down; reconnect")
         if self._joined():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.config.gateway.drain_seconds):
                     await self._drained.wait()
-        # Up to here the port is open, so that those who ask are told 503.
+        # The port stays open until here, so that new requests are answered with 503.
         await self._stop_listening()
         for connection in list(self.connections):
             connection.abort()
 
     def forget(self, connection: ServerConnection) -> None:
-        """Take note that a connection is gone."""
+        """Remove a connection that is closed."""
         self.connections.discard(connection)
         self.quota.forget(connection)
-        if connection in self._ends:
-            self._ends.pop(connection).cancel()
+        if connection in self._expiries:
+            self._expiries.pop(connection).cancel()
         if self.draining and not self._joined():
             self._drained.set()
 
     def outbox_bytes(self) -> int:
-        """Return how many bytes wait to be read, over all connections."""
+        """Return the number of unsent bytes, over all connections."""
         return sum(connection.waiting_bytes for connection in self.connections)
 
     # --- private --------------------------------------------------------------------------------
 
     async def _stop_listening(self) -> None:
         if isinstance(self.loop, asyncio.SelectorEventLoop):
-            # A server of asyncio's that is closed drops what it has accepted in this tick, and
-            # leaves it open and unanswered (gh-109564): it is to be handed over first.
+            # Closing an asyncio server leaves connections that were accepted in this tick open and
+            # unanswered (gh-109564), so they are handed over first.
             for each in self._server.sockets:
                 self.loop.remove_reader(each)
             await asyncio.sleep(0)
@@ -201,13 +201,13 @@ class Gateway:
     def _new_pod(name: str, config: Config) -> PodCore:
         return PodCore(name, config.pods[name], config.limits, new_id=lambda: str(uuid6.uuid7()))
 
-    def _keep_house(self) -> None:
-        self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._keep_house)
+    def _run_housekeeping(self) -> None:
+        self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
         now = self.hub.clock()
         for pod in self.pods.values():
             self.hub.perform_all(pod.tick(now))
         self.quota.start_second()
-        # A slice of the connections each second, so that thousands of pings are never one burst.
+        # A part of the connections each second, so that thousands of pings are not sent at once.
         rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
         self._ping_round = (self._ping_round + 1) % rounds
         for connection in list(self.connections):
@@ -216,7 +216,7 @@ class Gateway:
 
 
 def without_restart(old: Config, new: Config) -> Config:
-    """Return the new configuration as far as it can take effect while the gateway runs."""
+    """Return the new configuration with the old values of what cannot change at run time."""
     kept = {
         name: getattr(old.gateway, name)
         for name in ("host", "port", "tls_cert", "tls_key", "log_format")
@@ -234,14 +234,14 @@ def _tls(config: Config) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ValueError) as error:
-        reason = f"{cert!r} cannot be loaded with {key!r}: {error}"
+        reason = f"cannot load {cert!r} with {key!r}: {error}"
         raise ConfigError(f"gateway.tls_cert: {reason}") from None
     return context
 
 
 def _explain(error: OSError, host: str, port: int) -> str:
     if isinstance(error, socket.gaierror):
-        return f"gateway.host: {host!r} is not a name or address of this machine"
+        return f"gateway.host: {host!r} is not a host name or address of this machine"
     if error.errno == errno.EADDRINUSE:
-        return f"gateway.port: {port} is in use; stop what uses it or choose another port"
+        return f"gateway.port: {port} is in use; stop the other process or choose another port"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"

@@ -1,10 +1,10 @@
-"""Signing in from a browser: a code in a link, used once, and the session it is exchanged for.
+"""Signing in from a browser: invitation codes, and the session tokens they are exchanged for.
 
-A code is 128 bits, lives two minutes and is taken by its first use, so that a link left behind in
-a terminal or a history opens nothing. A session token is signed instead of remembered: a gateway
-that restarts with the same key still knows it, and it dies with the token of its participant.
+A code has 128 bits, is valid for two minutes and works once, so that a link left in a terminal or
+in a browser's history is useless. A session token is signed, not stored: a gateway that restarts
+with the same key still accepts it, and it becomes invalid with the participant's own token.
 
-Pure: codes, keys and times are passed in.
+No I/O: codes, keys and times are passed in.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -19,56 +19,56 @@ import msgspec
 CODE_BYTES: Final = 16
 CODE_SECONDS: Final = 120.0
 SESSION_SECONDS: Final = 12 * 3600.0
-# Whoever asks for links in a loop pushes out the oldest, and fills no memory.
-_OPEN_CODES: Final = 256
+# Bounds memory: above this the oldest code is dropped.
+_MAX_CODES: Final = 256
 _PREFIX: Final = "session~"
 
 Identity: TypeAlias = tuple[str, str]  # pod, participant
 
 
 class Invitations:
-    """The codes that nobody has used yet. Owns them, by their digests."""
+    """The codes that are not used yet. Owns them, by digest."""
 
     def __init__(self) -> None:
         self._open: dict[bytes, tuple[Identity, float]] = {}
 
     def add(self, code: str, identity: Identity, now: float) -> None:
-        """Let whoever brings this code in, as this participant, for two minutes."""
-        self._forget_old(now)
+        """Accept a code for a participant, once and for two minutes."""
+        self._remove_expired(now)
         self._open[_key(code)] = (identity, now + CODE_SECONDS)
-        if len(self._open) > _OPEN_CODES:
+        if len(self._open) > _MAX_CODES:
             del self._open[next(iter(self._open))]
 
     def redeem(self, code: str, now: float) -> Identity | None:
-        """Take a code and return whom it admits; None if it is unknown, used or too old."""
-        self._forget_old(now)
+        """Use a code up and return its participant; None if it is unknown, used or expired."""
+        self._remove_expired(now)
         identity, _ = self._open.pop(_key(code), (None, 0.0))
         return identity
 
-    def _forget_old(self, now: float) -> None:
+    def _remove_expired(self, now: float) -> None:
         for key in [key for key, (_, end) in self._open.items() if end <= now]:
             del self._open[key]
 
 
 class SessionTokens:
-    """Issues session tokens and recognises them. Owns the key that signs them, and nothing else.
+    """Issues and verifies session tokens. Owns the signing key.
 
-    `secret` is what the gateway keeps of the participant's own token: once that is changed or gone,
-    no signature made with it holds.
+    `secret` is the digest of the participant's own token. It is part of what is signed, so that a
+    changed or removed token invalidates the sessions.
     """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def issue(self, identity: Identity, secret: bytes, now: float) -> str:
-        """Return a token that admits a participant for some hours."""
+        """Return a session token for a participant, valid for `SESSION_SECONDS`."""
         body = msgspec.json.encode((*identity, now + SESSION_SECONDS))
         return f"{_PREFIX}{_text(body)}.{_text(self._sign(body, secret))}"
 
     def recognise(
         self, token: str, secrets: Mapping[Identity, bytes], now: float
     ) -> tuple[Identity, float] | None:
-        """Return whom a token admits until when; None if it is no session's or no longer good."""
+        """Return the participant and the expiry of a session token; None if it is not valid."""
         if not token.startswith(_PREFIX):
             return None
         try:
@@ -87,7 +87,8 @@ class SessionTokens:
 
 
 def _key(code: str) -> bytes:
-    # Looked up by digest: the timing tells nothing about a code.
+    # Looked up by digest: the timing reveals nothing about a code. websockets 16 decodes headers
+    # with surrogateescape.
     return sha256(code.encode(errors="surrogateescape")).digest()
 
 

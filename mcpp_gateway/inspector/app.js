@@ -1,4 +1,4 @@
-// Signing in: with a one-time link, with a token that is pasted, or with the one of this tab.
+// Sign-in: with a one-time link, a pasted token, or the token kept in this tab's session storage.
 
 import { Inspector } from "./inspector.js";
 import { checkToken, redeem } from "./net.js";
@@ -7,70 +7,70 @@ import { readCode, readView } from "./state/link.js";
 import { byId } from "./view/dom.js";
 
 const TOKEN = "mcpp.token";
-const REASON = "mcpp.reason"; // why one was signed out
+const REASON = "mcpp.reason"; // why the user was signed out
 
-function enter(token, view) {
+function showInspector(token, view) {
   sessionStorage.setItem(TOKEN, token);
   byId("sign-in").hidden = true;
   byId("app").hidden = false;
-  new Inspector(token, view, leave).start();
+  new Inspector(token, view, signOut).start();
 }
 
-function leave(reason) {
+function signOut(reason) {
   sessionStorage.removeItem(TOKEN);
   if (reason) sessionStorage.setItem(REASON, reason);
   location.reload();
 }
 
 function askForToken(view, problem) {
-  const complain = (text) => {
+  const showError = (text) => {
     byId("sign-in-problem").textContent = text;
     byId("sign-in-problem").hidden = !text;
   };
-  complain(problem ?? "");
+  showError(problem ?? "");
   byId("sign-in").hidden = false;
   byId("token").focus();
   byId("sign-in-form").addEventListener("submit", async (event) => {
     event.preventDefault();
     const token = byId("token").value.trim();
     if (!/^[A-Za-z0-9._~-]+$/.test(token)) {
-      complain("A token has letters, digits and . _ ~ - only.");
+      showError("A token contains only letters, digits and . _ ~ -");
       return;
     }
-    const verdict = await checkToken(token);
-    if (verdict === "good") {
+    const status = await checkToken(token);
+    if (status === "valid") {
       byId("token").value = "";
-      enter(token, view);
+      showInspector(token, view);
     } else {
-      complain(verdict === "refused" ? "The gateway does not know this token." : "The gateway does not answer.");
+      showError(status === "refused" ? "The gateway does not recognize this token." : "The gateway does not respond.");
     }
   });
 }
 
 async function main() {
   byId("stuck").remove();
-  // A link opened where the page already is: the browser changes the address and loads nothing.
+  // When a link is opened on a page that is already loaded, the browser only changes the fragment.
   window.addEventListener("hashchange", () => location.reload());
   showTheme(loadSettings());
   const code = readCode(location.hash);
   if (code) {
-    // Before anything else: a code must not stay in the address bar or the history.
+    // First, so that the code stays neither in the address bar nor in the history.
     history.replaceState(null, "", location.pathname);
     const token = await redeem(code).catch(() => null);
     if (token) {
-      enter(token, readView(""));
+      showInspector(token, readView(""));
       return;
     }
   }
   const view = readView(location.hash);
   const kept = sessionStorage.getItem(TOKEN);
   if (kept) {
-    enter(kept, view);
+    showInspector(kept, view);
     return;
   }
   const reason = sessionStorage.getItem(REASON);
   sessionStorage.removeItem(REASON);
-  askForToken(view, code ? "This link was used before, or is older than two minutes." : reason);
+  askForToken(view, code ? "This link has already been used, or is older than two minutes." : reason);
 }
 
 main();

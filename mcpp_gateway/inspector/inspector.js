@@ -1,6 +1,6 @@
-// The inspector of one who has signed in: holds the model and the line together, and draws what changed.
+// The signed-in inspector: connects the model with the gateway connection and redraws what changed.
 
-import { Line } from "./net.js";
+import { Connection } from "./net.js";
 import { loadSettings, saveSettings, showTheme } from "./settings.js";
 import { print } from "./state/expression.js";
 import { everything, isSame } from "./state/filter.js";
@@ -18,20 +18,20 @@ import { byId, h, isTyping, setText } from "./view/dom.js";
 import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
 import { PeopleView } from "./view/people.js";
-import { verdict } from "./view/proposals.js";
-import { Stillness } from "./view/stillness.js";
+import { resolution } from "./view/proposals.js";
+import { ClickGuard } from "./view/click-guard.js";
 import { TimelineView } from "./view/timeline.js";
 import { TreeView } from "./view/tree.js";
 
-const SLOW_MS = 250; // tree, people and timeline need not follow every frame
+const SLOW_MS = 250; // the tree, people and timeline are not redrawn every frame
 const SEARCH_MS = 150;
 
 export class Inspector {
-  /** `view` is what a link asks for; `signOut` is told the reason. */
+  /** `view` is the view that a link asks for; `signOut(reason)` returns to the sign-in form. */
   constructor(token, view, signOut) {
     this._view = view;
     this._signOut = signOut;
-    this._sought = null; // the id of an envelope to show as soon as the filter lets it through
+    this._target = null; // id of an envelope to show once the filter passes it
     this.settings = loadSettings();
     const model = (this.model = new Model({ newId }));
     this.rows = new Rows(model);
@@ -39,7 +39,7 @@ export class Inspector {
       fold: (node, folded) => this.fold(node, folded),
       select: (node) => this.select(node),
       find: (id) => this.find(id),
-      lift: () => this.applyFilter(everything),
+      clearFilter: () => this.applyFilter(everything),
       approve: (proposal) => this.approve(proposal),
       edit: (proposal) => this.edit(proposal),
       reject: (proposal) => this.reject(proposal),
@@ -47,19 +47,19 @@ export class Inspector {
     };
     this.bar = new Bar(model);
     this.announcer = new Announcer();
-    this.stillness = new Stillness(".decision");
+    this.clickGuard = new ClickGuard(".decision");
     this.log = new LogView(byId("log"), model, this.rows, this.settings, actions);
     this.tree = new TreeView(byId("tree"), model, (item) => this.select(item));
     this.timeline = new TimelineView(byId("timeline"), model, (node) => this.select(node));
     this.people = new PeopleView(model, actions);
     this.filters = new FilterBar(model, (filter) => this.applyFilter(filter), () => this.rows);
-    this.line = new Line(model, token, {
+    this.connection = new Connection(model, token, {
       received: (text) => this.received(text),
       state: (name, facts) => this.showState(name, facts),
-      ask: () => this._ask(),
+      probe: () => this._probe(),
       signedOut: (reason) => this.signOut(reason),
     });
-    this.composer = new Composer(model, (draft) => this.say(draft));
+    this.composer = new Composer(model, (draft) => this.sendMessage(draft));
     this._cleared = model.cleared;
     this._bind();
     this._apply();
@@ -71,12 +71,12 @@ export class Inspector {
     this.rows.search = this._view.search.toLowerCase();
     byId("search").value = this._view.search;
     byId("descendants").checked = this.rows.descendants = this._view.descendants;
-    this.line.open();
+    this.connection.open();
     this._everySecond();
     setInterval(() => this._everySecond(), 1_000);
   }
 
-  // --- what comes in ----------------------------------------------------------------------------
+  // --- incoming frames --------------------------------------------------------------------------
 
   received(text) {
     const { model } = this;
@@ -84,7 +84,7 @@ export class Inspector {
     const last = refusals.at(-1);
     const what = model.receive(text, Date.now());
     if (refusals.at(-1) !== last) this._refused(refusals.at(-1));
-    if (what === "live") this.announcer.heard(model.log.entries.at(-1)?.envelope);
+    if (what === "live") this.announcer.add(model.log.entries.at(-1)?.envelope);
     if (what === "welcome" || what === "filter") this._slow = 0;
     if (!model.session.isReplaying) this._resolveView();
     this.schedule();
@@ -99,9 +99,9 @@ export class Inspector {
 
   refresh() {
     if (this._cleared !== this.model.cleared) this._forgetNodes();
-    this._followBegun();
+    this._followRestarted();
     if (!this.model.session.isReplaying || this.rows.rows.length === 0) this.log.update();
-    this._showSought();
+    this._showTarget();
     this._showFollow();
     const now = performance.now();
     if (now - (this._slow ?? 0) >= SLOW_MS) {
@@ -127,24 +127,24 @@ export class Inspector {
 
   showState(name, facts) {
     this.bar.showState(name, facts);
-    // What was decided and not sent yet says so.
+    // Decisions that are not sent yet show the state of the connection.
     this.log.list.invalidateAll();
     this._slow = 0;
     this.schedule();
   }
 
-  // --- what a person does -----------------------------------------------------------------------
+  // --- user actions -----------------------------------------------------------------------------
 
-  /** Send what was drafted, or throw a TooLargeError. */
+  /** Send a draft, or throw a TooLargeError. */
   send(draft) {
-    this.line.send(this.model.outbox.compose(draft, Date.now()));
+    this.connection.send(this.model.outbox.compose(draft, Date.now()));
   }
 
-  say(draft) {
+  sendMessage(draft) {
     this.send(draft);
     const { selection } = this.rows;
-    // Said in an expired context, it begins anew: that is then the one to look at.
-    if (selection?.expired && selection.id === draft.context?.id) this._begun = selection;
+    // A message in an expired context creates it again: select the new one when it appears.
+    if (selection?.expired && selection.id === draft.context?.id) this._restarted = selection;
   }
 
   approve(proposal) {
@@ -157,7 +157,7 @@ export class Inspector {
 
   edit(proposal) {
     const { kind, payload: { params = {} } } = proposal.envelope;
-    // What is called by a name keeps it.
+    // A named call, such as a tool call, keeps its name: only the arguments are edited.
     const isNamed = parseKind(kind).name !== undefined;
     askArguments(nameOf(proposal), isNamed ? params.arguments ?? {} : params, (value) => {
       const changed = isNamed ? { ...params, arguments: value } : value;
@@ -169,23 +169,23 @@ export class Inspector {
     askReason(nameOf(proposal), (reason) => this._decide(proposal, rejection(proposal, reason)));
   }
 
-  /** Have the gateway send what a filter passes, and hide the rest at once. */
+  /** Apply a filter at the gateway, and hide what it does not pass at once. */
   applyFilter(filter) {
-    const { model, line } = this;
-    this._sought = null;
-    if (line.isOpen && !model.needsHistory(filter)) {
+    const { model, connection } = this;
+    this._target = null;
+    if (connection.isOpen && !model.needsHistory(filter)) {
       this.send({ kind: "pod/filter", payload: { filter } });
     } else {
       model.useFilter(filter);
-      // A line that is not open yet has asked for another filter.
-      if (line.isThere) line.open();
+      // A connection that is still opening has requested another filter.
+      if (connection.isActive) connection.open();
     }
     this.schedule();
     this._writeView(filter);
   }
 
   select(item) {
-    this._sought = null;
+    this._target = null;
     this._view.main = false;
     this._view.context = null;
     this.rows.selection = item;
@@ -203,16 +203,17 @@ export class Inspector {
     this.log.list.invalidateAll();
   }
 
-  /** Show an envelope in the log, whatever hides it now. */
+  /** Show an envelope in the log; clear the filter, the selection or the search if they hide it. */
   find(id) {
+    if (this._searchTimer) this._applySearch(); // or a search that was just typed would hide it again
     const entry = this.model.log.find(id);
     if (!entry) return;
     if (!this.model.passes(entry)) {
       this.applyFilter(everything);
-      this._sought = id;
+      this._target = id;
       return;
     }
-    if (!this.rows.isWanted(entry)) this._showEverything();
+    if (!this.rows.isIncluded(entry)) this._showEverything();
     for (let node = entry.node; node; node = node.parent) {
       if (this.rows.isFolded(node)) this.fold(node, false);
     }
@@ -227,7 +228,7 @@ export class Inspector {
   }
 
   export() {
-    // Raw line breaks stand between a sender's tokens, never inside of a string.
+    // In valid JSON, raw line breaks occur only between tokens, never inside a string.
     const lines = this.rows.selected().map(({ text }) => text.replace(/[\r\n]+/g, " "));
     const blob = new Blob([lines.map((line) => `${line}\n`).join("")], { type: "application/jsonl" });
     const anchor = document.createElement("a");
@@ -238,34 +239,34 @@ export class Inspector {
   }
 
   signOut(reason) {
-    this.model.outbox.clear(); // nobody is asked whether to stay
+    this.model.outbox.clear(); // prevents the browser's prompt about unsent messages
     this._signOut(reason);
   }
 
   // --- private ----------------------------------------------------------------------------------
 
-  /** Answer a proposal, and only once: throw if it was decided while one made up one's mind. */
+  /** Answer a proposal, or throw an error if it has been decided in the meantime. */
   _decide(proposal, draft) {
     const now = this.model.proposals.find(proposal.envelope.id, proposal.text);
-    const over = verdict(now ?? { ...proposal, state: "hidden" }, this.model);
-    if (over) throw new Error(`This is decided already: ${over.text}.`);
+    const decided = resolution(now ?? { ...proposal, state: "hidden" }, this.model);
+    if (decided) throw new Error(`Already decided: ${decided.text}.`);
     this.send(draft);
     this._slow = 0;
     this.schedule();
   }
 
   _decideAtOnce(proposal, draft) {
-    if (this.model.outbox.answerTo(proposal.envelope.id)) return; // the second of two quick clicks
+    if (this.model.outbox.answerTo(proposal.envelope.id)) return; // a double click
     try {
       this._decide(proposal, draft);
     } catch (error) {
-      showProblem("This was not sent", error.message);
+      showProblem("Not sent", error.message);
     }
   }
 
-  _ask() {
-    const question = this.model.question();
-    if (question) this.send(question);
+  _probe() {
+    const probe = this.model.probe();
+    if (probe) this.send(probe);
   }
 
   _layOut() {
@@ -275,7 +276,7 @@ export class Inspector {
     this.schedule();
   }
 
-  /** Select what the link names, as soon as it is there. */
+  /** Select the context that the link names, once it is loaded. */
   _resolveView() {
     const { main, context } = this._view;
     const item = main ? "main" : context && this.model.tree.get(context);
@@ -283,7 +284,7 @@ export class Inspector {
     else if (context && byId("selection").hidden) this._showSelection();
   }
 
-  // The history was read anew: nodes of before are none of this tree.
+  // The history was reloaded: nodes of the previous tree are no longer valid.
   _forgetNodes() {
     this._cleared = this.model.cleared;
     const { selection } = this.rows;
@@ -294,19 +295,19 @@ export class Inspector {
     this._showSelection();
   }
 
-  _followBegun() {
-    const again = this._begun && this.model.tree.get(this._begun.id);
-    if (!again || again === this._begun) return;
-    if (this.rows.selection === this._begun) this.select(again);
-    this._begun = null;
+  _followRestarted() {
+    const again = this._restarted && this.model.tree.get(this._restarted.id);
+    if (!again || again === this._restarted) return;
+    if (this.rows.selection === this._restarted) this.select(again);
+    this._restarted = null;
   }
 
-  // What a filter hid is shown once that is lifted, which may take the history anew.
-  _showSought() {
-    const { model, _sought: id } = this;
+  // Shows the target once the filter is cleared, which may require reloading the history.
+  _showTarget() {
+    const { model, _target: id } = this;
     const entry = id && !model.isReloading && model.log.find(id);
     if (!entry || !model.passes(entry)) return;
-    this._sought = null;
+    this._target = null;
     this.find(id);
   }
 
@@ -324,7 +325,7 @@ export class Inspector {
     if (!box.hidden) {
       const name = selection === "main" ? "the main context" : selection && `${selection.type ?? "context"} ${shortId(selection.id)}`;
       box.replaceChildren(
-        name ? "Showing only " : "Not in what is loaded: the context ", h("strong", { dir: "auto" }, name ?? context), " ",
+        name ? "Showing only " : "Context not loaded: ", h("strong", { dir: "auto" }, name ?? context), " ",
         h("button", { class: "link", on: { click: () => this.select(null) } }, "Show everything"));
     }
     this._writeView();
@@ -352,7 +353,7 @@ export class Inspector {
   }
 
   _everySecond() {
-    this.line.check();
+    this.connection.check();
     this.composer.update();
     this.bar.showRates(Date.now());
   }
@@ -367,10 +368,9 @@ export class Inspector {
       this._layOut();
       this._writeView();
     });
-    let timer;
-    byId("search").addEventListener("input", ({ target }) => {
-      clearTimeout(timer);
-      timer = setTimeout(() => this.search(target.value), SEARCH_MS);
+    byId("search").addEventListener("input", () => {
+      clearTimeout(this._searchTimer);
+      this._searchTimer = setTimeout(() => this._applySearch(), SEARCH_MS);
     });
     byId("follow").addEventListener("click", () => this.log.list.toEnd());
     byId("log").addEventListener("scroll", () => this._showFollow(), { passive: true });
@@ -379,16 +379,22 @@ export class Inspector {
       this._writeView();
       showLink(location.href);
     });
-    byId("reconnect").addEventListener("click", () => this.line.open());
+    byId("reconnect").addEventListener("click", () => this.connection.open());
     byId("settings-button").addEventListener("click", () => this._settings());
     for (const button of document.querySelectorAll("[data-part]")) {
       if (button.tagName === "BUTTON") button.addEventListener("click", () => this._show(button.dataset.part));
     }
     document.addEventListener("keydown", (event) => this._key(event));
-    // What waits for the line waits in this page.
+    // Messages waiting for the connection exist only in this page.
     window.addEventListener("beforeunload", (event) => {
-      if (this.model.outbox.isOwed) event.preventDefault();
+      if (this.model.outbox.hasUnsent) event.preventDefault();
     });
+  }
+
+  _applySearch() {
+    clearTimeout(this._searchTimer);
+    this._searchTimer = undefined;
+    this.search(byId("search").value);
   }
 
   _showEverything() {

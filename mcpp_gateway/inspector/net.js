@@ -1,14 +1,14 @@
-// The line to the gateway: opens it, opens it again, and never loses what came over it.
+// The connection to the gateway: opens it, reconnects and resumes without losing envelopes.
 
-import { Pulse } from "./state/pulse.js";
+import { LivenessMonitor } from "./state/liveness.js";
 
 const SUBPROTOCOL = "mcpp.v0.1";
-const LOST = 1006; // as if it had been cut
+const LOST = 1006; // the code of an abnormal closure
 const CHECK_MS = 5_000;
-const NO_LONGER_ADMITTED = { 4501: "This token was revoked.", 4502: "This session is over: sign in again." };
+const SIGNED_OUT = { 4501: "This token was revoked.", 4502: "This session has ended. Sign in again." };
 
-export class Line {
-  /** `events` has received(text), state(name, facts), ask() and signedOut(reason). */
+export class Connection {
+  /** `events` has received(text), state(name, facts), probe() and signedOut(reason). */
   constructor(model, token, events) {
     this._model = model;
     this._token = token;
@@ -20,13 +20,13 @@ export class Line {
     this._resend = false;
   }
 
-  /** Whether what is sent now is heard. */
+  /** Whether envelopes can be sent now. */
   get isOpen() {
     return this._isWelcomed && this._socket?.readyState === WebSocket.OPEN;
   }
 
-  /** Whether a line is being opened or is open: one that waits for its next attempt is neither. */
-  get isThere() {
+  /** Whether the connection is open or opening, not waiting for the next attempt. */
+  get isActive() {
     return this._socket !== null;
   }
 
@@ -38,21 +38,21 @@ export class Line {
     const url = `${scheme}://${location.host}/ws?${query}`;
     const socket = new WebSocket(url, [SUBPROTOCOL, `mcpp.bearer.${this._token}`]);
     const before = this._socket;
-    const pulse = (this._pulse = new Pulse());
-    pulse.asked(performance.now());
-    // One that was not welcomed yet might be after this one, and then it would be the newer.
+    const liveness = (this._liveness = new LivenessMonitor());
+    liveness.sent(performance.now());
+    // Close a connection without a welcome now: the gateway might otherwise admit it after this one.
     if (!this._isWelcomed) before?.close();
     this._socket = socket;
     this._isWelcomed = false;
     socket.addEventListener("message", ({ data }) => {
       if (this._socket !== socket) return;
-      pulse.heard(performance.now());
+      liveness.received(performance.now());
       this._events.received(data);
       if (!this._isWelcomed) {
         this._isWelcomed = true;
         this._welcomedAt = performance.now();
         this._events.state("open");
-        // The pod still knows us by the newer line: the older one may go, and nobody hears of it.
+        // The new connection keeps us present, so closing the old one announces no leave.
         before?.close();
       }
       this._catchUp();
@@ -68,20 +68,20 @@ export class Line {
   send(text) {
     if (!this.isOpen) return;
     this._socket.send(text);
-    this._pulse.asked(performance.now());
+    this._liveness.sent(performance.now());
   }
 
-  /** Look whether the line still lives: to be called now and then. */
+  /** Check whether the connection is still alive. Called every second. */
   check() {
     if (!this._socket) return;
-    const verdict = this._pulse.check(performance.now());
-    if (verdict === "ask") this._events.ask();
-    if (verdict !== "lost") return;
+    const action = this._liveness.check(performance.now());
+    if (action === "probe") this._events.probe();
+    if (action !== "close") return;
     this._socket.close();
     this._closed(LOST, "");
   }
 
-  // Once the history is here, what is still unconfirmed has not arrived; later, what became due.
+  // After the replay, sends what is still unconfirmed again; later, what has become due.
   _catchUp() {
     if (this._model.session.isReplaying) return;
     const texts = this._resend ? this._model.unconfirmed() : this._model.outbox.due.splice(0);
@@ -95,9 +95,9 @@ export class Line {
     this._isWelcomed = false;
     const heldMs = wasWelcomed ? performance.now() - this._welcomedAt : 0;
     const { retry, delay } = this._model.session.closed(code, heldMs);
-    if (code in NO_LONGER_ADMITTED) {
-      // Whoever may see nothing any more is shown nothing any more.
-      this._events.signedOut(NO_LONGER_ADMITTED[code]);
+    if (code in SIGNED_OUT) {
+      // Access was revoked: also remove what is displayed.
+      this._events.signedOut(SIGNED_OUT[code]);
       return;
     }
     if (!retry) {
@@ -105,22 +105,22 @@ export class Line {
       return;
     }
     this._events.state("waiting");
-    // A socket does not say why it was refused; the page behind it does.
+    // A WebSocket does not expose the HTTP status of a refusal; this request does.
     if (!wasWelcomed && (await checkToken(this._token)) === "refused") {
-      this._events.signedOut("The gateway no longer knows this token.");
+      this._events.signedOut("The gateway no longer accepts this token.");
       return;
     }
     this._timer = setTimeout(() => this.open(), delay);
   }
 }
 
-/** Exchange a one-time code for a session token; null if it is not good any more. */
+/** Exchange a one-time code for a session token; null if the code is no longer valid. */
 export async function redeem(code) {
   const response = await fetch("/session", { headers: { "MCPP-Code": code }, cache: "no-store" });
   return response.ok ? (await response.json()).token : null;
 }
 
-/** Tell whether a token is "good", "refused", or whether nobody "away" could be asked. */
+/** Return whether a token is "valid" or "refused", or the gateway is "unreachable". */
 export async function checkToken(token) {
   try {
     const response = await fetch("/session", {
@@ -128,9 +128,9 @@ export async function checkToken(token) {
       cache: "no-store",
       signal: AbortSignal.timeout(CHECK_MS),
     });
-    if (response.ok) return "good";
-    return response.status === 401 || response.status === 429 ? "refused" : "away";
+    if (response.ok) return "valid";
+    return response.status === 401 || response.status === 429 ? "refused" : "unreachable";
   } catch {
-    return "away";
+    return "unreachable";
   }
 }

@@ -1,4 +1,4 @@
-// What a person has set, kept by the browser from one visit to the next.
+// User settings, kept in local storage.
 
 const KEY = "mcpp.settings";
 const DEFAULTS = { hints: false, foldConcluded: true, shortcuts: true, theme: "auto" };

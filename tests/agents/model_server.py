@@ -1,40 +1,39 @@
-"""A local HTTP server that speaks two model APIs by a script, and checks what it is sent."""
+"""A local HTTP server that implements two model APIs by a script and validates the requests."""
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from typing import Any
 
 import jsonschema
 
+from tests.agents.http_server import QuietHandler, serve_http
 from tests.mcpp.prompts.formats import NAME, check_anthropic, check_openai_chat
 
 
 @dataclass
-class Say:
-    """What the model answers: a text, calls of tools by name, or a failure of the API."""
+class Scripted:
+    """A model's reply: a text, tool calls, or a failure of the API."""
 
     text: str = ""
     calls: list[tuple[str, dict[str, Any] | str]] = field(default_factory=list)
     status: int = 200
     retry_after: str | None = None  # of a failure
-    reason: str | None = None  # why it ended, if not because all was said
-    has_one_index: bool = False  # some servers number all calls alike (OpenAI's API)
-    is_counted: bool = True  # some local servers tell no usage
-    ends_after: int | None = None  # events: the stream ends early
-    nonsense: str | None = None  # sent instead of a stream
+    reason: str | None = None  # the stop reason, if not the usual one
+    has_one_index: bool = False  # some servers give all calls the same index (OpenAI's API)
+    is_counted: bool = True  # some local servers report no usage
+    ends_after: int | None = None  # the stream ends after so many events
+    raw_body: str | None = None  # sent instead of a stream
 
 
 @dataclass
 class ModelServer:
-    """The script, what was asked, and what was wrong with it."""
+    """The script, the requests received, and what was wrong with them."""
 
-    script: list[Say]
+    script: list[Scripted]
     requests: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     url: str = ""
@@ -45,41 +44,41 @@ class ModelServer:
             events = self._anthropic if path == "/v1/messages" else self._openai
             check = check_anthropic_request if path == "/v1/messages" else check_openai_request
             check(request)
-        except Exception as error:  # whatever a check raises is the finding
+        except Exception as error:  # any failure of a check is reported
             self.problems.append(repr(error))
             return 400, json.dumps({"error": {"message": repr(error)}})
-        say = self.script.pop(0)
-        if say.status != 200:
-            return say.status, json.dumps({"type": "error", "error": {"message": "scripted"}})
-        if say.nonsense is not None:
-            return 200, say.nonsense
-        return 200, "".join(islice(events(say), say.ends_after))
+        reply = self.script.pop(0)
+        if reply.status != 200:
+            return reply.status, json.dumps({"type": "error", "error": {"message": "scripted"}})
+        if reply.raw_body is not None:
+            return 200, reply.raw_body
+        return 200, "".join(islice(events(reply), reply.ends_after))
 
-    def _openai(self, say: Say) -> Iterator[str]:
+    def _openai(self, reply: Scripted) -> Iterator[str]:
         def chunk(delta: dict[str, Any], **more: Any) -> str:
             choice = [{"index": 0, "delta": delta, "finish_reason": None}] if delta else []
             base = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
             return f"data: {json.dumps(base | {'choices': choice} | more)}\n\n"
 
-        for letter in say.text:
+        for letter in reply.text:
             yield chunk({"content": letter})
-        for index, (name, arguments) in enumerate(say.calls):
+        for index, (name, arguments) in enumerate(reply.calls):
             written = arguments if isinstance(arguments, str) else json.dumps(arguments)
             head = {"index": index, "id": f"their-{index}", "type": "function"}
-            if say.has_one_index:
+            if reply.has_one_index:
                 head["index"] = 0
             yield chunk({"tool_calls": [head | {"function": {"name": name, "arguments": ""}}]})
             for part in (written[:3], written[3:]):
                 piece = {"index": head["index"], "function": {"arguments": part}}
                 yield chunk({"tool_calls": [piece]})
-        reason = say.reason or ("tool_calls" if say.calls else "stop")
+        reason = reply.reason or ("tool_calls" if reply.calls else "stop")
         yield chunk({}, choices=[{"index": 0, "delta": {}, "finish_reason": reason}])
         usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
-        if say.is_counted:
+        if reply.is_counted:
             yield chunk({}, usage=usage)
         yield "data: [DONE]\n\n"
 
-    def _anthropic(self, say: Say) -> Iterator[str]:
+    def _anthropic(self, reply: Scripted) -> Iterator[str]:
         def event(type: str, **body: Any) -> str:
             return f"event: {type}\ndata: {json.dumps({'type': type} | body)}\n\n"
 
@@ -90,10 +89,10 @@ class ModelServer:
             message=message | {"stop_reason": None, "stop_sequence": None, "usage": usage},
         )
         blocks: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        if say.text:
-            delta = {"type": "text_delta", "text": say.text}
+        if reply.text:
+            delta = {"type": "text_delta", "text": reply.text}
             blocks.append(({"type": "text", "text": ""}, delta))
-        for index, (name, arguments) in enumerate(say.calls):
+        for index, (name, arguments) in enumerate(reply.calls):
             written = arguments if isinstance(arguments, str) else json.dumps(arguments)
             block = {"type": "tool_use", "id": f"their-{index}", "name": name, "input": {}}
             blocks.append((block, {"type": "input_json_delta", "partial_json": written}))
@@ -101,7 +100,7 @@ class ModelServer:
             yield event("content_block_start", index=index, content_block=block)
             yield event("content_block_delta", index=index, delta=delta)
             yield event("content_block_stop", index=index)
-        reason = say.reason or ("tool_use" if say.calls else "end_turn")
+        reason = reply.reason or ("tool_use" if reply.calls else "end_turn")
         yield event("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": 10})
         yield event("message_stop")
 
@@ -138,37 +137,22 @@ def _check_tool(name: str, schema: dict[str, Any]) -> None:
 
 
 @contextmanager
-def model_server(script: list[Say]) -> Iterator[ModelServer]:
+def model_server(script: list[Scripted]) -> Iterator[ModelServer]:
+    """Serve the script for the duration of the block."""
     model = ModelServer(script)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            say = model.script[0] if model.script else Say()
-            status, text = model.answer(self.path, body)
+    class ModelHandler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802
+            reply = model.script[0] if model.script else Scripted()
+            status, text = model.answer(self.path, json.loads(self.read_body()))
             self.send_response(status)
             kind = "text/event-stream" if status == 200 else "application/json"
             self.send_header("Content-Type", kind)
-            if say.retry_after is None:
+            if reply.retry_after is None:
                 self.send_header("retry-after-ms", "1")
             else:
-                self.send_header("retry-after", say.retry_after)
-            data = text.encode()
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+                self.send_header("retry-after", reply.retry_after)
+            self.finish_with(text.encode())
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    model.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with serve_http(ModelHandler) as model.url:
         yield model
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -1,4 +1,4 @@
-"""An MCP server of the older revision, written out by hand, that can be made to misbehave."""
+"""An MCP server of an older revision, written without an SDK, with tools that misbehave."""
 
 import json
 import os
@@ -53,12 +53,12 @@ def call(id: Any, params: dict[str, Any]) -> dict[str, Any] | None:
             write({"method": "notifications/tools/list_changed"})
             return text("grown")
         case "babble":
-            sys.stdout.write("this is no JSON-RPC\n")
+            sys.stdout.write("this is not JSON-RPC\n")
             return text("recovered")
         case "ask":
-            # A request of our own, which names the call that waits for its answer.
-            asked = {"messages": [], "maxTokens": 1}
-            write({"id": f"ask {id}", "method": "sampling/createMessage", "params": asked})
+            # A request to the client, whose id names the call that waits for the answer.
+            request = {"messages": [], "maxTokens": 1}
+            write({"id": f"ask {id}", "method": "sampling/createMessage", "params": request})
             return None
         case "list":
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": id, "result": ["no", "object"]}))

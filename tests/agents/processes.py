@@ -1,4 +1,4 @@
-"""The commands as people run them: processes that join a gateway on a socket."""
+"""Runs the `mcpp` commands as processes that join a gateway on a socket."""
 
 import os
 import signal
@@ -20,37 +20,37 @@ MCPP = str(Path(sys.executable).parent / "mcpp")
 
 
 @dataclass
-class Command:
-    """A running command."""
+class RunningCommand:
+    """A running command and its output."""
 
     process: Process
     output: BufferedByteReceiveStream
 
     async def line(self) -> str:
-        """Return the next line that it writes, on either stream."""
+        """Return the next line of output, from either stream."""
         with anyio.fail_after(BOUND):
             return (await self.output.receive_until(b"\n", 1 << 20)).decode()
 
-    async def says(self, text: str) -> str:
-        """Return the first line with this text in it."""
+    async def line_with(self, text: str) -> str:
+        """Return the next line that contains `text`; skip the others."""
         while text not in (line := await self.line()):
             pass
         return line
 
-    async def interrupted(self) -> int:
-        """Press Ctrl-C and return the exit code."""
+    async def interrupt(self) -> int:
+        """Send SIGINT and return the exit code."""
         self.process.send_signal(signal.SIGINT)
-        return await self.ended()
+        return await self.wait()
 
-    async def ended(self) -> int:
-        """Wait for the end and return the exit code."""
+    async def wait(self) -> int:
+        """Wait until the process ends and return its exit code."""
         with anyio.fail_after(BOUND):
             return await self.process.wait()
 
 
 @dataclass(frozen=True)
 class Commands:
-    """Starts commands that find the pod in their environment."""
+    """Starts commands with the pod's address in their environment."""
 
     venue: SocketVenue
 
@@ -61,14 +61,14 @@ class Commands:
         return os.environ | {"MCPP_URL": self.venue.url, "MCPP_TOKEN": self.venue.token(name)}
 
     @asynccontextmanager
-    async def start(self, name: str, *arguments: str) -> AsyncIterator[Command]:
-        """Run a command beside the block."""
+    async def start(self, name: str, *arguments: str) -> AsyncIterator[RunningCommand]:
+        """Run a command for the duration of the block."""
         process = await anyio.open_process(
             [MCPP, *arguments], env=self.environ(name), stdout=PIPE, stderr=STDOUT
         )
         try:
             assert process.stdout is not None
-            yield Command(process, BufferedByteReceiveStream(process.stdout))
+            yield RunningCommand(process, BufferedByteReceiveStream(process.stdout))
         finally:
             if process.returncode is None:
                 process.kill()
@@ -76,7 +76,7 @@ class Commands:
                 await process.aclose()
 
     async def run(self, name: str, *arguments: str, input: bytes = b"") -> tuple[int, str, str]:
-        """Run a command to its end; return its exit code and what it wrote."""
+        """Run a command to its end; return its exit code, standard output and standard error."""
         with anyio.fail_after(BOUND):
             done = await anyio.run_process(
                 [MCPP, *arguments], input=input, env=self.environ(name), check=False

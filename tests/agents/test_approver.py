@@ -1,4 +1,4 @@
-"""The approver: the first rule that matches decides, and people decide the rest."""
+"""The approver: the first matching rule decides; other proposals are left to people."""
 
 import tomllib
 from pathlib import Path
@@ -10,7 +10,8 @@ import mcpp
 from mcpp import Participant
 from mcpp.errors import NoAnswerError
 from mcpp.testing import MemoryPod
-from mcpp_agents.approver.commands import Judge, RuleError, approver, read_rules
+from mcpp_agents.approver.commands import approver
+from mcpp_agents.approver.rules import RuleError, read_rules
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketVenue
 
@@ -52,9 +53,9 @@ def files() -> Participant:
     return agent
 
 
-async def test_it_fulfils_rejects_and_leaves_by_the_first_rule_that_matches(pod: MemoryPod) -> None:
-    judge = approver(read_rules(tomllib.loads(RULES)))
-    async with pod.run(files()), pod.run(judge), pod.connect("bob") as bob:
+async def test_it_fulfils_rejects_and_leaves_by_the_first_matching_rule(pod: MemoryPod) -> None:
+    agent = approver(read_rules(tomllib.loads(RULES)))
+    async with pod.run(files()), pod.run(agent), pod.connect("bob") as bob:
         with anyio.fail_after(BOUND):
             read = await bob.propose("files", "read_file", path="a.md")
             assert (await read.result()).text == "text of a.md"
@@ -73,19 +74,19 @@ async def test_it_fulfils_rejects_and_leaves_by_the_first_rule_that_matches(pod:
         assert secret.rejections == []
 
 
-async def test_whom_no_rule_names_waits_for_a_person(pod: MemoryPod) -> None:
-    judge = Judge(read_rules(tomllib.loads(RULES)))
+async def test_a_proposal_that_no_rule_matches_is_left_to_people(pod: MemoryPod) -> None:
+    rules = read_rules(tomllib.loads(RULES))
     proposal = mcpp.new_envelope(
         "mcp/proposal:tools/call:read_file",
         {"method": "tools/call", "params": {"name": "read_file"}},
         sender="stranger",
         to=["files"],
     )
-    assert judge.decide(proposal) is None
+    assert rules.decide(proposal) is None
 
 
 @pytest.mark.parametrize(("path", "fulfilled"), [("/srv/a", True), ("/srv/../etc/shadow", False)])
-async def test_the_rule_in_the_documentation_stays_in_its_folder(
+async def test_the_documented_rule_matches_only_paths_in_its_folder(
     path: str, fulfilled: bool
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
@@ -96,19 +97,21 @@ async def test_the_rule_in_the_documentation_stays_in_its_folder(
         sender="analyst",
         to=["files"],
     )
-    assert Judge(rules).decide(proposal) == (rules[0] if fulfilled else None)
+    assert rules.decide(proposal) == (rules.rules[0] if fulfilled else None)
 
 
-async def test_a_tool_that_hangs_does_not_hold_up_the_next_decision(pod: MemoryPod) -> None:
-    judge = approver(read_rules(tomllib.loads(RULES)))
-    async with pod.run(files()), pod.run(judge), pod.connect("bob") as bob:
+async def test_a_tool_that_hangs_does_not_delay_the_next_decision(pod: MemoryPod) -> None:
+    agent = approver(read_rules(tomllib.loads(RULES)))
+    async with pod.run(files()), pod.run(agent), pod.connect("bob") as bob:
         with anyio.fail_after(BOUND):
             await bob.propose("files", "read_forever")
             read = await bob.propose("files", "read_file", path="a.md")
             assert (await read.result()).text == "text of a.md"
 
 
-async def test_a_context_s_type_counts_whoever_named_it_and_whenever(pod: MemoryPod) -> None:
+async def test_a_rule_matches_a_context_type_that_was_fixed_before_the_approver_joined(
+    pod: MemoryPod,
+) -> None:
     rules = """
         [[rules]]
         then = "leave"
@@ -117,10 +120,10 @@ async def test_a_context_s_type_counts_whoever_named_it_and_whenever(pod: Memory
         [[rules]]
         then = "fulfil"
         """
-    judge = approver(read_rules(tomllib.loads(rules)))
+    agent = approver(read_rules(tomllib.loads(rules)))
     async with pod.run(files()), pod.connect("bob") as bob:
         await bob.context("production", id="p1").send("chat", {"text": "before the approver"})
-        async with pod.run(judge):
+        async with pod.run(agent):
             with anyio.fail_after(BOUND):
                 while "approver" not in bob.participants:
                     await anext(bob)
@@ -142,7 +145,7 @@ async def test_a_context_s_type_counts_whoever_named_it_and_whenever(pod: Memory
         ("[[rules]]\nthen = 'fulfil'\n[[rules]]\nthen = 'leave'\nkind = []", "rule 2"),
     ],
 )
-async def test_a_rule_that_cannot_be_meant_is_refused_at_the_start(text: str, reason: str) -> None:
+async def test_an_invalid_rule_is_refused_at_the_start(text: str, reason: str) -> None:
     with pytest.raises(RuleError, match=reason):
         read_rules(tomllib.loads(text))
 
@@ -156,10 +159,10 @@ async def test_the_command_reads_its_rules_from_a_file(
         sockets.connect("bob") as bob,
         commands.start("approver", "approver", str(tmp_path / "rules.toml")) as command,
     ):
-        await command.says("3 rules")
+        await command.line_with("3 rules")
         with anyio.fail_after(BOUND):
             while "approver" not in bob.participants:
                 await anext(bob)
             read = await bob.propose("files", "read_file", path="a.md")
             assert (await read.result()).text == "text of a.md"
-        assert await command.interrupted() == 0
+        assert await command.interrupt() == 0

@@ -1,13 +1,11 @@
-"""The bridge in front of a server that misbehaves on purpose."""
+"""The bridge with an MCP server that misbehaves on purpose."""
 
 import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,8 +18,9 @@ from mcpp.client.pod import Progress
 from mcpp.client.tasks import background
 from mcpp.errors import RemoteError
 from mcpp.testing import MemoryPod
-from mcpp_agents.bridge import Open, Upstream, bridge, over_http, over_stdio
-from mcpp_agents.bridge.upstream import StartError
+from mcpp_agents.bridge.agent import bridge
+from mcpp_agents.bridge.upstream import Open, StartError, Upstream, over_http, over_stdio
+from tests.agents.http_server import QuietHandler, serve_http
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketVenue
 
@@ -31,16 +30,16 @@ ODD_SERVER = [sys.executable, str(Path(__file__).with_name("odd_server.py"))]
 
 @asynccontextmanager
 async def bridged(pod: MemoryPod, open: Open | None = None) -> AsyncIterator[mcpp.Pod]:
-    """Bring a server, usually the odd one, into a pod as `odd`, and join as `alice`."""
+    """Bridge a server, by default `odd_server.py`, as `odd`; join as `alice`."""
     upstream = Upstream(open or over_stdio(ODD_SERVER), backoff=lambda attempt: 0.0, name="odd")
     async with background() as tasks:
-        await tasks.start(upstream.keep)
+        await tasks.start(upstream.keep_running)
         async with pod.run(bridge("odd", upstream)), pod.connect("alice") as alice:
             with anyio.fail_after(BOUND):
                 yield alice
 
 
-async def test_meta_goes_through_untouched_both_ways(pod: MemoryPod) -> None:
+async def test_meta_is_forwarded_unchanged_both_ways(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         meta = {"traceparent": "00-ab-cd-01", "acme/x": {"deep": [1, None, {"y": None}]}}
         params = {"name": "show_meta", "arguments": {"nothing": None}, "_meta": meta}
@@ -77,7 +76,7 @@ async def test_cancelling_a_call_cancels_it_at_the_server(pod: MemoryPod) -> Non
             pass
 
 
-async def test_a_changed_list_is_told_to_the_pod(pod: MemoryPod) -> None:
+async def test_a_list_change_is_forwarded_to_the_pod(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         await alice.call("odd", "grow")
         kinds = [message.kind async for message in _until(alice, "list_changed")]
@@ -87,7 +86,7 @@ async def test_a_changed_list_is_told_to_the_pod(pod: MemoryPod) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 50, "burst": 50}])
-async def test_a_list_that_changes_without_end_does_not_hold_up_answers(pod: MemoryPod) -> None:
+async def test_a_flood_of_list_changes_does_not_delay_answers(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         assert (await alice.call("odd", "chatter")).text == '"at last"'
         assert (await alice.call("odd", "was_cancelled")).value == "false"
@@ -97,7 +96,7 @@ async def test_a_call_in_flight_when_the_server_dies_gets_a_clear_error(pod: Mem
     async with bridged(pod) as alice:
         with pytest.raises(RemoteError, match="odd ended before it answered"):
             await alice.call("odd", "die")
-        # It is up again before the test ends: asyncio loses a process that is cancelled at birth.
+        # Wait until it runs again: asyncio loses a process whose start is cancelled.
         assert (await alice.call("odd", "was_cancelled")).value == "false"
 
 
@@ -113,75 +112,59 @@ async def test_a_server_that_died_is_started_again_and_its_lists_count_as_change
 
 
 @contextmanager
-def forgetful_server(
-    refusal: int = 400, *, knows_nobody: bool = False
+def session_server(
+    refusal: int = 400, *, refuses_all: bool = False
 ) -> Iterator[tuple[str, set[str]]]:
-    """Serve sessions over HTTP; yield the address and the sessions that it knows.
+    """Serve MCP sessions over HTTP; yield the URL and the set of valid sessions.
 
-    What comes in another session is refused with this status, and so is a new one where it
-    `knows_nobody`.
+    Requests of other sessions are refused with the status `refusal`, and with `refuses_all` new
+    sessions too.
     """
     sessions: set[str] = set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    class SessionHandler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802
+            request = json.loads(self.read_body())
             opened = ""
-            answer: dict[str, Any] = {"error": {"code": -32603, "message": "who are you?"}}
-            if asked["method"] == "initialize" and not knows_nobody:
+            answer: dict[str, Any] = {"error": {"code": -32603, "message": "unknown session"}}
+            if request["method"] == "initialize" and not refuses_all:
                 opened = uuid4().hex
                 sessions.add(opened)
                 version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
                 answer = {"result": version | {"serverInfo": {"name": "f", "version": "1"}}}
             elif self.headers.get("mcp-session-id") in sessions:
                 answer = {"error": {"code": -32602, "message": "no such tool"}}
-                if asked["method"] != "tools/call":
+                if request["method"] != "tools/call":
                     answer = {"result": {}}
             elif refusal != 400:
                 self.send_response(refusal)
-                self._end("without a word of JSON-RPC")
+                self.finish_with(b'"not JSON-RPC"')
                 return
-            self.send_response(400 if "error" in answer else 200 if "id" in asked else 202)
+            self.send_response(400 if "error" in answer else 200 if "id" in request else 202)
             self.send_header("Content-Type", "application/json")
             if opened:
                 self.send_header("mcp-session-id", opened)
-            self._end({"jsonrpc": "2.0", "id": asked.get("id")} | answer)
+            body = {"jsonrpc": "2.0", "id": request.get("id")} | answer
+            self.finish_with(json.dumps(body).encode())
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802
             self.send_response(405)
-            self._end({})
+            self.finish_with(b"{}")
 
         do_DELETE = do_GET  # noqa: N815
 
-        def _end(self, body: object) -> None:
-            data = json.dumps(body).encode()
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/mcp", sessions
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serve_http(SessionHandler) as url:
+        yield f"{url}/mcp", sessions
 
 
-async def test_a_server_that_has_forgotten_the_session_is_connected_to_again(
+async def test_a_server_that_lost_the_session_is_connected_to_again(
     pod: MemoryPod,
 ) -> None:
-    with forgetful_server() as (url, sessions), anyio.fail_after(BOUND):
+    with session_server() as (url, sessions), anyio.fail_after(BOUND):
         async with bridged(pod, over_http(url)) as alice:
             with pytest.raises(RemoteError, match="no such tool"):
                 await alice.call("odd", "x")
-            (first,) = sessions  # an error in a session is no reason to leave it
+            (first,) = sessions  # an error within a session does not end it
             sessions.clear()
             with pytest.raises(RemoteError, match="no such tool"):
                 await alice.call("odd", "x")
@@ -190,10 +173,10 @@ async def test_a_server_that_has_forgotten_the_session_is_connected_to_again(
 
 
 @pytest.mark.parametrize("status", [400, 404])
-async def test_a_call_in_a_session_that_is_no_more_is_made_in_the_next_one(
+async def test_a_call_in_a_lost_session_is_repeated_in_the_next_one(
     pod: MemoryPod, status: int
 ) -> None:
-    with forgetful_server(status) as (url, sessions):
+    with session_server(status) as (url, sessions):
         async with bridged(pod, over_http(url)) as alice:
             sessions.clear()
             with pytest.raises(RemoteError, match="no such tool"):
@@ -201,43 +184,46 @@ async def test_a_call_in_a_session_that_is_no_more_is_made_in_the_next_one(
             assert sessions
 
 
-async def test_a_server_that_refuses_over_http_is_told_of_with_the_status(pod: MemoryPod) -> None:
-    with forgetful_server(503) as (url, sessions):
+async def test_a_refusal_over_http_is_reported_with_the_status(pod: MemoryPod) -> None:
+    with session_server(503) as (url, sessions):
         async with bridged(pod, over_http(url)) as alice:
             sessions.clear()
             with pytest.raises(RemoteError, match="odd refused it with HTTP 503"):
                 await alice.call("odd", "x")
 
 
-async def test_an_answer_that_is_none_and_one_in_a_batch_find_whoever_asked(pod: MemoryPod) -> None:
+async def test_an_invalid_answer_and_one_in_a_batch_reach_the_requester(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
-        with pytest.raises(RemoteError, match="the MCP server's answer is no JSON-RPC"):
+        with pytest.raises(RemoteError, match="the MCP server's answer is not valid JSON-RPC"):
             await alice.call("odd", "list")
         assert (await alice.call("odd", "batch")).text == "1"
 
 
-async def test_a_byte_that_is_no_utf8_ends_nothing(pod: MemoryPod) -> None:
+async def test_an_invalid_utf8_byte_is_replaced(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         assert (await alice.call("odd", "no_utf8")).text == '"caf\ufffd"'
         assert (await alice.call("odd", "was_cancelled")).value == "false"
 
 
-async def test_a_text_that_was_cut_within_a_character_is_answered(pod: MemoryPod) -> None:
+async def test_a_lone_surrogate_is_replaced(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         assert (await alice.call("odd", "half_emoji")).text == "well done \ufffd"
 
 
 @pytest.mark.parametrize("tool", ["deep", "nan"])
-async def test_a_result_that_no_envelope_holds_is_an_error_for_whoever_asked(
+async def test_a_result_that_does_not_fit_into_an_envelope_is_an_error_for_the_requester(
     pod: MemoryPod, tool: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with bridged(pod) as alice:
-        with pytest.raises(RemoteError, match="odd answered with what no envelope holds"):
+        with pytest.raises(
+            RemoteError, match="odd gave an answer that does not fit into an envelope"
+        ):
             await alice.call("odd", tool)
-    assert not [record for record in caplog.records if record.name == "mcpp" and record.exc_info]
+    ours = [record for record in caplog.records if record.name.startswith("mcpp")]
+    assert not [record for record in ours if record.exc_info]
 
 
-async def test_the_servers_errors_and_noise_stay_what_they_are(pod: MemoryPod) -> None:
+async def test_errors_are_forwarded_unchanged_and_noise_is_ignored(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         with pytest.raises(RemoteError) as raised:
             await alice.request("odd", "prompts/list")
@@ -246,7 +232,7 @@ async def test_the_servers_errors_and_noise_stay_what_they_are(pod: MemoryPod) -
         assert (await alice.call("odd", "babble")).value == '"recovered"'
 
 
-async def test_an_error_with_the_code_of_a_closed_connection_ends_nothing(pod: MemoryPod) -> None:
+async def test_an_error_with_the_code_of_a_closed_connection_ends_no_server(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
         await alice.call("odd", "grow")
         with pytest.raises(RemoteError, match="not today"):
@@ -255,64 +241,64 @@ async def test_an_error_with_the_code_of_a_closed_connection_ends_nothing(pod: M
         assert "grown" in names  # it is the same process
 
 
-async def test_a_server_that_asks_for_a_model_is_told_that_there_is_none(pod: MemoryPod) -> None:
+async def test_a_sampling_request_of_a_server_is_refused(pod: MemoryPod) -> None:
     async with bridged(pod) as alice:
-        told = json.loads((await alice.call("odd", "ask")).text)
-        assert told["message"] == "Sampling not supported"
+        error = json.loads((await alice.call("odd", "ask")).text)
+        assert error["message"] == "Sampling not supported"
 
 
-async def test_a_program_that_is_not_there_is_said_at_once() -> None:
+async def test_a_program_that_does_not_exist_is_reported_at_once() -> None:
     async with background() as tasks:
         with pytest.raises(StartError, match="no-such-program"):
-            await tasks.start(Upstream(over_stdio(["no-such-program"])).keep)
+            await tasks.start(Upstream(over_stdio(["no-such-program"])).keep_running)
 
 
-async def test_what_keeps_a_server_from_beginning_is_told(
+async def test_the_reason_why_a_server_cannot_start_is_reported(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     short = ("--", sys.executable, "-c", "")
     async with commands.start("odd", "bridge", "odd", *short) as command:
-        told = "mcpp bridge: the MCP server of odd has ended before it had begun; starting it again"
-        assert await command.line() == told
-    with forgetful_server(503, knows_nobody=True) as (url, _):
+        expected = "the MCP server of odd ended while it was starting; starting it again"
+        assert await command.line() == f"mcpp bridge: {expected}"
+    with session_server(503, refuses_all=True) as (url, _):
         async with commands.start("odd", "bridge", "odd", "--http", url) as command:
             assert (await command.line()).endswith(" (HTTP 503); trying again")
 
 
-async def test_a_server_that_never_begins_is_told_of_and_started_again(
+async def test_a_server_that_never_answers_is_reported_and_started_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     silent = over_stdio([sys.executable, "-c", "import sys; sys.stdin.read()"])
-    begun = anyio.Semaphore(0)
+    opened = anyio.Semaphore(0)
 
     @asynccontextmanager
     async def open() -> AsyncIterator[object]:
-        begun.release()
+        opened.release()
         async with silent() as streams:
             yield streams
 
     upstream = Upstream(open, backoff=lambda _: 0.0, start_seconds=0.01, open_seconds=0.1)
     with anyio.fail_after(BOUND):
         async with background() as tasks:
-            tasks.start_soon(upstream.keep)
-            await begun.acquire()
-            await begun.acquire()
-    told = [record.getMessage() for record in caplog.records if record.name == "mcpp"]
-    assert told[0] == "the MCP server has not answered yet; waiting for it"
-    assert "the MCP server has not answered; starting it again" in told
+            tasks.start_soon(upstream.keep_running)
+            await opened.acquire()
+            await opened.acquire()
+    logged = [record.getMessage() for record in caplog.records if record.name.startswith("mcpp")]
+    assert logged[0] == "the MCP server has not answered yet; waiting for it"
+    assert "the MCP server has not answered; starting it again" in logged
 
 
-async def test_the_command_brings_a_server_in_and_ctrl_c_ends_both(
+async def test_the_command_runs_a_server_and_ctrl_c_ends_both(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
-        await command.says("odd is in the pod")
+        await command.line_with("odd is in the pod")
         async with sockets.connect("alice") as alice:
             with anyio.fail_after(BOUND):
                 while "odd" not in alice.participants:
                     await anext(alice)
             assert (await alice.call("odd", "was_cancelled")).value == "false"
-        assert await command.interrupted() == 0
+        assert await command.interrupt() == 0
 
 
 async def test_a_second_ctrl_c_leaves_no_server_behind(
@@ -329,31 +315,31 @@ async def test_a_second_ctrl_c_leaves_no_server_behind(
         "sys.stderr.write('ended\\n')\n"
     )
     async with commands.start("odd", "bridge", "odd", "--", sys.executable, "-c", slow) as command:
-        await command.says("odd is in the pod")
+        await command.line_with("odd is in the pod")
         command.process.send_signal(signal.SIGINT)
-        await command.says("ending")
+        await command.line_with("ending")
         command.process.send_signal(signal.SIGINT)
         with anyio.fail_after(BOUND):
             async with await anyio.open_file(gate, "w"):
                 pass
-        await command.says("ended")
-        assert await command.ended() == 0
+        await command.line_with("ended")
+        assert await command.wait() == 0
 
 
-async def test_noise_of_a_server_is_told_in_one_line(
+async def test_noise_of_a_server_is_reported_in_one_line(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
-        await command.says("odd is in the pod")
+        await command.line_with("odd is in the pod")
         async with sockets.connect("alice") as alice:
             await alice.call("odd", "babble")
         assert (await command.line()).startswith("mcpp bridge: Failed to parse JSONRPC message")
-        assert await command.interrupted() == 0
+        assert await command.interrupt() == 0
         with pytest.raises(anyio.IncompleteRead):
             await command.line()
 
 
-async def test_the_server_is_not_told_the_pods_token(
+async def test_the_server_does_not_inherit_the_pods_token(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     names = "sorted(name for name in os.environ if name.startswith('MCPP'))"

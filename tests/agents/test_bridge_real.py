@@ -1,4 +1,4 @@
-"""The bridge in front of servers that others wrote; `make setup-mcp` installs them."""
+"""The bridge with third-party MCP servers, which `make setup-mcp` installs."""
 
 import os
 import socket
@@ -15,8 +15,8 @@ from mcpp.client.pod import Progress
 from mcpp.client.tasks import background
 from mcpp.errors import RemoteError, ToolError
 from mcpp.testing import MemoryPod
-from mcpp_agents.bridge import Upstream, bridge, over_http, over_stdio
-from mcpp_agents.bridge.upstream import Open
+from mcpp_agents.bridge.agent import bridge
+from mcpp_agents.bridge.upstream import Open, Upstream, over_http, over_stdio
 from tests.agents.processes import BOUND
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -27,7 +27,7 @@ def installed(name: str) -> str:
     for folder in ("node_modules/.bin", "venv/bin"):
         if (SERVERS / folder / name).exists():
             return str(SERVERS / folder / name)
-    pytest.skip(f"{name} is not installed: `make setup-mcp` could not, or has not been run")
+    pytest.skip(f"{name} is not installed: run `make setup-mcp`")
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def bridged(pod: MemoryPod, name: str, open: Open) -> AsyncIterator[mcpp.P
     upstream = Upstream(open, name=name)
     with anyio.fail_after(3 * BOUND):
         async with background() as tasks:
-            await tasks.start(upstream.keep)
+            await tasks.start(upstream.keep_running)
             async with pod.run(bridge(name, upstream)), pod.connect("alice") as alice:
                 yield alice
 
@@ -46,12 +46,12 @@ async def test_everything_over_stdio(pod: MemoryPod) -> None:
         assert (await alice.call("everything", "get-sum", a=2, b=3)).text.endswith("is 5.")
         with pytest.raises((RemoteError, ToolError), match="message"):
             await alice.call("everything", "echo", message=7)
-        heard: list[Progress] = []
+        reports: list[Progress] = []
         await alice.call(
             "everything", "trigger-long-running-operation", duration=0.3, steps=3,
-            on_progress=heard.append,
+            on_progress=reports.append,
         )  # fmt: skip
-        assert [(progress.progress, progress.total) for progress in heard] == [
+        assert [(progress.progress, progress.total) for progress in reports] == [
             (1, 3),
             (2, 3),
             (3, 3),
@@ -60,8 +60,8 @@ async def test_everything_over_stdio(pod: MemoryPod) -> None:
         read = await alice.request("everything", "resources/read", {"uri": resources[0]["uri"]})
         assert read["contents"][0]["uri"] == resources[0]["uri"]
         prompt = {"name": "args-prompt", "arguments": {"city": "Oslo"}}
-        said = (await alice.request("everything", "prompts/get", prompt))["messages"]
-        assert "Oslo" in said[0]["content"]["text"]
+        messages = (await alice.request("everything", "prompts/get", prompt))["messages"]
+        assert "Oslo" in messages[0]["content"]["text"]
         image = (await alice.call("everything", "get-tiny-image")).content
         assert {part["type"] for part in image} == {"text", "image"}
 
@@ -81,12 +81,12 @@ async def test_everything_over_http(pod: MemoryPod) -> None:
         url = f"http://127.0.0.1:{port}/mcp"
         async with bridged(pod, "everything", over_http(url)) as alice:
             assert (await alice.call("everything", "echo", message="hi")).text == "Echo: hi"
-            heard: list[Progress] = []
+            reports: list[Progress] = []
             await alice.call(
                 "everything", "trigger-long-running-operation", duration=0.2, steps=2,
-                on_progress=heard.append,
+                on_progress=reports.append,
             )  # fmt: skip
-            assert len(heard) == 2
+            assert len(reports) == 2
     finally:
         process.kill()
         await process.aclose()

@@ -1,4 +1,4 @@
-"""The chat: what a person sees, types and decides; once in a real terminal."""
+"""The chat: transcript, commands and keys, decisions on proposals; once in a real terminal."""
 
 import json
 import re
@@ -24,8 +24,8 @@ from mcpp.session.session import Gap
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
 from mcpp_agents.chat.actions import Actions
-from mcpp_agents.chat.commands import talk
-from mcpp_agents.chat.screen import Screen, cut_to
+from mcpp_agents.chat.screen import Screen, truncate
+from mcpp_agents.chat.session import run_chat
 from mcpp_agents.chat.transcript import Transcript
 from mcpp_agents.cli.display import clean, describe
 from mcpp_agents.cli.shorthand import read_filter
@@ -71,7 +71,7 @@ def transcript() -> Transcript:
     return transcript
 
 
-def test_a_context_is_one_line_until_it_is_opened(transcript: Transcript) -> None:
+def test_a_context_is_one_row_until_it_is_opened(transcript: Transcript) -> None:
     folded = "|▸ [1] reasoning by a · ∎ done · 5 messages with b"
     assert shown(transcript) == ["a|hello", folded, "b|bye"]
     transcript.toggle("outer")
@@ -88,14 +88,14 @@ def test_a_context_is_one_line_until_it_is_opened(transcript: Transcript) -> Non
     assert shown(transcript) == ["a|hello", folded, "b|bye"]
 
 
-def test_what_answers_a_context_says_so(transcript: Transcript) -> None:
+def test_an_answer_to_a_context_names_its_number(transcript: Transcript) -> None:
     transcript.add(said("chat", {"text": "so no"}, correlation_id="outer", to=["b"]))
     assert shown(transcript)[-1] == "a|→ b: on [1] reasoning: so no"
 
 
 @given(st.text(), st.integers(1, 100))
 def test_a_heading_takes_one_line(text: str, columns: int) -> None:
-    cut = cut_to(clean(text), columns)
+    cut = truncate(clean(text), columns)
     assert get_cwidth(cut) <= columns
     assert cut in (clean(text), clean(text)[: len(cut) - 1] + "…")
 
@@ -107,7 +107,7 @@ def test_a_filter_hides_and_shows_again(transcript: Transcript) -> None:
     assert len(shown(transcript)) == 3
 
 
-def test_a_proposal_shows_what_has_become_of_it() -> None:
+def test_a_proposal_shows_its_state() -> None:
     transcript = Transcript()
     proposal = said(
         "mcp/proposal:tools/call:x",
@@ -118,8 +118,8 @@ def test_a_proposal_shows_what_has_become_of_it() -> None:
     assert shown(transcript) == ["a|→ files: ◆ [1] open — proposes x()"]
     transcript.add(said("mcp/reject", {"reason": "no"}, "b", correlation_id=proposal.id))
     assert "◆ [1] open, rejected by b" in shown(transcript)[0]
-    assert shown(transcript)[1] == "b|on [1]: speaks against it: no"
-    # P-20: only what asks for the same fulfils it, whatever id it carries.
+    assert shown(transcript)[1] == "b|on [1]: rejects the proposal: no"
+    # P-20: only a request with the same parameters fulfils it, whatever its correlation id.
     other = {"name": "x", "arguments": {"all": True}}
     for params in (other, proposal.payload["params"]):
         assert "approved" not in shown(transcript)[0]
@@ -137,21 +137,21 @@ def test_a_lost_log_leaves_nothing_to_decide() -> None:
     think = mcpp.new_context("reasoning", id="think")
     transcript.add(said("reflection", {"thought": "hm"}, context=think))
     transcript.add(said("mcp/proposal:tools/call:x", payload, to=["files"], context=think))
-    transcript.miss(Gap(lost_log=False))
+    transcript.add_gap(Gap(lost_log=False))
     [proposal] = transcript.proposals.values()
     assert proposal.waits_for("me")
-    transcript.miss(Gap(lost_log=True))
+    transcript.add_gap(Gap(lost_log=True))
     assert not proposal.waits_for("me")
     transcript.add(said("reflection", {"thought": "anew"}, "b", context=think))
     assert shown(transcript) == [
         "|▸ [2] reasoning by a · idle · 2 messages",
-        "|Messages were missed here.",
+        "|Some messages were missed here.",
         "|The gateway has lost its log.",
         "|▸ [2] reasoning by b · open · 1 message",
     ]
 
 
-def test_what_waits_for_a_decision_is_not_folded_away_with_its_context() -> None:
+def test_a_proposal_to_decide_is_shown_below_its_folded_context() -> None:
     transcript = Transcript("me")
     outer = mcpp.new_context("reasoning", id="outer")
     inner = mcpp.new_context("check", id="inner", parent="outer")
@@ -164,7 +164,7 @@ def test_what_waits_for_a_decision_is_not_folded_away_with_its_context() -> None
     transcript.toggle("inner")
     assert len([row for row in transcript.rows() if row.proposal]) == 1
     transcript.toggle("outer")
-    # Another's opinion decides nothing for me; my own does.
+    # Another participant's rejection leaves the decision to me; my own is the decision.
     for who, waits in (("b", True), ("me", False)):
         no = {"reason": "no"}
         transcript.add(said("mcp/reject", no, who, correlation_id=proposal.id, context=inner))
@@ -174,7 +174,7 @@ def test_what_waits_for_a_decision_is_not_folded_away_with_its_context() -> None
     assert shown(transcript)[1:] == []
 
 
-def test_a_long_message_is_cut_until_it_is_opened() -> None:
+def test_a_long_message_is_truncated_until_it_is_opened() -> None:
     transcript = Transcript()
     long = said("chat", {"text": "\n".join(["x" * 700] * 30)})
     transcript.add(long)
@@ -188,7 +188,7 @@ def test_a_long_message_is_cut_until_it_is_opened() -> None:
     assert max(len(row.text) for row in opened) <= 500
 
 
-def test_a_proposal_hides_nothing_of_what_is_asked_for() -> None:
+def test_a_proposal_shows_all_its_parameters() -> None:
     transcript = Transcript()
     arguments = {"pad": "x" * 300, "path": "/etc/shadow"}
     params = {"name": "x", "arguments": arguments, "task": {"ttl": 1}}
@@ -196,7 +196,7 @@ def test_a_proposal_hides_nothing_of_what_is_asked_for() -> None:
     transcript.add(said("mcp/proposal:tools/call:x", call, to=["files"]))
     read = {"method": "resources/read", "params": {"uri": "file:///etc/shadow"}}
     transcript.add(said("mcp/proposal:resources/read", read, to=["files"]))
-    transcript.add(said("mcp/proposal:tools/call:y", call, to=["files"]))  # nobody can fulfil this
+    transcript.add(said("mcp/proposal:tools/call:y", call, to=["files"]))  # invalid
     assert len(transcript.proposals) == 2
     first, second, _ = shown(transcript)
     assert 'path="/etc/shadow"' in first
@@ -217,21 +217,21 @@ def test_a_proposal_hides_nothing_of_what_is_asked_for() -> None:
         ({"uri": "a  b", "arguments": {"c": 1}}, 'read {"uri":"a  b","arguments":{"c":1}}'),
     ],
 )
-def test_a_proposal_is_shown_to_the_last_character(params: dict[str, Any], seen: str) -> None:
+def test_every_character_of_a_proposal_is_visible(params: dict[str, Any], seen: str) -> None:
     transcript = Transcript()
     method = "tools/call" if "name" in params else "read"
     kind = mcpp.Kind("mcp/proposal", method, params.get("name"))
     proposal = said(str(kind), {"method": method, "params": params}, to=["files"])
     transcript.add(proposal)
     assert shown(transcript) == [f"a|→ files: ◆ [1] open — proposes {seen}"]
-    assert not transcript.is_cut(proposal)
+    assert not transcript.is_truncated(proposal)
     transcript.toggle(proposal.id)
     opened = "".join(row.text for row in transcript.rows()[1:])
     assert json.loads(opened) == proposal.payload
 
 
 @given(st.dictionaries(st.text(), st.text()))
-def test_two_proposals_look_the_same_only_if_they_are(arguments: dict[str, str]) -> None:
+def test_two_different_proposals_never_look_the_same(arguments: dict[str, str]) -> None:
     payload = {"method": "tools/call", "params": {"name": "x", "arguments": arguments}}
     line = describe(said("mcp/proposal:tools/call:x", payload, to=["files"]), None)
     assert line.isprintable()
@@ -246,18 +246,18 @@ def test_two_proposals_look_the_same_only_if_they_are(arguments: dict[str, str])
     assert read == arguments
 
 
-def test_an_open_context_shows_how_far_it_is() -> None:
+def test_an_open_context_shows_its_progress() -> None:
     transcript = Transcript()
     inside = mcpp.new_context("reasoning", id="r")
-    told = {"params": {"progress": 20, "message": "… once upon"}}
-    transcript.add(said("mcp/notification:notifications/progress", told, context=inside))
+    progress = {"params": {"progress": 20, "message": "… once upon"}}
+    transcript.add(said("mcp/notification:notifications/progress", progress, context=inside))
     assert shown(transcript) == ["|▸ [1] reasoning by a · open · 20 … once upon · 1 message"]
     transcript.add(said("conclusion", {"text": "the end"}, context=inside))
     assert shown(transcript) == ["|▸ [1] reasoning by a · ∎ the end · 2 messages"]
 
 
 @given(st.lists(envelopes(kinds=st.sampled_from(KINDS)), max_size=3))
-def test_whatever_is_sent_has_rows_that_a_terminal_does_not_act_on(
+def test_the_rows_of_any_log_have_no_control_characters(
     log: list[mcpp.Envelope],
 ) -> None:
     transcript = Transcript()
@@ -273,7 +273,7 @@ def test_whatever_is_sent_has_rows_that_a_terminal_does_not_act_on(
         assert "\n" not in row.text
 
 
-def test_it_keeps_no_more_than_the_end_of_a_long_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_long_log_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcpp_agents.chat.transcript.KEPT_ENVELOPES", 10)
     transcript = Transcript()
     for number in range(100):
@@ -284,7 +284,7 @@ def test_it_keeps_no_more_than_the_end_of_a_long_log(monkeypatch: pytest.MonkeyP
 
 
 def test_the_selection_stays_with_its_row(transcript: Transcript) -> None:
-    """Rows come above it while a person decides: what was looked at is what is approved."""
+    """Rows that are added above it must not change which proposal is approved."""
     decided: list[str] = []
     screen = Screen(transcript, lambda: "", input=DummyInput(), output=DummyOutput())
     screen.on_approval = decided.append
@@ -302,14 +302,14 @@ def test_the_selection_stays_with_its_row(transcript: Transcript) -> None:
 
 
 @asynccontextmanager
-async def at_the_keys(pod: MemoryPod) -> AsyncIterator[tuple[PipeInput, anyio.Event]]:
-    """Have `alice` chat; yield her keyboard, and an event for when she has left."""
+async def chat_session(pod: MemoryPod) -> AsyncIterator[tuple[PipeInput, anyio.Event]]:
+    """Run a chat as `alice`; yield its keyboard, and an event that is set when it ends."""
     left = anyio.Event()
     with create_pipe_input() as keys:
 
         async def chat() -> None:
             async with pod.connect("alice", last=100, own=True) as alice:
-                await talk(alice, input=keys, output=DummyOutput())
+                await run_chat(alice, input=keys, output=DummyOutput())
             left.set()
 
         async with background() as tasks:
@@ -329,12 +329,12 @@ def safe() -> Participant:
 
 
 @pytest.mark.anyio
-async def test_typing_speaks_and_addresses_who_is_named(pod: MemoryPod) -> None:
-    async with pod.connect("bob") as bob, at_the_keys(pod) as (keys, left):
-        keys.send_text("hello @bob and @nobody\r")
-        heard = await anext(message async for message in bob if message.kind == "chat")
-        assert (heard.sender, heard.to) == ("alice", ("bob",))
-        assert heard.text == "hello @bob and @nobody"
+async def test_a_typed_line_is_sent_and_addressed_to_mentioned_participants(pod: MemoryPod) -> None:
+    async with pod.connect("bob") as bob, chat_session(pod) as (keys, left):
+        keys.send_text("hello @bob and @carol\r")
+        received = await anext(message async for message in bob if message.kind == "chat")
+        assert (received.sender, received.to) == ("alice", ("bob",))
+        assert received.text == "hello @bob and @carol"
         keys.send_text("/quit\r")
         await left.wait()
 
@@ -348,18 +348,18 @@ async def test_a_filter_names_a_context_by_its_number(pod: MemoryPod) -> None:
         transcript.add(said("reflection", {"thought": id}, context=place))
     transcript.toggle("outer")
     before = shown(transcript)
-    told: list[str] = []
+    notices: list[str] = []
     async with pod.connect("alice") as alice, background() as tasks:
-        actions = Actions(alice, transcript, tasks, told.append)
-        await actions.do("/filter context:[2] or context:[1]+ from:nobody")
+        actions = Actions(alice, transcript, tasks, notices.append)
+        await actions.do("/filter context:[2] or context:[1]+ from:carol")
         assert shown(transcript) == [before[1], before[3]]
         await actions.do("/filter context:[7]")
         await actions.do("/fliter main")
         await actions.do("/filter")
         assert shown(transcript) == before
-    assert told[1:3] == [
-        "nothing here has the number '7'",
-        "There is no /fliter: /help tells what there is.",
+    assert notices[1:3] == [
+        "there is no item with the number '7'",
+        "Unknown command /fliter; /help lists the commands.",
     ]
 
 
@@ -372,10 +372,10 @@ async def test_a_proposal_is_approved_by_a_command_or_by_a_key(
     async with pod.run(safe()), pod.connect("bob") as bob:
         place = bob.context("reasoning") if is_inside else bob
         proposal = await place.propose("safe", "unlock", code=7)
-        async with at_the_keys(pod) as (keys, left):
+        async with chat_session(pod) as (keys, left):
             while "alice" not in bob.participants:
                 await anext(bob)
-            # Her own word comes back to her after the history, so what she types next counts.
+            # The echo follows the history, so the next command finds the proposal.
             keys.send_text("here\r")
             await anext(message async for message in bob if message.text == "here")
             keys.send_text(approval)
@@ -386,7 +386,7 @@ async def test_a_proposal_is_approved_by_a_command_or_by_a_key(
 
 
 @pytest.mark.anyio
-async def test_a_call_goes_on_when_whoever_approved_it_has_left(pod: MemoryPod) -> None:
+async def test_an_approved_call_goes_on_after_the_approver_leaves(pod: MemoryPod) -> None:
     slow = Participant("slow")
     may_end = anyio.Event()
 
@@ -397,7 +397,7 @@ async def test_a_call_goes_on_when_whoever_approved_it_has_left(pod: MemoryPod) 
 
     async with pod.run(slow), pod.connect("bob") as bob:
         proposal = await bob.propose("slow", "work")
-        async with at_the_keys(pod) as (keys, left):
+        async with chat_session(pod) as (keys, left):
             keys.send_text("here\r")
             await anext(message async for message in bob if message.text == "here")
             keys.send_text("/approve 1\r")
@@ -410,8 +410,8 @@ async def test_a_call_goes_on_when_whoever_approved_it_has_left(pod: MemoryPod) 
 
 
 @pytest.mark.anyio
-async def test_who_approves_is_told_of_a_failure_wherever_it_stands(pod: MemoryPod) -> None:
-    told: list[str] = []
+async def test_the_failure_of_an_approved_call_is_reported_to_the_approver(pod: MemoryPod) -> None:
+    notices: list[str] = []
     transcript = Transcript("alice")
     async with (
         pod.run(safe()),
@@ -419,30 +419,30 @@ async def test_who_approves_is_told_of_a_failure_wherever_it_stands(pod: MemoryP
         pod.connect("alice", own=True) as alice,
         background() as tasks,
     ):
-        actions = Actions(alice, transcript, tasks, told.append)
+        actions = Actions(alice, transcript, tasks, notices.append)
         for code in ("seven", 7):
             proposal = await bob.context("reasoning").propose("safe", "unlock", code=code)
             with anyio.fail_after(BOUND):
                 async for message in alice:
                     transcript.add(message.envelope)
-                    actions.hear(message)
+                    actions.observe(message)
                     if message.id == proposal.id:
                         actions.approve(proposal.id)
                     if message.kind.startswith("mcp/response"):
                         break
-    assert len(told) == 1
-    assert told[0].startswith("safe, unlock: failed, ")
+    assert len(notices) == 1
+    assert notices[0].startswith("safe, unlock: failed, ")
 
 
 @pytest.mark.anyio
-async def test_what_is_shown_in_part_is_opened_before_it_is_approved(pod: MemoryPod) -> None:
+async def test_a_truncated_proposal_is_opened_before_it_can_be_approved(pod: MemoryPod) -> None:
     async with pod.run(safe()), pod.connect("bob") as bob:
         proposal = await bob.propose("safe", "unlock", code=7, note="x" * 2000)
-        async with at_the_keys(pod) as (keys, _):
+        async with chat_session(pod) as (keys, _):
             for text in ("here\r", "/approve 1\rstill here\r"):
                 keys.send_text(text)
-                said = text.rpartition("\r")[0].rpartition("\r")[2]
-                await anext(message async for message in bob if message.text == said)
+                typed = text.rpartition("\r")[0].rpartition("\r")[2]
+                await anext(message async for message in bob if message.text == typed)
             with pytest.raises(mcpp.McppError):
                 await proposal.result(0)
             assert proposal.fulfilled_by is None
@@ -451,21 +451,21 @@ async def test_what_is_shown_in_part_is_opened_before_it_is_approved(pod: Memory
 
 
 @pytest.mark.anyio
-async def test_a_chat_that_is_ended_for_good_says_so_and_does_not_try_again(pod: MemoryPod) -> None:
+async def test_a_chat_that_is_closed_for_good_shows_the_reason(pod: MemoryPod) -> None:
     drawn = ""
     ended = anyio.Event()
 
-    class Terminal(DummyOutput):
+    class RecordingOutput(DummyOutput):
         def write(self, data: str) -> None:
             nonlocal drawn
             drawn += data
-            if "no longer connected" in drawn:
+            if "disconnected, Ctrl-C leaves" in drawn:
                 ended.set()
 
     async def chat() -> None:
         async with pod.connect("alice", own=True) as alice:
             with create_pipe_input() as keys:
-                await talk(alice, input=keys, output=Terminal())
+                await run_chat(alice, input=keys, output=RecordingOutput())
 
     async with pod.connect("bob") as bob, background() as tasks:
         tasks.start_soon(chat)
@@ -482,7 +482,7 @@ async def test_a_chat_that_is_ended_for_good_says_so_and_does_not_try_again(pod:
 async def test_a_proposal_is_rejected_with_a_reason(pod: MemoryPod, rejection: str) -> None:
     async with pod.run(safe()), pod.connect("bob") as bob:
         proposal = await bob.propose("safe", "unlock", code=7)
-        async with at_the_keys(pod) as (keys, _):
+        async with chat_session(pod) as (keys, _):
             keys.send_text("here\r")
             await anext(message async for message in bob if message.text == "here")
             keys.send_text(rejection)
@@ -504,9 +504,9 @@ async def test_it_works_in_a_real_terminal(
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
         return done.stdout
 
-    async def sees(text: str) -> str:
+    async def wait_for(text: str) -> str:
         with anyio.fail_after(BOUND):
-            # A terminal tells nobody that it has drawn something: it is looked at again.
+            # A terminal does not signal that it has drawn something, so poll.
             while text not in (screen := tmux("capture-pane", "-p")):  # noqa: ASYNC110
                 await anyio.sleep(0.1)
         return screen
@@ -520,17 +520,17 @@ async def test_it_works_in_a_real_terminal(
         line = f"{MCPP} chat; echo ended with $?; cat"
         tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "24", line)
         try:
-            screen = await sees("▸ [1] reasoning by bob · ∎ found · 2 messages")
+            screen = await wait_for("▸ [1] reasoning by bob · ∎ found · 2 messages")
             assert "inside" not in screen
-            assert "[31mred" in screen  # shown, not obeyed
-            assert "\n    alice  I approve" in screen  # no row of alice's
+            assert "[31mred" in screen  # shown, not interpreted
+            assert "\n    alice  I approve" in screen  # indented, so not a row of alice's
             tmux("send-keys", "Tab", "Enter")
-            await sees("bob  inside")
+            await wait_for("bob  inside")
             tmux("send-keys", "Tab", "/who", "Enter")
-            await sees("Here are alice, bob.")
+            await wait_for("Participants: alice, bob.")
             tmux("send-keys", "hi from here", "Enter")
-            await sees("hi from here")
+            await wait_for("hi from here")
             tmux("send-keys", "C-c")
-            await sees("ended with 0")
+            await wait_for("ended with 0")
         finally:
             tmux("kill-server")

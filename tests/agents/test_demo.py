@@ -1,4 +1,4 @@
-"""The demo does something real, collapses what it has used, and waits for a person."""
+"""The demo agents: their work, their use of transient results and memory, start and shutdown."""
 
 import fcntl
 import os
@@ -30,7 +30,7 @@ from tests.agents.processes import BOUND, MCPP
 pytestmark = pytest.mark.anyio
 
 
-async def at_once() -> None:
+async def no_pause() -> None:
     await anyio.lowlevel.checkpoint()
 
 
@@ -39,15 +39,15 @@ def limits() -> dict[str, object]:
     return {"messages_per_second": 0, "context_messages_per_second": 0}
 
 
-async def test_a_month_is_read_reviewed_and_its_correction_waits_for_a_person(
+async def test_a_month_is_checked_reviewed_and_its_correction_waits_for_approval(
     pod: MemoryPod,
 ) -> None:
     log: list[Envelope] = []
     async with (
         pod.connect("watcher", own=True) as watcher,
         pod.run(records.agent()),
-        pod.run(reviewer.agent(at_once)),
-        pod.run(analyst.agent(at_once, rest_seconds=3600)),
+        pod.run(reviewer.agent(no_pause)),
+        pod.run(analyst.agent(no_pause, rest_seconds=3600)),
     ):
         with anyio.fail_after(BOUND):
             async for message in watcher:
@@ -76,45 +76,47 @@ async def test_a_month_is_read_reviewed_and_its_correction_waits_for_a_person(
     prompt = builder.build()
     pages = [one for one in log if one.kind == "mcp/response:tools/call:search_activities"]
     assert len(pages) >= 4
-    assert len(prompt.handles) >= len(pages) - 1  # every page that was noted has collapsed
+    assert len(prompt.handles) >= len(pages) - 1  # every noted page is collapsed
     assert prompt.report.tokens_after < 0.7 * prompt.report.tokens_before
 
 
 async def test_the_analyst_answers_a_person(pod: MemoryPod) -> None:
-    async with pod.run(analyst.agent(at_once)), pod.connect("alice") as alice:
+    async with pod.run(analyst.agent(no_pause)), pod.connect("alice") as alice:
         await alice.send("chat", {"text": "How is it going?"}, to=["analyst"])
         with anyio.fail_after(BOUND):
             answer = await anext(message async for message in alice if message.kind == "chat")
         assert answer.text == "I read the time sheet, a month at a time. I have only just begun."
 
 
-def test_a_slip_is_explained_as_what_it_was() -> None:
+def test_a_typing_error_is_attributed_to_its_cause() -> None:
     for wrote in range(60, 181):
-        for factor in reviewer.SLIPS:
+        for factor in reviewer.TYPING_ERRORS:
             for usual in range(15, 181, 5):
                 found = (
-                    one for one in reviewer.SLIPS if reviewer.explains(one, wrote * factor, usual)
+                    one
+                    for one in reviewer.TYPING_ERRORS
+                    if reviewer.explains(one, wrote * factor, usual)
                 )
                 assert next(found, 1) == factor, (wrote, usual)
 
 
-async def test_the_reviewer_finds_the_slip_of_every_month(pod: MemoryPod) -> None:
+async def test_the_reviewer_finds_the_typing_error_of_every_month(pod: MemoryPod) -> None:
     async with (
         pod.run(records.agent()),
-        pod.run(reviewer.agent(at_once)),
+        pod.run(reviewer.agent(no_pause)),
         pod.connect("alice") as alice,
     ):
         for month in range(1, 13):
-            found = await analyst.go_through(alice, month, at_once)
+            found = await analyst.check_month(alice, month, no_pause)
             assert len(found["wrong"]) == 1, month
 
 
-async def test_the_analyst_says_what_is_remembered_and_later_it_is_found(
+async def test_the_analyst_reports_what_memory_returns_and_its_conclusions_are_stored(
     pod: MemoryPod, tmp_path: Path
 ) -> None:
     async with (
         pod.run(records.agent()),
-        pod.run(reviewer.agent(at_once)),
+        pod.run(reviewer.agent(no_pause)),
         pod.connect("alice") as alice,
         pod.connect("watcher") as watcher,
         background() as tasks,
@@ -122,51 +124,51 @@ async def test_the_analyst_says_what_is_remembered_and_later_it_is_found(
         with MemoryStore.open(tmp_path / "memory.db", embedder="none") as store:
             tasks.start_soon(join, partial(pod.connect, "memory"), store)
             with anyio.fail_after(BOUND):
-                await analyst.everybody(alice, "memory")
-                texts = [(await analyst.go_through(alice, n, at_once))["text"] for n in (1, 2)]
-                heard = [m async for m in _until(watcher, "I remember")]
+                await analyst.wait_for_participants(alice, "memory")
+                texts = [(await analyst.check_month(alice, n, no_pause))["text"] for n in (1, 2)]
+                messages = [m async for m in _until(watcher, "I remember")]
             found = await alice.call("memory", "context", {"goal": "Check the time sheet"})
             tasks.cancel_scope.cancel()
-    thoughts = [m.payload["thought"] for m in heard if m.kind == "reflection"]
-    assert thoughts[0] == "Nothing is remembered about this yet."
+    thoughts = [m.payload["thought"] for m in messages if m.kind == "reflection"]
+    assert thoughts[0] == "Memory has nothing about this yet."
     assert texts[0] in thoughts[-1]
     names = [item["name"] for part in found.value["sections"] for item in part["items"]]
     assert set(texts) <= set(names)
-    assert [name for name in names if name.startswith("Activity ")]  # the reviewer's, too
+    assert [name for name in names if name.startswith("Activity ")]  # the reviewer's verdicts
 
 
-async def test_a_demo_of_hours_stays_below_what_the_memory_takes_in_an_hour(
+async def test_a_long_demo_stays_below_the_hourly_limit_of_memory(
     pod: MemoryPod, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    beats = 0
+    pauses = 0
 
-    async def beat() -> None:
-        nonlocal beats
-        beats += 1
+    async def count_pause() -> None:
+        nonlocal pauses
+        pauses += 1
 
     months = range(1, 13)
     async with (
         pod.run(records.agent()),
-        pod.run(reviewer.agent(beat)),
+        pod.run(reviewer.agent(count_pause)),
         pod.connect("alice") as alice,
         background() as tasks,
     ):
-        # One memory a month for each of the two, and no more.
+        # Exactly one memory a month for each of the two agents.
         path = tmp_path / "memory.db"
         with MemoryStore.open(path, embedder="none", bus_hourly_cap=len(months)) as store:
             tasks.start_soon(join, partial(pod.connect, "memory"), store)
             with anyio.fail_after(BOUND):
-                await analyst.everybody(alice, "memory")
-                texts = [(await analyst.go_through(alice, n, beat))["text"] for n in months]
+                await analyst.wait_for_participants(alice, "memory")
+                texts = [(await analyst.check_month(alice, n, count_pause))["text"] for n in months]
                 found = await alice.call("memory", "context", {"goal": texts[-1]})
             tasks.cancel_scope.cancel()
     assert texts[-1] in found.text
     assert not [one.getMessage() for one in caplog.records if "this hour" in one.getMessage()]
-    month_seconds = analyst.REST_SECONDS + beats / len(months) * reviewer.BEAT_SECONDS
+    month_seconds = analyst.REST_SECONDS + pauses / len(months) * reviewer.PAUSE_SECONDS
     assert 3600 / month_seconds < 0.9 * BUS_HOURLY_CAP
 
 
-async def test_without_a_memory_that_makes_sense_the_analyst_goes_on(pod: MemoryPod) -> None:
+async def test_the_analyst_continues_when_memory_returns_an_invalid_result(pod: MemoryPod) -> None:
     odd = mcpp.Participant("memory")
 
     @odd.tool
@@ -176,53 +178,57 @@ async def test_without_a_memory_that_makes_sense_the_analyst_goes_on(pod: Memory
     async with (
         pod.run(odd),
         pod.run(records.agent()),
-        pod.run(reviewer.agent(at_once)),
+        pod.run(reviewer.agent(no_pause)),
         pod.connect("alice") as alice,
     ):
-        assert (await analyst.go_through(alice, 1, at_once))["wrong"]
+        assert (await analyst.check_month(alice, 1, no_pause))["wrong"]
 
 
-async def test_the_reviewer_claims_no_habit_of_somebody_who_has_none(pod: MemoryPod) -> None:
+async def test_the_reviewer_claims_no_usual_time_for_a_person_without_history(
+    pod: MemoryPod,
+) -> None:
     async with (
         pod.run(records.agent()),
-        pod.run(reviewer.agent(at_once)),
+        pod.run(reviewer.agent(no_pause)),
         pod.connect("alice") as alice,
     ):
         new = {"month": 1, "id": 1, "who": "Ida", "work": "flying", "minutes": 900}
         assert (await alice.call("reviewer", "review", new)).value["minutes"] == 90
         with anyio.fail_after(BOUND):
-            said = [str(m.payload) async for m in _until(alice, "no other flying of Ida's")]
-        assert not any("usually" in one for one in said)
+            texts = [str(m.payload) async for m in _until(alice, "no other flying of Ida's")]
+        assert not any("usually" in text for text in texts)
 
 
-async def test_a_rejected_correction_is_taken_back_and_the_heap_stays_small(pod: MemoryPod) -> None:
+async def test_a_rejected_correction_is_withdrawn_and_few_proposals_are_open_at_once(
+    pod: MemoryPod,
+) -> None:
     async with (
         pod.connect("watcher", own=True) as watcher,
         pod.run(records.agent()),
-        pod.run(reviewer.agent(at_once)),
-        pod.run(analyst.agent(at_once, rest_seconds=0)),
+        pod.run(reviewer.agent(no_pause)),
+        pod.run(analyst.agent(no_pause, rest_seconds=0)),
     ):
         proposals: list[Message] = []
         with anyio.fail_after(BOUND):
             async for message in watcher:
                 if message.kind.startswith("mcp/proposal:"):
                     proposals.append(message)
-                if "3 corrections wait for a person already" in message.text:
+                if "3 corrections already wait for a person" in message.text:
                     break
             assert len({message.payload["params"]["arguments"]["id"] for message in proposals}) == 3
             await watcher.reject(proposals[0], "no", "Ada did work that long")
-            heard = [message async for message in _until(watcher, "stays as it is")]
-        assert "rejected by @watcher: Ada did work that long" in heard[-1].text
-        taken_back = [one.correlation_id for one in heard if one.kind == "mcp/withdraw"]
-        assert taken_back == [proposals[0].id]
-        # As the inspector tells an edited one.
+            messages = [message async for message in _until(watcher, "stays as it is")]
+        assert "rejected by @watcher: Ada did work that long" in messages[-1].text
+        withdrawn = [one.correlation_id for one in messages if one.kind == "mcp/withdraw"]
+        assert withdrawn == [proposals[0].id]
+        # As the inspector does for an edited proposal.
         await watcher.reject(proposals[1], "edited", "asked for with other arguments")
         with anyio.fail_after(BOUND):
-            async for _ in _until(watcher, "is corrected otherwise. Thank you, watcher"):
+            async for _ in _until(watcher, "is corrected differently. Thank you, watcher"):
                 pass
 
 
-async def test_an_analyst_that_is_started_again_takes_back_what_was_open(pod: MemoryPod) -> None:
+async def test_a_restarted_analyst_withdraws_its_open_proposals(pod: MemoryPod) -> None:
     async with pod.run(records.agent()), pod.connect("watcher", own=True) as watcher:
         async with pod.connect("analyst", own=True) as before:
             wrong = {"month": 1, "id": 1001, "minutes": 60}
@@ -231,14 +237,14 @@ async def test_an_analyst_that_is_started_again_takes_back_what_was_open(pod: Me
             seen = (m async for m in watcher if m.kind.startswith("mcp/proposal:"))
             fulfilled, withdrawn, open = [await anext(seen) for _ in range(3)]
             await watcher.fulfil(fulfilled)
-            # Somebody else's word does not take it back.
+            # Only the proposer can withdraw it.
             await watcher.send("mcp/withdraw", {}, to=["records"], correlation_id=open.id)
             await before.send("mcp/withdraw", {}, to=["records"], correlation_id=withdrawn.id)
         async with pod.connect("analyst", own=True, last=5000) as after:
-            await analyst.take_back(after)
+            await analyst.withdraw_open_proposals(after)
         with anyio.fail_after(BOUND):
-            taken = [m async for m in _until_left(watcher) if m.kind == "mcp/withdraw"]
-    assert [m.correlation_id for m in taken if m.sender == "analyst"] == [withdrawn.id, open.id]
+            sent = [m async for m in _until_left(watcher) if m.kind == "mcp/withdraw"]
+    assert [m.correlation_id for m in sent if m.sender == "analyst"] == [withdrawn.id, open.id]
 
 
 async def _until_left(pod: mcpp.Pod) -> AsyncIterator[Message]:
@@ -259,13 +265,15 @@ async def _until(pod: mcpp.Pod, text: str) -> AsyncIterator[Message]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["Ctrl-C", "the terminal is closed", "the gateway is killed"])
-async def test_the_demo_runs_as_people_start_it_and_ends_whole(tmp_path: Path, end: str) -> None:
+async def test_the_demo_runs_in_a_terminal_and_all_its_processes_end(
+    tmp_path: Path, end: str
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environ = {name: value for name, value in os.environ.items() if name[:5] != "MCPP_"}
     command = [MCPP, "up", "--demo", "--port", str(port)]
-    terminal, process = in_a_terminal(command, tmp_path, environ)
+    terminal, process = start_in_terminal(command, tmp_path, environ)
     try:
         with anyio.fail_after(3 * BOUND):
             seen = b""
@@ -279,7 +287,7 @@ async def test_the_demo_runs_as_people_start_it_and_ends_whole(tmp_path: Path, e
                 while not {"analyst", "records", "reviewer", "memory"} <= set(tester.participants):
                     await anext(tester)
                 assert (pod.folder / "memory.db").is_file()  # where `mcpp memory` looks
-                # One that is killed is started again, and goes on.
+                # An agent that is killed is started again and continues.
                 agents = await children(process.pid)
                 os.kill(agents["analyst"], signal.SIGKILL)
                 joined = [one async for one in _presence(tester, "analyst", "leave", "join")]
@@ -291,20 +299,24 @@ async def test_the_demo_runs_as_people_start_it_and_ends_whole(tmp_path: Path, e
                 os.write(terminal, b"\x03")
             elif end == "the terminal is closed":
                 os.close(terminal)
+                terminal = -1
             else:
                 process.kill()
-            code = await anyio.to_thread.run_sync(process.wait)
+            # Abandon the thread on a timeout: the default would wait for `process.wait` without a
+            # bound, and the process would never be killed below.
+            code = await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
             assert code == (-signal.SIGKILL if end == "the gateway is killed" else 0)
             for agent in agents.values():
-                await gone(agent)
+                await process_ended(agent)
     finally:
         process.kill()
-        if end != "the terminal is closed":
+        process.wait(BOUND)
+        if terminal >= 0:
             os.close(terminal)
 
 
-async def test_an_agent_that_does_not_end_with_the_gateway_is_killed() -> None:
-    deaf = (
+async def test_an_agent_that_ignores_sigterm_is_killed_when_the_gateway_ends() -> None:
+    program = (
         "import signal, time\n"
         "from mcpp_gateway.demo import end_with_parent\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -312,18 +324,24 @@ async def test_an_agent_that_does_not_end_with_the_gateway_is_killed() -> None:
         "time.sleep(3600)\n"
     )
     with anyio.fail_after(BOUND):
-        done = await anyio.run_process([sys.executable, "-c", deaf], input=b"", check=False)
+        done = await anyio.run_process([sys.executable, "-c", program], input=b"", check=False)
     assert done.returncode == -signal.SIGKILL
 
 
-def in_a_terminal(
+def start_in_terminal(
     command: list[str], folder: Path, environ: dict[str, str]
 ) -> tuple[int, subprocess.Popen[bytes]]:
-    """Start a command in a terminal of its own, as a window does; return our end of it, too."""
+    """Start a command in a new pseudoterminal; return the controlling end and the process.
+
+    The signals that a terminal sends are reset to their defaults. Under `nohup` the command would
+    inherit an ignored SIGHUP, and a gateway that ignores it outlives its terminal by design.
+    """
     ours, its = pty.openpty()
 
-    def take() -> None:
+    def prepare() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        for name in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(name, signal.SIG_DFL)
 
     process = subprocess.Popen(
         command,
@@ -333,14 +351,14 @@ def in_a_terminal(
         stdout=its,
         stderr=its,
         start_new_session=True,
-        preexec_fn=take,
+        preexec_fn=prepare,
     )
     os.close(its)
     return ours, process
 
 
 async def children(parent: int) -> dict[str, int]:
-    """Return the demo's agents and their process ids."""
+    """Return the process ids of the demo's agents, by name."""
     listed = await anyio.run_process(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="])
     rows = [line.split(maxsplit=2) for line in listed.stdout.decode().splitlines()]
     return {
@@ -350,8 +368,8 @@ async def children(parent: int) -> dict[str, int]:
     }
 
 
-async def gone(process: int) -> None:
-    """Wait until a process is no more; nobody tells us, for it is not our child."""
+async def process_ended(process: int) -> None:
+    """Poll until a process has ended; it is not our child, so we cannot wait for it."""
     while True:
         try:
             os.kill(process, 0)

@@ -1,4 +1,4 @@
-"""Agents that the gateway ends for good: they say why in a line."""
+"""Commands whose connection the gateway closes for good report the reason in one line."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("command", ["agent", "mcp"])
-async def test_an_agent_that_is_replaced_says_so_in_one_line(
+async def test_a_replaced_agent_reports_it_in_one_line(
     sockets: SocketVenue, commands: Commands, command: str
 ) -> None:
     with model_server([]) as server:
@@ -29,4 +29,4 @@ async def test_an_agent_that_is_replaced_says_so_in_one_line(
                 while (line := await running.line()).endswith("is in the pod"):
                     pass
                 assert line == f"mcpp: {command}: the connection is closed (4500): {REPLACED}"
-                assert await running.ended() == 1
+                assert await running.wait() == 1

@@ -1,4 +1,4 @@
-"""Each agent's failure is its own: the pod and the others go on."""
+"""Failures of one agent do not affect the pod and the other agents."""
 
 import signal
 import sys
@@ -27,7 +27,7 @@ def good() -> Participant:
     return agent
 
 
-async def test_a_crash_a_hang_and_nonsense_leave_the_others_working(
+async def test_a_crash_a_hang_and_invalid_answers_leave_the_others_working(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     hanging, lying, raising = Participant("hanging"), Participant("lying"), Participant("raising")
@@ -58,7 +58,7 @@ async def test_a_crash_a_hang_and_nonsense_leave_the_others_working(
         sockets.connect("alice") as alice,
     ):
         with anyio.fail_after(BOUND):
-            await bridge.says("odd is in the pod")
+            await bridge.line_with("odd is in the pod")
             while not {"odd", "tail"} <= set(alice.participants):
                 await anext(alice)
             with pytest.raises(NoAnswerError):
@@ -74,10 +74,10 @@ async def test_a_crash_a_hang_and_nonsense_leave_the_others_working(
             await alice.send("mcp/response:tools/call:add", [None], correlation_id="nothing")
             assert (await alice.call("good", "add", a=2, b=3)).value == 5
             await alice.send("chat", {"text": "still here"})
-            await tail.says("still here")
+            await tail.line_with("still here")
 
 
-async def test_a_server_that_floods_its_line_with_noise_still_answers(
+async def test_a_server_that_writes_noise_to_standard_output_still_answers(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     noise = "print('noise\\n' * 1000, flush=True); "
@@ -87,7 +87,7 @@ async def test_a_server_that_floods_its_line_with_noise_still_answers(
         sockets.connect("alice") as alice,
     ):
         with anyio.fail_after(BOUND):
-            await bridge.says("odd is in the pod")
+            await bridge.line_with("odd is in the pod")
             while "odd" not in alice.participants:
                 await anext(alice)
             assert (await alice.call("odd", "was_cancelled")).value == "false"

@@ -1,4 +1,4 @@
-"""The pod as an MCP server, seen by the official MCP client over stdio."""
+"""`mcpp mcp`, used by the official MCP client, over stdio and in memory."""
 
 import json
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from mcpp import Participant
 from mcpp.agent.tools import ToolCall
 from mcpp.client.tasks import background
 from mcpp.testing import MemoryPod
-from mcpp_agents.mcp_server import PodServer
+from mcpp_agents.mcp_server.server import PodServer
 from mcpp_agents.toolbox import Toolbox
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketVenue
@@ -28,7 +28,7 @@ Mode = Literal["auto", "legacy"]
 async def client_of(
     commands: Commands, name: str = "ide", mode: Mode = "auto", **options: Any
 ) -> AsyncIterator[Client]:
-    """Start `mcpp mcp` as an MCP client would, and talk to it."""
+    """Start `mcpp mcp` as an MCP client does, and yield the connected client."""
     parameters = StdioServerParameters(command=MCPP, args=["mcp"], env=commands.environ(name))
     with anyio.fail_after(2 * BOUND):
         async with Client(parameters, mode=mode, cache=None, **options) as client:
@@ -52,7 +52,7 @@ def calculator() -> Participant:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_everybodys_tools_are_listed_and_called_under_stable_names(
+async def test_all_participants_tools_are_listed_and_called_under_stable_names(
     sockets: SocketVenue, commands: Commands, mode: Mode
 ) -> None:
     async with sockets.run(calculator()), client_of(commands, mode=mode) as client:
@@ -62,30 +62,30 @@ async def test_everybodys_tools_are_listed_and_called_under_stable_names(
         )
         assert tools["calc__add"].description == "Add two numbers. (tool add of calc)"
         assert tools["calc__add"].input_schema["required"] == ["a", "b"]
-        heard: list[tuple[float, float | None, str | None]] = []
+        received: list[tuple[float, float | None, str | None]] = []
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            heard.append((progress, total, message))
+            received.append((progress, total, message))
 
         result = await client.call_tool(
             "calc__add", {"a": 2, "b": 3}, progress_callback=on_progress
         )
         assert result.structured_content == {"result": 5}
-        assert heard == [(1, 2, "adding")]
+        assert received == [(1, 2, "adding")]
         failed = await client.call_tool("calc__broken")
         assert failed.is_error
         with pytest.raises(MCPError, match="a"):
             await client.call_tool("calc__add", {"a": "two", "b": 3})
-        with pytest.raises(MCPError, match="nobody in the pod offers"):
+        with pytest.raises(MCPError, match="no participant in the pod offers"):
             await client.call_tool("calc__subtract")
 
 
-async def test_the_client_speaks_and_reads(sockets: SocketVenue, commands: Commands) -> None:
+async def test_the_client_sends_and_reads(sockets: SocketVenue, commands: Commands) -> None:
     async with sockets.connect("alice") as alice:
         await alice.send("chat", {"text": "who is there?"})
         async with alice.context("reasoning", id="think") as thinking:
             await thinking.send("reflection", {"thought": "a long thought " * 50})
-            await thinking.conclude("nobody")
+            await thinking.conclude("no answer")
         async with client_of(commands) as client:
             await client.call_tool("pod_send", {"text": "me", "to": ["alice"]})
             answer = await anext(message async for message in alice if message.kind == "chat")
@@ -93,23 +93,24 @@ async def test_the_client_speaks_and_reads(sockets: SocketVenue, commands: Comma
             text = _text(await client.call_tool("pod_read"))
             assert "who is there?" in text
             assert "a long thought" not in text  # folded to its conclusion
-            assert "nobody" in text
+            assert "no answer" in text
             assert "You are @" not in text
             handle = text.partition("[folded; handle ")[2].partition("]")[0]
             expanded = _text(await client.call_tool("pod_expand", {"handle": handle}))
             assert "a long thought" in expanded
-            whole = _text(await client.call_tool("pod_read", {"filter": "context:think"} | FULL))
-            assert "a long thought" in whole
-            assert "who is there?" not in whole
+            unfolded = {"filter": "context:think", "fold": False}
+            full = _text(await client.call_tool("pod_read", unfolded))
+            assert "a long thought" in full
+            assert "who is there?" not in full
             outline = _text(await client.call_tool("pod_contexts"))
-            assert "reasoning think by alice: 2 messages, concluded: nobody" in outline
-            nothing = await client.call_tool("pod_read", {"filter": "from:nobody"})
+            assert "reasoning think by alice: 2 messages, concluded: no answer" in outline
+            nothing = await client.call_tool("pod_read", {"filter": "from:carol"})
             assert _text(nothing) == "Nothing was said that passes the filter."
             wrong = await client.call_tool("pod_read", {"filter": "mian"})
             assert wrong.is_error
 
 
-async def test_what_it_may_not_call_it_can_propose(
+async def test_a_call_that_is_not_allowed_can_be_proposed(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     sockets.add("ide", [{"kind": ["chat", "mcp/proposal:*", "mcp/request:tools/list"]}])
@@ -123,32 +124,32 @@ async def test_what_it_may_not_call_it_can_propose(
         refused = await client.call_tool("calc__add", {"a": 1, "b": 1})
         assert refused.is_error
         assert "pod_propose" in _text(refused)
-        asked = {"participant": "calc", "tool": "add", "arguments": {"a": 1, "b": 1}}
-        waiting = await client.call_tool("pod_propose", asked | {"wait_seconds": 0})
-        assert "nobody has decided yet" in _text(waiting)
+        proposed = {"participant": "calc", "tool": "add", "arguments": {"a": 1, "b": 1}}
+        waiting = await client.call_tool("pod_propose", proposed | {"wait_seconds": 0})
+        assert "not decided yet" in _text(waiting)
         async with sockets.run(approver):
-            done = await client.call_tool("pod_propose", asked)
+            done = await client.call_tool("pod_propose", proposed)
             assert done.structured_content == {"result": 2}
-            rejected = asked | {"arguments": {"a": 9, "b": 1}, "wait_seconds": 2 * BOUND}
-            said = _text(await client.call_tool("pod_propose", rejected))
-            assert "rejected by @approver: too much" in said
+            rejected = proposed | {"arguments": {"a": 9, "b": 1}, "wait_seconds": 2 * BOUND}
+            text = _text(await client.call_tool("pod_propose", rejected))
+            assert "rejected by @approver: too much" in text
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_newcomers_tools_are_told_as_a_changed_list(
+async def test_the_client_is_notified_when_a_participant_with_tools_joins(
     sockets: SocketVenue, commands: Commands, mode: Mode
 ) -> None:
-    told = anyio.Event()
+    notified = anyio.Event()
 
-    async def hear(message: object) -> None:
+    async def receive(message: object) -> None:
         if getattr(message, "method", "") == "notifications/tools/list_changed":
-            told.set()
+            notified.set()
 
-    async with client_of(commands, mode=mode, message_handler=hear) as client:
+    async with client_of(commands, mode=mode, message_handler=receive) as client:
         await client.list_tools()
         if mode == "legacy":
             async with sockets.run(calculator()):
-                await told.wait()
+                await notified.wait()
                 assert "calc__add" in [tool.name for tool in (await client.list_tools()).tools]
         else:
             listening = client.listen(tools_list_changed=True)
@@ -157,7 +158,7 @@ async def test_a_newcomers_tools_are_told_as_a_changed_list(
                 assert "calc__add" in [tool.name for tool in (await client.list_tools()).tools]
 
 
-async def test_a_cancelled_call_is_cancelled_at_its_owner(
+async def test_a_cancelled_call_is_cancelled_at_the_participant(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     slow = Participant("slow")
@@ -181,7 +182,7 @@ async def test_a_cancelled_call_is_cancelled_at_its_owner(
         await cancelled.wait()
 
 
-async def test_a_call_ends_when_its_owner_leaves(pod: MemoryPod) -> None:
+async def test_a_call_ends_when_the_participant_leaves(pod: MemoryPod) -> None:
     slow = Participant("slow")
     asked = anyio.Event()
 
@@ -197,7 +198,7 @@ async def test_a_call_ends_when_its_owner_leaves(pod: MemoryPod) -> None:
 
     with anyio.fail_after(BOUND):
         async with pod.connect("ide", own=True) as ide, background() as tasks:
-            server = PodServer(ide, tasks)
+            server = PodServer(ide)
             tasks.start_soon(server.listen)
             await tasks.start(stay_until_asked)
             async with Client(server.server) as client:
@@ -210,36 +211,36 @@ async def test_a_call_ends_when_its_owner_leaves(pod: MemoryPod) -> None:
     assert _text(ended) == "work of 'slow': left the pod before it answered"
 
 
-async def test_a_tool_that_is_known_waits_for_no_newcomer(pod: MemoryPod) -> None:
+async def test_a_known_tool_is_found_without_waiting_for_new_participants(pod: MemoryPod) -> None:
     library = Participant("library")
 
     @library.tool
     async def search() -> None: ...
 
     with anyio.fail_after(BOUND):
-        async with pod.run(library), pod.connect("ide") as ide, background() as tasks:
-            toolbox = Toolbox(ide, tasks, patience_seconds=3600)
-            assert list(await toolbox.offers()) == ["library__search"]
+        async with pod.run(library), pod.connect("ide") as ide:
+            toolbox = Toolbox(ide, grace_seconds=3600)
+            assert list(await toolbox.list_tools()) == ["library__search"]
             async with pod.connect("person"):
-                toolbox.hear(await anext(ide))
+                toolbox.observe(await anext(ide))
                 assert "person" in ide.participants
-                assert await toolbox.offer("library__search") is not None
+                assert await toolbox.find("library__search") is not None
 
 
-async def test_a_list_that_changed_before_we_came_is_no_news(pod: MemoryPod) -> None:
+async def test_a_replayed_list_change_is_ignored(pod: MemoryPod) -> None:
     changed = "notifications/tools/list_changed"
     async with pod.connect("calc") as calc:
         await calc.notify(changed)
-        async with pod.connect("ide", last=10) as ide, background() as tasks:
-            toolbox = Toolbox(ide, tasks)
+        async with pod.connect("ide", last=10) as ide:
+            toolbox = Toolbox(ide)
             with anyio.fail_after(BOUND):
-                heard = [await anext(ide) for _ in range(ide.history)]
-                assert not any(map(toolbox.hear, heard))
+                replayed = [await anext(ide) for _ in range(ide.history)]
+                assert not any(map(toolbox.observe, replayed))
                 await calc.notify(changed)
-                assert toolbox.hear(await anext(m async for m in ide if changed in m.kind))
+                assert toolbox.observe(await anext(m async for m in ide if changed in m.kind))
 
 
-async def test_a_client_that_asks_at_once_waits_for_the_history(pod: MemoryPod) -> None:
+async def test_a_request_right_after_joining_waits_for_the_history(pod: MemoryPod) -> None:
     async with pod.connect("alice") as alice:
         await alice.send("chat", {"text": "you are late"})
         await alice.send("chat", {"text": "as ever"}, context="c1")
@@ -247,7 +248,7 @@ async def test_a_client_that_asks_at_once_waits_for_the_history(pod: MemoryPod) 
     async with (
         pod.connect("ide", last=10, own=True) as ide,
         background() as tasks,
-        Client((server := PodServer(ide, tasks)).server) as client,
+        Client((server := PodServer(ide)).server) as client,
     ):
 
         async def ask(tool: str) -> None:
@@ -263,21 +264,21 @@ async def test_a_client_that_asks_at_once_waits_for_the_history(pod: MemoryPod) 
     assert "c1" in texts["pod_contexts"]
 
 
-async def test_whoever_was_waited_for_in_vain_is_not_waited_for_again(pod: MemoryPod) -> None:
+async def test_a_participant_that_never_answered_is_not_waited_for_again(pod: MemoryPod) -> None:
     with anyio.fail_after(BOUND):
-        async with pod.connect("ide") as ide, background() as tasks:
-            toolbox = Toolbox(ide, tasks, patience_seconds=0.0)
-            for patience_seconds in (0.0, 3600.0):
-                toolbox.patience_seconds = patience_seconds
+        async with pod.connect("ide") as ide:
+            toolbox = Toolbox(ide, grace_seconds=0.0)
+            for grace_seconds in (0.0, 3600.0):
+                toolbox.grace_seconds = grace_seconds
                 async with pod.connect("person"):
-                    toolbox.hear(await anext(ide))
-                    assert await toolbox.offers() == {}
-                while not toolbox.hear(await anext(ide)):
+                    toolbox.observe(await anext(ide))
+                    assert await toolbox.list_tools() == {}
+                while not toolbox.observe(await anext(ide)):
                     pass
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_nonsense_from_one_participant_leaves_the_others_tools(
+async def test_invalid_tools_of_one_participant_do_not_hide_the_others(
     pod: MemoryPod, mode: Mode
 ) -> None:
     schemas: list[Any] = [
@@ -290,25 +291,24 @@ async def test_nonsense_from_one_participant_leaves_the_others_tools(
         {"type": "object", "$schema": 5},
         {"type": "object", "properties": {"a": {"type": "banana"}}},
     ]
-    fool = Participant("fool")
+    faulty = Participant("faulty")
 
-    @fool.method("tools/list")
-    async def lie(params: dict[str, Any], call: ToolCall) -> Any:
+    @faulty.method("tools/list")
+    async def list_invalid(params: dict[str, Any], call: ToolCall) -> Any:
         strange = [{"name": "x", "inputSchema": schema} for schema in schemas]
         return {"tools": [7, {"name": 3}, *strange], "nextCursor": 5}
 
     async with (
-        pod.run(fool),
+        pod.run(faulty),
         pod.run(calculator()),
         pod.connect("ide") as ide,
-        background() as tasks,
-        Client(PodServer(ide, tasks).server, mode=mode) as client,
+        Client(PodServer(ide).server, mode=mode) as client,
     ):
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert [name for name in names if "__" in name] == ["calc__add", "calc__broken"]
 
 
-async def test_an_answer_that_a_client_s_revision_does_not_know_is_told_as_its_author_s(
+async def test_an_answer_that_is_invalid_in_the_client_s_revision_is_an_error_result(
     pod: MemoryPod,
 ) -> None:
     odd = Participant("odd")
@@ -321,43 +321,43 @@ async def test_an_answer_that_a_client_s_revision_does_not_know_is_told_as_its_a
     async def rows(params: dict[str, Any], call: ToolCall) -> Any:
         return {"content": [], "structuredContent": [1, 2]}
 
-    async with pod.run(odd), pod.connect("ide") as ide, background() as tasks:
-        async with Client(PodServer(ide, tasks).server) as client:
+    async with pod.run(odd), pod.connect("ide") as ide:
+        async with Client(PodServer(ide).server) as client:
             assert (await client.call_tool("odd__rows")).structured_content == [1, 2]
-        async with Client(PodServer(ide, tasks).server, mode="legacy") as client:
+        async with Client(PodServer(ide).server, mode="legacy") as client:
             failed = await client.call_tool("odd__rows")
     assert failed.is_error
-    assert "odd answered with no tool's result in MCP 2025" in _text(failed)
+    assert "odd's answer is not a valid result in MCP 2025" in _text(failed)
 
 
 @pytest.mark.parametrize("end", ["it leaves", "Ctrl-C", "it cancels the call"])
-async def test_what_a_client_proposed_is_taken_back_when_nobody_waits_for_it(
+async def test_a_client_s_proposals_are_withdrawn_when_it_stops_waiting(
     sockets: SocketVenue, commands: Commands, end: str
 ) -> None:
     proposed = {"participant": "calc", "tool": "add", "arguments": {"a": 2, "b": 3}}
     async with sockets.run(calculator()), sockets.connect("alice") as alice:
-        heard = (m async for m in alice if m.kind.startswith(("mcp/proposal", "mcp/withdraw")))
+        messages = (m async for m in alice if m.kind.startswith(("mcp/proposal", "mcp/withdraw")))
         if end == "it leaves":
             async with client_of(commands) as client:
                 late = await client.call_tool("pod_propose", proposed | {"wait_seconds": 0})
-                assert "nobody has decided yet" in _text(late)
-                proposal = await anext(heard)
+                assert "not decided yet" in _text(late)
+                proposal = await anext(messages)
         elif end == "Ctrl-C":
-            proposal = await propose_until_ctrl_c(commands, proposed, heard)
+            proposal = await propose_until_ctrl_c(commands, proposed, messages)
         else:
             async with client_of(commands) as client, background() as tasks:
                 tasks.start_soon(client.call_tool, "pod_propose", proposed)
-                proposal = await anext(heard)
+                proposal = await anext(messages)
                 tasks.cancel_scope.cancel()
         with anyio.fail_after(BOUND):
-            withdrawn = await anext(heard)
+            withdrawn = await anext(messages)
         assert (withdrawn.kind, withdrawn.correlation_id) == ("mcp/withdraw", proposal.id)
 
 
 async def propose_until_ctrl_c(
-    commands: Commands, proposed: dict[str, Any], heard: AsyncIterator[mcpp.Message]
+    commands: Commands, proposed: dict[str, Any], messages: AsyncIterator[mcpp.Message]
 ) -> mcpp.Message:
-    """Make a proposal over bare standard input, which stays open, and end the server by Ctrl-C."""
+    """Make a proposal by writing to standard input, leave that open, and interrupt the server."""
     async with commands.start("ide", "mcp") as command:
         about = {"protocolVersion": "2025-06-18", "capabilities": {}}
         client = {"clientInfo": {"name": "bare", "version": "1"}}
@@ -371,8 +371,8 @@ async def propose_until_ctrl_c(
             line = json.dumps({"jsonrpc": "2.0"} | message) + "\n"
             await command.process.stdin.send(line.encode())
         with anyio.fail_after(BOUND):
-            proposal = await anext(heard)
-        assert await command.interrupted() == 0
+            proposal = await anext(messages)
+        assert await command.interrupt() == 0
     return proposal
 
 
@@ -382,14 +382,11 @@ async def test_ctrl_c_ends_it(commands: Commands) -> None:
             with anyio.fail_after(BOUND):
                 while "ide" not in alice.participants:
                     await anext(alice)
-        assert await command.interrupted() == 0
+        assert await command.interrupt() == 0
 
 
-async def test_it_ends_with_its_standard_input(commands: Commands) -> None:
+async def test_the_server_exits_at_the_end_of_standard_input(commands: Commands) -> None:
     assert await commands.run("ide", "mcp", input=b"") == (0, "", "")
-
-
-FULL = {"fold": False}
 
 
 def _text(result: Any) -> str:

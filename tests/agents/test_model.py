@@ -1,4 +1,4 @@
-"""The model agent against a scripted server that speaks both APIs and checks what it is sent."""
+"""The model agent with a scripted server that implements both APIs and validates requests."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ from mcpp_agents.model import ModelAgent, ModelLimits, ProviderError, Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
 from mcpp_agents.model.progress import ProgressReporter
-from tests.agents.model_server import ModelServer, Say, model_server
+from tests.agents.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketVenue
 
@@ -56,36 +56,41 @@ def library() -> Participant:
 
 @asynccontextmanager
 async def joined(
-    pod: MemoryPod, api: str, script: list[Say], limits: ModelLimits | None = None
+    pod: MemoryPod, api: str, script: list[Scripted], limits: ModelLimits | None = None
 ) -> AsyncIterator[tuple[mcpp.Pod, ModelServer]]:
-    """Have a model in the pod, and the library; yield alice's pod and the server."""
+    """Run a model and the library in the pod; yield alice's connection and the server."""
     with model_server(script) as server:
         url = f"{server.url}/v1" if api == "openai" else server.url
         provider = (OpenAI if api == "openai" else Anthropic)("m", api_key="k", base_url=url)
+        # Alice never answers the request for her tools, so wait only briefly for her.
+        given = msgspec.structs.replace(limits or ModelLimits(), grace_seconds=0.25)
         async with (
             pod.run(library()),
             pod.connect("alice", own=True) as alice,
-            pod.connect("mind", own=True) as mind,
-            background() as tasks,
+            pod.run(ModelAgent("mind", provider, limits=given).participant),
         ):
-            # Alice never says which tools she offers, but the library does.
-            given = msgspec.structs.replace(limits or ModelLimits(), patience_seconds=0.25)
-            tasks.start_soon(ModelAgent(mind, provider, tasks, limits=given).run)
             with anyio.fail_after(BOUND):
                 yield alice, server
         assert server.problems == []
 
 
-class Silent:
+class SilentProvider:
     """A provider that never answers."""
 
-    async def reply(self, *asked: object) -> Reply:
+    async def reply(self, *request: object) -> Reply:
         await anyio.sleep_forever()
         raise AssertionError
 
 
+class FaultyProvider:
+    """A provider with a bug."""
+
+    async def reply(self, *request: object) -> Reply:
+        raise ZeroDivisionError("secret detail")
+
+
 async def ask(alice: mcpp.Pod, text: str) -> tuple[Message, list[Envelope]]:
-    """Ask the model; return its answer and everything that was said until then."""
+    """Ask the model; return its answer and the log up to it."""
     question = await alice.send("chat", {"text": text}, to=["mind"])
     log = []
     async for message in alice:
@@ -98,9 +103,9 @@ async def ask(alice: mcpp.Pod, text: str) -> tuple[Message, list[Envelope]]:
 @APIS
 async def test_it_thinks_in_a_context_calls_tools_and_answers(pod: MemoryPod, api: str) -> None:
     script = [
-        Say("Let me look.", [("library__search", {"query": "x"}), ("library__lose", {})]),
-        Say("One more.", [("library__search", {"query": "y"})]),
-        Say("There are forty books."),
+        Scripted("Let me look.", [("library__search", {"query": "x"}), ("library__lose", {})]),
+        Scripted("One more.", [("library__search", {"query": "y"})]),
+        Scripted("There are forty books."),
     ]
     async with joined(pod, api, script) as (alice, server):
         answer, log = await ask(alice, "How many books?")
@@ -117,69 +122,89 @@ async def test_it_thinks_in_a_context_calls_tools_and_answers(pod: MemoryPod, ap
         ]
         assert thoughts == ["Let me look.", "One more."]
         shown = json.dumps(server.requests[1])
-        assert "the shelf is empty" in shown  # a failure is a result that the model reads
+        assert "the shelf is empty" in shown  # the model sees a failed call's error
         assert "How many books?" in shown
 
 
 @APIS
-async def test_the_api_s_passing_failures_are_retried_and_its_lasting_one_is_said(
+async def test_temporary_failures_of_the_api_are_retried_and_permanent_ones_reported(
     pod: MemoryPod, api: str
 ) -> None:
-    async with joined(pod, api, [Say(status=529), Say(status=429), Say("Here I am.")]) as (
+    async with joined(
+        pod,
+        api,
+        [Scripted(status=529), Scripted(status=429), Scripted("Here I am.")],
+    ) as (
         alice,
         _,
     ):
         assert (await ask(alice, "There?"))[0].text == "Here I am."
-    async with joined(pod, api, [Say(status=401), Say("Again.")]) as (alice, _):
-        told = "I cannot think about this now: scripted (HTTP 401)"
-        assert (await ask(alice, "There?"))[0].text == told
+    async with joined(pod, api, [Scripted(status=401), Scripted("Again.")]) as (alice, _):
+        expected = "I cannot think about this now: scripted (HTTP 401)"
+        assert (await ask(alice, "There?"))[0].text == expected
         assert (await ask(alice, "And now?"))[0].text == "Again."
 
 
 @APIS
-@pytest.mark.parametrize("asked", ["3600", "Fri, 01 Jan 2100 00:00:00 GMT"])
-async def test_an_api_that_asks_to_be_left_alone_for_long_is_not_waited_for(
-    pod: MemoryPod, api: str, asked: str
+@pytest.mark.parametrize("delay", ["3600", "Fri, 01 Jan 2100 00:00:00 GMT"])
+async def test_a_long_delay_that_the_api_asks_for_is_not_waited_out(
+    pod: MemoryPod, api: str, delay: str
 ) -> None:
-    async with joined(pod, api, [Say(status=429, retry_after=asked), Say("Hello.")]) as (alice, _):
-        said = (await ask(alice, "There?"))[0].text
-        assert "I cannot think about this now: its API asks to be left alone for" in said
+    async with joined(pod, api, [Scripted(status=429, retry_after=delay), Scripted("Hello.")]) as (
+        alice,
+        _,
+    ):
+        text = (await ask(alice, "There?"))[0].text
+        assert "I cannot think about this now: its API asks to be left alone for" in text
         assert (await ask(alice, "And now?"))[0].text == "Hello."
 
 
-async def test_a_wait_that_the_api_asks_for_is_told(
+async def test_a_short_delay_that_the_api_asks_for_is_reported(
     pod: MemoryPod, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Busy:
+    class BusyProvider:
         replies: ClassVar[list[Reply | ProviderError]] = [
             ProviderError("overloaded", 0.01),
             Reply("Hello."),
         ]
 
-        async def reply(self, *asked: object) -> Reply:
+        async def reply(self, *request: object) -> Reply:
             reply = self.replies.pop(0)
             if isinstance(reply, ProviderError):
                 raise reply
             return reply
 
+    limits = ModelLimits(grace_seconds=0.01)
     async with (
         pod.connect("alice", own=True) as alice,
-        pod.connect("mind", own=True) as mind,
-        background() as tasks,
+        pod.run(ModelAgent("mind", BusyProvider(), limits=limits).participant),
     ):
-        limits = ModelLimits(patience_seconds=0.01)
-        tasks.start_soon(ModelAgent(mind, Busy(), tasks, limits=limits).run)
         with anyio.fail_after(BOUND):
             answer, log = await ask(alice, "There?")
     assert answer.text == "Hello."
-    told = [one.payload["params"]["message"] for one in log if one.kind.endswith("progress")]
-    assert told == ["thinking", "the model's API asks to wait 0 s"]
+    reported = [one.payload["params"]["message"] for one in log if one.kind.endswith("progress")]
+    assert reported == ["thinking", "the model's API asks to wait 0 s"]
     assert "asking the model again in 0 s: overloaded" in caplog.text
+
+
+async def test_an_unexpected_error_ends_only_its_question(
+    pod: MemoryPod, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = ModelLimits(grace_seconds=0.01)
+    async with (
+        pod.connect("alice", own=True) as alice,
+        pod.run(ModelAgent("mind", FaultyProvider(), limits=limits).participant),
+    ):
+        with anyio.fail_after(BOUND):
+            for _ in range(2):
+                answer, _log = await ask(alice, "There?")
+                assert answer.text == "I cannot think about this now: an internal error"
+    assert "ZeroDivisionError: secret detail" in caplog.text
 
 
 @APIS
 async def test_it_stops_at_its_limits(pod: MemoryPod, api: str) -> None:
-    endless = [Say("", [("library__search", {"query": "x"})]) for _ in range(10)]
+    endless = [Scripted("", [("library__search", {"query": "x"})]) for _ in range(10)]
     async with joined(pod, api, list(endless), ModelLimits(turns=3)) as (alice, server):
         assert "3 turns were not enough" in (await ask(alice, "Go on"))[0].text
         assert len(server.requests) == 3
@@ -188,11 +213,11 @@ async def test_it_stops_at_its_limits(pod: MemoryPod, api: str) -> None:
 
 
 @APIS
-async def test_what_it_may_not_call_it_proposes(pod: MemoryPod, api: str) -> None:
+async def test_a_call_that_is_not_allowed_is_proposed(pod: MemoryPod, api: str) -> None:
     own = ["chat", "reflection", "conclusion", "mcp/proposal:*", "mcp/withdraw"]
     listing = ["mcp/request:tools/list", "mcp/response:*", "mcp/request:tools/call:search"]
     pod.add("mind", [{"kind": own + listing}])
-    script = [Say("", [("library__burn", {"book": 7})]), Say("It is done.")]
+    script = [Scripted("", [("library__burn", {"book": 7})]), Scripted("It is done.")]
     async with joined(pod, api, script) as (alice, server):
         fulfilled = anyio.Event()
 
@@ -210,7 +235,7 @@ async def test_what_it_may_not_call_it_proposes(pod: MemoryPod, api: str) -> Non
         assert "fulfilled by @boss: burnt 7" in json.dumps(server.requests[1])
 
 
-async def test_what_was_approved_and_takes_long_is_not_said_to_be_undecided(
+async def test_an_approved_call_that_takes_long_is_not_reported_as_undecided(
     pod: MemoryPod,
 ) -> None:
     pod.add(
@@ -226,7 +251,7 @@ async def test_what_was_approved_and_takes_long_is_not_said_to_be_undecided(
     async def allow(proposal: Message) -> bool:
         return True
 
-    script = [Say("", [("forge__smelt", {})]), Say("It takes its time.")]
+    script = [Scripted("", [("forge__smelt", {})]), Scripted("It takes its time.")]
     limits = ModelLimits(approval_seconds=0.5)
     async with (
         pod.run(forge),
@@ -238,24 +263,24 @@ async def test_what_was_approved_and_takes_long_is_not_said_to_be_undecided(
 
 
 @APIS
-async def test_a_rejection_ends_the_wait_and_a_refusal_is_told_to_the_model(
+async def test_a_rejection_ends_the_wait_and_the_model_sees_a_refusal(
     pod: MemoryPod, api: str
 ) -> None:
     own = ["chat", "reflection", "conclusion", "mcp/withdraw", "mcp/proposal:tools/call:burn"]
     pod.add("mind", [{"kind": [*own, "mcp/request:tools/list", "mcp/response:*"]}])
     script = [
-        Say("", [("library__burn", {"book": 7}), ("library__lose", {})]),
-        Say("So be it."),
+        Scripted("", [("library__burn", {"book": 7}), ("library__lose", {})]),
+        Scripted("So be it."),
     ]
     async with joined(pod, api, script) as (alice, server), background() as tasks:
 
-        async def object() -> None:
+        async def reject() -> None:
             async with pod.connect("boss") as boss:
                 async for message in boss:
                     if message.kind.startswith("mcp/proposal:"):
                         await boss.reject(message, "no", "books are not burnt")
 
-        tasks.start_soon(object)
+        tasks.start_soon(reject)
         answer, log = await ask(alice, "Burn it")
         assert answer.text == "So be it."
         shown = json.dumps(server.requests[1])
@@ -265,7 +290,7 @@ async def test_a_rejection_ends_the_wait_and_a_refusal_is_told_to_the_model(
 
 
 @APIS
-async def test_one_participant_s_strange_tools_do_not_cost_the_model_all_others(
+async def test_invalid_schemas_of_one_participant_do_not_hide_other_tools(
     pod: MemoryPod, api: str
 ) -> None:
     strange = Participant("strange")
@@ -282,14 +307,16 @@ async def test_one_participant_s_strange_tools_do_not_cost_the_model_all_others(
         tools = [{"name": f"t{n}", "inputSchema": schema} for n, schema in enumerate(schemas)]
         return {"tools": [*tools, {"name": "wordy", "description": "x" * 5000}]}
 
-    async with pod.run(strange), joined(pod, api, [Say("Fine.")]) as (alice, server):
+    async with pod.run(strange), joined(pod, api, [Scripted("Fine.")]) as (alice, server):
         assert (await ask(alice, "How are you?"))[0].text == "Fine."
         tools = json.dumps(server.requests[0]["tools"])
         assert all(f"strange__t{n}" in tools for n in range(len(schemas)))
 
 
 @APIS
-async def test_a_heap_of_tools_leaves_room_for_everybody_else_s(pod: MemoryPod, api: str) -> None:
+async def test_many_tools_of_one_participant_leave_room_for_the_others(
+    pod: MemoryPod, api: str
+) -> None:
     heap = Participant("heap")
 
     @heap.method("tools/list")
@@ -299,7 +326,7 @@ async def test_a_heap_of_tools_leaves_room_for_everybody_else_s(pod: MemoryPod, 
         tools = [{"name": f"t{n}", "inputSchema": schema} for n in range(200)]
         return {"tools": [{"name": "large", "inputSchema": large}, *tools], "nextCursor": "more"}
 
-    async with pod.run(heap), joined(pod, api, [Say("Fine.")]) as (alice, server):
+    async with pod.run(heap), joined(pod, api, [Scripted("Fine.")]) as (alice, server):
         assert (await ask(alice, "How are you?"))[0].text == "Fine."
     tools = json.dumps(server.requests[0]["tools"])
     assert all(f"library__{name}" in tools for name in ("search", "burn", "lose"))
@@ -309,12 +336,14 @@ async def test_a_heap_of_tools_leaves_room_for_everybody_else_s(pod: MemoryPod, 
 
 
 @APIS
-async def test_nonsense_of_the_api_is_said_and_the_agent_lives(pod: MemoryPod, api: str) -> None:
+async def test_an_invalid_reply_of_the_api_is_reported_and_the_agent_goes_on(
+    pod: MemoryPod, api: str
+) -> None:
     wrong = {"choices": 7, "type": "message_delta"}
     bodies = [f"data: {one}\n\n" for one in ("{nonsense", "5", json.dumps(wrong))]
     delta = {"index": 0, "delta": {"tool_calls": [{"index": 0, "function": None}]}}
     bodies += ["", "<html>", f"data: {json.dumps({'id': 'c', 'choices': [delta]})}\n\n"]
-    script = [*(Say(nonsense=body) for body in bodies), Say("Here I am.")]
+    script = [*(Scripted(raw_body=body) for body in bodies), Scripted("Here I am.")]
     async with joined(pod, api, script) as (alice, _):
         for body in bodies:
             assert "I cannot think about this now" in (await ask(alice, "?"))[0].text, body
@@ -322,13 +351,13 @@ async def test_nonsense_of_the_api_is_said_and_the_agent_lives(pod: MemoryPod, a
 
 
 @APIS
-async def test_a_reply_that_was_cut_says_so_and_its_last_call_is_not_made(
+async def test_a_truncated_reply_is_marked_and_its_last_call_is_not_made(
     pod: MemoryPod, api: str
 ) -> None:
     reason = {"openai": "length", "anthropic": "max_tokens"}[api]
     script = [
-        Say("", [("library__burn", {}), ("library__burn", {"book": 1})], reason=reason),
-        Say("It was", reason=reason),
+        Scripted("", [("library__burn", {}), ("library__burn", {"book": 1})], reason=reason),
+        Scripted("It was", reason=reason),
     ]
     async with joined(pod, api, script) as (alice, server):
         answer, log = await ask(alice, "Burn the first")
@@ -338,28 +367,28 @@ async def test_a_reply_that_was_cut_says_so_and_its_last_call_is_not_made(
 
 
 @pytest.mark.parametrize(
-    ("api", "reason", "told"),
+    ("api", "reason", "note"),
     [
         ("openai", "content_filter", "the model's API withheld the rest"),
-        ("anthropic", "refusal", "the model refused to say more"),
-        ("anthropic", "model_context_window_exceeded", "cut where the model's context was full"),
+        ("anthropic", "refusal", "the model refused to continue"),
+        ("anthropic", "model_context_window_exceeded", "cut because the model's context was full"),
     ],
 )
-async def test_a_reply_that_was_broken_off_is_not_passed_on_as_whole(
-    pod: MemoryPod, api: str, reason: str, told: str
+async def test_an_incomplete_reply_is_marked_with_the_reason(
+    pod: MemoryPod, api: str, reason: str, note: str
 ) -> None:
-    script = [Say("At most 5", reason=reason), Say("", reason=reason)]
+    script = [Scripted("At most 5", reason=reason), Scripted("", reason=reason)]
     async with joined(pod, api, script) as (alice, _):
-        assert (await ask(alice, "How much?"))[0].text == f"At most 5 … ({told})"
-        assert (await ask(alice, "And now?"))[0].text == f"I have no answer ({told})"
+        assert (await ask(alice, "How much?"))[0].text == f"At most 5 … ({note})"
+        assert (await ask(alice, "And now?"))[0].text == f"I have no answer ({note})"
 
 
-async def test_calls_that_are_numbered_alike_are_told_apart_by_their_ids(pod: MemoryPod) -> None:
+async def test_calls_with_the_same_index_are_distinguished_by_their_ids(pod: MemoryPod) -> None:
     calls: list[tuple[str, dict[str, Any] | str]] = [
         ("library__burn", {"book": 1}),
         ("library__burn", {"book": 2}),
     ]
-    script = [Say("", calls, has_one_index=True), Say("Both.")]
+    script = [Scripted("", calls, has_one_index=True), Scripted("Both.")]
     async with joined(pod, "openai", script) as (alice, server):
         assert (await ask(alice, "Burn two"))[0].text == "Both."
         shown = json.dumps(server.requests[1])
@@ -368,23 +397,23 @@ async def test_calls_that_are_numbered_alike_are_told_apart_by_their_ids(pod: Me
 
 
 @pytest.mark.parametrize("limits", [{"max_message_bytes": 10_000}])
-async def test_an_answer_that_no_envelope_holds_is_cut_and_says_so(pod: MemoryPod) -> None:
-    async with joined(pod, "openai", [Say("\N{SNOWMAN}" * 9000)]) as (alice, _):
-        said = (await ask(alice, "Tell"))[0].text
-        assert len(said) > 2000
-        assert said.endswith("\N{SNOWMAN} … (cut at the limit of an envelope)")
+async def test_an_answer_that_is_too_long_for_an_envelope_is_truncated(pod: MemoryPod) -> None:
+    async with joined(pod, "openai", [Scripted("\N{SNOWMAN}" * 9000)]) as (alice, _):
+        text = (await ask(alice, "Tell"))[0].text
+        assert len(text) > 2000
+        assert text.endswith("\N{SNOWMAN} … (cut at the limit of an envelope)")
 
 
 @APIS
-async def test_a_stream_that_ends_early_is_no_reply_and_none_of_its_calls_is_made(
+async def test_a_stream_that_ends_early_is_an_error_and_none_of_its_calls_is_made(
     pod: MemoryPod, api: str
 ) -> None:
-    whole = [("library__burn", {"book": 1}), ("library__lose", {})]
-    # Up to the last event that says that this is all: a call may look whole long before.
-    said = [Say("", list(whole), ends_after=count) for count in (2, 3, 4, 6)]
-    said.append(Say("Half of it", ends_after=3))
-    async with joined(pod, api, [*said, Say("All of it.")]) as (alice, _):
-        for _ in said:
+    calls = [("library__burn", {"book": 1}), ("library__lose", {})]
+    # At any event before the final one, even where a call looks complete.
+    replies = [Scripted("", list(calls), ends_after=count) for count in (2, 3, 4, 6)]
+    replies.append(Scripted("Half of it", ends_after=3))
+    async with joined(pod, api, [*replies, Scripted("All of it.")]) as (alice, _):
+        for _ in replies:
             answer, log = await ask(alice, "Burn the first")
             assert answer.text == "I cannot think about this now: the reply was cut off"
             assert not [one for one in log if "tools/call" in one.kind]
@@ -392,12 +421,17 @@ async def test_a_stream_that_ends_early_is_no_reply_and_none_of_its_calls_is_mad
 
 
 @APIS
-async def test_a_call_that_is_no_json_costs_none_of_the_others(pod: MemoryPod, api: str) -> None:
+async def test_a_call_with_invalid_json_does_not_affect_the_others(
+    pod: MemoryPod, api: str
+) -> None:
     calls: list[tuple[str, dict[str, Any] | str]] = [
         ("library__burn", "{book: 1]"),
         ("library__burn", {"book": 2}),
     ]
-    async with joined(pod, api, [Say("", calls), Say("One.")]) as (alice, server):
+    async with joined(pod, api, [Scripted("", calls), Scripted("One.")]) as (
+        alice,
+        server,
+    ):
         answer, _ = await ask(alice, "Burn two")
         assert answer.text == "One."
         shown = json.dumps(server.requests[1])
@@ -405,70 +439,70 @@ async def test_a_call_that_is_no_json_costs_none_of_the_others(pod: MemoryPod, a
         assert "I cannot call library__burn: the arguments are no JSON object" in shown
 
 
-async def test_a_server_that_does_not_count_is_counted_for(pod: MemoryPod) -> None:
-    endless = [Say("", [("library__lose", {})], is_counted=False) for _ in range(9)]
+async def test_tokens_are_estimated_where_the_server_reports_none(pod: MemoryPod) -> None:
+    endless = [Scripted("", [("library__lose", {})], is_counted=False) for _ in range(9)]
     async with joined(pod, "openai", endless, ModelLimits(tokens=20)) as (alice, server):
         assert "tokens are spent" in (await ask(alice, "Go on"))[0].text
         assert len(server.requests) == 1
 
 
 @APIS
-async def test_who_watches_sees_it_take_up_a_question_and_write(pod: MemoryPod, api: str) -> None:
-    async with joined(pod, api, [Say("A long story.")]) as (alice, _):
+async def test_progress_is_reported_in_the_context_of_the_reasoning(
+    pod: MemoryPod, api: str
+) -> None:
+    async with joined(pod, api, [Scripted("A long story.")]) as (alice, _):
         answer, log = await ask(alice, "Tell")
         progress = [one for one in log if one.kind.endswith("notifications/progress")]
         assert {one.correlation_id for one in progress} == {answer.correlation_id}
         (thinking,) = ContextTree(log).roots
         assert thinking.envelopes[: len(progress)] == progress
-        told = [one.payload["params"] for one in progress]
-        assert (told[0]["progress"], told[0]["message"]) == (0, "thinking")
+        first = progress[0].payload["params"]
+        assert (first["progress"], first["message"]) == (0, "thinking")
 
 
-async def test_whoever_waits_is_reminded_and_so_is_whoever_waits_behind(pod: MemoryPod) -> None:
+async def test_open_and_queued_questions_are_reported_at_intervals(pod: MemoryPod) -> None:
+    limits = ModelLimits(grace_seconds=0.01, remind_seconds=0.01)
     async with (
         pod.connect("alice", own=True) as alice,
-        pod.connect("mind", own=True) as mind,
-        background() as tasks,
+        pod.run(ModelAgent("mind", SilentProvider(), limits=limits).participant),
     ):
-        limits = ModelLimits(patience_seconds=0.01, remind_seconds=0.01)
-        tasks.start_soon(ModelAgent(mind, Silent(), tasks, limits=limits).run)
         questions = [await alice.send("chat", {"text": f"{n}?"}, to=["mind"]) for n in range(2)]
-        told: dict[str | None, list[str]] = {question.id: [] for question in questions}
+        reported: dict[str | None, list[str]] = {question.id: [] for question in questions}
         with anyio.fail_after(BOUND):
             async for message in alice:
                 if message.kind.endswith("notifications/progress"):
-                    told[message.correlation_id].append(message.payload["params"]["message"])
-                    if min(map(len, told.values())) >= 3:
+                    reported[message.correlation_id].append(message.payload["params"]["message"])
+                    if min(map(len, reported.values())) >= 3:
                         break
-    first, second = told.values()
+    first, second = reported.values()
     assert set(first) == {"thinking", "still thinking"}
     assert set(second) == {"waiting, 1 asked before"}
 
 
-async def test_a_reminder_comes_only_where_nothing_else_was_told(pod: MemoryPod) -> None:
+async def test_keep_alive_reports_only_when_nothing_else_was_reported(pod: MemoryPod) -> None:
     async with pod.connect("mind", own=True) as mind, pod.connect("alice", own=True) as alice:
         await alice.send("chat", {"text": "Tell"})
         question = await anext(alice)
         progress = ProgressReporter(mind.context("reasoning"), question)
-        await progress.begin()
+        await progress.start()
         for message in ("too soon", "first", "second"):
-            await progress.remind(message)
-        told = [(await anext(alice)).payload["params"]["message"] for _ in range(3)]
-        assert told == ["thinking", "first", "second"]
+            await progress.keep_alive(message)
+        reported = [(await anext(alice)).payload["params"]["message"] for _ in range(3)]
+        assert reported == ["thinking", "first", "second"]
 
 
-async def test_progress_is_told_now_and_then_and_not_for_every_word(pod: MemoryPod) -> None:
+async def test_progress_is_reported_at_intervals_not_for_every_word(pod: MemoryPod) -> None:
     now = [0.0]
     async with pod.connect("mind", own=True) as mind, pod.connect("alice", own=True) as alice:
         await alice.send("chat", {"text": "Tell"})
         question = await anext(alice)
         progress = ProgressReporter(mind.context("reasoning"), question, clock=lambda: now[0])
-        await progress.begin()
+        await progress.start()
         for word in ("Once ", "upon ", "a time "):
-            await progress.hear(word)
+            await progress.add_text(word)
             now[0] += 1.5
-        told = [(await anext(alice)).payload["params"] for _ in range(2)]
-        assert [(one["progress"], one["message"]) for one in told] == [
+        reported = [(await anext(alice)).payload["params"] for _ in range(2)]
+        assert [(one["progress"], one["message"]) for one in reported] == [
             (0, "thinking"),
             (17, "… Once upon a time"),
         ]
@@ -479,8 +513,8 @@ async def test_old_results_are_collapsed_and_can_be_expanded_again(
     pod: MemoryPod, api: str
 ) -> None:
     script = [
-        *(Say("", [("library__search", {"query": f"q{n}"})]) for n in range(6)),
-        Say("Found."),
+        *(Scripted("", [("library__search", {"query": f"q{n}"})]) for n in range(6)),
+        Scripted("Found."),
     ]
     limits = ModelLimits(prompt_tokens=9000)
     async with joined(pod, api, script, limits) as (alice, server):
@@ -488,13 +522,16 @@ async def test_old_results_are_collapsed_and_can_be_expanded_again(
         last = json.dumps(server.requests[-1])
         handle = last.partition("handle ")[2].partition("]")[0].strip()
         assert handle, "nothing was collapsed, folded or cut"
-        server.script[:] = [Say("", [("expand", {"handle": handle})]), Say("Now I see.")]
+        server.script[:] = [
+            Scripted("", [("expand", {"handle": handle})]),
+            Scripted("Now I see."),
+        ]
         assert (await ask(alice, "What was it?"))[0].text == "Now I see."
 
 
 @APIS
 @pytest.mark.parametrize("limits", [{"messages_per_second": 0, "context_messages_per_second": 0}])
-async def test_nobody_talks_the_question_or_the_calls_for_it_out_of_the_prompt(
+async def test_other_messages_do_not_push_the_question_or_its_calls_out_of_the_prompt(
     pod: MemoryPod, api: str
 ) -> None:
     fair = Participant("fair")
@@ -507,7 +544,10 @@ async def test_nobody_talks_the_question_or_the_calls_for_it_out_of_the_prompt(
             await call.pod.send("chat", {"text": f"{number}: " + "buy! " * 60}, context=where)
         return f"{stall} is closed"
 
-    script = [*(Say("", [("fair__visit", {"stall": f"stall-{n}"})]) for n in range(3)), Say("No.")]
+    script = [
+        *(Scripted("", [("fair__visit", {"stall": f"stall-{n}"})]) for n in range(3)),
+        Scripted("No."),
+    ]
     async with (
         pod.run(fair),
         joined(pod, api, script, ModelLimits(prompt_tokens=4000)) as (alice, server),
@@ -518,17 +558,17 @@ async def test_nobody_talks_the_question_or_the_calls_for_it_out_of_the_prompt(
         assert "Which stall has pears?" in shown
         assert all(f"stall-{n} is closed" in shown for n in range(made))
         assert shown.count("buy!") < 3000
-    assert "buy!" in shown  # some of what is said meanwhile is seen
+    assert "buy!" in shown  # messages that arrive meanwhile are shown in part
 
 
 async def test_a_question_that_is_longer_than_a_prompt_is_answered(pod: MemoryPod) -> None:
-    script = [Say("", [("library__burn", {"book": 1})]), Say("Long.")]
+    script = [Scripted("", [("library__burn", {"book": 1})]), Scripted("Long.")]
     async with joined(pod, "openai", script, ModelLimits(prompt_tokens=2000)) as (alice, server):
         assert (await ask(alice, "Why? " * 20_000))[0].text == "Long."
         assert all("Why? Why?" in json.dumps(request) for request in server.requests)
 
 
-async def test_a_call_ends_when_whoever_was_asked_leaves(pod: MemoryPod) -> None:
+async def test_a_call_ends_when_the_called_participant_leaves(pod: MemoryPod) -> None:
     guest = Participant("guest")
     asked = anyio.Event()
 
@@ -541,7 +581,7 @@ async def test_a_call_ends_when_whoever_was_asked_leaves(pod: MemoryPod) -> None
         async with pod.run(guest):
             await asked.wait()
 
-    script = [Say("", [("guest__ponder", {})]), Say("It has left.")]
+    script = [Scripted("", [("guest__ponder", {})]), Scripted("It has left.")]
     async with joined(pod, "openai", script) as (alice, server), background() as tasks:
         tasks.start_soon(stay_until_asked)
         while "guest" not in alice.participants:
@@ -552,7 +592,7 @@ async def test_a_call_ends_when_whoever_was_asked_leaves(pod: MemoryPod) -> None
         )
 
 
-async def test_a_call_outlives_a_line_that_is_lost_for_a_moment(pod: MemoryPod) -> None:
+async def test_a_call_survives_a_short_loss_of_the_connection(pod: MemoryPod) -> None:
     guest = Participant("guest")
 
     @guest.tool
@@ -561,7 +601,7 @@ async def test_a_call_outlives_a_line_that_is_lost_for_a_moment(pod: MemoryPod) 
         await call.pod.send("chat", {"text": "I am back."})
         return "It is good."
 
-    script = [Say("", [("guest__ponder", {})]), Say("I see.")]
+    script = [Scripted("", [("guest__ponder", {})]), Scripted("I see.")]
     async with pod.run(guest), joined(pod, "openai", script) as (alice, server):
         _, log = await ask(alice, "Ask it")
         events = [one.payload["event"] for one in log if one.kind == "system/presence"]
@@ -569,35 +609,33 @@ async def test_a_call_outlives_a_line_that_is_lost_for_a_moment(pod: MemoryPod) 
         assert "It is good." in json.dumps(server.requests[1])
 
 
-async def test_everybody_is_asked_for_tools_before_there_is_a_question(pod: MemoryPod) -> None:
-    async with joined(pod, "openai", [Say("Here.")]) as (alice, _):
-        asked = await anext(m async for m in alice if m.kind == "mcp/request:tools/list")
-        assert asked.sender == "mind"
+async def test_tool_lists_are_requested_before_the_first_question(pod: MemoryPod) -> None:
+    async with joined(pod, "openai", [Scripted("Here.")]) as (alice, _):
+        request = await anext(m async for m in alice if m.kind == "mcp/request:tools/list")
+        assert request.sender == "mind"
         async with pod.connect("late") as late:
-            asked = await anext(m async for m in late if m.kind == "mcp/request:tools/list")
-            assert asked.to == ("late",)
+            request = await anext(m async for m in late if m.kind == "mcp/request:tools/list")
+            assert request.to == ("late",)
         assert (await ask(alice, "There?"))[0].text == "Here."
 
 
 @APIS
-async def test_calls_that_make_no_sense_are_told_to_the_model(pod: MemoryPod, api: str) -> None:
+async def test_the_model_sees_why_a_call_is_invalid(pod: MemoryPod, api: str) -> None:
     script = [
-        Say("", [("library__fly", {}), ("library__search", {"wrong": 1})]),
-        Say("", [("library__search", "[1, 2")]),
-        Say("I give up."),
+        Scripted("", [("library__fly", {}), ("library__search", {"wrong": 1})]),
+        Scripted("", [("library__search", "[1, 2")]),
+        Scripted("I give up."),
     ]
     async with joined(pod, api, script) as (alice, server):
         assert (await ask(alice, "Fly"))[0].text == "I give up."
         assert "there is no such tool" in json.dumps(server.requests[1])
 
 
-async def test_whoever_asks_too_much_at_once_is_told_so(pod: MemoryPod) -> None:
+async def test_a_question_beyond_the_queue_is_declined(pod: MemoryPod) -> None:
     async with (
         pod.connect("alice", own=True) as alice,
-        pod.connect("mind", own=True) as mind,
-        background() as tasks,
+        pod.run(ModelAgent("mind", SilentProvider()).participant),
     ):
-        tasks.start_soon(ModelAgent(mind, Silent(), tasks).run)
         with anyio.fail_after(BOUND):
             for number in range(70):
                 asked = await alice.send("chat", {"text": f"{number}?"}, to=["mind"])
@@ -607,45 +645,45 @@ async def test_whoever_asks_too_much_at_once_is_told_so(pod: MemoryPod) -> None:
             assert message.text == "I have too many questions before me: please ask again later."
 
 
-async def test_it_answers_only_when_it_is_spoken_to(pod: MemoryPod) -> None:
-    async with joined(pod, "openai", [Say("Yes?")]) as (alice, server):
+async def test_it_answers_only_when_it_is_addressed(pod: MemoryPod) -> None:
+    async with joined(pod, "openai", [Scripted("Yes?")]) as (alice, server):
         await alice.send("chat", {"text": "minders, mind@home and remind are not you"})
         question = await alice.send("chat", {"text": "what do you think, @mind?"})
         answer = await anext(m async for m in alice if m.kind == "chat" and m.sender == "mind")
         assert answer.correlation_id == question.id
-        # An answer to its answer is not a question: two models would go on for ever.
+        # An answer to its answer is not a question, or two models would never stop.
         await alice.send("chat", {"text": "ok"}, to=["mind"], correlation_id=answer.id)
         await alice.send("chat", {"text": "the end"})
         assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("limits", [{"max_context_depth": 1}])
-async def test_it_answers_where_there_is_no_room_for_a_context(pod: MemoryPod) -> None:
-    async with joined(pod, "openai", [Say("Here.")]) as (alice, _):
+async def test_it_answers_even_if_its_context_is_refused(pod: MemoryPod) -> None:
+    async with joined(pod, "openai", [Scripted("Here.")]) as (alice, _):
         await alice.send("chat", {"text": "There?"}, to=["mind"], context="c1")
         answer = await anext(m async for m in alice if m.kind == "chat" and m.sender == "mind")
         assert answer.text == "Here."
 
 
 @APIS
-async def test_an_api_that_is_away_is_told_with_its_address_to_whoever_runs_the_agent(
+async def test_the_address_of_an_unreachable_api_is_logged_and_not_sent_to_the_pod(
     api: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{closed.getsockname()[1]}"
         provider = (OpenAI if api == "openai" else Anthropic)(
             "m", api_key="k", base_url=f"http://me:secret@{host}", retries=0
         )
         with pytest.raises(ProviderError, match=r"^the model's API does not answer$"):
             await provider.reply(PromptBuilder("me").build([]), [], 100)
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "mcpp"]
-    assert told.startswith(f"http://{host}/")
-    assert told.endswith(": All connection attempts failed")
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("mcpp")]
+    assert line.startswith(f"http://{host}/")
+    assert line.endswith(": All connection attempts failed")
 
 
 @APIS
-async def test_an_api_that_says_nothing_is_not_waited_for_for_ever(api: str) -> None:
+async def test_a_silent_api_times_out(api: str) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -667,7 +705,7 @@ async def test_an_api_that_says_nothing_is_not_waited_for_for_ever(api: str) -> 
 @pytest.mark.parametrize(
     "command", [("agent", "--model", "openai:m", "--base-url"), ("bridge", "b", "--http")]
 )
-def test_an_address_that_is_none_is_refused_at_once(
+def test_an_invalid_url_is_refused_at_once(
     command: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -675,52 +713,53 @@ def test_an_address_that_is_none_is_refused_at_once(
     assert f"must be like https://HOST/PATH, not '{address}'" in capsys.readouterr().err
 
 
-async def test_without_a_key_it_says_so_in_one_line(
+async def test_a_missing_key_is_reported_in_one_line(
     sockets: SocketVenue, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "")
     code, out, error = await commands.run("model", "agent", "--model", "anthropic:m")
     assert (code, out) == (1, "")
     assert error == (
-        "mcpp: agent: ANTHROPIC_API_KEY is not set, and no --base-url names a model without a key\n"
+        "mcpp: agent: ANTHROPIC_API_KEY is not set; "
+        "without a key, use --base-url with a local server\n"
     )
 
 
-async def test_the_command_brings_a_model_in_and_ctrl_c_ends_it(
+async def test_the_command_runs_a_model_until_ctrl_c(
     sockets: SocketVenue, commands: Commands
 ) -> None:
-    with model_server([Say("Good day.")]) as server:
+    with model_server([Scripted("Good day.")]) as server:
         arguments = ("agent", "--model", "openai:m", "--base-url", f"{server.url}/v1")
         async with (
             sockets.connect("alice", own=True) as alice,
             commands.start("model", *arguments) as command,
         ):
-            await command.says("model is in the pod")
+            await command.line_with("model is in the pod")
             with anyio.fail_after(BOUND):
                 await alice.send("chat", {"text": "hello"}, to=["model"])
-                said = await anext(m async for m in alice if m.sender == "model" and m.text)
-            assert said.kind == "conclusion"
-            assert await command.interrupted() == 0
+                message = await anext(m async for m in alice if m.sender == "model" and m.text)
+            assert message.kind == "conclusion"
+            assert await command.interrupt() == 0
         assert server.problems == []
 
 
-async def test_ctrl_c_takes_back_what_it_has_proposed(
-    sockets: SocketVenue, commands: Commands
-) -> None:
+async def test_ctrl_c_withdraws_open_proposals(sockets: SocketVenue, commands: Commands) -> None:
     own = ["chat", "reflection", "conclusion", "mcp/proposal:*", "mcp/withdraw"]
     sockets.add("model", [{"kind": [*own, "mcp/request:tools/list"]}])
-    with model_server([Say("", [("library__burn", {"book": 7})])]) as server:
+    with model_server([Scripted("", [("library__burn", {"book": 7})])]) as server:
         arguments = ("agent", "--model", "openai:m", "--base-url", f"{server.url}/v1")
         async with (
             sockets.run(library()),
             sockets.connect("alice") as alice,
             commands.start("model", *arguments) as command,
         ):
-            await command.says("model is in the pod")
+            await command.line_with("model is in the pod")
             await alice.send("chat", {"text": "Burn it"}, to=["model"])
-            heard = (m async for m in alice if m.kind.startswith(("mcp/proposal", "mcp/withdraw")))
+            messages = (
+                m async for m in alice if m.kind.startswith(("mcp/proposal", "mcp/withdraw"))
+            )
             with anyio.fail_after(BOUND):
-                proposal = await anext(heard)
-                assert await command.interrupted() == 0
-                withdrawn = await anext(heard)
+                proposal = await anext(messages)
+                assert await command.interrupt() == 0
+                withdrawn = await anext(messages)
     assert (withdrawn.kind, withdrawn.correlation_id) == ("mcp/withdraw", proposal.id)

@@ -1,6 +1,5 @@
-"""`mcpp tail` and `mcpp send`: what they show, what they take, how they end."""
+"""`mcpp tail` and `mcpp send`: output, arguments, filters and exit codes."""
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -16,22 +15,23 @@ from mcpp.errors import NoAnswerError
 from mcpp.protocol import rpc
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
-from mcpp_agents.cli.display import Palette, answer_of, clean, describe
+from mcpp_agents.cli.display import Palette, clean, describe, format_answer
 from mcpp_agents.cli.shorthand import read_filter, read_filters
-from mcpp_agents.send.commands import say
-from mcpp_agents.tail.commands import LinePrinter, watch
+from mcpp_agents.send.exchange import send, wait_for_answer
+from mcpp_agents.tail.follow import follow
+from mcpp_agents.tail.line_printer import LinePrinter
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketVenue
 
 
 @given(envelopes())
-def test_every_envelope_has_a_line_that_a_terminal_does_not_act_on(envelope: mcpp.Envelope) -> None:
+def test_the_line_of_any_envelope_has_no_control_characters(envelope: mcpp.Envelope) -> None:
     line = Palette(coloured=False).line(envelope)
     assert clean(line) == line
 
 
 @given(st.text())
-def test_cleaning_leaves_nothing_that_moves_the_cursor(text: str) -> None:
+def test_cleaning_removes_control_characters(text: str) -> None:
     assert not {"\x1b", "\r", "\x08", "\x9b", "\u202e"} & set(clean(text))
 
 
@@ -44,8 +44,8 @@ def test_cleaning_leaves_nothing_that_moves_the_cursor(text: str) -> None:
         ("reflection", {"thought": "hm"}, "hm"),
         ("mcp/withdraw", {}, "withdraws the proposal"),
         ("mcp/withdraw", {"reason": "late"}, "withdraws the proposal: late"),
-        ("mcp/reject", {"reason": "no", "text": "too old"}, "speaks against it: too old"),
-        ("mcp/reject", [1], "speaks against it: no reason given"),
+        ("mcp/reject", {"reason": "no", "text": "too old"}, "rejects the proposal: too old"),
+        ("mcp/reject", [1], "rejects the proposal: no reason given"),
         ("conclusion", {"decision": {"go": True}}, '∎ {"go":true}'),
         (
             "mcp/request:tools/call:read",
@@ -68,7 +68,7 @@ def test_cleaning_leaves_nothing_that_moves_the_cursor(text: str) -> None:
         ("acme/thing", {"a": 1}, 'acme/thing {"a":1}'),
     ],
 )  # fmt: skip
-def test_a_line_says_what_happened(kind: str, payload: object, line: str) -> None:
+def test_a_line_describes_the_envelope(kind: str, payload: object, line: str) -> None:
     assert describe(mcpp.new_envelope(kind, payload, sender="a")) == line
 
 
@@ -93,11 +93,11 @@ def test_a_line_says_what_happened(kind: str, payload: object, line: str) -> Non
         ('{"to": "a"}', {"to": "a"}),
     ],
 )
-def test_filters_are_typed_as_words_or_as_json(text: str, expected: dict[str, object]) -> None:
+def test_filters_are_read_from_terms_or_json(text: str, expected: dict[str, object]) -> None:
     assert read_filter(text).to_json() == expected
 
 
-def test_several_filters_pass_what_any_of_them_does() -> None:
+def test_several_filters_form_a_union() -> None:
     assert read_filters(["main", "type:reasoning"]) == read_filter("main") | read_filter(
         "type:reasoning"
     )
@@ -111,7 +111,7 @@ def test_several_filters_pass_what_any_of_them_does() -> None:
         "main)", "()", "(" * 5000 + "main" + ")" * 5000, "from:a " * 5000,
     ],
 )  # fmt: skip
-def test_a_word_that_means_nothing_is_refused(text: str) -> None:
+def test_an_invalid_filter_expression_is_refused(text: str) -> None:
     with pytest.raises(FilterError):
         read_filter(text)
 
@@ -137,7 +137,7 @@ def test_the_tree_draws_each_context_as_a_branch() -> None:
     ]
 
 
-def test_what_answers_a_context_says_so() -> None:
+def test_an_answer_to_a_context_names_it() -> None:
     reasoning = mcpp.new_context("reasoning", id="reason-789")
     lines = LinePrinter(Palette(coloured=False))
     lines.render(mcpp.new_envelope("reflection", {"thought": "hm"}, sender="a", context=reasoning))
@@ -146,7 +146,7 @@ def test_what_answers_a_context_says_so() -> None:
     answer = mcpp.new_envelope(kind, denied, sender="a", to=["b"], correlation_id="reason-789")
     [line] = lines.render(answer)
     assert " → b on ‹reasoning#on-789›  tools/call: failed, Operation denied after" in line
-    # The type stands even where an envelope does not name it again.
+    # The type is known even where an envelope does not repeat it.
     later = mcpp.new_envelope(
         "reflection", {}, sender="a", context=mcpp.new_context(id="reason-789")
     )
@@ -155,41 +155,41 @@ def test_what_answers_a_context_says_so() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("limits", [{"messages_per_second": 0}])
-async def test_without_following_the_history_is_shown_to_its_end(pod: MemoryPod) -> None:
+async def test_without_live_messages_the_whole_history_is_shown(pod: MemoryPod) -> None:
     async with pod.connect("alice") as alice:
         for number in range(2000):  # more than a participant's buffer holds
             await alice.send("chat", {"text": str(number)}, wait=False)
     shown: list[mcpp.Envelope] = []
     async with pod.connect("bob", last=5000, own=True) as bob:
-        await watch(bob, shown.append, follow=False)
+        await follow(bob, shown.append, live=False)
     texts = [envelope.payload["text"] for envelope in shown if envelope.kind == "chat"]
     assert texts == [str(number) for number in range(2000)]
 
 
 @pytest.mark.anyio
-async def test_the_last_few_are_those_that_pass_the_filter(pod: MemoryPod) -> None:
+async def test_the_last_messages_are_counted_after_filtering(pod: MemoryPod) -> None:
     async with pod.connect("bob") as bob:
         await bob.context("reasoning", id="r").send("reflection", {"thought": "mine"})
         for number in range(5):
             await bob.send("chat", {"text": str(number)})
-            async with pod.connect("alice") as alice:  # whose coming is told whatever the filter
+            async with pod.connect("alice") as alice:  # presence events bypass the filter
                 await alice.send("reflection", {"thought": "for you"}, to=["bob"])
     shown: list[mcpp.Envelope] = []
     wanted = filters.kind("chat")
     async with pod.connect("bob", filter=wanted, last=1000, own=True) as bob:
-        await watch(bob, shown.append, follow=False, filter=wanted, last=3)
+        await follow(bob, shown.append, live=False, filter=wanted, last=3)
     assert [one.payload for one in shown] == [{"text": "2"}, {"text": "3"}, {"text": "4"}]
     shown.clear()
     wanted = read_filter("type:reasoning")
     async with pod.connect("bob", filter=wanted, own=True) as bob:
         await bob.send("reflection", {"thought": "no type named"}, context="r")
-        with anyio.move_on_after(0):  # no history: what is there already is shown
-            await watch(bob, shown.append, filter=wanted, last=3)
+        with anyio.move_on_after(0):  # buffered messages are shown without waiting
+            await follow(bob, shown.append, filter=wanted, last=3)
     assert [one.payload for one in shown] == [{"thought": "no type named"}]
 
 
 @pytest.mark.anyio
-async def test_tail_prints_what_passes_and_ctrl_c_ends_it(
+async def test_tail_prints_matching_messages_until_ctrl_c(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     async with sockets.connect("alice") as alice:
@@ -199,13 +199,13 @@ async def test_tail_prints_what_passes_and_ctrl_c_ends_it(
             await alice.send("reflection", {"thought": "unseen"})
             sent = await alice.send("chat", {"text": "after"})
             assert mcpp.decode((await tail.line()).strip()) == sent
-            assert await tail.interrupted() == 130
+            assert await tail.interrupt() == 130
 
 
 @pytest.mark.anyio
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("arguments", [["tail"], ["tail", "--json", "--no-follow"], ["send", "hi"]])
-async def test_a_full_disk_is_told_in_one_line(
+async def test_a_full_disk_is_reported_in_one_line(
     sockets: SocketVenue, commands: Commands, arguments: list[str]
 ) -> None:
     async with sockets.connect("alice") as alice, await anyio.open_file("/dev/full", "wb") as full:
@@ -217,12 +217,12 @@ async def test_a_full_disk_is_told_in_one_line(
                 env=commands.environ("bob"),
                 check=False,
             )
-    told = b"mcpp: cannot write: No space left on device\n"
-    assert (ended.returncode, ended.stderr) == (1, told)
+    expected = b"mcpp: cannot write: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, expected)
 
 
 @pytest.mark.anyio
-async def test_send_says_one_thing_and_prints_its_id(
+async def test_send_sends_one_message_and_prints_its_id(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     async with sockets.connect("alice", filter=filters.kind("chat")) as alice:
@@ -249,8 +249,8 @@ async def test_send_waits_for_an_answer(sockets: SocketVenue, commands: Commands
 
     async with sockets.run(echo):
         for kind in ("chat", "reflection"):
-            said = await commands.run("bob", "send", "--kind", kind, "hi", "--wait", "10")
-            assert said == (0, f"you said hi as {kind}\n", "")
+            result = await commands.run("bob", "send", "--kind", kind, "hi", "--wait", "10")
+            assert result == (0, f"you said hi as {kind}\n", "")
 
 
 @pytest.mark.anyio
@@ -265,35 +265,33 @@ async def test_send_calls_a_tool_and_fails_if_the_tool_does(
             raise FileNotFoundError("no such file")
         return f"text of {path}"
 
-    async def send(kind: str, payload: str) -> tuple[int, str, str]:
+    async def run(kind: str, payload: str) -> tuple[int, str, str]:
         kind = f"mcp/request:{kind}"
-        asked = ("--kind", kind, "--to", "files", "--wait", "10", "--json", payload)
-        return await commands.run("bob", "send", *asked)
+        options = ("--kind", kind, "--to", "files", "--wait", "10", "--json", payload)
+        return await commands.run("bob", "send", *options)
 
     async with sockets.run(files):
-        found = await send("tools/call:read", '{"params": {"arguments": {"path": "a"}}}')
+        found = await run("tools/call:read", '{"params": {"arguments": {"path": "a"}}}')
         assert found == (0, "read: text of a\n", "")
-        missing = await send("tools/call:read", '{"params": {"arguments": {"path": "missing"}}}')
+        missing = await run("tools/call:read", '{"params": {"arguments": {"path": "missing"}}}')
         assert missing == (1, "read: failed, no such file\n", "")
-        code, said, _ = await send("tools/list", "{}")
-        assert (code, '"name":"read"' in said) == (0, True)
-        code, said, _ = await send("nothing/known", "{}")
-        assert (code, "does not know this method" in said) == (1, True)
+        code, output, _ = await run("tools/list", "{}")
+        assert (code, '"name":"read"' in output) == (0, True)
+        code, output, _ = await run("nothing/known", "{}")
+        assert (code, "does not serve this method" in output) == (1, True)
 
 
 @pytest.mark.anyio
 @pytest.mark.rule("P-14", "P-18")
-async def test_send_takes_an_answer_of_whom_it_asked_alone_and_says_when_it_gives_up(
+async def test_send_accepts_an_answer_only_from_the_addressee_and_cancels_on_timeout(
     pod: MemoryPod,
 ) -> None:
-    asked = argparse.Namespace(
-        kind="mcp/request:tools/call:read", to=["files"], answers=None, context=None, wait=0.05
-    )
+    request = "mcp/request:tools/call:read"
     async with pod.connect("bob") as bob, pod.connect("mallory") as mallory:
 
         async def answer() -> None:
             async for message in mallory:
-                if message.kind == asked.kind:
+                if message.kind == request:
                     payload = rpc.response(message.id, {"content": []})
                     kind = "mcp/response:tools/call:read"
                     await mallory.send(kind, payload, correlation_id=message.id)
@@ -301,20 +299,21 @@ async def test_send_takes_an_answer_of_whom_it_asked_alone_and_says_when_it_give
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(answer)
+            sent = await send(bob, request, {"params": {}}, to=["files"])
             with pytest.raises(NoAnswerError):
-                await say(bob, {"params": {}}, asked)
+                await wait_for_answer(bob, sent, 0.05)
         kind = "mcp/notification:notifications/cancelled"
-        gave_up = await anext(message async for message in mallory if message.kind == kind)
-        assert gave_up.correlation_id == gave_up.payload["params"]["requestId"]
+        cancelled = await anext(message async for message in mallory if message.kind == kind)
+        assert cancelled.correlation_id == cancelled.payload["params"]["requestId"] == sent.id
 
 
 @pytest.mark.parametrize("meta", [{}, {"_meta": {"context": {"lifecycle": "transient"}}}])
-def test_the_answer_to_a_call_is_printed_whole(meta: dict[str, Any]) -> None:
+def test_the_answer_to_a_call_is_not_truncated(meta: dict[str, Any]) -> None:
     text = "a line\n" * 100
     result = {"content": [{"type": "text", "text": text}]} | meta
     payload = {"jsonrpc": "2.0", "id": "1", "result": result}
     answer = mcpp.new_envelope("mcp/response:tools/call:read", payload, sender="files")
-    assert answer_of(answer) == f"read: {text}"
+    assert format_answer(answer) == f"read: {text}"
 
 
 @pytest.mark.anyio
@@ -323,12 +322,12 @@ def test_the_answer_to_a_call_is_printed_whole(meta: dict[str, Any]) -> None:
     [
         (["--wait", "nan", "hi"], b"", "must be a number of seconds"),
         (["--wait", "-1", "hi"], b"", "must be a number of seconds"),
-        ([], b"\xff\xfe", "standard input is no UTF-8 text"),
+        ([], b"\xff\xfe", "standard input is not valid UTF-8"),
         (["--json", "{"], b"", "the payload is not JSON"),
         (["--kind", "mcp/request:tools/call:x", "hi"], b"", "add --json"),
     ],
 )
-async def test_what_makes_no_sense_is_said_without_a_traceback(
+async def test_invalid_input_is_reported_without_a_traceback(
     sockets: SocketVenue, commands: Commands, arguments: list[str], input: bytes, problem: str
 ) -> None:
     code, _, error = await commands.run("bob", "send", *arguments, input=input)
@@ -338,7 +337,7 @@ async def test_what_makes_no_sense_is_said_without_a_traceback(
 
 
 @pytest.mark.anyio
-async def test_what_cannot_be_sent_is_one_line_and_a_failure(
+async def test_a_refused_envelope_is_one_line_and_a_failure(
     sockets: SocketVenue, commands: Commands
 ) -> None:
     sockets.add("mute", [{"kind": "chat"}])

@@ -14,8 +14,8 @@ from typing import Any
 from mcpp.filters import Filter, everything
 from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.effects import Effect
-from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.journal import Journal
+from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import ParticipantSettings, PodCore, Session
 from mcpp_gateway.edge.frames import decode_texts
 from mcpp_gateway.edge.hub import Hub

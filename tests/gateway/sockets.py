@@ -1,4 +1,4 @@
-"""A gateway on a real port, and clients to meet it: websockets' own, and one that may misbehave."""
+"""A gateway on a real port, and two clients: websockets' own, and one that sends raw frames."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ import mcpp
 from mcpp_gateway import config
 from mcpp_gateway.edge.server import Gateway
 
-BOUND = 10.0  # seconds that anything may take before the test fails
+BOUND = 10.0  # seconds that a step may take before the test fails
 
 
 def token(participant: str) -> str:
@@ -30,7 +30,7 @@ def config_text(
     gateway: Mapping[str, Any] | None = None,
     **limits: float,
 ) -> str:
-    """Return a configuration: participants with more TOML lines each, settings and limits."""
+    """Return a configuration: participants with extra TOML lines each, settings and limits."""
     lines = ["[gateway]", "port = 0"]
     lines += [f"{name} = {json.dumps(value)}" for name, value in (gateway or {}).items()]
     lines += ["[limits]", *(f"{name} = {value}" for name, value in limits.items())]
@@ -46,7 +46,7 @@ def config_text(
 
 @asynccontextmanager
 async def running(text: str | None = None) -> AsyncIterator[Gateway]:
-    """Run a gateway in this loop."""
+    """Run a gateway in the current event loop."""
     parsed = config.parse(text or config_text(), {})
     gateway = Gateway(parsed, asyncio.get_running_loop())
     await gateway.listen()
@@ -65,7 +65,7 @@ async def joined(
     tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> AsyncIterator[ClientConnection]:
-    """Join as websockets' client does, the welcome still unread."""
+    """Join with websockets' client; the welcome is still unread."""
     extra = "".join(f"&{name}={quote(value)}" for name, value in (query or {}).items())
     scheme = "ws" if tls is None else "wss"
     async with connect(
@@ -87,7 +87,7 @@ async def receive(client: ClientConnection) -> Any:
 
 
 async def receive_until(client: ClientConnection, id: str) -> list[Any]:
-    """Return the envelopes up to and with the one that has this id or answers it."""
+    """Return the envelopes up to the one with this id or correlation id."""
     found: list[Any] = []
     while not found or id not in (found[-1]["id"], found[-1].get("correlation_id")):
         found.append(await receive(client))
@@ -104,7 +104,7 @@ def id_of(text: str) -> str:
 
 @dataclass
 class RawClient:
-    """A client that says exactly what it is told to, legal or not."""
+    """A client that sends any frame, legal or not."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -163,7 +163,7 @@ def upgrade_request(port: int, *lines: str, path: str = "/ws?pod=demo") -> bytes
 
 @asynccontextmanager
 async def raw(gateway: Gateway, participant: str) -> AsyncIterator[RawClient]:
-    """Join as `RawClient`, the welcome read."""
+    """Join with a `RawClient`; the welcome is read."""
     reader, writer = await asyncio.open_connection("localhost", gateway.port)
     writer.write(upgrade_request(gateway.port, f"Authorization: Bearer {token(participant)}"))
     try:

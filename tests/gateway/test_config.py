@@ -1,4 +1,4 @@
-"""The configuration: what is read, what is refused, and how that is said."""
+"""The configuration: valid values, invalid values and their messages."""
 
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def test_nothing_at_all_is_a_configuration_with_the_documented_limits() -> None:
         ),
         ("[unknown]", "mcpp.toml:1: unknown"),
         ("[pods.'a b']", "mcpp.toml:1: pods.a b"),
-        ("not toml", "mcpp.toml: is not TOML"),
+        ("not toml", "mcpp.toml: not valid TOML"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_its_place(text: str, place: str) -> None:
@@ -137,9 +137,9 @@ def test_a_token_used_twice_is_an_error_however_it_is_stated() -> None:
 
 
 @pytest.mark.rule("G-45")
-def test_a_token_for_metrics_is_nobody_s() -> None:
+def test_the_metrics_token_must_not_be_a_participant_token() -> None:
     text = f'[gateway]\nmetrics_token = "{SECRET}"\n' + participant(f'token = "{SECRET}"')
-    with pytest.raises(ConfigError, match=r"2: gateway.metrics_token: is a participant's") as error:
+    with pytest.raises(ConfigError, match=r"2: gateway.metrics_token: is also the token") as error:
         parse(text)
     assert SECRET not in str(error.value)
 
@@ -199,7 +199,7 @@ def test_a_mistake_in_the_environment_names_the_variable(variable: str, value: s
 
 @pytest.mark.rule("G-45")
 def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read the file"):
         config.load(tmp_path / "missing.toml", {})
     (tmp_path / "latin1.toml").write_bytes(b"# \xff")
     with pytest.raises(ConfigError, match="not UTF-8"):

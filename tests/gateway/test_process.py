@@ -1,4 +1,4 @@
-"""The gateway as people run it: a process, its signals, its files and its exit codes."""
+"""The gateway as a process: signals, files and exit codes."""
 
 import asyncio
 import json
@@ -40,20 +40,20 @@ def anyio_backend() -> str:
 
 
 class Process:
-    """A running command and what it has said."""
+    """A running command and its output."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.said = ""
+        self.output = ""
 
-    async def says(self, pattern: str) -> re.Match[str]:
-        """Wait until the command has said something, on either stream."""
+    async def wait_for(self, pattern: str) -> re.Match[str]:
+        """Wait until the output matches a pattern, on either stream."""
         assert self.process.stdout is not None
         async with asyncio.timeout(BOUND):
-            while not (match := re.search(pattern, self.said)):
+            while not (match := re.search(pattern, self.output)):
                 line = await self.process.stdout.readline()
-                assert line, f"ended without saying {pattern!r}: {self.said}"
-                self.said += line.decode()
+                assert line, f"exited without output {pattern!r}: {self.output}"
+                self.output += line.decode()
         return match
 
     async def exit_code(self) -> int:
@@ -100,7 +100,7 @@ async def closed_with(client: ClientConnection) -> int | None:
 
 
 async def port_of(process: Process) -> int:
-    return int((await process.says(r"listening .*port=(\d+)"))[1])
+    return int((await process.wait_for(r"listening .*port=(\d+)"))[1])
 
 
 async def test_sigterm_drains_and_exits_with_0(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_sighup_reloads_and_a_broken_file_changes_nothing(tmp_path: Path) 
         async with joined(url, token("alice")) as (alice, _), joined(url, token("bob")) as (bob, _):
             file.write_text("[limits]\nburst = no")
             process.process.send_signal(signal.SIGHUP)
-            await process.says("configuration not reloaded")
+            await process.wait_for("configuration not reloaded")
             text = chat("alice")
             await alice.send(text)
             await receive_until(alice, id_of(text))
@@ -155,10 +155,10 @@ async def test_sighup_reloads_and_a_broken_file_changes_nothing(tmp_path: Path) 
     [
         ("[limits]\nburts = 1\n", r"gateway\.toml:2: limits\.burts"),
         ("[gateway]\nport = 'x'\n", r"gateway\.toml:2: gateway\.port"),
-        ("[[[", "is not TOML"),
+        ("[[[", "not valid TOML"),
         (
             "[gateway]\ntls_cert = 'no.pem'\ntls_key = 'no.pem'\n",
-            "tls_cert: 'no.pem' cannot be loaded",
+            "tls_cert: cannot load 'no.pem'",
         ),
         ("[gateway]\nhost = '256.1.1.1'\n", "gateway.host"),
         ("[gateway]\nhost = 'a..b'\n", "gateway.host"),
@@ -191,7 +191,8 @@ def test_a_port_in_use_is_one_readable_line_and_exit_code_2(tmp_path: Path) -> N
         ended = run("gateway", "--config", "gateway.toml", "--port", str(port), folder=tmp_path)
     assert ended.returncode == 2
     assert ended.stderr == (
-        f"mcpp gateway: gateway.port: {port} is in use; stop what uses it or choose another port\n"
+        f"mcpp gateway: gateway.port: {port} is in use; "
+        "stop the other process or choose another port\n"
     )
 
 
@@ -199,11 +200,11 @@ def test_a_folder_that_cannot_be_made_is_one_readable_line_and_exit_code_2(tmp_p
     (tmp_path / ".mcpp").touch()
     ended = run("up", folder=tmp_path)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert ".mcpp cannot be made" in ended.stderr
+    assert ".mcpp cannot be created" in ended.stderr
 
 
 @pytest.mark.parametrize("port", ["0", "-1", "65536", "http"])
-def test_a_local_pod_has_a_port_that_agents_can_be_told_of(tmp_path: Path, port: str) -> None:
+def test_a_local_pod_needs_a_fixed_port(tmp_path: Path, port: str) -> None:
     result = run("up", f"--port={port}", folder=tmp_path)
     assert result.returncode == 2
     assert "--port" in result.stderr.splitlines()[-1]
@@ -212,12 +213,12 @@ def test_a_local_pod_has_a_port_that_agents_can_be_told_of(tmp_path: Path, port:
 
 async def test_up_makes_a_pod_that_only_its_owner_can_read(tmp_path: Path) -> None:
     async with started("up", "--port", str(free_port()), folder=tmp_path) as process:
-        url = (await process.says(r"agents +(ws://\S+)"))[1]
+        url = (await process.wait_for(r"agents +(ws://\S+)"))[1]
         assert stat.S_IMODE((tmp_path / ".mcpp").stat().st_mode) == 0o700
         assert stat.S_IMODE((tmp_path / ".mcpp" / "pod.toml").stat().st_mode) == 0o600
         again = run("up", folder=tmp_path)
         assert again.returncode == 2
-        assert "running already" in again.stderr
+        assert "already running" in again.stderr
         secret = run("token", "helper", folder=tmp_path).stdout.strip()
         async with joined(url, secret) as (helper, welcome):
             assert welcome["you"]["id"] == "helper"
@@ -233,10 +234,10 @@ async def test_a_pod_moves_to_another_port_and_agents_find_it_there(tmp_path: Pa
         assert run("up", "--port", str(taken), folder=tmp_path).returncode == 2
     port, later = free_port(), free_port()
     async with started("up", "--port", str(port), folder=tmp_path) as process:
-        assert f":{port}/" in (await process.says(r"agents +(ws://\S+)"))[1]
+        assert f":{port}/" in (await process.wait_for(r"agents +(ws://\S+)"))[1]
     async with started("up", folder=tmp_path, MCPP_GATEWAY__PORT=str(later)) as process:
         assert await port_of(process) == later
-        assert f":{later}/" in (await process.says(r"agents +(ws://\S+)"))[1]
+        assert f":{later}/" in (await process.wait_for(r"agents +(ws://\S+)"))[1]
     assert f":{later}/" in LocalPod(tmp_path / ".mcpp").url
 
 
@@ -247,7 +248,7 @@ async def test_a_pod_that_was_killed_comes_up_again_with_its_tokens_and_a_new_ep
     secret = ""
     for _ in range(2):
         async with started("up", "--port", str(free_port()), folder=tmp_path) as process:
-            url = (await process.says(r"agents +(ws://\S+)"))[1]
+            url = (await process.wait_for(r"agents +(ws://\S+)"))[1]
             secret = secret or run("token", "helper", folder=tmp_path).stdout.strip()
             async with joined(url, secret) as (_, welcome):
                 epochs.append(welcome["pod"]["epoch"])
@@ -256,7 +257,7 @@ async def test_a_pod_that_was_killed_comes_up_again_with_its_tokens_and_a_new_ep
     assert len(set(epochs)) == 2
 
 
-def test_a_token_without_a_pod_says_what_to_do(tmp_path: Path) -> None:
+def test_a_token_without_a_pod_fails_with_a_hint(tmp_path: Path) -> None:
     ended = run("token", "helper", folder=tmp_path)
     assert ended.returncode == 2
     assert "mcpp up" in ended.stderr
@@ -265,7 +266,7 @@ def test_a_token_without_a_pod_says_what_to_do(tmp_path: Path) -> None:
 async def test_logs_can_be_json_lines(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text(config_text(gateway={"log_format": "json"}))
     async with started("gateway", "--config", "gateway.toml", folder=tmp_path) as process:
-        line = (await process.says(r'\{.*"listening".*\}'))[0]
+        line = (await process.wait_for(r'\{.*"listening".*\}'))[0]
         assert json.loads(line)["event"] == "listening"
 
 
@@ -275,11 +276,11 @@ def free_port() -> int:
         return port
 
 
-def test_a_gateway_without_a_pod_says_so(tmp_path: Path) -> None:
+def test_a_gateway_without_a_pod_fails(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text("")
     ended = run("gateway", "--config", "gateway.toml", folder=tmp_path)
     assert ended.returncode == 2
-    assert "has no pod" in ended.stderr
+    assert "no pods; add" in ended.stderr
 
 
 async def test_limits_wait_for_a_restart(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ async def test_limits_wait_for_a_restart(tmp_path: Path) -> None:
         url = f"ws://127.0.0.1:{await port_of(process)}/ws"
         file.write_text(config_text(max_message_bytes=100_000))
         process.process.send_signal(signal.SIGHUP)
-        await process.says("configuration reloaded")
+        await process.wait_for("configuration reloaded")
         async with joined(url, token("alice")) as (alice, welcome):
             assert welcome["limits"]["max_message_bytes"] == 1024
             await alice.send(chat("alice", "x" * 3000))
@@ -305,10 +306,25 @@ async def test_a_draining_gateway_tells_those_who_ask(tmp_path: Path) -> None:
             silent.settimeout(BOUND)
             assert silent.recv(12) == b"HTTP/1.1 101"
             process.process.send_signal(signal.SIGTERM)
-            await process.says("draining")
+            await process.wait_for("draining")
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             async with asyncio.timeout(BOUND):
                 assert b" 503 " in await reader.readline()
             writer.close()
         assert await process.exit_code() == 0
+
+
+@pytest.mark.parametrize("command", ["gateway", "up", "token"])
+def test_help_needs_no_extras(command: str) -> None:
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['prometheus_client', 'uvloop', 'hypothesis', 'mcp']))\n"
+        "from mcpp_gateway import commands\n"
+        f"commands.{command}(['--help'])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith(f"usage: mcpp {command} ")

@@ -1,4 +1,4 @@
-"""A real browser, and a page signed in to a pod of its own."""
+"""Fixtures: a browser, and pages signed in to a pod of their own."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from tests.inspector.stage import BOUND, CHROMIUM_FLAGS, Stage, chromium, staged
+from tests.inspector.harness import (
+    BOUND,
+    CHROMIUM_FLAGS,
+    InspectorHarness,
+    chromium,
+    inspector_harness,
+)
 
 expect.set_options(timeout=BOUND * 1000)
 
 
-# For the package, not the session: while Playwright runs, no other test could run an event loop.
+# Scoped to the package: while Playwright runs, no other test can run an event loop.
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     path = chromium()
@@ -27,36 +33,38 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Stage]]:
-    """One gateway with a pod for each test: starting one takes longer than most tests."""
-    with staged(tmp_path_factory.mktemp("theatre"), pods=64) as stage:
-        yield (stage.part(number) for number in range(1, 64))
+def shared_gateway(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Iterator[InspectorHarness]]:
+    """One gateway with a pod for each test: starting a gateway takes longer than most tests."""
+    with inspector_harness(tmp_path_factory.mktemp("shared_gateway"), pods=64) as harness:
+        yield (harness.for_pod(number) for number in range(1, 64))
 
 
 @pytest.fixture
-def stage(theatre: Iterator[Stage]) -> Iterator[Stage]:
-    """A pod that nobody else uses."""
-    stage = next(theatre)
-    yield stage
-    stage.stop()
+def harness(shared_gateway: Iterator[InspectorHarness]) -> Iterator[InspectorHarness]:
+    """A pod that no other test uses."""
+    harness = next(shared_gateway)
+    yield harness
+    harness.stop()
 
 
 @pytest.fixture
-def own_stage(tmp_path: Path) -> Iterator[Stage]:
-    """A gateway of one's own, to stop and start."""
-    with staged(tmp_path) as stage:
-        yield stage
+def own_harness(tmp_path: Path) -> Iterator[InspectorHarness]:
+    """A gateway that the test may stop and start."""
+    with inspector_harness(tmp_path) as harness:
+        yield harness
 
 
 @pytest.fixture
 def problems() -> list[str]:
-    """What went wrong in pages: the test fails if anything did."""
+    """Errors in pages; the test fails if there are any."""
     return []
 
 
 @pytest.fixture
 def new_page(browser: Browser, problems: list[str]) -> Iterator[Callable[..., Page]]:
-    """Open pages that must not complain; each has a browser profile of its own."""
+    """Open pages, each with its own browser profile, and check that they report no errors."""
     contexts = []
 
     def make(width: int = 1280, height: int = 800, scheme: str = "light") -> Page:
@@ -86,22 +94,27 @@ def new_page(browser: Browser, problems: list[str]) -> Iterator[Callable[..., Pa
 
 
 def sign_in(
-    page: Page, stage: Stage, participant: str = "ada", *, fragment: str = "", url: str = ""
+    page: Page,
+    harness: InspectorHarness,
+    participant: str = "ada",
+    *,
+    fragment: str = "",
+    url: str = "",
 ) -> Page:
-    page.goto(f"{url or stage.url}/{fragment}")
-    page.fill("#token", stage.token(participant))
+    page.goto(f"{url or harness.url}/{fragment}")
+    page.fill("#token", harness.token(participant))
     page.press("#token", "Enter")
-    expect(page.locator("#status")).to_have_text(f"you are {participant}")
+    expect(page.locator("#status")).to_have_text(f"Signed in as {participant}")
     return page
 
 
 def press(button: Locator) -> None:
-    """Click on what decides, once it has stood still: Playwright would scroll as it waits."""
+    """Click a decision button once it is enabled; Playwright's own click would scroll meanwhile."""
     button.scroll_into_view_if_needed()
     expect(button).to_be_enabled()
     button.click()
 
 
 @pytest.fixture
-def page(new_page: Callable[..., Page], stage: Stage) -> Page:
-    return sign_in(new_page(), stage)
+def page(new_page: Callable[..., Page], harness: InspectorHarness) -> Page:
+    return sign_in(new_page(), harness)

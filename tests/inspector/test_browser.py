@@ -1,7 +1,8 @@
-"""The inspector as a person meets it: in Chromium, against a gateway that runs as a process."""
+"""The inspector in Chromium, against a gateway process."""
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,28 +13,38 @@ from playwright.sync_api import Page, WebSocket, expect
 from mcpp.protocol.envelope import Context
 from mcpp.transient.summaries import summarize
 from tests.inspector.conftest import press, sign_in
-from tests.inspector.scene import play
-from tests.inspector.stage import Stage, free_port, plugged, staged, up
+from tests.inspector.harness import (
+    InspectorHarness,
+    breakable_proxy,
+    free_port,
+    inspector_harness,
+    up,
+)
+from tests.inspector.scenario import run_scenario
 
 NewPage = Callable[..., Page]
 
 
-# --- signing in ----------------------------------------------------------------------------------
+# --- sign-in --------------------------------------------------------------------------------------
 
 
-def test_a_wrong_token_is_told_and_a_right_one_signs_in(new_page: NewPage, stage: Stage) -> None:
+def test_a_wrong_token_is_refused_and_a_right_one_signs_in(
+    new_page: NewPage, harness: InspectorHarness
+) -> None:
     page = new_page()
-    page.goto(stage.url)
+    page.goto(harness.url)
     page.fill("#token", "wrong")
     page.press("#token", "Enter")
-    expect(page.locator("#sign-in-problem")).to_have_text("The gateway does not know this token.")
-    page.fill("#token", stage.token("ada"))
+    expect(page.locator("#sign-in-problem")).to_have_text(
+        "The gateway does not recognize this token."
+    )
+    page.fill("#token", harness.token("ada"))
     page.press("#token", "Enter")
-    expect(page.locator("#status")).to_have_text("you are ada")
-    assert stage.token("ada") not in page.url
+    expect(page.locator("#status")).to_have_text("Signed in as ada")
+    assert harness.token("ada") not in page.url
     page.reload()
-    expect(page.locator("#status")).to_have_text("you are ada")
-    assert page.evaluate("Object.values(localStorage).join()").find(stage.token("ada")) == -1
+    expect(page.locator("#status")).to_have_text("Signed in as ada")
+    assert page.evaluate("Object.values(localStorage).join()").find(harness.token("ada")) == -1
 
 
 def test_signing_out_forgets_the_token(page: Page) -> None:
@@ -44,7 +55,7 @@ def test_signing_out_forgets_the_token(page: Page) -> None:
 
 
 @pytest.mark.rule("G-60")
-def test_the_link_of_up_signs_in_once_and_leaves_the_address(
+def test_the_link_of_up_signs_in_once_and_is_removed_from_the_address(
     new_page: NewPage, tmp_path: Path
 ) -> None:
     with up(tmp_path) as link:
@@ -56,12 +67,12 @@ def test_the_link_of_up_signs_in_once_and_leaves_the_address(
         expect(page.locator("#status")).to_have_attribute("data-state", "open")
         late = new_page()
         late.goto(link)
-        expect(late.locator("#sign-in-problem")).to_contain_text("This link was used before")
+        expect(late.locator("#sign-in-problem")).to_contain_text("This link has already been used")
         assert late.url == link.partition("#")[0]
 
 
 @pytest.mark.rule("G-60")
-def test_a_link_opened_where_the_page_already_is_signs_in_and_leaves_the_address(
+def test_a_link_opened_on_the_loaded_page_signs_in_and_is_removed_from_the_address(
     new_page: NewPage, tmp_path: Path
 ) -> None:
     with up(tmp_path) as link:
@@ -73,50 +84,58 @@ def test_a_link_opened_where_the_page_already_is_signs_in_and_leaves_the_address
         assert page.url == link.partition("#")[0]
 
 
-def test_whoever_is_replaced_may_connect_again(new_page: NewPage, stage: Stage) -> None:
-    page = sign_in(new_page(), stage, "guest")
-    sign_in(new_page(), stage, "guest")
-    expect(page.locator("#status")).to_contain_text("closed: ")
-    stage.peer("analyst").chat("meanwhile")
-    page.click("text=Connect again")
+def test_a_replaced_connection_can_be_restored(
+    new_page: NewPage, harness: InspectorHarness
+) -> None:
+    page = sign_in(new_page(), harness, "guest")
+    sign_in(new_page(), harness, "guest")
+    expect(page.locator("#status")).to_contain_text("Closed: ")
+    harness.join("analyst").chat("meanwhile")
+    page.click("text=Reconnect")
     expect(page.locator("#log")).to_contain_text("meanwhile")
-    expect(page.locator("text=Connect again")).to_be_hidden()
+    expect(page.locator("text=Reconnect")).to_be_hidden()
 
 
 @pytest.mark.rule("G-37")
-def test_a_revoked_token_takes_what_it_showed_with_it(new_page: NewPage, own_stage: Stage) -> None:
-    page = sign_in(new_page(), own_stage)
-    own_stage.peer("analyst").chat("for members only")
+def test_revoking_a_token_removes_the_displayed_messages(
+    new_page: NewPage, own_harness: InspectorHarness
+) -> None:
+    page = sign_in(new_page(), own_harness)
+    own_harness.join("analyst").chat("for members only")
     expect(page.locator("#log")).to_contain_text("for members only")
-    own_stage.revoke("ada")
+    own_harness.revoke("ada")
     expect(page.locator("#sign-in-problem")).to_have_text("This token was revoked.")
     expect(page.locator("body")).not_to_contain_text("for members only")
     assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_a_page_whose_scripts_are_refused_says_so(new_page: NewPage, stage: Stage) -> None:
+def test_a_page_whose_scripts_are_refused_shows_a_hint(
+    new_page: NewPage, harness: InspectorHarness
+) -> None:
     port = free_port()
-    with plugged(stage.port, port):
+    with breakable_proxy(harness.port, port):
         page = new_page()
         page.goto(f"http://127.0.0.1:{port}")
         stuck = page.locator("#stuck")
         expect(stuck).to_contain_text("allowed_origins")
-        # It waits a while, so that it does not flash while a page loads.
+        # It is delayed, so that it does not flash while the page loads.
         stuck.evaluate("one => one.getAnimations().forEach(wait => wait.finish())")
         expect(stuck).to_be_visible()
 
 
-def test_a_link_with_a_filter_that_cannot_be_read_says_so(new_page: NewPage, stage: Stage) -> None:
-    page = sign_in(new_page(), stage, fragment="#filter=main+or+whatever")
-    expect(page.locator("#filter-problem")).to_contain_text("“whatever” is not known")
+def test_a_link_with_an_invalid_filter_shows_an_error(
+    new_page: NewPage, harness: InspectorHarness
+) -> None:
+    page = sign_in(new_page(), harness, fragment="#filter=main+or+whatever")
+    expect(page.locator("#filter-problem")).to_contain_text("Unknown word “whatever”")
     expect(page.locator("#filter")).to_have_value("main or whatever")
 
 
-# --- the log and the tree ------------------------------------------------------------------------
+# --- log and tree ---------------------------------------------------------------------------------
 
 
-def test_messages_appear_as_they_are_sent_readable_by_kind(page: Page, stage: Stage) -> None:
-    analyst, crm = stage.peer("analyst"), stage.peer("crm")
+def test_messages_are_displayed_by_kind(page: Page, harness: InspectorHarness) -> None:
+    analyst, crm = harness.join("analyst"), harness.join("crm")
     analyst.chat("good morning")
     call = analyst.ask("search", {"page": 1}, "crm")
     crm.answer(call, "search", {"content": [{"type": "text", "text": "nine records"}]})
@@ -135,8 +154,26 @@ def test_messages_appear_as_they_are_sent_readable_by_kind(page: Page, stage: St
     expect(log.locator(".raw")).to_have_count(0)
 
 
-def test_nobody_writes_over_another_s_words(page: Page, stage: Stage) -> None:
-    analyst, crm = stage.peer("analyst"), stage.peer("crm")
+# Returns the largest difference of a colour value between two PNGs. The anti-aliasing of rounded
+# corners varies by one from frame to frame, so screenshots are not always equal byte for byte.
+LARGEST_DIFFERENCE = """async texts => {
+  const pixels = async text => {
+    const bytes = Uint8Array.from(atob(text), character => character.charCodeAt(0));
+    const image = await createImageBitmap(new Blob([bytes], {type: 'image/png'}));
+    const context = new OffscreenCanvas(image.width, image.height).getContext('2d');
+    context.drawImage(image, 0, 0);
+    return context.getImageData(0, 0, image.width, image.height).data;
+  };
+  const [one, other] = await Promise.all(texts.map(pixels));
+  if (one.length !== other.length) return 255;
+  return one.reduce((largest, value, i) => Math.max(largest, Math.abs(value - other[i])), 0);
+}"""
+
+
+def test_stacked_characters_do_not_cover_other_messages(
+    page: Page, harness: InspectorHarness
+) -> None:
+    analyst, crm = harness.join("analyst"), harness.join("crm")
     asked = analyst.propose("write_file", {"path": "a.csv"}, "files")
     analyst.chat("an honest word")
     expect(page.locator("#proposals").get_by_text("Approve")).to_be_enabled()
@@ -148,13 +185,16 @@ def test_nobody_writes_over_another_s_words(page: Page, stage: Stage) -> None:
     crm.chat(stacked)
     crm.send("mcp/reject", {"reason": stacked}, about=asked)
     expect(page.locator("#log .tone-reject")).to_be_visible()
-    expect(page.locator("#proposals")).to_contain_text("crm objects")
+    expect(page.locator("#proposals")).to_contain_text("Rejected by crm")
     expect(page.locator("#proposals").get_by_text("Approve")).to_be_enabled()
-    assert [one.screenshot() for one in honest] == before
+    after = [one.screenshot() for one in honest]
+    for pair in zip(before, after, strict=True):
+        texts = [b64encode(image).decode() for image in pair]
+        assert page.evaluate(LARGEST_DIFFERENCE, texts) <= 2
 
 
-def test_the_tree_shows_contexts_and_selects_them(page: Page, stage: Stage) -> None:
-    play(stage)
+def test_the_tree_shows_contexts_and_selects_them(page: Page, harness: InspectorHarness) -> None:
+    run_scenario(harness)
     tree = page.locator("#tree")
     workflow = tree.locator(".tree-item", has_text="review-2031")
     reasoning = tree.locator(".tree-item", has_text="reason-789")
@@ -175,8 +215,8 @@ def test_the_tree_shows_contexts_and_selects_them(page: Page, stage: Stage) -> N
     expect(page.locator("#selection")).to_be_hidden()
 
 
-def test_a_concluded_context_is_one_line_that_unfolds(page: Page, stage: Stage) -> None:
-    files = stage.peer("files")
+def test_a_concluded_context_is_one_row_that_unfolds(page: Page, harness: InspectorHarness) -> None:
+    files = harness.join("files")
     files.think("is there a backup?", Context(id="check", type="task"))
     expect(page.locator("#log .tone-thought")).to_have_count(1)
     files.conclude("yes, from today", "check")
@@ -187,18 +227,18 @@ def test_a_concluded_context_is_one_line_that_unfolds(page: Page, stage: Stage) 
     expect(fold.locator(".badge")).to_have_count(0)
     files.ask("delete", {"path": "/"}, "crm", context="check")
     files.chat("please read", context="check", to="ada")
-    expect(fold.locator(".badge")).to_have_text(["2 more since", "1 to you"])
+    expect(fold.locator(".badge")).to_have_text(["2 newer", "1 to you"])
     fold.locator("button.twisty").click()
     expect(page.locator("#log .tone-thought")).to_have_count(1)
 
 
-def test_a_call_leads_to_its_answer_whatever_hides_it(page: Page, stage: Stage) -> None:
-    analyst, crm = stage.peer("analyst"), stage.peer("crm")
+def test_a_call_links_to_its_response_even_if_hidden(page: Page, harness: InspectorHarness) -> None:
+    analyst, crm = harness.join("analyst"), harness.join("crm")
     call = analyst.ask("search", {}, "crm", context=Context(id="k", type="task"))
     crm.answer(call, "search", {"content": [{"type": "text", "text": "nine records"}]})
     page.locator("#tree .tree-item", has_text="task").click()
     expect(page.locator("#log")).not_to_contain_text("nine records")
-    page.click("#log .tone-call [title='Show the answer']")
+    page.click("#log .tone-call [title='Show the response']")
     expect(page.locator("#log .tone-result:focus")).to_contain_text("nine records")
     page.fill("#filter", "kind:mcp/response:*")
     page.press("#filter", "Enter")
@@ -209,8 +249,8 @@ def test_a_call_leads_to_its_answer_whatever_hides_it(page: Page, stage: Stage) 
     expect(page.locator("[data-strategy=everything][aria-pressed=true]")).to_have_count(1)
 
 
-def test_an_answer_leads_to_what_it_is_about(page: Page, stage: Stage) -> None:
-    analyst = stage.peer("analyst")
+def test_an_answer_links_to_what_it_answers(page: Page, harness: InspectorHarness) -> None:
+    analyst = harness.join("analyst")
     analyst.think("Is this safe?", Context(id="reason-789", type="reasoning"))
     analyst.conclude("No: deny it.", "reason-789")
     denial = {"jsonrpc": "2.0", "id": "1", "error": {"code": 1, "message": "Operation denied"}}
@@ -221,43 +261,41 @@ def test_an_answer_leads_to_what_it_is_about(page: Page, stage: Stage) -> None:
     expect(page.locator("#log .row")).to_have_count(2)
     page.keyboard.press("Escape")
     asked = analyst.propose("write_file", {}, "files", context="reason-789")
-    stage.peer("crm").send("mcp/reject", {"reason": "too late"}, about=asked)
+    harness.join("crm").send("mcp/reject", {"reason": "too late"}, about=asked)
     page.locator("#log .tone-reject").get_by_text("on analyst: write_file").click()
     expect(page.locator("#log .tone-proposal")).to_be_focused()
 
 
 def test_an_expired_context_is_shown_as_such(new_page: NewPage, tmp_path: Path) -> None:
-    with staged(tmp_path, context_idle_seconds=0.2) as stage:
-        page = sign_in(new_page(), stage)
-        files = stage.peer("files")
+    with inspector_harness(tmp_path, context_idle_seconds=0.2) as harness:
+        page = sign_in(new_page(), harness)
+        files = harness.join("files")
         files.think("hm", Context(id="brief", type="task"))
         files.conclude("yes", Context(id="check", type="review"))
         states = page.locator("#tree .tree-state")
         expect(states).to_have_text(["concluded, expired", "expired"])
         expect(page.locator("#log .row.fold")).to_contain_text(re.compile("yes.*expired"))
         page.click("text=Timeline")
-        expect(page.locator("#timeline .bar-row .unseen")).to_have_text(
+        expect(page.locator("#timeline .bar-row .visually-hidden")).to_have_text(
             ["expired", "concluded, expired"]
         )
 
 
-def test_what_is_said_in_an_expired_context_is_said_there(
-    new_page: NewPage, tmp_path: Path
-) -> None:
-    with staged(tmp_path, context_idle_seconds=0.2) as stage:
-        page = sign_in(new_page(), stage)
-        files = stage.peer("files")
+def test_a_message_to_an_expired_context_is_sent_to_it(new_page: NewPage, tmp_path: Path) -> None:
+    with inspector_harness(tmp_path, context_idle_seconds=0.2) as harness:
+        page = sign_in(new_page(), harness)
+        files = harness.join("files")
         files.think("hm", Context(id="brief", type="task"))
         item = page.locator("#tree .tree-item", has_text="expired")
         item.click()
         note = page.locator("#composer-problem")
-        expect(note).to_have_text("That context has expired: this begins it anew.")
+        expect(note).to_have_text("This context has expired. A message creates it again.")
         page.fill("#composer-text", "still here?")
         page.press("#composer-text", "Enter")
         assert files.receive_kind("chat")["context"] == {"id": "brief", "type": "task"}
         expect(page.locator("#log .row")).to_have_count(1)
         expect(page.locator("#log .row")).to_contain_text("still here?")
-        # Even where a filter hides all of that context.
+        # Even if a filter hides all of that context.
         files.think("hm", Context(id="hidden", type="task"))
         page.locator("#tree .tree-item", has_text=re.compile("hidden.*expired")).click()
         page.fill("#composer-text", "and here?")
@@ -270,8 +308,10 @@ def test_what_is_said_in_an_expired_context_is_said_there(
         assert files.receive_kind("chat")["context"] == {"id": "hidden", "type": "task"}
 
 
-def test_a_draft_stays_in_its_place_whatever_is_looked_at(page: Page, stage: Stage) -> None:
-    analyst, note = stage.peer("analyst"), page.locator("#composer-problem")
+def test_a_draft_keeps_its_destination_when_another_context_is_selected(
+    page: Page, harness: InspectorHarness
+) -> None:
+    analyst, note = harness.join("analyst"), page.locator("#composer-problem")
     for id in ("older", "newer"):
         analyst.think("hm", Context(id=id, type="task"))
     analyst.conclude("done", "older")
@@ -280,17 +320,19 @@ def test_a_draft_stays_in_its_place_whatever_is_looked_at(page: Page, stage: Sta
     page.fill("#composer-text", "for everybody")
     page.locator("#tree .tree-item", has_text="newer").click()
     expect(page.locator("#composer-context")).to_have_value("")
-    expect(note).to_have_text("This goes to the main context, not to what you look at.")
+    expect(note).to_have_text("This goes to the main context, not to the selected context.")
     page.fill("#composer-text", "")
     page.locator("#tree .tree-item", has_text="newer").click()
     expect(page.locator("#composer-context")).to_have_value("newer")
     page.fill("#composer-text", "for this one")
     page.click("#tree .tree-item >> nth=1")
-    expect(note).to_have_text("This goes to task newer, not to what you look at.")
+    expect(note).to_have_text("This goes to task newer, not to the selected context.")
 
 
-def test_the_list_of_places_does_not_change_while_it_is_used(page: Page, stage: Stage) -> None:
-    analyst, places = stage.peer("analyst"), page.locator("#composer-context option")
+def test_the_list_of_destinations_does_not_change_while_it_has_the_focus(
+    page: Page, harness: InspectorHarness
+) -> None:
+    analyst, places = harness.join("analyst"), page.locator("#composer-context option")
     analyst.think("hm", Context(id="first", type="task"))
     expect(places).to_have_count(2)
     page.focus("#composer-context")
@@ -302,12 +344,14 @@ def test_the_list_of_places_does_not_change_while_it_is_used(page: Page, stage: 
     expect(places).to_have_count(3)
 
 
-def test_the_log_stays_at_its_end_when_its_room_changes(page: Page, stage: Stage) -> None:
-    analyst = stage.peer("analyst")
+def test_the_log_stays_at_its_end_when_its_height_changes(
+    page: Page, harness: InspectorHarness
+) -> None:
+    analyst = harness.join("analyst")
     for number in range(30):
         analyst.chat(f"word {number}.")
     expect(page.locator("#log")).to_contain_text("word 29.")
-    # The browser tells of a scroll when it has happened, and something else may have by then.
+    # The scroll event is late: the content may have changed by then.
     page.locator("#log").evaluate(
         "log => { log.style.maxHeight = '200px'; log.dispatchEvent(new Event('scroll')); }"
     )
@@ -318,8 +362,8 @@ def test_the_log_stays_at_its_end_when_its_room_changes(page: Page, stage: Stage
     expect(page.locator("#follow")).to_be_visible()
 
 
-def test_what_a_filter_hides_is_said_to_be_unknown(page: Page, stage: Stage) -> None:
-    files = stage.peer("files")
+def test_the_state_of_a_filtered_context_is_unknown(page: Page, harness: InspectorHarness) -> None:
+    files = harness.join("files")
     files.think("hm", Context(id="k", type="task"))
     item = page.locator("#tree .tree-item", has_text="task")
     expect(item).to_contain_text("open")
@@ -327,16 +371,16 @@ def test_what_a_filter_hides_is_said_to_be_unknown(page: Page, stage: Stage) -> 
     expect(item.locator(".tree-state")).to_have_text("unknown")
     files.conclude("done", "k")
     page.reload()
-    expect(item.locator(".tree-second")).to_have_text("unknownnothing of it is loaded")
+    expect(item.locator(".tree-second")).to_have_text("unknownno messages loaded")
     page.click("#strategies >> text=Everything")
     expect(item.locator(".tree-state")).to_have_text("concluded")
 
 
-# --- filters -------------------------------------------------------------------------------------
+# --- filters --------------------------------------------------------------------------------------
 
 
-def sent_frames(page: Page) -> list[str]:
-    """Return the texts that the page has received from now on."""
+def received_frames(page: Page) -> list[str]:
+    """Return a list that collects the frames that the page receives from now on."""
     frames: list[str] = []
     page.on(
         "websocket",
@@ -345,13 +389,13 @@ def sent_frames(page: Page) -> list[str]:
     return frames
 
 
-def test_the_five_strategies_are_a_click_and_the_gateway_sends_no_more(
-    new_page: NewPage, stage: Stage
+def test_a_strategy_is_one_click_and_the_gateway_applies_it(
+    new_page: NewPage, harness: InspectorHarness
 ) -> None:
     page = new_page()
-    frames = sent_frames(page)
-    sign_in(page, stage)
-    analyst = stage.peer("analyst")
+    frames = received_frames(page)
+    sign_in(page, harness)
+    analyst = harness.join("analyst")
     analyst.think("first thought", Context(id="k", type="reasoning"))
     expect(page.locator("#log")).to_contain_text("first thought")
     page.click("text=Main only")
@@ -362,7 +406,7 @@ def test_the_five_strategies_are_a_click_and_the_gateway_sends_no_more(
     analyst.chat("in the open")
     expect(page.locator("#log")).to_contain_text("in the open")
     assert not any("second thought" in frame for frame in frames)
-    # What was not sent is fetched when it is wanted.
+    # What was not sent is fetched when the filter is widened.
     page.click("#strategies >> text=Everything")
     expect(page.locator("#log")).to_contain_text("second thought")
     analyst.conclude("done thinking", "k")
@@ -380,15 +424,13 @@ def test_the_five_strategies_are_a_click_and_the_gateway_sends_no_more(
     expect(page.locator("#filter")).to_have_value("context:k+")
 
 
-def test_the_last_of_two_quick_clicks_is_the_filter_that_the_gateway_uses(
-    page: Page, stage: Stage
-) -> None:
-    analyst = stage.peer("analyst")
+def test_the_last_of_two_quick_filter_changes_wins(page: Page, harness: InspectorHarness) -> None:
+    analyst = harness.join("analyst")
     analyst.chat("in the open")
     analyst.conclude("thought through", Context(id="k"))
     page.click("[data-strategy=main]")
     expect(page.locator("#filter")).to_have_value("main")
-    # The first needs the history anew, and is not there yet when the second comes.
+    # The first reloads the history, which has not finished at the second click.
     page.evaluate(
         """for (const name of ['everything', 'conclusions']) {
           document.querySelector(`[data-strategy=${name}]`).click();
@@ -399,9 +441,11 @@ def test_the_last_of_two_quick_clicks_is_the_filter_that_the_gateway_uses(
     expect(page.locator("[data-strategy=conclusions]")).to_have_attribute("aria-pressed", "true")
 
 
-def test_the_algebra_is_completed_and_mistakes_are_explained(page: Page, stage: Stage) -> None:
-    stage.peer("analyst").chat("hello")
-    stage.peer("crm").chat("hello too")
+def test_expressions_are_completed_and_errors_explained(
+    page: Page, harness: InspectorHarness
+) -> None:
+    harness.join("analyst").chat("hello")
+    harness.join("crm").chat("hello too")
     expect(page.locator("#log .tone-chat")).to_have_count(2)
     page.locator("#filter").press_sequentially("not fr")
     expect(page.locator("#filter-options li")).to_have_text(["from:"])
@@ -414,17 +458,17 @@ def test_the_algebra_is_completed_and_mistakes_are_explained(page: Page, stage: 
     page.keyboard.press("Enter")
     expect(page.locator("#log .tone-chat")).to_have_count(1)
     page.fill("#filter", "main and whatever")
-    expect(page.locator("#filter-problem")).to_contain_text("“whatever” is not known")
+    expect(page.locator("#filter-problem")).to_contain_text("Unknown word “whatever”")
     expect(page.locator("#filter-problem")).to_contain_text("At character 10: ")
     page.fill("#filter", "main and kin")
     expect(page.locator("#filter-problem")).to_be_hidden()
     page.press("#filter", "Enter")
-    expect(page.locator("#filter-problem")).to_contain_text("“kin” is not known")
+    expect(page.locator("#filter-problem")).to_contain_text("Unknown word “kin”")
     expect(page.locator("#filter-options")).to_be_hidden()
-    # What is typed stays until it is applied or dropped.
+    # A draft stays until it is applied or discarded.
     page.fill("#filter", "kind:chat")
     page.locator("#filter").blur()
-    stage.peer("files")
+    harness.join("files")
     expect(page.locator("#participants-count")).to_have_text("4")
     expect(page.locator("#filter")).to_have_value("kind:chat")
     page.press("#filter", "Escape")
@@ -432,13 +476,13 @@ def test_the_algebra_is_completed_and_mistakes_are_explained(page: Page, stage: 
     expect(page.locator("#filter")).to_have_value("not from:crm")
 
 
-# --- transient results ---------------------------------------------------------------------------
+# --- transient results ----------------------------------------------------------------------------
 
 
-def test_a_consumed_result_is_a_gray_accordion_with_its_original_inside(
-    page: Page, stage: Stage
+def test_a_consumed_result_is_an_accordion_with_its_original_inside(
+    page: Page, harness: InspectorHarness
 ) -> None:
-    play(stage)
+    run_scenario(harness)
     accordion = page.locator("#log .accordion")
     expect(accordion).to_have_count(1)
     expect(accordion).to_contain_text("15 activity records (page 1/9, IDs: 72, 73, 74…)")
@@ -455,7 +499,7 @@ def test_a_consumed_result_is_a_gray_accordion_with_its_original_inside(
     expect(page.locator("#log .badge-transient")).to_have_count(1)
 
 
-# Asked in the browser: Node has not learnt yet to keep the digits of a number.
+# Runs in the browser: Node does not support keeping the digits of a number yet.
 SUMMARIZE = """async texts => {
   const {parseExactly} = await import('/inspector/state/json.js');
   const {summarize} = await import('/inspector/state/summaries.js');
@@ -463,7 +507,7 @@ SUMMARIZE = """async texts => {
 }"""
 
 
-def test_the_ids_in_a_summary_are_those_of_the_sdk_to_the_last_digit(page: Page) -> None:
+def test_ids_in_a_summary_have_the_same_digits_as_in_the_sdk(page: Page) -> None:
     long = 1234567890123456789
     values: list[Any] = [
         {"records": [{"id": long}, {"id": long + 1}]},
@@ -478,59 +522,61 @@ def test_the_ids_in_a_summary_are_those_of_the_sdk_to_the_last_digit(page: Page)
     assert page.evaluate(SUMMARIZE, texts) == [summarize(json.loads(text)) for text in texts]
 
 
-# --- taking part ---------------------------------------------------------------------------------
+# --- sending and deciding -------------------------------------------------------------------------
 
 
-def test_a_person_speaks_in_the_main_context_and_in_another(page: Page, stage: Stage) -> None:
-    analyst = stage.peer("analyst")
+def test_a_message_is_sent_to_the_main_context_or_another(
+    page: Page, harness: InspectorHarness
+) -> None:
+    analyst = harness.join("analyst")
     analyst.think("hm", Context(id="k", type="reasoning"))
     expect(page.locator("#tree")).to_contain_text("reasoning")
     page.fill("#composer-text", "hello, all")
     page.keyboard.press("Enter")
-    heard = analyst.receive_kind("chat")
-    assert (heard["from"], heard["payload"]) == ("ada", {"text": "hello, all"})
-    assert "context" not in heard
+    received = analyst.receive_kind("chat")
+    assert (received["from"], received["payload"]) == ("ada", {"text": "hello, all"})
+    assert "context" not in received
     page.locator("#tree .tree-item", has_text="reasoning").click()
     expect(page.locator("#composer-context")).to_have_value("k")
     page.select_option("#composer-to", "analyst")
     page.fill("#composer-text", "are you sure?")
     page.click("text=Send")
-    heard = analyst.receive_kind("chat")
-    assert heard["context"]["id"] == "k"
-    assert heard["to"] == ["analyst"]
+    received = analyst.receive_kind("chat")
+    assert received["context"]["id"] == "k"
+    assert received["to"] == ["analyst"]
     expect(page.locator("#log .tone-chat")).to_have_text(re.compile("are you sure?"))
 
 
-def test_a_message_goes_where_it_was_meant_to_whatever_happens_meanwhile(
-    new_page: NewPage, own_stage: Stage
+def test_a_message_keeps_its_destination_across_a_restart(
+    new_page: NewPage, own_harness: InspectorHarness
 ) -> None:
-    page = sign_in(new_page(), own_stage)
-    own_stage.peer("crm").think("hm", Context(id="k", type="task"))
+    page = sign_in(new_page(), own_harness)
+    own_harness.join("crm").think("hm", Context(id="k", type="task"))
     page.select_option("#composer-context", "k")
     page.select_option("#composer-to", "crm")
     page.fill("#composer-text", "for crm, in k")
-    own_stage.stop()
-    own_stage.start()
+    own_harness.stop()
+    own_harness.start()
     expect(page.locator("#composer-context")).to_contain_text("task k, expired")
-    expect(page.locator("#composer-to")).to_contain_text("crm, who is away")
+    expect(page.locator("#composer-to")).to_contain_text("crm (offline)")
     page.press("#composer-text", "Escape")
     page.locator("#log").press("Escape")
-    analyst = own_stage.peer("analyst")
+    analyst = own_harness.join("analyst")
     page.press("#composer-text", "Enter")
-    heard = analyst.receive_kind("chat")
-    assert (heard["to"], heard["context"]["id"]) == (["crm"], "k")
+    received = analyst.receive_kind("chat")
+    assert (received["to"], received["context"]["id"]) == (["crm"], "k")
 
 
 @pytest.mark.rule("P-20")
-def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) -> None:
-    analyst, files = stage.peer("analyst"), stage.peer("files")
+def test_a_proposal_is_approved_edited_and_rejected(page: Page, harness: InspectorHarness) -> None:
+    analyst, files = harness.join("analyst"), harness.join("files")
     for path in ("a.csv", "b.csv", "c.csv"):
         analyst.propose("write_file", {"path": path}, "files", context=Context(id="w"))
     rows = page.locator("#log .tone-proposal")
     expect(rows).to_have_count(3)
     expect(page.locator("#proposals-count")).to_have_text("3")
     expect(page.get_by_role("article", name="analyst proposes write_file")).to_have_count(3)
-    expect(page).to_have_title(f"(3) {stage.pod} · MCPP inspector")
+    expect(page).to_have_title(f"(3) {harness.pod} · MCPP inspector")
     press(rows.nth(0).locator("text=Approve"))
     request = files.receive_kind("mcp/request")
     assert request["kind"] == "mcp/request:tools/call:write_file"
@@ -540,13 +586,13 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
     expect(rows.nth(0)).to_contain_text("Approved by ada")
 
     press(rows.nth(1).locator("text=Edit"))
-    expect(page.get_by_role("dialog", name="Change the arguments of write_file")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Edit the arguments of write_file")).to_be_visible()
     page.fill("dialog textarea", "{")
     page.click("dialog >> text=Send request")
-    expect(page.locator("dialog .problem")).to_contain_text("This is not JSON")
+    expect(page.locator("dialog .problem")).to_contain_text("Invalid JSON")
     page.fill("dialog textarea", "[1, 2]")
     page.click("dialog >> text=Send request")
-    expect(page.locator("dialog .problem")).to_contain_text("Arguments are an object")
+    expect(page.locator("dialog .problem")).to_contain_text("The arguments must be a JSON object")
     page.fill("dialog textarea", '{"path": "other.csv"}')
     page.click("dialog >> text=Send request")
     request = files.receive_kind("mcp/request")
@@ -568,10 +614,10 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, stage: Stage) ->
 
 
 @pytest.mark.rule("P-20")
-def test_an_edited_call_keeps_all_but_its_arguments_and_may_have_had_none(
-    page: Page, stage: Stage
+def test_editing_changes_only_the_arguments_which_may_be_absent(
+    page: Page, harness: InspectorHarness
 ) -> None:
-    analyst, files = stage.peer("analyst"), stage.peer("files")
+    analyst, files = harness.join("analyst"), harness.join("files")
     rows = page.locator("#log .tone-proposal")
     for number, more in enumerate(({}, {"arguments": None, "_meta": {"a": 1}})):
         params = {"name": "write_file", **more}
@@ -592,18 +638,18 @@ def test_an_edited_call_keeps_all_but_its_arguments_and_may_have_had_none(
 
 
 @pytest.mark.rule("P-20")
-def test_nobody_is_told_of_a_changed_request_that_was_refused(
-    new_page: NewPage, stage: Stage
+def test_no_rejection_follows_an_edited_request_that_was_refused(
+    new_page: NewPage, harness: InspectorHarness
 ) -> None:
-    page = sign_in(new_page(), stage, "critic")
-    analyst = stage.peer("analyst")
+    page = sign_in(new_page(), harness, "critic")
+    analyst = harness.join("analyst")
     analyst.propose("write_file", {"path": "a.csv"}, "files")
     card = page.locator("#proposals .card")
     press(card.get_by_text("Edit"))
     page.fill("dialog textarea", '{"path": "b.csv"}')
     page.click("dialog .primary")
     for where in (card, page.locator("#log .tone-proposal")):
-        expect(where).to_contain_text("Your answer was refused")
+        expect(where).to_contain_text("Your decision was refused")
         expect(where.get_by_text("Edit")).to_be_visible()
     press(card.get_by_text("Reject"))
     page.fill("dialog input", "not today")
@@ -612,10 +658,8 @@ def test_nobody_is_told_of_a_changed_request_that_was_refused(
 
 
 @pytest.mark.rule("P-20")
-def test_what_is_approved_is_what_was_proposed_to_the_last_digit_and_once(
-    page: Page, stage: Stage
-) -> None:
-    analyst, files = stage.peer("analyst"), stage.peer("files")
+def test_an_approval_sends_exactly_the_proposal_once(page: Page, harness: InspectorHarness) -> None:
+    analyst, files = harness.join("analyst"), harness.join("files")
     arguments = {"id": 1234567890123456789, "rows": ["one"] * 40 + ["the last row"]}
     analyst.propose("delete_rows", arguments, "files")
     row = page.locator("#log .tone-proposal")
@@ -630,27 +674,27 @@ def test_what_is_approved_is_what_was_proposed_to_the_last_digit_and_once(
 
 
 @pytest.mark.rule("P-20")
-def test_what_somebody_else_has_decided_is_not_decided_again(
-    new_page: NewPage, stage: Stage
+def test_a_proposal_decided_by_another_cannot_be_decided_again(
+    new_page: NewPage, harness: InspectorHarness
 ) -> None:
-    page, other = sign_in(new_page(), stage), sign_in(new_page(), stage, "crm")
-    stage.peer("analyst").propose("write_file", {"path": "a.csv"}, "files")
+    page, other = sign_in(new_page(), harness), sign_in(new_page(), harness, "crm")
+    harness.join("analyst").propose("write_file", {"path": "a.csv"}, "files")
     press(page.locator("#proposals").get_by_text("Edit"))
     press(other.locator("#proposals").get_by_text("Approve"))
     expect(page.locator("#log .tone-proposal")).to_contain_text("Approved by crm")
     page.fill("dialog textarea", '{"path": 1, "path": 2}')
     page.click("dialog .primary")
-    expect(page.locator("dialog .problem")).to_contain_text("A key is there twice")
+    expect(page.locator("dialog .problem")).to_contain_text("A key occurs twice")
     page.fill("dialog textarea", '{"path": 1}')
     page.click("dialog .primary")
-    expect(page.locator("dialog .problem")).to_contain_text("decided already: Approved by crm")
+    expect(page.locator("dialog .problem")).to_contain_text("Already decided: Approved by crm")
     page.click("dialog >> text=Cancel")
-    # The button that had it is gone; the focus is not.
+    # The button is gone, but the page keeps a focus.
     expect(page.locator(":focus")).to_have_count(1)
 
 
-def test_nothing_moves_under_a_pointer_that_is_about_to_decide(page: Page, stage: Stage) -> None:
-    analyst = stage.peer("analyst")
+def test_proposals_do_not_move_under_the_pointer(page: Page, harness: InspectorHarness) -> None:
+    analyst = harness.join("analyst")
     first, *_ = [analyst.propose(name, {}, "files") for name in ("first", "second")]
     cards = page.locator("#proposals .card")
     expect(cards.locator(".name")).to_have_text(["first", "second"])
@@ -669,8 +713,8 @@ def test_nothing_moves_under_a_pointer_that_is_about_to_decide(page: Page, stage
     expect(cards.locator(".name")).to_have_text(["third"])
 
 
-# Press what comes to the place of a button that decides, in the moment in which it has come.
-PRESS_WHAT_COMES = """button => {
+# Clicks the button that moves to the position of a decision button, as soon as it is there.
+PRESS_MOVED_BUTTON = """button => {
   const {x, y} = button.getBoundingClientRect();
   const about = one => one.closest('.decision').dataset.about;
   const before = about(button);
@@ -684,29 +728,27 @@ PRESS_WHAT_COMES = """button => {
 }"""
 
 
-def test_a_finger_decides_nothing_that_has_only_just_come_under_it(
-    page: Page, stage: Stage
+def test_a_touch_on_a_button_that_has_just_moved_is_ignored(
+    page: Page, harness: InspectorHarness
 ) -> None:
-    analyst, files = stage.peer("analyst"), stage.peer("files")
+    analyst, files = harness.join("analyst"), harness.join("files")
     for number in range(30):
         analyst.chat(f"before {number}")
     first, other = [analyst.propose(name, {}, "files") for name in ("first", "other")]
     row = page.locator("#log .tone-proposal", has_text="first")
-    row.get_by_text("Approve").evaluate(PRESS_WHAT_COMES)
+    row.get_by_text("Approve").evaluate(PRESS_MOVED_BUTTON)
     analyst.propose("third", {}, "files")
     expect(page.locator("body")).to_have_attribute("data-pressed", other)
     card = page.locator("#proposals .card", has_text="first")
-    card.get_by_text("Approve").evaluate(PRESS_WHAT_COMES)
+    card.get_by_text("Approve").evaluate(PRESS_MOVED_BUTTON)
     analyst.send("mcp/withdraw", {}, to="files", about=first)
     expect(page.locator("body")).to_have_attribute("data-pressed", other)
     press(page.locator("#proposals .card", has_text="third").get_by_text("Approve"))
     assert files.receive_kind("mcp/request")["kind"] == "mcp/request:tools/call:third"
 
 
-def test_the_log_does_not_move_under_a_pointer_that_is_about_to_decide(
-    page: Page, stage: Stage
-) -> None:
-    analyst = stage.peer("analyst")
+def test_the_log_does_not_move_under_the_pointer(page: Page, harness: InspectorHarness) -> None:
+    analyst = harness.join("analyst")
     for number in range(30):
         analyst.chat(f"before {number}")
     for number in range(3):
@@ -723,17 +765,17 @@ def test_the_log_does_not_move_under_a_pointer_that_is_about_to_decide(
     assert approve.bounding_box() == before
 
 
-def test_the_side_keeps_focus_and_what_is_open_when_something_comes(
-    page: Page, stage: Stage
+def test_the_side_panel_keeps_focus_and_open_details_when_updated(
+    page: Page, harness: InspectorHarness
 ) -> None:
-    analyst = stage.peer("analyst")
+    analyst = harness.join("analyst")
     analyst.propose("first", {}, "files")
     person = page.locator("#participants li", has_text="analyst")
     person.locator("summary").click()
     page.locator("#proposals .card").get_by_text("Edit").focus()
     page.keyboard.press("Tab")
     analyst.propose("second", {}, "files")
-    stage.peer("crm")
+    harness.join("crm")
     expect(page.locator("#proposals .card")).to_have_count(2)
     expect(page.locator("#participants .person")).to_have_count(3)
     expect(page.locator("#proposals .card").nth(0).get_by_text("Reject")).to_be_focused()
@@ -745,8 +787,10 @@ def test_the_side_keeps_focus_and_what_is_open_when_something_comes(
     expect(page.locator("#proposals .card").nth(0)).to_be_focused()
 
 
-def test_a_card_offers_to_approve_only_what_it_shows(page: Page, stage: Stage) -> None:
-    analyst = stage.peer("analyst")
+def test_a_card_can_be_approved_only_when_all_of_it_is_visible(
+    page: Page, harness: InspectorHarness
+) -> None:
+    analyst = harness.join("analyst")
     arguments = {f"part {number}": "tidy up" for number in range(10)} | {"then": "rm -rf /"}
     analyst.propose("short", dict(list(arguments.items())[-9:]), "files")
     analyst.propose("long", arguments, "files")
@@ -762,16 +806,16 @@ def test_a_card_offers_to_approve_only_what_it_shows(page: Page, stage: Stage) -
     expect(long.get_by_text("Approve")).to_be_focused()
 
 
-def test_what_is_very_long_is_laid_out_when_asked_for_and_decided_then(
-    page: Page, stage: Stage
+def test_a_very_long_proposal_is_shown_on_request_and_can_be_decided_then(
+    page: Page, harness: InspectorHarness
 ) -> None:
-    analyst = stage.peer("analyst")
+    analyst = harness.join("analyst")
     analyst.propose("write_file", {"text": "word " * 10_000 + "the end"}, "files")
     analyst.chat("line\n" * 40)
     proposal, chat = page.locator("#log .tone-proposal"), page.locator("#log .tone-chat")
     expect(proposal).to_contain_text("word word")
     expect(proposal.get_by_text("Approve")).to_have_count(0)
-    proposal.get_by_text("Read 50,").click()
+    proposal.get_by_text("Read all 50,").click()
     expect(proposal).to_contain_text("the end")
     expect(proposal.get_by_text("Approve")).to_be_visible()
     chat.get_by_text("Show all 200 characters").click()
@@ -779,10 +823,10 @@ def test_what_is_very_long_is_laid_out_when_asked_for_and_decided_then(
     expect(chat.get_by_text("Show all")).to_be_visible()
 
 
-def test_however_much_waits_one_sees_who_is_here_and_what_was_refused(
-    page: Page, stage: Stage
+def test_all_side_sections_stay_visible_with_many_proposals(
+    page: Page, harness: InspectorHarness
 ) -> None:
-    analyst = stage.peer("analyst")
+    analyst = harness.join("analyst")
     for number in range(20):
         analyst.propose(f"write_{number}", {"path": "a.csv"}, "files")
     expect(page.locator("#proposals .card")).to_have_count(20)
@@ -793,17 +837,17 @@ def test_however_much_waits_one_sees_who_is_here_and_what_was_refused(
 
 
 @pytest.mark.rule("P-07")
-def test_what_is_too_large_is_told_in_its_place_and_costs_no_connection(
+def test_a_too_large_message_shows_an_error_and_keeps_the_connection(
     new_page: NewPage, tmp_path: Path
 ) -> None:
-    with staged(tmp_path, max_message_bytes=3000) as stage:
+    with inspector_harness(tmp_path, max_message_bytes=3000) as harness:
         page = new_page()
-        lines: list[str] = []
-        page.on("websocket", lambda socket: lines.append(socket.url))
-        sign_in(page, stage)
-        analyst = stage.peer("analyst")
+        sockets: list[str] = []
+        page.on("websocket", lambda socket: sockets.append(socket.url))
+        sign_in(page, harness)
+        analyst = harness.join("analyst")
         analyst.propose("write_file", {"text": "n" * 2670}, "files")
-        too_large = re.compile("too large to be sent: .* the gateway takes 3,000")
+        too_large = re.compile("Too large to send: .* The gateway accepts 3,000")
         page.fill("#composer-text", "q" * 3000)
         page.press("#composer-text", "Enter")
         expect(page.locator("#composer-problem")).to_have_text(too_large)
@@ -824,29 +868,31 @@ def test_what_is_too_large_is_told_in_its_place_and_costs_no_connection(
         expect(page.locator("#composer-problem")).to_have_text("")
         page.press("#composer-text", "Enter")
         assert analyst.receive_kind("")["payload"] == {"text": "a later word"}
-        expect(page.locator("#status")).to_have_text("you are ada")
-        assert len(lines) == 1
+        expect(page.locator("#status")).to_have_text("Signed in as ada")
+        assert len(sockets) == 1
 
 
 @pytest.mark.rule("P-15")
-def test_a_proposal_that_is_not_what_its_kind_says_is_not_offered(page: Page, stage: Stage) -> None:
+def test_a_proposal_whose_payload_does_not_match_its_kind_cannot_be_approved(
+    page: Page, harness: InspectorHarness
+) -> None:
     params = {"name": "delete_all", "arguments": {"path": "a.csv"}}
     payload = {"method": "tools/call", "params": params}
-    stage.peer("analyst").send("mcp/proposal:tools/call:read_file", payload, to="files")
+    harness.join("analyst").send("mcp/proposal:tools/call:read_file", payload, to="files")
     row = page.locator("#log .tone-proposal")
-    expect(row).to_contain_text("Kind and payload disagree")
+    expect(row).to_contain_text("Kind and payload do not match")
     expect(row).to_contain_text("delete_all")
     expect(row.get_by_text("Approve")).to_have_count(0)
     expect(page.locator("#proposals-count")).to_have_text("")
 
 
 def test_participants_and_refusals_are_listed_with_their_reasons(
-    new_page: NewPage, stage: Stage
+    new_page: NewPage, harness: InspectorHarness
 ) -> None:
-    page = sign_in(new_page(), stage, "guest")
-    crm = stage.peer("crm")
+    page = sign_in(new_page(), harness, "guest")
+    crm = harness.join("crm")
     person = page.locator("#participants li", has_text="crm")
-    expect(person).to_contain_text("here")
+    expect(person).to_contain_text("online")
     me = page.locator("#participants li", has_text="guest")
     me.locator("summary").click()
     expect(me.locator("code")).to_have_text('{ "kind": "chat" }')
@@ -856,12 +902,14 @@ def test_participants_and_refusals_are_listed_with_their_reasons(
     expect(page.locator("#refusals")).to_contain_text("none of your capabilities allows this")
 
 
-# --- search, timeline, export, link --------------------------------------------------------------
+# --- search, timeline, export, link ---------------------------------------------------------------
 
 
-def test_search_timeline_export_and_link(new_page: NewPage, stage: Stage, tmp_path: Path) -> None:
-    page = sign_in(new_page(), stage)
-    play(stage)
+def test_search_timeline_export_and_link(
+    new_page: NewPage, harness: InspectorHarness, tmp_path: Path
+) -> None:
+    page = sign_in(new_page(), harness)
+    run_scenario(harness)
     expect(page.locator("#log .tone-proposal")).to_have_count(1)
     page.fill("#search", "PURCHASE order")
     expect(page.locator("#log .row")).to_have_count(2)
@@ -884,17 +932,17 @@ def test_search_timeline_export_and_link(new_page: NewPage, stage: Stage, tmp_pa
     assert widths[0] is not None
     assert widths[1] is not None
     assert widths[0]["width"] > widths[1]["width"]
-    fresh = sign_in(new_page(), stage, fragment=link.partition("/#")[2].join(("#", "")))
+    fresh = sign_in(new_page(), harness, fragment=link.partition("/#")[2].join(("#", "")))
     expect(fresh.locator("#selection")).to_contain_text("reason-789")
     expect(fresh.locator("#log .row")).to_have_count(3)
 
 
-def test_a_link_names_the_main_context_and_one_called_main_and_one_that_is_not_there(
-    new_page: NewPage, stage: Stage
+def test_a_link_distinguishes_the_main_context_a_context_called_main_and_an_unknown_one(
+    new_page: NewPage, harness: InspectorHarness
 ) -> None:
-    page = sign_in(new_page(), stage, fragment="#context=main")
-    expect(page.locator("#selection")).to_contain_text("Not in what is loaded: the context main")
-    stage.peer("analyst").think("inside", Context(id="main", type="task"))
+    page = sign_in(new_page(), harness, fragment="#context=main")
+    expect(page.locator("#selection")).to_contain_text("Context not loaded: main")
+    harness.join("analyst").think("inside", Context(id="main", type="task"))
     expect(page.locator("#selection")).to_contain_text("Showing only task main")
     page.click("#tree .tree-item >> nth=1")
     expect(page.locator("#selection")).to_contain_text("Showing only the main context")
@@ -903,18 +951,21 @@ def test_a_link_names_the_main_context_and_one_called_main_and_one_that_is_not_t
     expect(page.locator("#selection")).to_contain_text("Showing only the main context")
 
 
-# --- lines that break ----------------------------------------------------------------------------
+# --- connection loss ------------------------------------------------------------------------------
 
 
-def test_a_cut_line_loses_nothing(new_page: NewPage, tmp_path: Path) -> None:
+def test_a_lost_connection_loses_no_messages(new_page: NewPage, tmp_path: Path) -> None:
     port = free_port()
     origin = f"http://127.0.0.1:{port}"
-    with staged(tmp_path, origins=(origin,)) as stage, plugged(stage.port, port) as cable:
-        page = sign_in(new_page(), stage, url=origin)
-        analyst = stage.peer("analyst")
+    with (
+        inspector_harness(tmp_path, origins=(origin,)) as harness,
+        breakable_proxy(harness.port, port) as proxy,
+    ):
+        page = sign_in(new_page(), harness, url=origin)
+        analyst = harness.join("analyst")
         analyst.chat("before 1")
         expect(page.locator("#log")).to_contain_text("before 1")
-        cable.cut()
+        proxy.disconnect()
         expect(page.locator("#status")).to_contain_text("reconnecting")
         for number in range(20):
             analyst.chat(f"meanwhile {number}.")
@@ -924,9 +975,9 @@ def test_a_cut_line_loses_nothing(new_page: NewPage, tmp_path: Path) -> None:
             page.once("dialog", lambda dialog: dialog.dismiss())
             page.evaluate("location.reload()")
         assert asked.value.type == "beforeunload"
-        cable.plug()
+        proxy.restore()
         assert analyst.receive_kind("chat")["payload"]["text"] == "said while away"
-        expect(page.locator("#status")).to_have_text("you are ada")
+        expect(page.locator("#status")).to_have_text("Signed in as ada")
         chats = page.locator("#log .tone-chat .text")
         wanted = ["before 1", *(f"meanwhile {n}." for n in range(20)), "said while away"]
         expect(page.locator("#log")).to_contain_text("said while away")
@@ -936,25 +987,30 @@ def test_a_cut_line_loses_nothing(new_page: NewPage, tmp_path: Path) -> None:
         expect(page.locator("#log .mark")).to_have_count(0)
 
 
-def test_a_line_that_dies_is_noticed_and_what_was_said_into_it_arrives(
+def test_a_silently_dead_connection_is_detected_and_its_messages_are_sent_again(
     new_page: NewPage, tmp_path: Path
 ) -> None:
     port = free_port()
     origin = f"http://127.0.0.1:{port}"
-    with staged(tmp_path, origins=(origin,)) as stage, plugged(stage.port, port) as cable:
+    with (
+        inspector_harness(tmp_path, origins=(origin,)) as harness,
+        breakable_proxy(harness.port, port) as proxy,
+    ):
         page = new_page()
-        lines: list[WebSocket] = []
-        page.on("websocket", lambda line: lines.append(line))
+        sockets: list[WebSocket] = []
+        page.on("websocket", lambda socket: sockets.append(socket))
         page.clock.install()
-        sign_in(page, stage, url=origin)
-        # A line that is merely quiet is asked, and stays.
+        sign_in(page, harness, url=origin)
+        # A connection that is merely idle is probed and stays open.
         for _ in range(3):
-            with lines[0].expect_event("framereceived", lambda text: "system/filter" in str(text)):
+            with sockets[0].expect_event(
+                "framereceived", lambda text: "system/filter" in str(text)
+            ):
                 page.clock.fast_forward(16_000)
-        expect(page.locator("#status")).to_have_text("you are ada")
-        expect(page.locator("#refusals")).to_have_text("Nothing of yours was refused.")
-        assert len(lines) == 1
-        cable.die()
+        expect(page.locator("#status")).to_have_text("Signed in as ada")
+        expect(page.locator("#refusals")).to_have_text("None of your messages was refused.")
+        assert len(sockets) == 1
+        proxy.freeze()
         page.fill("#composer-text", "into the void")
         page.keyboard.press("Enter")
         note = page.locator("#composer-problem")
@@ -963,30 +1019,33 @@ def test_a_line_that_dies_is_noticed_and_what_was_said_into_it_arrives(
         page.clock.fast_forward(8_000)
         expect(page.locator("#status")).to_contain_text("reconnecting")
         page.clock.fast_forward(1_000)
-        expect(note).to_have_text("“into the void” will be sent when the line is back.")
-        analyst = stage.peer("analyst")
-        cable.plug()
+        expect(note).to_have_text("“into the void” will be sent after reconnecting.")
+        analyst = harness.join("analyst")
+        proxy.restore()
         page.clock.fast_forward(20_000)
         assert analyst.receive_kind("chat")["payload"]["text"] == "into the void"
-        expect(page.locator("#status")).to_have_text("you are ada")
+        expect(page.locator("#status")).to_have_text("Signed in as ada")
         page.clock.fast_forward(1_000)
         expect(note).to_have_text("")
 
 
 @pytest.mark.rule("P-20")
-def test_what_is_decided_while_the_line_is_cut_says_so_and_is_sent_once(
+def test_a_decision_made_while_disconnected_is_sent_once_after_reconnecting(
     new_page: NewPage, tmp_path: Path
 ) -> None:
     port = free_port()
     origin = f"http://127.0.0.1:{port}"
-    with staged(tmp_path, origins=(origin,)) as stage, plugged(stage.port, port) as cable:
-        page = sign_in(new_page(), stage, url=origin)
-        analyst = stage.peer("analyst")
+    with (
+        inspector_harness(tmp_path, origins=(origin,)) as harness,
+        breakable_proxy(harness.port, port) as proxy,
+    ):
+        page = sign_in(new_page(), harness, url=origin)
+        analyst = harness.join("analyst")
         for name in ("first", "second", "third"):
             analyst.propose(name, {}, "files")
         cards, rows = page.locator("#proposals .card"), page.locator("#log .tone-proposal")
         expect(cards).to_have_count(3)
-        cable.cut()
+        proxy.disconnect()
         expect(page.locator("#status")).to_contain_text("reconnecting")
         press(cards.nth(0).get_by_text("Approve"))
         for place, button in ((1, "Reject"), (2, "Edit")):
@@ -995,11 +1054,11 @@ def test_what_is_decided_while_the_line_is_cut_says_so_and_is_sent_once(
             page.click("dialog .primary")
         for place, word in enumerate(("Approved", "Rejected", "Edited")):
             for where in (cards, rows):
-                text = f"{word} by you: it will be sent when the line is back"
+                text = f"{word} by you, not sent yet"
                 expect(where.nth(place)).to_contain_text(text)
         expect(page.locator(".proposal button")).to_have_count(0)
         expect(page.locator("#proposals-count")).to_have_text("")
-        cable.plug()
+        proxy.restore()
         expect(rows.nth(0)).to_contain_text("Approved by ada")
         expect(rows.nth(2)).to_contain_text("Rejected by you: edited")
         expect(cards).to_have_count(0)
@@ -1007,57 +1066,60 @@ def test_what_is_decided_while_the_line_is_cut_says_so_and_is_sent_once(
         page.press("#composer-text", "Enter")
         kinds = ["mcp/request:tools/call:first", "mcp/reject"]
         kinds += ["mcp/request:tools/call:third", "mcp/reject", "chat"]
-        heard: list[str] = []
-        while "chat" not in heard:
+        received: list[str] = []
+        while "chat" not in received:
             envelope = analyst.receive_kind("")
             if envelope["from"] == "ada":
-                heard.append(envelope["kind"])
-        assert heard == kinds
+                received.append(envelope["kind"])
+        assert received == kinds
 
 
-def test_a_filter_that_widens_while_the_line_is_cut_misses_nothing(
+def test_a_filter_widened_while_disconnected_misses_nothing(
     new_page: NewPage, tmp_path: Path
 ) -> None:
     port = free_port()
     origin = f"http://127.0.0.1:{port}"
-    with staged(tmp_path, origins=(origin,)) as stage, plugged(stage.port, port) as cable:
-        page = sign_in(new_page(), stage, url=origin)
+    with (
+        inspector_harness(tmp_path, origins=(origin,)) as harness,
+        breakable_proxy(harness.port, port) as proxy,
+    ):
+        page = sign_in(new_page(), harness, url=origin)
         page.click("[data-strategy=main]")
         expect(page.locator("#filter")).to_have_value("main")
-        analyst = stage.peer("analyst")
+        analyst = harness.join("analyst")
         analyst.think("not sent at first", Context(id="k", type="reasoning"))
         analyst.chat("in the open")
         expect(page.locator("#log")).to_contain_text("in the open")
-        cable.cut()
+        proxy.disconnect()
         expect(page.locator("#status")).to_contain_text("reconnecting")
         page.click("[data-strategy=everything]")
-        cable.plug()
+        proxy.restore()
         expect(page.locator("#log")).to_contain_text("not sent at first")
 
 
-def test_a_restart_is_marked(new_page: NewPage, own_stage: Stage) -> None:
-    stage = own_stage
-    page = sign_in(new_page(), stage)
-    stage.peer("analyst").chat("before")
-    stage.peer("crm").propose("write_file", {}, "files")
+def test_a_restart_is_marked(new_page: NewPage, own_harness: InspectorHarness) -> None:
+    harness = own_harness
+    page = sign_in(new_page(), harness)
+    harness.join("analyst").chat("before")
+    harness.join("crm").propose("write_file", {}, "files")
     expect(page.locator("#log")).to_contain_text("before")
     expect(page.locator("text=Approve")).to_have_count(2)
-    stage.stop()
+    harness.stop()
     expect(page.locator("#status")).to_contain_text("reconnecting")
-    stage.start()
-    expect(page.locator("#status")).to_have_text("you are ada")
+    harness.start()
+    expect(page.locator("#status")).to_have_text("Signed in as ada")
     expect(page.locator("#log .mark-restart")).to_contain_text("The gateway was restarted")
-    expect(page.locator("#log .tone-proposal")).to_contain_text("Lost when the gateway")
+    expect(page.locator("#log .tone-proposal")).to_contain_text("Lost when the gateway restarted")
     expect(page.locator("text=Approve")).to_have_count(0)
-    stage.peer("analyst").chat("after")
+    harness.join("analyst").chat("after")
     expect(page.locator("#log")).to_contain_text("after")
 
 
-# --- the keyboard, roles, narrow pages -----------------------------------------------------------
+# --- keyboard, roles, narrow pages ----------------------------------------------------------------
 
 
-def test_everything_can_be_done_from_the_keyboard(page: Page, stage: Stage) -> None:
-    play(stage)
+def test_everything_can_be_done_from_the_keyboard(page: Page, harness: InspectorHarness) -> None:
+    run_scenario(harness)
     expect(page.locator("#log .tone-proposal")).to_have_count(1)
     page.locator("body").press("g")
     expect(page.locator("#log .row:focus")).to_have_count(1)
@@ -1082,8 +1144,8 @@ def test_everything_can_be_done_from_the_keyboard(page: Page, stage: Stage) -> N
     expect(page.locator("dialog")).to_be_hidden()
 
 
-def test_the_tab_key_passes_the_log_by_one_row(page: Page, stage: Stage) -> None:
-    analyst = stage.peer("analyst")
+def test_the_tab_key_stops_at_one_row_of_the_log(page: Page, harness: InspectorHarness) -> None:
+    analyst = harness.join("analyst")
     for number in range(30):
         analyst.think(f"hm {number}", Context(id="k", type="task"))
     expect(page.locator("#log")).to_contain_text("hm 29")
@@ -1101,16 +1163,16 @@ def test_the_tab_key_passes_the_log_by_one_row(page: Page, stage: Stage) -> None
     expect(page.locator("#selection")).to_contain_text("Showing only task k")
 
 
-def test_an_empty_log_says_why(page: Page, stage: Stage) -> None:
+def test_an_empty_log_shows_the_reason(page: Page, harness: InspectorHarness) -> None:
     empty = page.locator("#log .empty")
-    expect(empty).to_have_text("Nothing was said here yet.")
-    stage.peer("analyst").chat("good morning")
+    expect(empty).to_have_text("No messages yet.")
+    harness.join("analyst").chat("good morning")
     expect(empty).to_be_hidden()
     page.fill("#search", "evening")
-    expect(empty).to_have_text("Nothing that is loaded contains “evening”.")
+    expect(empty).to_have_text("No loaded message contains “evening”.")
     page.fill("#search", "")
     expect(empty).to_be_hidden()
-    stage.peer("crm").think("hm", Context(id="k", type="task"))
+    harness.join("crm").think("hm", Context(id="k", type="task"))
     page.click("[data-strategy=main]")
     page.locator("#tree .tree-item", has_text="task").click()
     expect(empty).to_have_text("The filter hides 1 message here. Show everything")
@@ -1118,11 +1180,13 @@ def test_an_empty_log_says_why(page: Page, stage: Stage) -> None:
     expect(page.locator("#log .row")).to_contain_text("hm")
 
 
-def test_what_comes_is_announced_whatever_it_holds(new_page: NewPage, stage: Stage) -> None:
+def test_new_envelopes_are_announced_whatever_their_payload(
+    new_page: NewPage, harness: InspectorHarness
+) -> None:
     page = new_page()
     page.clock.install()
-    sign_in(page, stage)
-    analyst, announcer = stage.peer("analyst"), page.locator("#announcer")
+    sign_in(page, harness)
+    analyst, announcer = harness.join("analyst"), page.locator("#announcer")
     analyst.send("chat", {"text": {"toString": 1, "valueOf": 2}})
     expect(page.locator("#log .tone-chat")).to_have_count(1)
     page.clock.fast_forward(5_000)
@@ -1133,13 +1197,13 @@ def test_what_comes_is_announced_whatever_it_holds(new_page: NewPage, stage: Sta
     expect(announcer).to_have_text("1 new envelope. analyst: good morning")
 
 
-def test_log_and_tree_have_their_roles(page: Page, stage: Stage) -> None:
-    play(stage)
+def test_log_and_tree_have_aria_roles(page: Page, harness: InspectorHarness) -> None:
+    run_scenario(harness)
     expect(page.get_by_role("main")).to_have_count(1)
     expect(page.get_by_role("log")).to_have_count(1)
     expect(page.get_by_role("tree")).to_have_count(1)
     expect(page.get_by_role("treeitem", name=re.compile("reasoning"))).to_have_count(1)
-    # Among their siblings: everything, the main context and the two outermost ones are four.
+    # Positions among siblings: everything, the main context and two root contexts are four.
     for name, place in (("workflow", ("4", "4")), ("reasoning", ("1", "1"))):
         item = page.get_by_role("treeitem", name=re.compile(name))
         expect(item).to_have_attribute("aria-posinset", place[0])
@@ -1148,9 +1212,11 @@ def test_log_and_tree_have_their_roles(page: Page, stage: Stage) -> None:
     assert last.get_attribute("aria-posinset") == last.get_attribute("aria-setsize")
 
 
-def test_a_narrow_page_has_tabs_and_nothing_sticks_out(new_page: NewPage, stage: Stage) -> None:
-    page = sign_in(new_page(400, 800), stage)
-    play(stage)
+def test_a_narrow_page_has_tabs_and_no_horizontal_overflow(
+    new_page: NewPage, harness: InspectorHarness
+) -> None:
+    page = sign_in(new_page(400, 800), harness)
+    run_scenario(harness)
     expect(page.locator("#log .tone-proposal")).to_be_visible()
     for part, inside in (("contexts", "#tree"), ("timeline", "#timeline"), ("people", "#people")):
         page.click(f".tabs [data-part={part}]")
@@ -1160,7 +1226,7 @@ def test_a_narrow_page_has_tabs_and_nothing_sticks_out(new_page: NewPage, stage:
     page.locator("#tree .tree-item", has_text="reason-789").click()
     expect(page.locator("#log .row")).to_have_count(3)
     expect(page.locator("#log")).to_be_visible()
-    # A note beside them leaves the lists their room.
+    # A note beside the lists leaves them enough room.
     page.fill("#composer-text", "hm")
     page.click(".tabs [data-part=contexts]")
     page.locator("#tree .tree-item", has_text="Main context").click()

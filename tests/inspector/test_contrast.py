@@ -1,4 +1,4 @@
-"""Every text is readable in the light and in the dark: contrast as WCAG 2.2 measures it."""
+"""Contrast of all text in light and dark mode, as measured by WCAG 2.2."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.inspector.conftest import sign_in
-from tests.inspector.scene import play
-from tests.inspector.stage import Stage
+from tests.inspector.harness import InspectorHarness
+from tests.inspector.scenario import run_scenario
 
-# For each element with text of its own: the colours of that text and of what lies behind it.
+# For each element with own text: the contrast between its colour and its background.
 MEASURE = """() => {
   const paint = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
   const known = new Map();
@@ -36,7 +36,8 @@ MEASURE = """() => {
   for (const element of document.querySelectorAll('body *')) {
     const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
     const box = element.getBoundingClientRect();
-    if (!own || !box.width || element.closest('.unseen, :disabled, [hidden], noscript')) continue;
+    const skipped = '.visually-hidden, :disabled, [hidden], noscript';
+    if (!own || !box.width || element.closest(skipped)) continue;
     const style = getComputedStyle(element);
     if (style.visibility === 'hidden') continue;
     const ground = behind(element);
@@ -51,23 +52,23 @@ MEASURE = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_has_a_contrast_of_at_least_four_and_a_half(
-    new_page: Callable[..., Page], own_stage: Stage, scheme: str
+    new_page: Callable[..., Page], own_harness: InspectorHarness, scheme: str
 ) -> None:
-    stage = own_stage
+    harness = own_harness
     page = new_page(1280, 3000, scheme)
     page.add_init_script("localStorage.setItem('mcpp.settings', JSON.stringify({hints: true}))")
-    page.goto(stage.url)
+    page.goto(harness.url)
     check(page)
-    sign_in(page, stage)
-    play(stage)
+    sign_in(page, harness)
+    run_scenario(harness)
     expect(page.locator("#log .tone-proposal")).to_have_count(1)
     page.click("#log .accordion button")
     page.fill("#filter", "wrong")
     page.click("#log .raw-button >> nth=0")
     expect(page.locator("#log .raw")).to_have_count(1)
-    stage.stop()
+    harness.stop()
     expect(page.locator("#status")).to_contain_text("reconnecting")
-    stage.start()
+    harness.start()
     expect(page.locator("#log .mark")).to_have_count(1)
     check(page)
     page.click("[data-part=timeline]")

@@ -1,4 +1,4 @@
-"""A hundred hostile strings in every field run no script and make no element."""
+"""A hundred hostile strings in every field run no script and create no element."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 import mcpp
 from mcpp.transient import consumed, transient
 from tests.inspector.conftest import press, sign_in
-from tests.inspector.stage import staged
+from tests.inspector.harness import inspector_harness
 
 CALLS = ("hit()", "alert(1)", "top.hit()", "window['hit']()", "import('/inspector/x.js')")
 SHAPES = (
@@ -37,7 +37,7 @@ SHAPES = (
 )
 HOSTILE = [shape.format(call) for shape in SHAPES for call in CALLS]
 
-# What a page may hold of elements that could run or load something: only its own.
+# Counts elements that could run or load something and are not the page's own.
 FOREIGN = """() => [...document.querySelectorAll(
   'script, iframe, object, embed, img, svg, math, style, link, base, a, video, audio'
 )].filter(element =>
@@ -46,7 +46,7 @@ FOREIGN = """() => [...document.querySelectorAll(
 ).concat([...document.querySelectorAll('*')].filter(element =>
   [...element.attributes].some(one => one.name.startsWith('on')))).length"""
 
-# Go through the whole log, open some of what can be opened, and return how many rows were drawn.
+# Scrolls through the whole log, opens some rows, and returns how many were drawn and collapsed.
 WALK = """async () => {
   const log = document.getElementById('log');
   const frame = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
@@ -69,11 +69,11 @@ WALK = """async () => {
 
 
 def ascii_only(text: str) -> str:
-    """Return a text as a kind may hold it: printable, without spaces."""
+    """Return a text that is valid in a kind: printable ASCII without spaces."""
     return "".join(one for one in text.replace(" ", "/") if "!" <= one <= "~")[:90]
 
 
-def test_a_hundred_is_a_hundred() -> None:
+def test_there_are_a_hundred_hostile_strings() -> None:
     assert len(set(HOSTILE)) == 100
 
 
@@ -81,7 +81,7 @@ def test_hostile_strings_in_every_field_run_nothing(
     new_page: Callable[..., Page], tmp_path: Path, problems: list[str]
 ) -> None:
     limits = {"messages_per_second": 0, "context_messages_per_second": 0}
-    with staged(tmp_path, **limits) as stage:
+    with inspector_harness(tmp_path, **limits) as harness:
         page = new_page(1280, 6000)
         page.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))
         page.add_init_script("window.hits = 0; window.hit = () => { window.hits += 1; }")
@@ -89,8 +89,8 @@ def test_hostile_strings_in_every_field_run_nothing(
             "try { localStorage.setItem('mcpp.settings', JSON.stringify({hints: true})) } catch {}"
         )
         link = f"#filter={quote('<img src=x onerror=hit()>')}&search=&context={quote(HOSTILE[0])}"
-        sign_in(page, stage, fragment=link)
-        analyst, crm = stage.peer("analyst"), stage.peer("crm")
+        sign_in(page, harness, fragment=link)
+        analyst, crm = harness.join("analyst"), harness.join("crm")
         calls: list[str] = []
         for number, text in enumerate(HOSTILE):
             quiet: dict[str, Any] = {"wait": False}

@@ -1,4 +1,4 @@
-"""One-time codes and the sessions they are exchanged for: pure, so time is what a test says."""
+"""One-time codes and the sessions for which they are exchanged. Pure: the tests pass the time."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_a_code_is_good_for_two_minutes() -> None:
     assert invitations.redeem("late", CODE_SECONDS) is None
 
 
-def test_only_so_many_codes_are_open_at_once() -> None:
+def test_the_number_of_open_codes_is_limited() -> None:
     invitations = Invitations()
     for number in range(1000):
         invitations.add(str(number), ADA, 0.0)
@@ -45,7 +45,7 @@ def test_a_session_survives_a_restart_with_the_same_key_and_no_other() -> None:
 
 
 @pytest.mark.rule("G-61")
-def test_a_session_ends_in_time_and_with_its_participant_s_token() -> None:
+def test_a_session_ends_after_its_time_and_with_its_participants_token() -> None:
     sessions = SessionTokens(b"key")
     session = sessions.issue(ADA, SECRETS[ADA], 0.0)
     assert sessions.recognise(session, SECRETS, SESSION_SECONDS) is None
@@ -57,11 +57,11 @@ def test_a_session_ends_in_time_and_with_its_participant_s_token() -> None:
     "forged",
     ["", "session~", "session~.", "session~a.b.c", "session~!!.!!", "session~bnVsbA.AA", "x"],
 )
-def test_what_is_no_session_admits_nobody(forged: str) -> None:
+def test_an_invalid_session_token_is_refused(forged: str) -> None:
     assert SessionTokens(b"key").recognise(forged, SECRETS, 0.0) is None
 
 
-def test_a_changed_session_admits_nobody() -> None:
+def test_a_modified_session_token_is_refused() -> None:
     session = SessionTokens(b"key").issue(ADA, SECRETS[ADA], 0.0)
     for at in range(len("session~"), len(session) - 1):
         changed = session[:at] + ("A" if session[at] != "A" else "B") + session[at + 1 :]
@@ -93,7 +93,7 @@ def test_a_code_is_exchanged_for_a_token_that_joins_as_the_participant(
 
 
 @pytest.mark.rule("G-63")
-def test_a_participant_s_own_token_may_ask_for_a_link_and_a_session_s_may_not(
+def test_a_participants_own_token_may_request_a_link_and_a_session_token_may_not(
     door: AdmissionControl,
 ) -> None:
     def ask(bearer: str, **more: str) -> object:
@@ -111,7 +111,7 @@ def test_a_participant_s_own_token_may_ask_for_a_link_and_a_session_s_may_not(
 
 
 @pytest.mark.rule("G-60")
-def test_guessed_codes_count_as_guessed_tokens(door: AdmissionControl) -> None:
+def test_wrong_codes_count_as_failed_authentications(door: AdmissionControl) -> None:
     verdicts = [
         door.sign_in(headers() | {CODE_HEADER: [str(number)]}, "192.0.2.1", 0.0)
         for number in range(12)
@@ -131,6 +131,6 @@ def test_a_foreign_page_cannot_sign_in(door: AdmissionControl) -> None:
     assert door.invitations.redeem("code", 1.0) == ADA
 
 
-def test_a_participant_s_own_token_signs_in_too(door: AdmissionControl) -> None:
+def test_a_participants_own_token_signs_in_too(door: AdmissionControl) -> None:
     found = door.sign_in(headers(authorization=f"Bearer {token('ada')}"), "127.0.0.1", 0.0)
     assert found == SignIn(ADA)

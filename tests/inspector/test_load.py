@@ -1,4 +1,4 @@
-"""Fifty thousand envelopes, and five hundred more a second: the page stays smooth."""
+"""The page stays smooth with 50,000 envelopes and 500 more per second."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.gateway.sockets import upgrade_request
 from tests.inspector.conftest import sign_in
-from tests.inspector.stage import BOUND, Stage, staged
+from tests.inspector.harness import BOUND, InspectorHarness, inspector_harness
 
 pytestmark = pytest.mark.slow
 
@@ -44,41 +44,41 @@ def envelopes(first: int, count: int) -> Iterator[str]:
 
 
 def frame(text: str) -> bytes:
-    """Return a text as a client's frame; a mask of zeros changes nothing and costs nothing."""
+    """Return a text as a client's frame, with a mask of zeros to save time."""
     payload = text.encode()
     assert 126 <= len(payload) < 65_536
     return b"\x81\xfe" + len(payload).to_bytes(2) + bytes(4) + payload
 
 
 class Flood:
-    """A participant that sends thousands at a time, and does not look at what comes back."""
+    """A participant that sends thousands at a time and discards what it receives."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
-        self._line = socket.create_connection(("127.0.0.1", stage.port))
-        bearer = f"Authorization: Bearer {stage.token(name)}"
-        self._line.sendall(upgrade_request(stage.port, bearer, path="/ws"))
+    def __init__(self, harness: InspectorHarness, name: str) -> None:
+        self._connection = socket.create_connection(("127.0.0.1", harness.port))
+        bearer = f"Authorization: Bearer {harness.token(name)}"
+        self._connection.sendall(upgrade_request(harness.port, bearer, path="/ws"))
         self._reader = threading.Thread(target=self._discard, daemon=True)
         self._reader.start()
 
     def send(self, first: int, count: int) -> None:
         frames = map(frame, envelopes(first, count))
-        self._line.sendall(b"".join(frames))
+        self._connection.sendall(b"".join(frames))
 
     def send_steadily(self, first: int, ticks: int) -> None:
-        """Send fifty at a time, ten times a second: paced by a clock, not by the page."""
+        """Send fifty at a time, ten times a second, paced by a clock."""
         clock = threading.Event()
         for tick in range(ticks):
             self.send(first + tick * 50, 50)
             clock.wait(50 / PER_SECOND)
 
     def close(self) -> None:
-        self._line.shutdown(socket.SHUT_RDWR)
+        self._connection.shutdown(socket.SHUT_RDWR)
         self._reader.join(BOUND)
-        self._line.close()
+        self._connection.close()
 
     def _discard(self) -> None:
         with suppress(OSError):
-            while self._line.recv(1 << 20):
+            while self._connection.recv(1 << 20):
                 pass
 
 
@@ -98,12 +98,12 @@ def test_fifty_thousand_envelopes_and_five_hundred_a_second(
     limits = {"messages_per_second": 0, "context_messages_per_second": 0}
     many = {"max_contexts_per_participant": 5000, "history_messages": 60_000}
     room = {"outbox_bytes": 67_108_864}
-    with staged(tmp_path, **limits, **many, **room) as stage:
-        page = sign_in(new_page(), stage)
-        analyst = Flood(stage, "analyst")
+    with inspector_harness(tmp_path, **limits, **many, **room) as harness:
+        page = sign_in(new_page(), harness)
+        analyst = Flood(harness, "analyst")
         analyst.send(0, RECEIVED)
         count = page.locator("#tree .tree-item").first.locator(".count")
-        expect(count).to_have_text("50,001", timeout=4 * BOUND * 1000)  # and one that joined
+        expect(count).to_have_text("50,001", timeout=4 * BOUND * 1000)  # including one join
         expect(page.locator("#log")).to_contain_text("envelope 49999:")
         assert page.locator("#log .row").count() < 120
         sender = threading.Thread(target=analyst.send_steadily, args=(RECEIVED, SECONDS * 10))
@@ -111,11 +111,11 @@ def test_fifty_thousand_envelopes_and_five_hundred_a_second(
         gaps = page.evaluate(FRAMES, SECONDS)
         sender.join(BOUND)
         median, late = gaps[len(gaps) // 2], gaps[int(len(gaps) * 0.95)]
-        # 60 frames a second alone; the bounds leave room for a machine that is shared.
+        # 60 frames a second on an idle machine; the bounds leave room for a shared one.
         assert median < 40, gaps[-20:]
         assert late < 150, gaps[-20:]
         expect(page.locator("#log")).to_contain_text(f"envelope {RECEIVED + 1499}:")
-        # Whoever reads further up keeps their place.
+        # The scroll position stays while new rows are added.
         page.locator("#log").evaluate("log => log.scrollTop = log.scrollHeight / 2")
         expect(page.locator("#follow")).to_be_visible()
         top = "log => document.elementFromPoint(640, 300).closest('.row').textContent"

@@ -1,4 +1,4 @@
-"""The page as HTTP serves it: its files, its policies, its caching, and the link that signs in."""
+"""The inspector over HTTP: files, security policies, caching and sign-in links."""
 
 import http.client
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.inspector.stage import BOUND, MCPP, Stage, staged, up
+from tests.inspector.harness import BOUND, MCPP, InspectorHarness, inspector_harness, up
 
 FILES = Path(__file__).parents[2] / "mcpp_gateway" / "inspector"
 POLICY = (
@@ -18,9 +18,9 @@ POLICY = (
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("pod")) as stage:
-        yield stage
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InspectorHarness]:
+    with inspector_harness(tmp_path_factory.mktemp("pod")) as harness:
+        yield harness
 
 
 def get(port: int, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
@@ -34,8 +34,8 @@ def get(port: int, path: str, **headers: str) -> tuple[http.client.HTTPResponse,
 
 
 @pytest.mark.rule("G-62")
-def test_the_page_comes_with_the_policies_that_hold_its_scripts(stage: Stage) -> None:
-    response, body = get(stage.port, "/")
+def test_the_page_is_served_with_its_security_policies(harness: InspectorHarness) -> None:
+    response, body = get(harness.port, "/")
     assert response.status == 200
     assert body == (FILES / "index.html").read_bytes()
     policies = response.headers.get_all("Content-Security-Policy")
@@ -45,10 +45,10 @@ def test_the_page_comes_with_the_policies_that_hold_its_scripts(stage: Stage) ->
     assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_every_file_that_the_page_names_is_served(stage: Stage) -> None:
+def test_every_file_of_the_page_is_served(harness: InspectorHarness) -> None:
     for path in FILES.rglob("*"):
         if path.suffix in (".js", ".css", ".svg"):
-            response, body = get(stage.port, f"/inspector/{path.relative_to(FILES).as_posix()}")
+            response, body = get(harness.port, f"/inspector/{path.relative_to(FILES).as_posix()}")
             assert (response.status, body) == (200, path.read_bytes())
 
 
@@ -56,15 +56,15 @@ def test_every_file_that_the_page_names_is_served(stage: Stage) -> None:
     "path",
     ["/inspector/", "/inspector/../pages.py", "/inspector/%2e%2e/pages.py", "/inspector/x", "/x"],
 )
-def test_nothing_else_is_served(stage: Stage, path: str) -> None:
-    assert get(stage.port, path)[0].status == 404
+def test_other_paths_are_not_served(harness: InspectorHarness, path: str) -> None:
+    assert get(harness.port, path)[0].status == 404
 
 
-def test_a_browser_that_has_a_file_is_not_sent_it_again(stage: Stage) -> None:
-    first, _ = get(stage.port, "/inspector/app.js")
-    again, body = get(stage.port, "/inspector/app.js", If_None_Match=first.headers["ETag"])
+def test_a_cached_file_is_not_sent_again(harness: InspectorHarness) -> None:
+    first, _ = get(harness.port, "/inspector/app.js")
+    again, body = get(harness.port, "/inspector/app.js", If_None_Match=first.headers["ETag"])
     assert (again.status, body) == (304, b"")
-    assert get(stage.port, "/inspector/app.js", If_None_Match='"other"')[0].status == 200
+    assert get(harness.port, "/inspector/app.js", If_None_Match='"other"')[0].status == 200
 
 
 def test_the_page_loads_nothing_from_elsewhere() -> None:
@@ -75,19 +75,19 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
     assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", texts) == []
 
 
-def test_the_page_is_not_for_a_foreign_host(stage: Stage) -> None:
-    assert get(stage.port, "/", Host="example.org")[0].status == 403
+def test_the_page_is_refused_for_a_foreign_host(harness: InspectorHarness) -> None:
+    assert get(harness.port, "/", Host="example.org")[0].status == 403
 
 
-def test_a_token_is_known_or_not(stage: Stage) -> None:
-    good, body = get(stage.port, "/session", Authorization=f"Bearer {stage.token('ada')}")
+def test_a_token_is_accepted_or_refused(harness: InspectorHarness) -> None:
+    good, body = get(harness.port, "/session", Authorization=f"Bearer {harness.token('ada')}")
     assert (good.status, body) == (200, b'{"pod": "demo", "participant": "ada"}')
     assert good.headers["Cache-Control"] == "no-store"
-    assert get(stage.port, "/session", Authorization="Bearer wrong")[0].status == 401
+    assert get(harness.port, "/session", Authorization="Bearer wrong")[0].status == 401
 
 
 @pytest.mark.rule("G-63")
-def test_whoever_comes_later_has_a_link_made(tmp_path: Path) -> None:
+def test_a_sign_in_link_can_be_created_while_the_gateway_runs(tmp_path: Path) -> None:
     def mcpp(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [MCPP, "token", "later", *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
@@ -105,7 +105,7 @@ def test_whoever_comes_later_has_a_link_made(tmp_path: Path) -> None:
         assert get(port, "/invitation")[0].status == 401
     late = mcpp("--link")
     assert (late.returncode, late.stdout) == (2, "")
-    assert "no gateway runs here" in late.stderr
+    assert "no gateway is running here" in late.stderr
 
 
 @pytest.mark.rule("G-60")

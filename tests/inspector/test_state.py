@@ -1,4 +1,4 @@
-"""What the page knows of the protocol, asked in Node and held to what the SDK says."""
+"""The page's pure modules, run in Node and compared with the SDK."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from mcpp.errors import FilterError
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextTree
 from mcpp.testing.strategies import json_values
-from mcpp.transient import Tracker, transient
+from mcpp.transient import TransientTracker, transient
 from mcpp.transient.marks import cut
 from tests.properties.random_logs import LOGS
 
@@ -27,15 +27,15 @@ PAGE = HERE.parents[1] / "mcpp_gateway" / "inspector"
 
 
 class Node:
-    """A process that answers questions about the page's modules."""
+    """A Node process that runs functions of the page's modules."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
-    def ask(self, question: str, **facts: Any) -> Any:
+    def call(self, function: str, **facts: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"ask": question, **facts}) + "\n")
+        self._process.stdin.write(json.dumps({"call": function, **facts}) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -45,7 +45,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     program = shutil.which("node")
     if program is None:
         pytest.skip("Node is not installed: apt-get install nodejs")
-    # A copy beside a package.json: elsewhere Node takes a .js for CommonJS.
+    # A copy beside a package.json: without it, Node treats .js files as CommonJS.
     folder = tmp_path_factory.mktemp("page")
     shutil.copytree(PAGE, folder, dirs_exist_ok=True)
     (folder / "package.json").write_text('{"type": "module"}')
@@ -60,7 +60,7 @@ def as_json(envelopes: list[Envelope]) -> list[Any]:
     return [json.loads(mcpp.encode(envelope)) for envelope in envelopes]
 
 
-# --- filters -------------------------------------------------------------------------------------
+# --- filters --------------------------------------------------------------------------------------
 
 LEAVES = st.one_of(
     st.just({"main": True}),
@@ -86,17 +86,19 @@ FILTERS = st.recursive(
 
 @hypothesis_settings(max_examples=100)
 @given(filter=FILTERS, log=LOGS)
-def test_a_filter_selects_what_the_sdk_s_does(node: Node, filter: Any, log: list[Envelope]) -> None:
+def test_a_filter_selects_the_same_as_in_the_sdk(
+    node: Node, filter: Any, log: list[Envelope]
+) -> None:
     expected = [envelope.id for envelope in filters.parse(filter).select(log)]
-    assert node.ask("select", filter=filter, envelopes=as_json(log)) == expected
+    assert node.call("select", filter=filter, envelopes=as_json(log)) == expected
 
 
 @hypothesis_settings(max_examples=100)
 @given(filter=FILTERS, log=LOGS)
-def test_a_filter_written_as_text_is_read_back_with_the_same_meaning(
+def test_a_filter_survives_printing_and_parsing(
     node: Node, filter: Any, log: list[Envelope]
 ) -> None:
-    again = node.ask("reprint", filter=filter)["filter"]
+    again = node.call("reprint", filter=filter)["filter"]
     expected = [envelope.id for envelope in filters.parse(filter).select(log)]
     assert [envelope.id for envelope in filters.parse(again).select(log)] == expected
 
@@ -118,13 +120,13 @@ def test_a_filter_written_as_text_is_read_back_with_the_same_meaning(
         ),
     )
 )
-def test_a_filter_is_refused_exactly_if_the_gateway_would(node: Node, value: Any) -> None:
+def test_a_filter_is_refused_exactly_if_the_gateway_refuses_it(node: Node, value: Any) -> None:
     try:
         filters.parse(value) if not isinstance(value, str) else filters.parse(json.dumps(value))
         fine = True
     except FilterError:
         fine = False
-    assert (node.ask("check", filter=value) is None) == fine
+    assert (node.call("check", filter=value) is None) == fine
 
 
 @pytest.mark.parametrize(
@@ -142,49 +144,49 @@ def test_a_filter_is_refused_exactly_if_the_gateway_would(node: Node, value: Any
         ('{"kind": "chat"}', {"kind": "chat"}),
     ],
 )
-def test_expressions_are_read(node: Node, text: str, expected: Any) -> None:
-    assert node.ask("parse", text=text) == {"filter": expected}
+def test_expressions_are_parsed(node: Node, text: str, expected: Any) -> None:
+    assert node.call("parse", text=text) == {"filter": expected}
 
 
 @pytest.mark.parametrize(
     ("text", "message", "position"),
     [
-        ("main and", "Something is missing at the end", 8),
-        ("main chat", "“chat” is not known", 5),
-        ("main kind:x", "Put “and” or “or” before this", 5),
-        ("(main", "This ( is not closed", 0),
-        ("main)", "This ) closes nothing", 4),
+        ("main and", "Unexpected end of the expression", 8),
+        ("main chat", "Unknown word “chat”", 5),
+        ("main kind:x", "Expected “and” or “or” here", 5),
+        ("(main", "Unclosed (", 0),
+        ("main)", "Unmatched )", 4),
         ("kind:", "kind: needs a value", 5),
         ("type:a+", "$.type is not a text that could match", 0),
-        ('{"kind": }', "This begins like JSON and is not", 0),
+        ('{"kind": }', "Invalid JSON", 0),
         ("from:ä", "$.from is not a text that could match", 0),
-        ("(" * 50_000 + "main", "This nests too deeply", 64),
-        ("not " * 50_000 + "main", "This nests too deeply", 256),
+        ("(" * 50_000 + "main", "Nested too deeply", 64),
+        ("not " * 50_000 + "main", "Nested too deeply", 256),
     ],
 )
-def test_a_wrong_expression_is_told_where(
+def test_a_syntax_error_has_a_message_and_a_position(
     node: Node, text: str, message: str, position: int
 ) -> None:
-    answer = node.ask("parse", text=text)
+    answer = node.call("parse", text=text)
     assert message in answer["message"]
     assert answer["position"] == position
 
 
-def test_completion_offers_what_could_stand_there(node: Node) -> None:
+def test_completion_offers_what_can_follow(node: Node) -> None:
     known = {"kind": ["chat", "mcp/*"], "from": ["ada", "analyst"]}
-    assert node.ask("complete", text="ma", known=known) == ["main"]
-    assert node.ask("complete", text="main or from:a", known=known) == ["from:ada", "from:analyst"]
-    assert node.ask("complete", text="main ", known=known) == ["and", "or"]
-    assert "kind:" in node.ask("complete", text="not ", known=known)
+    assert node.call("complete", text="ma", known=known) == ["main"]
+    assert node.call("complete", text="main or from:a", known=known) == ["from:ada", "from:analyst"]
+    assert node.call("complete", text="main ", known=known) == ["and", "or"]
+    assert "kind:" in node.call("complete", text="not ", known=known)
 
 
-# --- the log's shape -----------------------------------------------------------------------------
+# --- log and tree ---------------------------------------------------------------------------------
 
 
 @hypothesis_settings(max_examples=150)
 @given(LOGS)
-def test_badges_and_summaries_are_those_of_the_sdk(node: Node, log: list[Envelope]) -> None:
-    tracker = Tracker()
+def test_badges_and_summaries_equal_those_of_the_sdk(node: Node, log: list[Envelope]) -> None:
+    tracker = TransientTracker()
     for envelope in log:
         tracker.add(envelope)
     expected = []
@@ -194,19 +196,19 @@ def test_badges_and_summaries_are_those_of_the_sdk(node: Node, log: list[Envelop
         folded = of_it is not None and tracker.is_collapsible(of_it)
         summary = of_it.summary if of_it and folded else None
         expected.append([list(tracker.badges(envelope.id)), summary])
-    assert node.ask("track", envelopes=as_json(log)) == expected
+    assert node.call("track", envelopes=as_json(log)) == expected
 
 
 WORDS = st.lists(st.sampled_from(["a", " ", "\n", "wörd", "\U0001f600", "\u3000", "xy" * 9]))
 
 
 @given(WORDS.map("".join), st.integers(2, 12))
-def test_a_text_is_cut_as_the_sdk_does_it(node: Node, text: str, limit: int) -> None:
-    assert node.ask("cut", text=text, limit=limit) == cut(text, limit)
+def test_a_text_is_cut_as_in_the_sdk(node: Node, text: str, limit: int) -> None:
+    assert node.call("cut", text=text, limit=limit) == cut(text, limit)
 
 
 @given(LOGS)
-def test_the_tree_is_that_of_the_sdk(node: Node, log: list[Envelope]) -> None:
+def test_the_tree_equals_that_of_the_sdk(node: Node, log: list[Envelope]) -> None:
     words = {"idle": "expired"}
     expected = [
         [
@@ -220,7 +222,7 @@ def test_the_tree_is_that_of_the_sdk(node: Node, log: list[Envelope]) -> None:
         ]
         for found in ContextTree(log)
     ]
-    assert node.ask("tree", envelopes=as_json(log)) == expected
+    assert node.call("tree", envelopes=as_json(log)) == expected
 
 
 @given(
@@ -233,11 +235,11 @@ def test_the_tree_is_that_of_the_sdk(node: Node, log: list[Envelope]) -> None:
         max_size=80,
     )
 )
-def test_heights_are_summed_right(node: Node, steps: Any) -> None:
-    assert node.ask("heights", steps=steps)
+def test_heights_are_summed_correctly(node: Node, steps: Any) -> None:
+    assert node.call("heights", steps=steps)
 
 
-# --- the stream ----------------------------------------------------------------------------------
+# --- stream ---------------------------------------------------------------------------------------
 
 
 def frame(id: str, kind: str = "chat", sender: str = "ada", **members: Any) -> dict[str, Any]:
@@ -259,9 +261,9 @@ def welcome(epoch: str = "e1", **members: Any) -> dict[str, Any]:
     return frame("w", "system/welcome", "system:gateway", payload=payload | members)
 
 
-def test_a_line_cut_for_a_moment_leaves_no_trace(node: Node) -> None:
+def test_a_short_disconnection_leaves_no_mark(node: Node) -> None:
     frames = [welcome(), frame("1"), frame("2"), welcome(resumed=True, replayed=1), frame("3")]
-    found = node.ask("model", frames=frames)
+    found = node.call("model", frames=frames)
     assert found["rows"] == ["1", "2", "3"]
     assert "after=3" in found["query"]
 
@@ -275,20 +277,20 @@ def test_a_restart_and_a_gap_are_marked(node: Node) -> None:
         welcome("e2", replayed=1),
         frame("a"),
     ]
-    assert node.ask("model", frames=frames)["rows"] == ["1", "gap", "5", "restart", "a"]
+    assert node.call("model", frames=frames)["rows"] == ["1", "gap", "5", "restart", "a"]
 
 
-def test_what_is_older_than_what_is_loaded_is_said_to_be(node: Node) -> None:
+def test_older_envelopes_that_are_not_loaded_are_marked(node: Node) -> None:
     history = [frame(str(number)) for number in range(10_000)]
-    rows = node.ask("model", frames=[welcome(replayed=10_000), *history], updates=False)["rows"]
+    rows = node.call("model", frames=[welcome(replayed=10_000), *history], updates=False)["rows"]
     assert rows[:2] == ["older", "0"]
     limits = {"maxEntries": 100}
-    rows = node.ask("model", frames=[welcome(), *history[:101]], limits=limits)["rows"]
+    rows = node.call("model", frames=[welcome(), *history[:101]], limits=limits)["rows"]
     assert rows[:2] == ["older", "11"]
     assert len(rows) == 91
 
 
-def test_what_is_no_longer_loaded_is_kept_nowhere(node: Node) -> None:
+def test_removed_envelopes_are_not_kept_in_memory(node: Node) -> None:
     def call(number: int) -> list[dict[str, Any]]:
         kind, name = (
             "tools/call:t",
@@ -308,43 +310,43 @@ def test_what_is_no_longer_loaded_is_kept_nowhere(node: Node) -> None:
         ]
 
     frames = [welcome(), *(envelope for number in range(500) for envelope in call(number))]
-    found = node.ask("model", frames=frames, limits={"maxEntries": 10}, updates=False)
+    found = node.call("model", frames=frames, limits={"maxEntries": 10}, updates=False)
     assert found["kept"].count("a long word") < 20 * 50 * 3
     assert "r0" in found["kept"]
 
 
-def test_nobody_resumes_from_what_was_said_to_them_alone(node: Node) -> None:
+def test_direct_envelopes_are_not_positions_to_resume_from(node: Node) -> None:
     error = frame("e", "system/error", "system:gateway", payload={"error": "rate_limited"})
-    found = node.ask("model", frames=[welcome(position="0"), frame("1"), error])
+    found = node.call("model", frames=[welcome(position="0"), frame("1"), error])
     assert "after=1" in found["query"]
     assert found["refusals"] == ["rate_limited"]
-    assert "after=0" in node.ask("model", frames=[welcome(position="0")])["query"]
+    assert "after=0" in node.call("model", frames=[welcome(position="0")])["query"]
 
 
-def test_what_was_said_before_the_first_welcome_is_said_in_the_right_name(node: Node) -> None:
-    (said,) = node.ask("unconfirmed", drafts=[{"kind": "chat"}], frames=[welcome()])["texts"]
+def test_a_message_composed_before_the_first_welcome_gets_its_sender(node: Node) -> None:
+    (said,) = node.call("unconfirmed", drafts=[{"kind": "chat"}], frames=[welcome()])["texts"]
     assert (said["from"], said["kind"]) == ("ada", "chat")
 
 
 @pytest.mark.rule("P-07")
-def test_what_is_too_large_is_never_sent_whenever_it_was_said(node: Node) -> None:
+def test_a_too_large_message_is_never_sent(node: Node) -> None:
     long = {"id": "long", "kind": "chat", "payload": {"text": "\u00e4" * 200}}
     short = {"id": "short", "kind": "chat", "payload": {"text": "\u00e4"}}
     limited = welcome(limits={"max_message_bytes": 500})
-    found = node.ask("compose", drafts=[long], frames=[limited])
-    assert "bytes, and the gateway takes 500" in found["problem"]
+    found = node.call("compose", drafts=[long], frames=[limited])
+    assert "bytes. The gateway accepts 500" in found["problem"]
     assert found["unconfirmed"] == 0
-    assert node.ask("compose", drafts=[short], frames=[limited])["unconfirmed"] == 1
-    found = node.ask("unconfirmed", drafts=[long], frames=[limited])
+    assert node.call("compose", drafts=[short], frames=[limited])["unconfirmed"] == 1
+    found = node.call("unconfirmed", drafts=[long], frames=[limited])
     assert found == {"since": None, "texts": [], "refusals": [["long", "too_large"]]}
 
 
-def test_only_a_line_that_has_held_is_taken_up_at_once(node: Node) -> None:
-    assert node.ask("delays", held=[0, 900, 900, 60_000, 0]) == [250, 500, 1000, 250, 500]
-    assert node.ask("delays", held=[900] * 9)[-1] == 8000
+def test_the_reconnection_delay_resets_only_after_a_long_connection(node: Node) -> None:
+    assert node.call("delays", held=[0, 900, 900, 60_000, 0]) == [250, 500, 1000, 250, 500]
+    assert node.call("delays", held=[900] * 9)[-1] == 8000
 
 
-def test_contexts_stand_in_the_order_in_which_they_were_heard_of(node: Node) -> None:
+def test_contexts_are_in_the_order_of_their_first_envelopes(node: Node) -> None:
     def inside(id: str, context: str, **members: str) -> dict[str, Any]:
         return frame(id, context={"id": context, **members})
 
@@ -352,9 +354,9 @@ def test_contexts_stand_in_the_order_in_which_they_were_heard_of(node: Node) -> 
     history = [inside("1", "old"), inside("2", "older", parent="old"), inside("3", "n", parent="m")]
     frames = [welcome(contexts=alive, replayed=3), *history]
     expected = ["unheard", "old", "older", "m", "n"]
-    assert node.ask("model", frames=frames)["tree"] == expected
+    assert node.call("model", frames=frames)["tree"] == expected
     frames = [MAIN, welcome(), EVERYTHING, *frames]
-    assert node.ask("model", frames=frames)["tree"] == expected
+    assert node.call("model", frames=frames)["tree"] == expected
 
 
 def test_a_context_is_open_only_if_its_conclusion_would_have_been_sent(node: Node) -> None:
@@ -364,7 +366,7 @@ def test_a_context_is_open_only_if_its_conclusion_would_have_been_sent(node: Nod
 
     def states(filter: dict[str, Any], *frames: dict[str, Any]) -> Any:
         frames = ({"use": filter}, welcome(contexts=alive), *frames)
-        return node.ask("model", frames=frames)["states"]
+        return node.call("model", frames=frames)["states"]
 
     unknown = {"k": "unknown", "other": "unknown"}
     assert states({"all": []}, said) == unknown | {"k": "open"}
@@ -374,74 +376,74 @@ def test_a_context_is_open_only_if_its_conclusion_would_have_been_sent(node: Nod
     assert states({"kind": "chat"}, said) == unknown
     assert states({"kind": "conclusion"}, concluded) == unknown | {"k": "concluded"}
     assert states({"from": "bob"}, said) == unknown
-    # A filter that comes later hides a conclusion as well, even where we have spoken ourselves.
+    # A later filter may hide a conclusion as well, even in a context with own messages.
     narrowed = frame("f", "system/filter", "system:gateway", payload={"filter": {"main": True}})
     assert states({"all": []}, said, narrowed) == unknown
     assert states({"all": []}, frame("1", **inside), narrowed) == unknown
     assert states({"type": "task"}, frame("1", **inside)) == unknown | {"k": "open"}
 
 
-def test_a_line_is_lost_when_a_question_is_not_answered_and_never_by_silence_alone(
+def test_a_connection_is_closed_if_a_probe_is_unanswered_and_never_by_silence_alone(
     node: Node,
 ) -> None:
-    opening = [["asked", 0], ["check", 9], ["check", 10]]
-    assert node.ask("pulse", steps=opening) == [None, None, "lost"]
-    silence = [["asked", 0], ["heard", 1], ["check", 15], ["check", 900], ["asked", 900]]
+    opening = [["sent", 0], ["check", 9], ["check", 10]]
+    assert node.call("liveness", steps=opening) == [None, None, "close"]
+    silence = [["sent", 0], ["received", 1], ["check", 15], ["check", 900], ["sent", 900]]
     silence += [["check", 909], ["check", 910]]
-    answers = [None, None, None, "ask", None, None, "lost"]
-    assert node.ask("pulse", steps=silence) == answers
-    answered = [["asked", 0], ["heard", 9], ["check", 20], ["check", 24]]
-    assert node.ask("pulse", steps=answered) == [None, None, None, "ask"]
+    answers = [None, None, None, "probe", None, None, "close"]
+    assert node.call("liveness", steps=silence) == answers
+    answered = [["sent", 0], ["received", 9], ["check", 20], ["check", 24]]
+    assert node.call("liveness", steps=answered) == [None, None, None, "probe"]
 
 
-def test_a_question_that_changes_nothing_changes_nothing(node: Node) -> None:
+def test_a_probe_changes_nothing(node: Node) -> None:
     answer = frame("f", "system/filter", "system:gateway", payload={"filter": {"all": []}})
     before, after = ([welcome(), frame("1")], [welcome(), frame("1"), answer])
-    rebuilt = [node.ask("model", frames=frames)["rebuilt"] for frames in (before, after)]
+    rebuilt = [node.call("model", frames=frames)["rebuilt"] for frames in (before, after)]
     assert rebuilt[0] == rebuilt[1]
 
 
-def test_what_was_said_is_unconfirmed_until_it_comes_back(node: Node) -> None:
+def test_a_message_is_unconfirmed_until_it_is_echoed(node: Node) -> None:
     draft = {"id": "1", "kind": "chat"}
-    assert node.ask("unconfirmed", drafts=[draft], frames=[welcome()])["since"] == 1000
+    assert node.call("unconfirmed", drafts=[draft], frames=[welcome()])["since"] == 1000
     frames = [welcome(), frame("1")]
-    assert node.ask("unconfirmed", drafts=[draft], frames=frames)["since"] is None
+    assert node.call("unconfirmed", drafts=[draft], frames=frames)["since"] is None
     draft = {"id": "1", "kind": "pod/filter"}
-    assert node.ask("unconfirmed", drafts=[draft], frames=[welcome()])["since"] is None
+    assert node.call("unconfirmed", drafts=[draft], frames=[welcome()])["since"] is None
 
 
-def test_an_id_that_is_used_again_hides_nothing(node: Node) -> None:
-    # The gateway takes it once it has forgotten the first.
-    found = node.ask("model", frames=[welcome(), frame("1"), frame("1", sender="bob"), frame("1")])
+def test_a_reused_id_hides_nothing(node: Node) -> None:
+    # The gateway accepts it once it has forgotten the first.
+    found = node.call("model", frames=[welcome(), frame("1"), frame("1", sender="bob"), frame("1")])
     assert found["rows"] == ["1", "1", "1"]
     draft = {"id": "1", "kind": "chat"}
     frames = [welcome(), frame("1", sender="bob")]
-    assert node.ask("unconfirmed", drafts=[draft], frames=frames)["since"] == 1000
+    assert node.call("unconfirmed", drafts=[draft], frames=frames)["since"] == 1000
 
 
-def test_rates_count_what_was_replayed_when_it_was_sent(node: Node) -> None:
+def test_replayed_envelopes_count_in_the_rates_at_their_sending_time(node: Node) -> None:
     inside: dict[str, Any] = {"context": {"id": "k"}}
     times = ["11:59:57Z", "11:59:58Z", "11:58:00Z", "12:00:00Z", "13:00:00Z"]
     frames = [welcome(replayed=4), frame("0", **inside)]
     frames += [frame(str(i)) for i in range(1, 5)]
     for one, time in zip(frames[1:], times, strict=True):
         one["ts"] = f"2026-11-16T{time}"
-    rates = node.ask("model", frames=frames, now=1_794_830_400_000)["rates"]
+    rates = node.call("model", frames=frames, now=1_794_830_400_000)["rates"]
     assert rates == {"messagesPerSecond": 4 / 5, "contextsPerMinute": 1}
 
 
-def test_a_wrong_clock_moves_nothing_beyond_what_the_log_s_order_allows(node: Node) -> None:
+def test_a_wrong_clock_moves_an_envelope_only_within_the_order_of_the_log(node: Node) -> None:
     noon = 1_794_830_400_000
 
     def said(id: str, time: str, seconds: int | None = None, sender: str = "ada") -> dict[str, Any]:
         kind = "system/presence" if sender == "system:gateway" else "chat"
         inside = {} if kind == "system/presence" else {"context": {"id": f"k{id}"}}
-        # When it came, by a clock that is an hour before the gateway's.
+        # The arrival, by a clock that is an hour ahead of the gateway's.
         came = {} if seconds is None else {"now": noon + 3_600_000 + seconds * 1000}
         return frame(id, kind, sender, **inside) | {"ts": time} | came
 
     def spans(*frames: dict[str, Any]) -> Any:
-        found = node.ask("model", frames=[*frames], now=noon + 3_600_000)["spans"]
+        found = node.call("model", frames=[*frames], now=noon + 3_600_000)["spans"]
         return {id: (start - noon) / 1000 for id, (start, _) in found.items()}
 
     live = spans(
@@ -471,7 +473,7 @@ def test_replayed_presence_changes_nothing_and_live_presence_does(node: Node) ->
         return frame(id, "system/presence", "system:gateway", payload=payload)
 
     frames = [welcome(replayed=1), presence("1", "join", "gone"), presence("2", "join", "bob")]
-    assert node.ask("model", frames=frames)["present"] == ["ada", "bob"]
+    assert node.call("model", frames=frames)["present"] == ["ada", "bob"]
 
 
 def test_a_concluded_context_folds_where_it_began(node: Node) -> None:
@@ -487,14 +489,16 @@ def test_a_concluded_context_folds_where_it_began(node: Node) -> None:
         frame("6"),
     ]
     expected = ["1", "fold k", "3", "6"]
-    assert node.ask("model", frames=frames)["rows"] == expected
-    assert node.ask("model", frames=frames, updates=False)["rows"] == expected
-    unfolded = node.ask("model", frames=frames, folds=[["k", False]])["rows"]
+    assert node.call("model", frames=frames)["rows"] == expected
+    assert node.call("model", frames=frames, updates=False)["rows"] == expected
+    unfolded = node.call("model", frames=frames, folds=[["k", False]])["rows"]
     assert unfolded == ["1", "2", "3", "4", "5", "6"]
-    assert node.ask("model", frames=frames, search='"5"')["rows"] == ["5"]
+    assert node.call("model", frames=frames, search='"5"')["rows"] == ["5"]
 
 
-def test_a_folded_context_counts_what_came_since_and_what_is_for_us(node: Node) -> None:
+def test_a_folded_context_counts_newer_envelopes_and_those_addressed_to_the_user(
+    node: Node,
+) -> None:
     inside: dict[str, Any] = {"context": {"id": "k"}, "sender": "bob"}
     other: dict[str, Any] = {"context": {"id": "l"}}
     frames = [
@@ -504,31 +508,31 @@ def test_a_folded_context_counts_what_came_since_and_what_is_for_us(node: Node) 
         frame("3", **other),
         frame("4", **inside),
         frame("5", to=["crm", "ada"], **inside),
-        # Its rows are laid out again, and with them those of the first.
+        # Its rows are laid out again, together with those of the first.
         frame("6", "conclusion", **other),
     ]
     for updates in (True, False):
-        folds = node.ask("model", frames=frames, updates=updates)["folds"]
+        folds = node.call("model", frames=frames, updates=updates)["folds"]
         assert folds == {"k": [2, 2], "l": [0, 0]}
     again = frame("7", "conclusion", **inside)
-    assert node.ask("model", frames=[*frames, again])["folds"]["k"] == [0, 2]
+    assert node.call("model", frames=[*frames, again])["folds"]["k"] == [0, 2]
 
 
-def test_a_search_finds_what_was_said_however_it_was_escaped(node: Node) -> None:
+def test_a_search_ignores_how_text_was_escaped(node: Node) -> None:
     said = {"text": 'he said "caf\u00e9"\nand left'}
     frames = [welcome(), frame("1"), frame("2", payload=said)]
-    assert node.ask("model", frames=frames, search='said "caf\u00e9"')["rows"] == ["2"]
-    assert node.ask("unescaped", text=r'"caf\u00e9 \\ \"x\"\n"') == '"caf\u00e9 \\ "x"\n"'
+    assert node.call("model", frames=frames, search='said "caf\u00e9"')["rows"] == ["2"]
+    assert node.call("unescaped", text=r'"caf\u00e9 \\ \"x\"\n"') == '"caf\u00e9 \\ "x"\n"'
 
 
 @pytest.mark.rule("C-17")
-def test_another_s_conclusion_folds_nothing(node: Node) -> None:
+def test_a_conclusion_by_another_participant_folds_nothing(node: Node) -> None:
     inside: dict[str, Any] = {"context": {"id": "k"}}
     frames = [welcome(), frame("1", **inside), frame("2", "conclusion", "bob", **inside)]
-    assert node.ask("model", frames=frames)["rows"] == ["1", "2"]
+    assert node.call("model", frames=frames)["rows"] == ["1", "2"]
 
 
-def test_a_filter_hides_at_once_what_came_before_it(node: Node) -> None:
+def test_a_filter_hides_earlier_envelopes_at_once(node: Node) -> None:
     answer = {"filter": {"kind": "mcp/*"}}
     ours = frame("2")
     frames = [
@@ -538,27 +542,27 @@ def test_a_filter_hides_at_once_what_came_before_it(node: Node) -> None:
         frame("f", "system/filter", "system:gateway", payload=answer),
         frame("3", "mcp/x", "bob"),
     ]
-    assert node.ask("model", frames=frames)["rows"] == ["2", "3"]
+    assert node.call("model", frames=frames)["rows"] == ["2", "3"]
 
 
 MAIN = {"use": {"main": True}}
 EVERYTHING: dict[str, Any] = {"use": {"all": []}}
 
 
-def test_a_history_read_anew_keeps_what_is_older_than_it(node: Node) -> None:
+def test_reloading_the_history_keeps_older_entries(node: Node) -> None:
     inside: dict[str, Any] = {"context": {"id": "k"}}
     frames = [MAIN, welcome(), frame("1"), frame("2"), frame("4"), EVERYTHING, welcome(replayed=3)]
     frames += [frame("2"), frame("3", **inside), frame("4"), frame("5")]
-    # What stood in a context between the first two, nobody has any more.
-    assert node.ask("model", frames=frames)["rows"] == ["1", "hole", "2", "3", "4", "5"]
+    # What was in a context between the first two is lost.
+    assert node.call("model", frames=frames)["rows"] == ["1", "hole", "2", "3", "4", "5"]
 
 
-def test_a_hole_is_marked_only_where_something_may_be_missing(node: Node) -> None:
+def test_a_hole_is_marked_only_where_envelopes_may_be_missing(node: Node) -> None:
     inside: dict[str, Any] = {"context": {"id": "k"}, "sender": "bob"}
     loaded = [welcome(), frame("1"), frame("2"), frame("3")]
 
     def rows(*more: dict[str, Any]) -> Any:
-        return node.ask("model", frames=[*loaded, *more])["rows"]
+        return node.call("model", frames=[*loaded, *more])["rows"]
 
     widened = [EVERYTHING, welcome(replayed=2)]
     assert rows(MAIN, *widened, frame("2"), frame("3")) == ["1", "2", "3"]
@@ -566,31 +570,31 @@ def test_a_hole_is_marked_only_where_something_may_be_missing(node: Node) -> Non
     main = [MAIN, welcome(resumed=True), frame("4"), frame("5")]
     holed = rows(*main, *widened, frame("5"), frame("6", **inside))
     assert holed == [*"1234", "hole", *"56"]
-    # It stays where it is, however often the history is read again.
+    # It stays in its place, however often the history is reloaded.
     again = [*main, *widened, frame("5"), frame("6", **inside), MAIN, welcome(resumed=True)]
     assert rows(*again, *widened, frame("5"), frame("6", **inside)) == holed
     assert rows(*again, *widened, frame("6", **inside), frame("7")) == [*holed, "7"]
 
 
-def test_nothing_that_is_loaded_is_lost_to_a_filter(node: Node) -> None:
+def test_a_filter_loses_no_loaded_entry(node: Node) -> None:
     loaded = [welcome(), *(frame(str(number), sender="bob") for number in range(5))]
     nothing = [{"use": {"kind": "conclusion"}}, welcome()]
     frames = [*loaded, MAIN, welcome(resumed=True), *nothing]
-    assert node.ask("model", frames=frames)["rows"] == []  # nor is there a sign of a hole
+    assert node.call("model", frames=frames)["rows"] == []  # and no hole is marked
     frames += [EVERYTHING, welcome(replayed=2), frame("3", sender="bob"), frame("4", sender="bob")]
-    assert node.ask("model", frames=frames)["rows"] == list("01234")
-    # Not even if the gateway has nothing left to say.
+    assert node.call("model", frames=frames)["rows"] == list("01234")
+    # Not even if the gateway has nothing left.
     frames = [*loaded, MAIN, welcome("e2"), nothing[0], welcome("e2")]
     frames += [EVERYTHING, welcome("e2")]
-    assert node.ask("model", frames=frames)["rows"] == [*"01234", "restart"]
+    assert node.call("model", frames=frames)["rows"] == [*"01234", "restart"]
 
 
-SPOKEN = st.sampled_from([None, {"id": "k1", "type": "task"}, {"id": "k2"}])
-USED = st.sampled_from([{"all": []}, {"main": True}, {"type": "task"}, {"context": "k2"}])
+CONTEXTS = st.sampled_from([None, {"id": "k1", "type": "task"}, {"id": "k2"}])
+USED_FILTERS = st.sampled_from([{"all": []}, {"main": True}, {"type": "task"}, {"context": "k2"}])
 
 
-@given(st.lists(st.one_of(SPOKEN, USED.map(lambda used: {"use": used})), max_size=40))
-def test_whatever_filters_are_used_what_is_shown_is_true_and_a_hole_is_marked(
+@given(st.lists(st.one_of(CONTEXTS, USED_FILTERS.map(lambda used: {"use": used})), max_size=40))
+def test_under_any_filters_the_rows_are_correct_and_holes_are_marked(
     node: Node, steps: list[Any]
 ) -> None:
     said = [
@@ -599,11 +603,11 @@ def test_whatever_filters_are_used_what_is_shown_is_true_and_a_hole_is_marked(
         else frame(str(i), sender="bob", context=step, ts=f"2026-11-16T12:00:{i:02}Z")
         for i, step in enumerate(steps)
     ]
-    found = node.ask("filtered", steps=said, welcome=welcome(), history=6)
+    found = node.call("filtered", steps=said, welcome=welcome(), history=6)
     shown = [row for row in found["rows"] if row != "hole"]
     assert [id for id in found["wanted"] if id in shown] == shown
     assert shown[len(shown) - len(found["kept"]) :] == found["kept"]
-    # What is missing was before all that is shown, or stands before a mark.
+    # What is missing is older than everything shown, or precedes a mark.
     unmarked = found["rows"][::-1]
     if "hole" in unmarked:
         unmarked = unmarked[: unmarked.index("hole")]
@@ -611,30 +615,30 @@ def test_whatever_filters_are_used_what_is_shown_is_true_and_a_hole_is_marked(
     assert max(map(int, missing), default=-1) < min(map(int, unmarked), default=99)
 
 
-def test_a_filter_hides_at_once_what_does_not_pass_it_even_before_the_gateway_knows(
+def test_a_filter_hides_entries_before_the_gateway_confirms_it(
     node: Node,
 ) -> None:
     frames = [MAIN, welcome(), frame("1", sender="bob"), {"use": {"kind": "mcp/*"}}]
-    assert node.ask("model", frames=frames)["rows"] == []
+    assert node.call("model", frames=frames)["rows"] == []
 
 
-def test_a_filter_that_changes_while_the_history_comes_anew_hides_what_came_before_it(
+def test_a_filter_changed_during_a_reload_hides_earlier_envelopes(
     node: Node,
 ) -> None:
     inside: dict[str, Any] = {"context": {"id": "k"}, "sender": "bob"}
     answer = frame("f", "system/filter", "system:gateway", payload={"filter": {"main": True}})
     frames = [MAIN, welcome(), frame("1"), EVERYTHING, welcome(replayed=2)]
     frames += [frame("2", **inside), answer, frame("3", sender="bob")]
-    assert node.ask("model", frames=frames)["rows"] == ["1", "hole", "3"]
+    assert node.call("model", frames=frames)["rows"] == ["1", "hole", "3"]
 
 
-def test_a_restart_is_marked_while_the_history_is_read_anew(node: Node) -> None:
+def test_a_restart_is_marked_during_a_reload(node: Node) -> None:
     frames = [MAIN, welcome(), frame("1"), EVERYTHING, welcome("e2", replayed=1), frame("a")]
-    assert node.ask("model", frames=frames)["rows"] == ["1", "restart", "a"]
+    assert node.call("model", frames=frames)["rows"] == ["1", "restart", "a"]
 
 
 @pytest.mark.rule("P-20", "P-21")
-def test_a_proposal_is_closed_by_the_same_request_or_its_proposer_alone(node: Node) -> None:
+def test_a_proposal_is_closed_only_by_a_matching_request_or_its_proposer(node: Node) -> None:
     def proposal(id: str) -> dict[str, Any]:
         payload = {"method": "tools/call", "params": {"name": "t", "arguments": {"a": 1}}}
         return frame(id, "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
@@ -653,11 +657,11 @@ def test_a_proposal_is_closed_by_the_same_request_or_its_proposer_alone(node: No
         frame("3", "mcp/withdraw", "ada", correlation_id="r"),
         frame("4", "mcp/withdraw", "bob", correlation_id="s"),
     ]
-    assert node.ask("model", frames=frames)["open"] == ["q", "r"]
+    assert node.call("model", frames=frames)["open"] == ["q", "r"]
 
 
 @pytest.mark.rule("P-20", "P-21")
-def test_what_others_decided_meanwhile_is_not_decided_by_us_as_well(node: Node) -> None:
+def test_a_pending_decision_is_dropped_if_another_decided_first(node: Node) -> None:
     payload = {"method": "tools/call", "params": {"name": "t", "arguments": {}}}
     asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
     request = {"id": "r", "kind": "mcp/request:tools/call:t", "to": ["crm"]}
@@ -666,14 +670,14 @@ def test_what_others_decided_meanwhile_is_not_decided_by_us_as_well(node: Node) 
     withdrawn = frame("w", "mcp/withdraw", "bob", correlation_id="p")
 
     def sent(drafts: list[dict[str, Any]], *more: dict[str, Any]) -> Any:
-        found = node.ask("unconfirmed", drafts=drafts, frames=[welcome(), asked, *more])
+        found = node.call("unconfirmed", drafts=drafts, frames=[welcome(), asked, *more])
         return [one["id"] for one in found["texts"]], found["refusals"]
 
     assert sent([approval]) == (["r"], [])
     assert sent([approval], withdrawn) == ([], [["r", "decided"]])
     assert sent([edited]) == (["r"], [])
     assert sent([edited], withdrawn) == ([], [["r", "decided"]])
-    # Only who has made the changed request tells of it.
+    # The rejection follows only once the edited request is confirmed.
     assert sent([edited], frame("r", "mcp/request:tools/call:t", to=["crm"])) == (["o"], [])
     problem = {"error": "capability_violation", "message": "You may not."}
     refused = frame("e", "system/error", "system:gateway", correlation_id="r", payload=problem)
@@ -681,7 +685,7 @@ def test_what_others_decided_meanwhile_is_not_decided_by_us_as_well(node: Node) 
 
 
 @pytest.mark.rule("P-21")
-def test_of_each_who_objects_the_last_word_counts(node: Node) -> None:
+def test_only_the_last_rejection_of_each_participant_counts(node: Node) -> None:
     payload = {"method": "tools/call", "params": {"name": "t", "arguments": {}}}
     asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
 
@@ -690,13 +694,13 @@ def test_of_each_who_objects_the_last_word_counts(node: Node) -> None:
 
     said = [objection(f"e{number}", "eve", f"no {number}") for number in range(100)]
     frames = [welcome(), asked, objection("m", "mallory", "no " * 100_000), *said]
-    (long, last) = node.ask("model", frames=frames)["rejections"]["p"]
+    (long, last) = node.call("model", frames=frames)["rejections"]["p"]
     assert len(long["reason"]) <= 240
     assert last == {"from": "eve", "reason": "no 99"}
 
 
 @pytest.mark.rule("P-20", "P-21")
-def test_the_owner_s_word_tells_what_a_filter_has_hidden(node: Node) -> None:
+def test_the_recipients_response_reveals_a_decision_hidden_by_a_filter(node: Node) -> None:
     params = {"name": "t", "arguments": {}}
     payload = {"method": "tools/call", "params": params}
     asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
@@ -704,47 +708,47 @@ def test_the_owner_s_word_tells_what_a_filter_has_hidden(node: Node) -> None:
     kind = "mcp/request:tools/call:t"
     request = frame("r", kind, to=["crm"], payload=ours, correlation_id="p")
 
-    def fate(problem: Any, sender: str = "crm") -> Any:
+    def resolution(problem: Any, sender: str = "crm") -> Any:
         error = {"error": {"code": -32001, "message": problem}}
         answer = frame("a", "mcp/response:tools/call:t", sender, payload=error, correlation_id="r")
-        return node.ask("model", frames=[welcome(), asked, request, answer])["fates"]["p"]
+        return node.call("model", frames=[welcome(), asked, request, answer])["resolutions"]["p"]
 
-    assert fate("out of paper") == ["fulfilled", "ada"]
-    assert fate("already_fulfilled") == ["fulfilled", None]
-    assert fate("withdrawn") == ["withdrawn", "ada"]
-    assert fate("withdrawn", "eve") == ["fulfilled", "ada"]
+    assert resolution("out of paper") == ["fulfilled", "ada"]
+    assert resolution("already_fulfilled") == ["fulfilled", None]
+    assert resolution("withdrawn") == ["withdrawn", "ada"]
+    assert resolution("withdrawn", "eve") == ["fulfilled", "ada"]
     for hostile in ("constructor", "__proto__", {"toString": 1}, None):
-        assert fate(hostile) == ["fulfilled", "ada"]
+        assert resolution(hostile) == ["fulfilled", "ada"]
 
 
-def test_what_nobody_has_decided_is_lost_with_the_log(node: Node) -> None:
+def test_open_proposals_are_lost_with_the_log(node: Node) -> None:
     payload = {"method": "tools/call", "params": {"name": "t", "arguments": {}}}
     asked = frame("p", "mcp/proposal:tools/call:t", "bob", to=["crm"], payload=payload)
-    assert node.ask("model", frames=[welcome(), asked, welcome("e2")])["open"] == []
+    assert node.call("model", frames=[welcome(), asked, welcome("e2")])["open"] == []
     again = asked | {"id": "q"}
-    assert node.ask("model", frames=[welcome(), asked, welcome("e2"), again])["open"] == ["q"]
-    # What is lost stays lost, whatever is looked at, until it is made again, and not by another.
+    assert node.call("model", frames=[welcome(), asked, welcome("e2"), again])["open"] == ["q"]
+    # It stays lost under all filters until the same proposal is made again.
     filters = [MAIN, welcome("e2", resumed=True), {"use": {"type": "x"}}, welcome("e2")]
     filters += [EVERYTHING, welcome("e2")]
-    assert node.ask("model", frames=[welcome(), asked, welcome("e2"), *filters])["open"] == []
+    assert node.call("model", frames=[welcome(), asked, welcome("e2"), *filters])["open"] == []
     reused = frame("p", sender="eve")
-    assert node.ask("model", frames=[welcome(), asked, welcome("e2"), reused])["open"] == []
-    # Its proposer did not hear that it was taken before the restart, and sends it again.
-    assert node.ask("model", frames=[welcome(), asked, welcome("e2"), asked])["open"] == ["p"]
+    assert node.call("model", frames=[welcome(), asked, welcome("e2"), reused])["open"] == []
+    # Its proposer received no confirmation before the restart and sends it again.
+    assert node.call("model", frames=[welcome(), asked, welcome("e2"), asked])["open"] == ["p"]
 
 
-# --- what is shown and linked --------------------------------------------------------------------
+# --- display and links ----------------------------------------------------------------------------
 
 
 @given(json_values())
-def test_raw_json_is_laid_out_without_a_change(node: Node, value: Any) -> None:
+def test_raw_json_is_indented_without_changes(node: Node, value: Any) -> None:
     text = json.dumps(value)
-    assert json.loads(node.ask("indent", text=text)) == value
+    assert json.loads(node.call("indent", text=text)) == value
 
 
-def test_raw_json_keeps_the_sender_s_numbers(node: Node) -> None:
+def test_raw_json_keeps_the_senders_numbers(node: Node) -> None:
     text = '{"a":1e2,"b":[123456789012345678901234567890,1.50],"c":{}}'
-    shown = node.ask("indent", text=text)
+    shown = node.call("indent", text=text)
     assert "".join(shown.split()) == text
 
 
@@ -757,22 +761,22 @@ def test_raw_json_keeps_the_sender_s_numbers(node: Node) -> None:
         ('"a"', False),
     ],
 )
-def test_a_key_that_is_there_twice_is_noticed(node: Node, text: str, expected: bool) -> None:
-    assert node.ask("hasDuplicateKeys", text=text) is expected
+def test_duplicate_keys_are_detected(node: Node, text: str, expected: bool) -> None:
+    assert node.call("hasDuplicateKeys", text=text) is expected
 
 
-def test_a_name_has_its_colour_whoever_else_is_there(node: Node) -> None:
+def test_the_colour_of_a_name_depends_on_nothing_else(node: Node) -> None:
     names = ["ada", "analyst", "crm", "files"]
-    hues = node.ask("hues", names=names)
+    hues = node.call("hues", names=names)
     assert len(set(hues)) == 4
-    assert node.ask("hues", names=names[::-1]) == hues[::-1]
-    assert set(node.ask("hues", names=[f"agent-{n}" for n in range(99)])) == set(range(8))
+    assert node.call("hues", names=names[::-1]) == hues[::-1]
+    assert set(node.call("hues", names=[f"agent-{n}" for n in range(99)])) == set(range(8))
 
 
-def test_progress_reads_as_a_line(node: Node) -> None:
+def test_progress_is_one_line(node: Node) -> None:
     params = {"progressToken": "t", "progress": 1, "total": 2, "message": "compared"}
-    told = {"kind": "mcp/notification:notifications/progress", "payload": {"params": params}}
-    read = node.ask("describe", envelope=told)
+    envelope = {"kind": "mcp/notification:notifications/progress", "payload": {"params": params}}
+    read = node.call("describe", envelope=envelope)
     assert (read["label"], read["text"]) == ("progress", "1 of 2 compared")
 
 
@@ -788,50 +792,50 @@ def test_progress_reads_as_a_line(node: Node) -> None:
             "2 images, 1 recording, not shown",
         ),
         ([{"type": "x"}, {"type": ["y"]}], "", "2 parts of another type, not shown"),
-        ([], "", "An empty result."),
+        ([], "", "Empty result."),
     ],
 )
-def test_a_result_shows_what_can_be_read_and_tells_of_the_rest(
+def test_a_result_shows_its_text_and_counts_the_rest(
     node: Node, content: list[Any], text: str, note: str | None
 ) -> None:
-    told = {"kind": "mcp/response:tools/call:t", "payload": {"result": {"content": content}}}
-    read = node.ask("describe", envelope=told)
+    envelope = {"kind": "mcp/response:tools/call:t", "payload": {"result": {"content": content}}}
+    read = node.call("describe", envelope=envelope)
     assert (read["text"], read.get("note")) == (text, note)
 
 
-def test_a_failure_that_says_nothing_is_said_to_be_one(node: Node) -> None:
+def test_a_failure_without_a_message_has_a_note(node: Node) -> None:
     result = {"content": [], "isError": True}
-    told = {"kind": "mcp/response:tools/call:t", "payload": {"result": result}}
-    read = node.ask("describe", envelope=told)
-    assert (read["label"], read["note"]) == ("failed", "It does not say why.")
+    envelope = {"kind": "mcp/response:tools/call:t", "payload": {"result": result}}
+    read = node.call("describe", envelope=envelope)
+    assert (read["label"], read["note"]) == ("failed", "No error message.")
 
 
-def test_characters_that_reorder_text_are_written_out(node: Node) -> None:
-    assert "\\u202e" in node.ask("indent", text='"a\u202eb"')
+def test_characters_that_reorder_text_are_escaped(node: Node) -> None:
+    assert "\\u202e" in node.call("indent", text='"a\u202eb"')
 
 
-# Controls, fillers, joiners, selectors, tags, blanks that are no space, half of a pair.
+# Controls, fillers, joiners, selectors, tags, non-space blanks, a lone surrogate.
 HIDDEN = [0x1B, 0x9F, 0xAD, 0x34F, 0x61C, 0x115F, 0x180E, 0x200B, 0x2028, 0x202E, 0x2066, 0x2800]
 HIDDEN += [0x3164, 0xD800, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF9, 0xE0041, 0xE0100]
 
 
 @pytest.mark.parametrize("code", HIDDEN, ids=hex)
-def test_characters_that_nobody_sees_are_written_out(node: Node, code: int) -> None:
-    shown = node.ask("reveal", text=f"a{chr(code)}b")
+def test_invisible_characters_are_escaped(node: Node, code: int) -> None:
+    shown = node.call("reveal", text=f"a{chr(code)}b")
     assert shown.isascii()
     assert json.loads(f'"{shown}"') == f"a{chr(code)}b"
 
 
-def test_what_can_be_seen_stays_as_it_is(node: Node) -> None:
+def test_visible_characters_are_unchanged(node: Node) -> None:
     seen = "na\u00efve \u05d0\u0628 \u4e2d\U0001f600\n\tx"
-    assert node.ask("reveal", text=seen) == seen
+    assert node.call("reveal", text=seen) == seen
 
 
-def test_a_link_carries_the_view_and_a_code_is_no_view(node: Node) -> None:
+def test_a_link_contains_the_view_and_a_code_is_not_a_view(node: Node) -> None:
     view = {"filter": "main or kind:a&b", "main": False, "context": "k1", "search": "ä #"}
     view["descendants"] = False
-    assert node.ask("view", view=view) == view
+    assert node.call("view", view=view) == view
     view = {"filter": "", "main": True, "context": None, "descendants": True, "search": ""}
-    assert node.ask("view", view=view) == view
-    assert node.ask("code", fragment="#" + "a" * 22) == "a" * 22
-    assert node.ask("code", fragment="#filter=main&context=kkkk") is None
+    assert node.call("view", view=view) == view
+    assert node.call("code", fragment="#" + "a" * 22) == "a" * 22
+    assert node.call("code", fragment="#filter=main&context=kkkk") is None

@@ -1,7 +1,7 @@
-"""Two venues for every interaction: the gateway's core in memory, and a gateway on a real socket.
+"""Runs each interaction test against the gateway's core in memory and a gateway on a real socket.
 
-anyio's plugin runs each test on asyncio and on trio. The gateway on the socket has a thread and an
-event loop of its own, so that it is the same for both.
+anyio's plugin runs each test on asyncio and on trio. The gateway on the socket has its own thread
+and event loop, so that it is the same for both.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ T = TypeVar("T")
 QUICK = Options(backoff=lambda attempt: 0.0)
 
 
-class Venue(Protocol):
+class PodHarness(Protocol):
     """A pod that participants can be connected to by name."""
 
     def add(self, name: str, capabilities: Sequence[Mapping[str, Any]] = ANYTHING) -> None: ...
@@ -78,9 +78,9 @@ class SocketVenue:
         return mcpp.connect(self.url, **settings)
 
     def run(self, agent: mcpp.Participant) -> AbstractAsyncContextManager[mcpp.Pod]:
-        joining = agent.joining
-        joining["options"] = replace(joining["options"], backoff=QUICK.backoff)
-        return agent.beside(self.connect(agent.name, **joining))
+        options = agent.connect_options
+        options["options"] = replace(options["options"], backoff=QUICK.backoff)
+        return agent.run_in_background(self.connect(agent.name, **options))
 
     def cut(self, name: str) -> None:
         def abort() -> None:
@@ -155,16 +155,16 @@ def limits() -> dict[str, Any]:
 
 @pytest.fixture
 def sockets(limits: dict[str, Any]) -> Iterator[SocketVenue]:
-    venue = SocketVenue(limits)
-    yield venue
-    venue.close()
+    harness = SocketVenue(limits)
+    yield harness
+    harness.close()
 
 
 @pytest.fixture(params=["memory", "socket"])
-def venue(request: pytest.FixtureRequest, limits: dict[str, Any]) -> Iterator[Venue]:
+def harness(request: pytest.FixtureRequest, limits: dict[str, Any]) -> Iterator[PodHarness]:
     if request.param == "memory":
         yield MemoryPod(limits=limits)
         return
-    venue = SocketVenue(limits)
-    yield venue
-    venue.close()
+    harness = SocketVenue(limits)
+    yield harness
+    harness.close()

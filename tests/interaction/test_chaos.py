@@ -1,4 +1,4 @@
-"""Everybody sees the same, whatever is cut and however slowly some of them read."""
+"""All participants see the same log, despite cut connections and slow readers."""
 
 import random
 
@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from mcpp.client.connection import Options
-from tests.interaction.conftest import Venue
+from tests.interaction.conftest import PodHarness
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ BUFFERS = {"ample": 1024, "small": 16, "tiny": 4}
     "limits", [{"messages_per_second": 0, "context_messages_per_second": 0}], ids=["unlimited"]
 )
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_all_see_one_order_and_nothing_twice_or_never(venue: Venue, seed: int) -> None:
+async def test_all_see_one_order_and_nothing_twice_or_never(harness: PodHarness, seed: int) -> None:
     chance = random.Random(seed)
     seen: dict[str, list[str]] = {name: [] for name in BUFFERS}
     sent: set[str] = set()
@@ -29,7 +29,7 @@ async def test_all_see_one_order_and_nothing_twice_or_never(venue: Venue, seed: 
     async def take_part(name: str) -> None:
         nonlocal here
         options = Options(buffer_messages=BUFFERS[name], backoff=lambda attempt: 0.0)
-        async with venue.connect(name, own=True, options=options) as pod:
+        async with harness.connect(name, own=True, options=options) as pod:
             here += 1
             if here == len(BUFFERS):
                 all_here.set()
@@ -45,7 +45,7 @@ async def test_all_see_one_order_and_nothing_twice_or_never(venue: Venue, seed: 
                     if message.kind == "chat":
                         seen[name].append(message.id)
                         if chance.random() < 0.1:
-                            venue.cut(chance.choice(list(BUFFERS)))
+                            harness.cut(chance.choice(list(BUFFERS)))
                     if len(seen[name]) == MESSAGES * len(BUFFERS):
                         break
             if all(len(ids) == MESSAGES * len(BUFFERS) for ids in seen.values()):

@@ -11,7 +11,7 @@ from mcpp import filters
 from mcpp.client.connection import Options
 from mcpp.errors import ClosedError, TooLargeError, WrongParticipantError
 from mcpp.session.session import Gap
-from tests.interaction.conftest import QUICK, SocketVenue, Venue
+from tests.interaction.conftest import QUICK, PodHarness, SocketVenue
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ async def texts(pod: mcpp.Pod, count: int) -> list[str]:
     return found
 
 
-async def test_a_send_returns_its_echo_and_others_receive_it(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_a_send_returns_its_echo_and_others_receive_it(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         echo = await alice.send("chat", {"text": "hello"}, to=["bob"])
         assert echo.sender == "alice"
         message = await anext(bob)
@@ -37,8 +37,8 @@ async def test_a_send_returns_its_echo_and_others_receive_it(venue: Venue) -> No
 
 
 @pytest.mark.rule("P-13")
-async def test_own_envelopes_come_only_where_they_are_asked_for(venue: Venue) -> None:
-    async with venue.connect("alice", own=True) as alice, venue.connect("bob") as bob:
+async def test_own_envelopes_are_delivered_only_with_own(harness: PodHarness) -> None:
+    async with harness.connect("alice", own=True) as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "mine"})
         assert await texts(alice, 1) == ["mine"]
         await bob.send("chat", {"text": "bob's"})
@@ -46,8 +46,8 @@ async def test_own_envelopes_come_only_where_they_are_asked_for(venue: Venue) ->
         assert await texts(bob, 2) == ["mine", "again"]
 
 
-async def test_two_who_read_one_pod_share_what_comes(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_two_readers_of_one_pod_share_its_messages(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         heard: list[str] = []
 
         async def hear() -> None:
@@ -64,10 +64,10 @@ async def test_two_who_read_one_pod_share_what_comes(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-04")
-async def test_participants_and_contexts_are_known(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
+async def test_participants_and_contexts_are_known(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice:
         assert list(alice.participants) == ["alice"]
-        async with venue.connect("bob") as bob:
+        async with harness.connect("bob") as bob:
             assert set(bob.participants) == {"alice", "bob"}
             joined = await anext(alice)
             assert joined.payload["event"] == "join"
@@ -81,9 +81,9 @@ async def test_participants_and_contexts_are_known(venue: Venue) -> None:
     assert alice.name == "test"
 
 
-async def test_a_refusal_raises_with_its_code(venue: Venue) -> None:
-    venue.add("mute", [{"kind": "reflection"}])
-    async with venue.connect("mute") as mute:
+async def test_a_refusal_raises_with_its_code(harness: PodHarness) -> None:
+    harness.add("mute", [{"kind": "reflection"}])
+    async with harness.connect("mute") as mute:
         with pytest.raises(mcpp.Refused) as caught:
             await mute.send("chat", {"text": "hello"})
         assert caught.value.code == "capability_violation"
@@ -92,8 +92,8 @@ async def test_a_refusal_raises_with_its_code(venue: Venue) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"burst": 2}])
-async def test_whoever_gives_up_sending_jams_nobody(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
+async def test_a_cancelled_send_blocks_no_other(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice:
         for _ in range(3):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(alice.send, "chat")
@@ -105,23 +105,23 @@ async def test_whoever_gives_up_sending_jams_nobody(venue: Venue) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 100, "burst": 1}])
-async def test_leaving_takes_as_long_as_the_limits_make_it(
-    venue: Venue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_leaving_waits_as_long_as_the_rate_limits_require(
+    harness: PodHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mcpp.client.connection._LEAVE_SECONDS", 0.1)
-    async with venue.connect("bob") as bob:
-        async with venue.connect("alice") as alice:
+    async with harness.connect("bob") as bob:
+        async with harness.connect("alice") as alice:
             for number in range(40):
                 await alice.send("chat", {"text": str(number)}, wait=False)
         assert await texts(bob, 40) == [str(number) for number in range(40)]
     assert not [record for record in caplog.records if record.name == "mcpp"]
 
 
-async def test_what_was_not_waited_for_and_is_lost_by_an_exception_is_told(
-    venue: Venue, caplog: pytest.LogCaptureFixture
+async def test_envelopes_lost_by_an_exception_are_logged(
+    harness: PodHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> None:
-        async with venue.connect("alice") as alice:
+        async with harness.connect("alice") as alice:
             for _ in range(1000):
                 await alice.send("chat", wait=False)
             raise ZeroDivisionError
@@ -132,9 +132,9 @@ async def test_what_was_not_waited_for_and_is_lost_by_an_exception_is_told(
 
 
 @pytest.mark.rule("P-11")
-async def test_a_new_filter_takes_nothing_from_before_it(venue: Venue) -> None:
+async def test_a_new_filter_does_not_affect_earlier_messages(harness: PodHarness) -> None:
     options = replace(QUICK, buffer_messages=4)
-    async with venue.connect("alice") as alice, venue.connect("bob", options=options) as bob:
+    async with harness.connect("alice") as alice, harness.connect("bob", options=options) as bob:
         for number in range(20):
             await alice.send("chat", {"text": str(number)})
         await bob.set_filter({"kind": "reflection"})
@@ -143,8 +143,8 @@ async def test_a_new_filter_takes_nothing_from_before_it(venue: Venue) -> None:
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 50, "burst": 2}])
 @pytest.mark.rule("P-06")
-async def test_a_rate_limit_is_waited_out(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_a_rate_limit_is_waited_out(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         async with anyio.create_task_group() as tasks:
             for number in range(12):
                 tasks.start_soon(alice.send, "chat", {"text": str(number)})
@@ -153,8 +153,8 @@ async def test_a_rate_limit_is_waited_out(venue: Venue) -> None:
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 200, "burst": 20}])
 @pytest.mark.rule("P-06")
-async def test_a_rate_limit_does_not_change_the_order(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_a_rate_limit_does_not_change_the_order(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         for number in range(60):
             await alice.send("chat", {"text": str(number)}, wait=False)
         assert await texts(bob, 60) == [str(number) for number in range(60)]
@@ -162,8 +162,8 @@ async def test_a_rate_limit_does_not_change_the_order(venue: Venue) -> None:
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 4, "burst": 1}])
 @pytest.mark.rule("P-06")
-async def test_what_is_given_up_during_a_rate_limit_is_never_sent(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_a_send_cancelled_during_a_rate_limit_is_never_sent(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "one"})
         with anyio.move_on_after(0.05):
             await alice.send("chat", {"text": "given up"})
@@ -172,8 +172,8 @@ async def test_what_is_given_up_during_a_rate_limit_is_never_sent(venue: Venue) 
 
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 0.001, "burst": 1}])
-async def test_a_rate_limit_that_lasts_too_long_raises(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
+async def test_a_rate_limit_that_lasts_too_long_raises(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice:
         await alice.send("chat", {"text": "one"})
         with pytest.raises(mcpp.Refused) as caught:
             await alice.send("chat", {"text": "two"})
@@ -183,49 +183,49 @@ async def test_a_rate_limit_that_lasts_too_long_raises(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-05", "P-08")
-async def test_a_cut_line_loses_nothing_and_repeats_nothing(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_a_lost_connection_loses_nothing_and_repeats_nothing(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         for number in range(30):
             await alice.send("chat", {"text": str(number)})
             if number % 7 == 3:
-                venue.cut("bob")
+                harness.cut("bob")
             if number % 11 == 5:
-                venue.cut("alice")
+                harness.cut("alice")
         assert await texts(bob, 30) == [str(number) for number in range(30)]
 
 
 @pytest.mark.rule("P-05")
-async def test_what_is_sent_while_the_line_is_down_arrives_once(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_an_envelope_sent_while_disconnected_arrives_once(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "0"})
         for number in range(1, 20):
             await alice.send("chat", {"text": str(number)}, wait=False)
-            venue.cut("alice")
+            harness.cut("alice")
         assert await texts(bob, 20) == [str(number) for number in range(20)]
 
 
 @pytest.mark.rule("P-10")
-async def test_a_restart_of_the_gateway_is_told_as_a_gap(venue: Venue) -> None:
+async def test_a_restart_of_the_gateway_is_a_gap(harness: PodHarness) -> None:
     gaps: list[Gap] = []
     async with (
-        venue.connect("alice") as alice,
-        venue.connect("bob", on_gap=gaps.append) as bob,
+        harness.connect("alice") as alice,
+        harness.connect("bob", on_gap=gaps.append) as bob,
     ):
         await alice.send("chat", {"text": "before"})
         assert await texts(bob, 1) == ["before"]
-        venue.restart()
+        harness.restart()
         await alice.send("chat", {"text": "after"})
         assert await texts(bob, 1) == ["after"]
         assert gaps == [Gap(lost_log=True)]
 
 
-async def test_a_gap_that_nobody_asks_for_is_logged_in_words(
-    venue: Venue, caplog: pytest.LogCaptureFixture
+async def test_a_gap_without_an_on_gap_function_is_logged(
+    harness: PodHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "before"})
         assert await texts(bob, 1) == ["before"]
-        venue.restart()
+        harness.restart()
         await alice.send("chat", {"text": "after"})
         assert await texts(bob, 1) == ["after"]
     (told,) = [one.getMessage() for one in caplog.records if "were missed" in one.getMessage()]
@@ -233,21 +233,21 @@ async def test_a_gap_that_nobody_asks_for_is_logged_in_words(
 
 
 @pytest.mark.rule("P-08")
-async def test_an_id_that_was_seen_before_a_restart_is_dropped(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_an_id_that_was_seen_before_a_restart_is_dropped(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         echo = await alice.send("chat", {"text": "once"})
         assert await texts(bob, 1) == ["once"]
-        venue.restart()
+        harness.restart()
         await alice._connection.send(echo)  # as a sender does that had no echo
         await alice.send("chat", {"text": "then"})
         assert await texts(bob, 1) == ["then"]
 
 
-async def test_history_is_marked_as_replayed(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
+async def test_history_is_marked_as_replayed(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice:
         for number in range(3):
             await alice.send("chat", {"text": str(number)})
-        async with venue.connect("bob", last=2, filter=filters.kind("chat")) as bob:
+        async with harness.connect("bob", last=2, filter=filters.kind("chat")) as bob:
             await alice.send("chat", {"text": "live"})
             seen = [await anext(bob) for _ in range(3)]
             assert [message.text for message in seen] == ["1", "2", "live"]
@@ -255,27 +255,29 @@ async def test_history_is_marked_as_replayed(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-03")
-async def test_history_stays_history_where_the_buffer_is_too_small_for_it(venue: Venue) -> None:
+async def test_history_is_marked_even_if_it_exceeds_the_buffer(
+    harness: PodHarness,
+) -> None:
     small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
-    async with venue.connect("alice") as alice:
+    async with harness.connect("alice") as alice:
         for number in range(50):
             await alice.send("chat", {"text": str(number)})
         wanted = filters.kind("chat")
-        async with venue.connect("bob", last=50, filter=wanted, options=small) as bob:
+        async with harness.connect("bob", last=50, filter=wanted, options=small) as bob:
             await alice.send("chat", {"text": "live"})
             seen = [await anext(bob) for _ in range(51)]
     assert [message.text for message in seen] == [*map(str, range(50)), "live"]
     assert [message.replayed for message in seen] == [True] * 50 + [False]
 
 
-async def test_a_position_of_an_earlier_life_goes_on_from_there(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
-        async with venue.connect("bob") as bob:
+async def test_after_resumes_from_an_earlier_position(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice:
+        async with harness.connect("bob") as bob:
             await alice.send("chat", {"text": "seen"})
             assert await texts(bob, 1) == ["seen"]
             position = bob.position
         await alice.send("chat", {"text": "missed"})
-        async with venue.connect("bob", after=position) as bob:
+        async with harness.connect("bob", after=position) as bob:
             message = await anext(bob)
             while message.kind != "chat":
                 message = await anext(bob)
@@ -283,8 +285,8 @@ async def test_a_position_of_an_earlier_life_goes_on_from_there(venue: Venue) ->
             assert not message.replayed
 
 
-async def test_a_filter_is_in_force_when_setting_it_returns(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_a_filter_is_in_force_when_setting_it_returns(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "before"})
         await bob.set_filter(filters.kind("reflection"))
         await alice.send("chat", {"text": "hidden"})
@@ -293,10 +295,10 @@ async def test_a_filter_is_in_force_when_setting_it_returns(venue: Venue) -> Non
 
 
 @pytest.mark.rule("P-09")
-async def test_a_filter_survives_a_cut_line(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_a_filter_survives_a_lost_connection(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await bob.set_filter(filters.kind("reflection"))
-        venue.cut("bob")
+        harness.cut("bob")
         await alice.send("chat", {"text": "hidden"})
         await alice.send("reflection", {"thought": "shown"})
         with anyio.fail_after(5):
@@ -307,16 +309,18 @@ async def test_a_filter_survives_a_cut_line(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-11")
-async def test_a_full_buffer_drops_the_line_and_resumes_without_loss(venue: Venue) -> None:
+async def test_a_full_buffer_reconnects_without_loss(
+    harness: PodHarness,
+) -> None:
     small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
     async with (
-        venue.connect("alice") as alice,
-        venue.connect("bob", options=small) as bob,
+        harness.connect("alice") as alice,
+        harness.connect("bob", options=small) as bob,
     ):
         for number in range(100):
             await alice.send("chat", {"text": str(number)})
         assert await texts(bob, 100) == [str(number) for number in range(100)]
-        # The new line took the old one's place: nobody was told of a leave and a join.
+        # The new connection replaced the old one: no leave and join were broadcast.
         await bob.send("done")
         said = await anext(alice)
         while said.kind == "system/presence" and said.payload["event"] == "join":
@@ -325,11 +329,11 @@ async def test_a_full_buffer_drops_the_line_and_resumes_without_loss(venue: Venu
 
 
 @pytest.mark.rule("P-11")
-async def test_with_a_full_buffer_one_can_still_send(venue: Venue) -> None:
+async def test_sending_works_with_a_full_buffer(harness: PodHarness) -> None:
     small = Options(buffer_messages=4, backoff=lambda attempt: 0.0)
     async with (
-        venue.connect("alice") as alice,
-        venue.connect("bob", options=small) as bob,
+        harness.connect("alice") as alice,
+        harness.connect("bob", options=small) as bob,
     ):
         for number in range(50):
             await alice.send("chat", {"text": str(number)})
@@ -338,8 +342,8 @@ async def test_with_a_full_buffer_one_can_still_send(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-12")
-async def test_a_newer_connection_ends_the_older_for_good(venue: Venue) -> None:
-    async with venue.connect("alice") as older, venue.connect("alice") as newer:
+async def test_a_newer_connection_ends_the_older_for_good(harness: PodHarness) -> None:
+    async with harness.connect("alice") as older, harness.connect("alice") as newer:
         with anyio.fail_after(5), pytest.raises(ClosedError) as caught:
             await anext(older)
         assert caught.value.code == 4500
@@ -350,22 +354,22 @@ async def test_a_newer_connection_ends_the_older_for_good(venue: Venue) -> None:
 
 @pytest.mark.parametrize("limits", [{"max_message_bytes": 2000}])
 @pytest.mark.rule("P-07")
-async def test_what_is_too_large_is_refused_before_it_ends_the_line(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
+async def test_a_too_large_envelope_is_an_error_before_it_is_sent(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice:
         with pytest.raises(TooLargeError) as caught:
             await alice.send("chat", {"text": "x" * 3000})
         assert caught.value.limit_bytes == 2000
         await alice.send("chat", {"text": "x" * 100})
 
 
-async def test_an_error_of_the_block_comes_out_as_it_is(venue: Venue) -> None:
+async def test_an_exception_of_the_block_is_raised_as_it_is(harness: PodHarness) -> None:
     with pytest.raises(ZeroDivisionError):
-        async with venue.connect("alice"):
+        async with harness.connect("alice"):
             raise ZeroDivisionError
 
 
-async def test_after_the_block_everything_raises(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
+async def test_after_the_block_everything_raises(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice:
         pass
     with pytest.raises(ClosedError):
         await alice.send("chat", {"text": "?"})
@@ -374,7 +378,7 @@ async def test_after_the_block_everything_raises(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-02")
-async def test_a_token_of_somebody_else_is_told(sockets: SocketVenue) -> None:
+async def test_the_token_of_another_participant_is_an_error(sockets: SocketVenue) -> None:
     sockets.add("alice")
     with pytest.raises(WrongParticipantError) as caught:
         async with mcpp.connect(sockets.url, token=sockets.token("alice"), name="bob"):
@@ -382,16 +386,18 @@ async def test_a_token_of_somebody_else_is_told(sockets: SocketVenue) -> None:
     assert (caught.value.expected, caught.value.actual) == ("bob", "alice")
 
 
-async def test_what_was_sent_without_waiting_arrives_before_the_block_ends(venue: Venue) -> None:
-    async with venue.connect("bob") as bob:
-        async with venue.connect("alice") as alice:
+async def test_what_was_sent_without_waiting_arrives_before_the_block_ends(
+    harness: PodHarness,
+) -> None:
+    async with harness.connect("bob") as bob:
+        async with harness.connect("alice") as alice:
             for number in range(10):
                 await alice.send("chat", {"text": str(number)}, wait=False)
         assert await texts(bob, 10) == [str(number) for number in range(10)]
 
 
-async def test_a_cancelled_send_that_was_never_written_is_not_sent(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_a_cancelled_send_that_was_never_written_is_not_sent(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         with anyio.CancelScope() as scope:
             scope.cancel()
             await alice.send("chat", {"text": "never"})
@@ -403,12 +409,14 @@ def options(**changes: Any) -> Options:
     return Options(**{"backoff": QUICK.backoff} | changes)
 
 
-async def test_a_reader_that_is_cancelled_with_its_connection_ends_quietly(venue: Venue) -> None:
+async def test_a_reader_that_is_cancelled_with_its_connection_ends_quietly(
+    harness: PodHarness,
+) -> None:
     async def read(pod: mcpp.Pod) -> None:
         async for _ in pod:
             pass
 
-    async with anyio.create_task_group() as tasks, venue.connect("alice") as alice:
+    async with anyio.create_task_group() as tasks, harness.connect("alice") as alice:
         tasks.start_soon(read, alice)
         for _ in range(3):
             await alice.send("chat")

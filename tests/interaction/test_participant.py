@@ -15,7 +15,7 @@ import sniffio
 
 import mcpp
 from mcpp import kinds
-from mcpp.agent.participant import MAX_JUDGED
+from mcpp.agent.dispatcher import MAX_CONCURRENT
 from mcpp.agent.request_server import MAX_REQUESTS
 from mcpp.agent.tools import ToolCall
 from mcpp.client.connection import Options
@@ -25,7 +25,7 @@ from mcpp.errors import CallError, ClosedError, DecodeError, NoAnswerError, Remo
 from mcpp.protocol.rpc import ToolResult
 from mcpp.session.session import Gap
 from mcpp.transient import Mark, consumed, read_mark
-from tests.interaction.conftest import Venue
+from tests.interaction.conftest import PodHarness
 
 pytestmark = pytest.mark.anyio
 
@@ -69,14 +69,14 @@ async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
 
 
 @pytest.mark.rule("P-13")
-async def test_a_handler_answers_and_never_hears_itself(venue: Venue) -> None:
+async def test_a_handler_answers_and_never_gets_its_own_messages(harness: PodHarness) -> None:
     agent = mcpp.Participant("parrot")
 
     @agent.on("chat")
     async def repeat(message: mcpp.Message) -> None:
         await message.reply(f"{message.text}!")
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         for text in ("one", "two"):
             sent = await alice.send("chat", {"text": text})
             answer = await next_of(alice, "chat")
@@ -84,7 +84,7 @@ async def test_a_handler_answers_and_never_hears_itself(venue: Venue) -> None:
             assert answer.to == ("alice",)
 
 
-async def test_a_handler_may_opt_in_to_its_own_messages(venue: Venue) -> None:
+async def test_a_handler_may_opt_in_to_its_own_messages(harness: PodHarness) -> None:
     agent = mcpp.Participant("echo")
     heard: list[str] = []
     done = anyio.Event()
@@ -97,14 +97,14 @@ async def test_a_handler_may_opt_in_to_its_own_messages(venue: Venue) -> None:
         else:
             done.set()
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         await alice.send("note")
         with anyio.fail_after(5):
             await done.wait()
     assert heard == ["alice", "echo"]
 
 
-async def test_handlers_run_one_after_another_in_the_logs_order(venue: Venue) -> None:
+async def test_handlers_run_one_after_another_in_the_logs_order(harness: PodHarness) -> None:
     agent = mcpp.Participant("slow")
     steps: list[str] = []
     done = anyio.Event()
@@ -118,7 +118,7 @@ async def test_handlers_run_one_after_another_in_the_logs_order(venue: Venue) ->
         if message.text == "4":
             done.set()
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         for number in range(5):
             await alice.send("chat", {"text": str(number)})
         with anyio.fail_after(5):
@@ -127,7 +127,7 @@ async def test_handlers_run_one_after_another_in_the_logs_order(venue: Venue) ->
 
 
 @pytest.mark.rule("P-03")
-async def test_history_runs_no_handler_and_no_tool(venue: Venue) -> None:
+async def test_history_runs_no_handler_and_no_tool(harness: PodHarness) -> None:
     agent = mcpp.Participant("late", last=100)
     heard: list[str] = []
     called: list[str] = []
@@ -141,25 +141,27 @@ async def test_history_runs_no_handler_and_no_tool(venue: Venue) -> None:
     async def work(item: str) -> None:
         called.append(item)
 
-    async with venue.connect("alice") as alice:
+    async with harness.connect("alice") as alice:
         await alice.send("chat", {"text": "before"})
         with pytest.raises(NoAnswerError):
             await alice.call("late", "work", item="before", timeout=0.01)
-        async with venue.run(agent):
+        async with harness.run(agent):
             await alice.send("chat", {"text": "after"})
             await next_of(alice, "ack")
             await alice.call("late", "work", item="after", timeout=5)
     assert (heard, called) == (["after"], ["after"])
 
 
-async def test_a_pod_tells_whether_there_is_a_line(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
+async def test_a_pod_shows_whether_it_is_connected(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice:
         assert alice.connected
     assert not alice.connected
 
 
 @pytest.mark.rule("P-03")
-async def test_what_came_while_the_line_was_cut_runs_its_handler(venue: Venue) -> None:
+async def test_messages_missed_while_disconnected_run_their_handlers(
+    harness: PodHarness,
+) -> None:
     agent = mcpp.Participant("steady")
 
     @agent.on("chat")
@@ -167,13 +169,13 @@ async def test_what_came_while_the_line_was_cut_runs_its_handler(venue: Venue) -
         assert not message.replayed
         await message.reply("here")
 
-    async with venue.run(agent), venue.connect("alice") as alice:
-        venue.cut("steady")
+    async with harness.run(agent), harness.connect("alice") as alice:
+        harness.cut("steady")
         await alice.send("chat", {"text": "are you there?"})
         assert (await next_of(alice, "chat")).text == "here"
 
 
-async def test_a_handler_that_fails_leaves_the_agent_working(venue: Venue) -> None:
+async def test_a_handler_that_fails_leaves_the_agent_working(harness: PodHarness) -> None:
     agent = mcpp.Participant("shaky")
 
     @agent.on("chat")
@@ -183,8 +185,8 @@ async def test_a_handler_that_fails_leaves_the_agent_working(venue: Venue) -> No
         await message.reply("fine")
 
     async with (
-        venue.connect("shaky", own=True) as pod,
-        venue.connect("alice") as alice,
+        harness.connect("shaky", own=True) as pod,
+        harness.connect("alice") as alice,
         background() as tasks,
     ):
         tasks.start_soon(agent.serve, pod)
@@ -194,7 +196,7 @@ async def test_a_handler_that_fails_leaves_the_agent_working(venue: Venue) -> No
 
 
 async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
-    venue: Venue, caplog: pytest.LogCaptureFixture
+    harness: PodHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = mcpp.Participant("shaky")
 
@@ -203,7 +205,7 @@ async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
         raise ZeroDivisionError("by zero")
 
     async def talk() -> None:
-        async with venue.run(agent), venue.connect("alice") as alice:
+        async with harness.run(agent), harness.connect("alice") as alice:
             await alice.send("chat", {"text": "bad"})
             await anext(alice)
 
@@ -212,7 +214,7 @@ async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
     assert "answer of shaky failed" in caplog.text
 
 
-async def test_a_handler_may_call_while_others_call_it(venue: Venue) -> None:
+async def test_a_handler_may_call_while_others_call_it(harness: PodHarness) -> None:
     first, second = mcpp.Participant("first"), mcpp.Participant("second")
 
     @first.on("chat")
@@ -229,13 +231,13 @@ async def test_a_handler_may_call_while_others_call_it(venue: Venue) -> None:
         loud = await call.pod.call("first", "shout", text=text, timeout=5)
         return loud.text * 2
 
-    async with venue.run(first), venue.run(second), venue.connect("alice") as alice:
+    async with harness.run(first), harness.run(second), harness.connect("alice") as alice:
         await alice.send("chat", {"text": "ab"})
         assert (await next_of(alice, "chat")).text == "ABAB"
 
 
 @pytest.mark.rule("P-10")
-async def test_an_agent_is_told_of_a_gap_and_goes_on_even_if_it_minds(venue: Venue) -> None:
+async def test_a_failing_gap_hook_leaves_the_agent_working(harness: PodHarness) -> None:
     agent = mcpp.Participant("steady")
     gaps: list[Gap] = []
 
@@ -248,8 +250,8 @@ async def test_an_agent_is_told_of_a_gap_and_goes_on_even_if_it_minds(venue: Ven
     async def answer(message: mcpp.Message) -> None:
         await message.reply("here")
 
-    async with venue.run(agent), venue.connect("alice") as alice:
-        venue.restart()
+    async with harness.run(agent), harness.connect("alice") as alice:
+        harness.restart()
         while "steady" not in alice.participants:
             await anyio.lowlevel.checkpoint()
         await alice.send("chat", {"text": "still there?"})
@@ -258,7 +260,7 @@ async def test_an_agent_is_told_of_a_gap_and_goes_on_even_if_it_minds(venue: Ven
 
 
 @pytest.mark.rule("P-10")
-async def test_a_gap_comes_in_its_place_between_the_handlers(venue: Venue) -> None:
+async def test_a_gap_comes_in_its_place_between_the_handlers(harness: PodHarness) -> None:
     agent = mcpp.Participant("slow")
     steps: list[str] = []
     begun, go_on, done = anyio.Event(), anyio.Event(), anyio.Event()
@@ -278,13 +280,13 @@ async def test_a_gap_comes_in_its_place_between_the_handlers(venue: Venue) -> No
     @agent.tool
     async def ping() -> None: ...
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         with anyio.fail_after(10):
             for text in ("first", "before"):
                 await alice.send("chat", {"text": text})
             await begun.wait()
             await alice.call("slow", "ping")
-            venue.restart()
+            harness.restart()
             await alice.call("slow", "ping")
             await alice.send("chat", {"text": "after"})
             await alice.call("slow", "ping")
@@ -294,7 +296,9 @@ async def test_a_gap_comes_in_its_place_between_the_handlers(venue: Venue) -> No
 
 
 @pytest.mark.rule("P-11")
-async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(venue: Venue) -> None:
+async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(
+    harness: PodHarness,
+) -> None:
     agent = mcpp.Participant("busy", options=Options(buffer_messages=4))
 
     @agent.on("chat")
@@ -302,14 +306,14 @@ async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(venue: V
         total = await message.pod.call("files", "sum", numbers=[int(message.text), 1], timeout=20)
         await message.reply(total.text, kind="sum")
 
-    async with venue.run(toolbox()), venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(toolbox()), harness.run(agent), harness.connect("alice") as alice:
         for number in range(40):
             await alice.send("chat", {"text": str(number)}, wait=False)
         answers = [(await next_of(alice, "sum")).text for _ in range(40)]
         assert answers == [str(number + 1) for number in range(40)]
 
 
-async def test_a_task_runs_beside_the_handlers(venue: Venue) -> None:
+async def test_a_task_runs_concurrently_with_the_handlers(harness: PodHarness) -> None:
     agent = mcpp.Participant("clock")
 
     @agent.task
@@ -317,18 +321,18 @@ async def test_a_task_runs_beside_the_handlers(venue: Venue) -> None:
         await pod.send("chat", {"text": "I am here"})
         await anyio.sleep_forever()
 
-    async with venue.connect("alice") as alice, venue.run(agent):
+    async with harness.connect("alice") as alice, harness.run(agent):
         assert (await next_of(alice, "chat")).text == "I am here"
 
 
 @pytest.mark.rule("P-12")
-async def test_a_final_close_code_reaches_an_idle_agent_as_itself(venue: Venue) -> None:
+async def test_a_final_close_code_reaches_an_idle_agent_as_itself(harness: PodHarness) -> None:
     agent = mcpp.Participant("double")
 
     @agent.on("chat")
     async def hear(message: mcpp.Message) -> None: ...
 
-    async with venue.connect("double", own=True) as pod, anyio.create_task_group() as tasks:
+    async with harness.connect("double", own=True) as pod, anyio.create_task_group() as tasks:
 
         async def serve() -> None:
             with pytest.raises(ClosedError):
@@ -337,15 +341,15 @@ async def test_a_final_close_code_reaches_an_idle_agent_as_itself(venue: Venue) 
 
         tasks.start_soon(serve)
         with anyio.fail_after(5):
-            async with venue.connect("double"):
+            async with harness.connect("double"):
                 await anyio.sleep_forever()
 
 
 # --- requests ---
 
 
-async def test_a_tool_is_called_and_its_result_read(venue: Venue) -> None:
-    async with venue.run(toolbox()), venue.connect("alice") as alice:
+async def test_a_tool_is_called_and_its_result_read(harness: PodHarness) -> None:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
         result = await alice.call("files", "read_file", path="notes.md", timeout=5)
         assert result.text == "10 lines of notes.md"
         total = await alice.call("files", "sum", numbers=[1, 2, 3])
@@ -353,17 +357,21 @@ async def test_a_tool_is_called_and_its_result_read(venue: Venue) -> None:
         assert total.structured == {"result": 6}
 
 
-async def test_slips_of_the_programmer_are_named_before_anything_is_sent(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
+async def test_wrong_arguments_are_reported_before_anything_is_sent(
+    harness: PodHarness,
+) -> None:
+    async with harness.connect("alice") as alice:
         with pytest.raises(TypeError, match=r"by name, as in call\('files', 'sum', text=...\)"):
             await alice.call("files", "sum", 6)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 0, not -1"):
-        async with venue.connect("alice", last=-1):
+        async with harness.connect("alice", last=-1):
             pass
 
 
 @pytest.mark.rule("T-03")
-async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(venue: Venue) -> None:
+async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(
+    harness: PodHarness,
+) -> None:
     agent = mcpp.Participant("records")
 
     @agent.tool(transient="activity")
@@ -374,7 +382,7 @@ async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(venue:
     async def store_analysis_memory(finding: str) -> dict[str, Any]:
         return consumed({"content": [{"type": "text", "text": f"Stored: {finding}"}]})
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         large = await alice.call("records", "search_records", count=15)
         assert read_mark(large.to_json()) == Mark(
             transient=True, summary="15 activity records (page 1/9, IDs: 72, 73, 74…)"
@@ -387,8 +395,8 @@ async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(venue:
         assert read_mark(stored.to_json()) == Mark(consumed=True)
 
 
-async def test_tools_are_listed_with_schemas_from_their_hints(venue: Venue) -> None:
-    async with venue.run(toolbox()), venue.connect("alice") as alice:
+async def test_tools_are_listed_with_schemas_from_their_hints(harness: PodHarness) -> None:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
         listed = await alice.request("files", "tools/list")
         tools = {tool["name"]: tool for tool in listed["tools"]}
         assert list(tools) == ["read_file", "sum", "count", "hang"]
@@ -416,9 +424,9 @@ async def test_tools_are_listed_with_schemas_from_their_hints(venue: Venue) -> N
 )
 @pytest.mark.rule("P-17")
 async def test_arguments_that_do_not_fit_are_errors_with_their_path(
-    venue: Venue, arguments: dict[str, Any], path: str
+    harness: PodHarness, arguments: dict[str, Any], path: str
 ) -> None:
-    async with venue.run(toolbox()), venue.connect("alice") as alice:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
         with pytest.raises(RemoteError) as caught:
             await alice.call("files", "read_file", arguments)
         assert caught.value.code == -32602
@@ -427,8 +435,8 @@ async def test_arguments_that_do_not_fit_are_errors_with_their_path(
 
 
 @pytest.mark.rule("P-17")
-async def test_a_tool_that_raises_gives_an_error_without_a_traceback(venue: Venue) -> None:
-    async with venue.run(toolbox()), venue.connect("alice") as alice:
+async def test_a_tool_that_raises_gives_an_error_without_a_traceback(harness: PodHarness) -> None:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
         with pytest.raises(ToolError) as caught:
             await alice.call("files", "read_file", path="missing")
         assert caught.value.result == ToolResult(
@@ -443,7 +451,7 @@ def nested(levels: int) -> list[Any]:
 @pytest.mark.rule("P-17")
 @pytest.mark.parametrize("value", [math.nan, "bad \ud800", 10**100, nested(80), {"x": object()}])
 async def test_a_result_that_the_protocol_cannot_carry_is_an_error(
-    venue: Venue, value: Any
+    harness: PodHarness, value: Any
 ) -> None:
     agent = mcpp.Participant("odd")
 
@@ -459,7 +467,7 @@ async def test_a_result_that_the_protocol_cannot_carry_is_an_error(
     async def get_plainly(params: dict[str, Any], call: ToolCall) -> Any:
         return value
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         for tool in ("get", "fail"):
             with pytest.raises(ToolError):
                 await alice.call("odd", tool, timeout=5)
@@ -471,7 +479,7 @@ async def end_oddly(how: str) -> None:
     if how == "exit":
         raise SystemExit(2)
     if sniffio.current_async_library() == "trio":
-        raise RuntimeError("on trio nobody's cancellation reaches another's task")
+        raise RuntimeError("on trio a cancellation never reaches another task")
     task = asyncio.ensure_future(asyncio.Event().wait())
     task.cancel()
     await task
@@ -480,7 +488,7 @@ async def end_oddly(how: str) -> None:
 @pytest.mark.rule("P-17")
 @pytest.mark.parametrize("how", ["exit", "cancelled"])
 async def test_a_tool_that_exits_or_awaits_what_is_cancelled_fails_alone(
-    venue: Venue, how: str
+    harness: PodHarness, how: str
 ) -> None:
     agent = toolbox()
 
@@ -496,7 +504,7 @@ async def test_a_tool_that_exits_or_awaits_what_is_cancelled_fails_alone(
     async def end_method(params: dict[str, Any], call: ToolCall) -> Any:
         await end_oddly(how)
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         for tool in ("end", "leave"):
             with pytest.raises(ToolError):
                 await alice.call("files", tool, timeout=5)
@@ -507,7 +515,7 @@ async def test_a_tool_that_exits_or_awaits_what_is_cancelled_fails_alone(
 
 @pytest.mark.parametrize("how", ["exit", "cancelled"])
 async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
-    venue: Venue, how: str
+    harness: PodHarness, how: str
 ) -> None:
     agent = mcpp.Participant("shaky")
 
@@ -518,8 +526,8 @@ async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
         await message.reply("fine")
 
     async with (
-        venue.connect("shaky", own=True) as pod,
-        venue.connect("alice") as alice,
+        harness.connect("shaky", own=True) as pod,
+        harness.connect("alice") as alice,
         background() as tasks,
     ):
         tasks.start_soon(agent.serve, pod)
@@ -528,8 +536,8 @@ async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
         assert (await next_of(alice, "chat")).text == "fine"
 
 
-async def test_an_unknown_tool_or_method_is_an_error(venue: Venue) -> None:
-    async with venue.run(toolbox()), venue.connect("alice") as alice:
+async def test_an_unknown_tool_or_method_is_an_error(harness: PodHarness) -> None:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
         with pytest.raises(RemoteError, match="no tool 'nothing'"):
             await alice.call("files", "nothing")
         with pytest.raises(RemoteError) as caught:
@@ -538,16 +546,16 @@ async def test_an_unknown_tool_or_method_is_an_error(venue: Venue) -> None:
         assert await alice.request("files", "ping") == {}
 
 
-async def test_progress_reaches_whoever_asked(venue: Venue) -> None:
+async def test_progress_reaches_the_caller(harness: PodHarness) -> None:
     heard: list[Progress] = []
-    async with venue.run(toolbox()), venue.connect("alice") as alice:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
         result = await alice.call("files", "count", upto=3, on_progress=heard.append)
         assert result.text == "counted for alice"
     assert heard == [Progress(n, 3, f"at {n}") for n in (1, 2, 3)]
 
 
-async def test_without_an_answer_the_error_says_who_was_asked(venue: Venue) -> None:
-    async with venue.connect("alice") as alice:
+async def test_a_timeout_error_names_the_called_participant(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice:
         with pytest.raises(NoAnswerError, match="'nobody'") as caught:
             await alice.call("nobody", "read_file", path="x", timeout=0.01)
         assert caught.value.participant == "nobody"
@@ -555,7 +563,7 @@ async def test_without_an_answer_the_error_says_who_was_asked(venue: Venue) -> N
 
 
 @pytest.mark.rule("P-18")
-async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(venue: Venue) -> None:
+async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(harness: PodHarness) -> None:
     agent = mcpp.Participant("worker")
     started, stopped = anyio.Event(), anyio.Event()
 
@@ -568,8 +576,8 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(venue: Ven
             stopped.set()
 
     async with (
-        venue.run(agent),
-        venue.connect("alice") as alice,
+        harness.run(agent),
+        harness.connect("alice") as alice,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(alice.call, "worker", "hang")
@@ -581,7 +589,7 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(venue: Ven
 
 
 def stalling(given_up: anyio.Event) -> mcpp.Participant:
-    """Return an agent whose tool says once that it goes on, and then never ends by itself."""
+    """Return an agent whose tool reports progress once and then never ends."""
     agent = mcpp.Participant("files")
 
     @agent.tool
@@ -596,35 +604,35 @@ def stalling(given_up: anyio.Event) -> mcpp.Participant:
 
 
 @pytest.mark.rule("P-18")
-async def test_giving_up_waits_neither_for_a_line_nor_for_room(venue: Venue) -> None:
+async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: PodHarness) -> None:
     down = Options(unechoed_messages=2, backoff=lambda attempt: 3600.0)
 
     async def give_up() -> None:
-        async with venue.connect("alice", options=down) as alice:
+        async with harness.connect("alice", options=down) as alice:
 
             async def break_and_fill(progress: Progress) -> None:
-                venue.cut("alice")
+                harness.cut("alice")
                 for _ in range(2):
                     await alice.send("chat", wait=False)
 
             await alice.call("files", "stall", timeout=0.2, on_progress=break_and_fill)
 
-    async with venue.run(stalling(anyio.Event())):
+    async with harness.run(stalling(anyio.Event())):
         with anyio.fail_after(5), pytest.raises(NoAnswerError):
             await give_up()
 
 
 @pytest.mark.rule("P-18")
 @pytest.mark.parametrize("error", [ZeroDivisionError, TimeoutError])
-async def test_whoever_fails_over_the_progress_of_a_call_gives_it_up(
-    venue: Venue, error: type[Exception]
+async def test_a_failing_progress_callback_cancels_the_call(
+    harness: PodHarness, error: type[Exception]
 ) -> None:
     given_up = anyio.Event()
 
     def fail(progress: Progress) -> None:
         raise error
 
-    async with venue.run(stalling(given_up)), venue.connect("alice") as alice:
+    async with harness.run(stalling(given_up)), harness.connect("alice") as alice:
         with pytest.raises(error) as caught:
             await alice.call("files", "stall", timeout=5, on_progress=fail)
         assert caught.type is error
@@ -635,8 +643,8 @@ async def test_whoever_fails_over_the_progress_of_a_call_gives_it_up(
 UNLIMITED = {"messages_per_second": 0, "context_messages_per_second": 0}
 
 
-async def test_progress_that_is_none_and_a_value_that_is_not_wrapped_do_no_harm(
-    venue: Venue,
+async def test_malformed_progress_and_an_unwrapped_value_are_tolerated(
+    harness: PodHarness,
 ) -> None:
     agent = mcpp.Participant("odd")
     heard: list[Progress] = []
@@ -657,7 +665,7 @@ async def test_progress_that_is_none_and_a_value_that_is_not_wrapped_do_no_harm(
             )
         return {"content": [], "structuredContent": [1], "_meta": {"mcpp/wrapped": True}}
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         result = await alice.call("odd", "x", on_progress=heard.append, timeout=5)
     assert result.value == [1]
     assert heard[-1] == Progress(2, 4, "half")
@@ -666,7 +674,9 @@ async def test_progress_that_is_none_and_a_value_that_is_not_wrapped_do_no_harm(
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
 @pytest.mark.rule("P-18")
-async def test_more_calls_than_an_agent_serves_at_once_leave_it_listening(venue: Venue) -> None:
+async def test_more_calls_than_an_agent_serves_at_once_leave_it_responsive(
+    harness: PodHarness,
+) -> None:
     agent = toolbox()
     full, approved = anyio.Event(), anyio.Event()
     outcomes: list[str] = []
@@ -685,7 +695,7 @@ async def test_more_calls_than_an_agent_serves_at_once_leave_it_listening(venue:
     async def hear(message: mcpp.Message) -> None:
         approved.set()
 
-    async with venue.run(agent), venue.connect("alice") as alice, venue.connect("bob") as bob:
+    async with harness.run(agent), harness.connect("alice") as alice, harness.connect("bob") as bob:
 
         async def ask() -> None:
             try:
@@ -706,7 +716,7 @@ async def test_more_calls_than_an_agent_serves_at_once_leave_it_listening(venue:
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_backlog_of_the_handlers_holds_up_no_request(venue: Venue) -> None:
+async def test_a_backlog_of_the_handlers_delays_no_request(harness: PodHarness) -> None:
     agent = toolbox(Options(buffer_messages=64))
     go = anyio.Event()
 
@@ -716,7 +726,7 @@ async def test_a_backlog_of_the_handlers_holds_up_no_request(venue: Venue) -> No
         if message.text == "199":
             await message.reply("all read", kind="ack")
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         for number in range(200):
             await alice.send("chat", {"text": str(number)}, wait=False)
         assert (await alice.call("files", "sum", numbers=[1, 2], timeout=5)).value == 3
@@ -725,11 +735,11 @@ async def test_a_backlog_of_the_handlers_holds_up_no_request(venue: Venue) -> No
 
 
 @pytest.mark.rule("P-14")
-async def test_a_response_counts_only_from_whoever_was_asked(venue: Venue) -> None:
+async def test_a_response_counts_only_from_the_called_participant(harness: PodHarness) -> None:
     async with (
-        venue.connect("owner") as owner,
-        venue.connect("mallory") as mallory,
-        venue.connect("alice") as alice,
+        harness.connect("owner") as owner,
+        harness.connect("mallory") as mallory,
+        harness.connect("alice") as alice,
         anyio.create_task_group() as tasks,
     ):
         results: list[Any] = []
@@ -750,8 +760,8 @@ async def test_a_response_counts_only_from_whoever_was_asked(venue: Venue) -> No
 
 
 @pytest.mark.rule("P-15")
-async def test_a_request_whose_kind_and_payload_disagree_is_refused(venue: Venue) -> None:
-    async with venue.run(toolbox()), venue.connect("alice") as alice:
+async def test_a_request_whose_kind_and_payload_disagree_is_refused(harness: PodHarness) -> None:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
         for kind, params in (
             ("mcp/request:tools/list", {"name": "read_file", "arguments": {"path": "x"}}),
             ("mcp/request:tools/call:count", {"name": "read_file", "arguments": {"path": "x"}}),
@@ -768,8 +778,8 @@ async def test_a_request_whose_kind_and_payload_disagree_is_refused(venue: Venue
 
 
 @pytest.mark.rule("P-16")
-async def test_a_request_to_several_is_nobodys(venue: Venue) -> None:
-    async with venue.run(toolbox()), venue.connect("alice") as alice:
+async def test_a_request_to_several_participants_is_not_served(harness: PodHarness) -> None:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
         await alice.send(
             "mcp/request:ping",
             {"jsonrpc": "2.0", "id": "x", "method": "ping"},
@@ -781,8 +791,8 @@ async def test_a_request_to_several_is_nobodys(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-19")
-async def test_a_call_in_a_context_is_answered_inside_it(venue: Venue) -> None:
-    async with venue.run(toolbox()), venue.connect("alice") as alice:
+async def test_a_call_in_a_context_is_answered_inside_it(harness: PodHarness) -> None:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
         async with alice.context("workflow") as work:
             await work.call("files", "sum", numbers=[1])
         answer = await next_of(alice, "mcp/response:tools/call:sum")
@@ -790,7 +800,7 @@ async def test_a_call_in_a_context_is_answered_inside_it(venue: Venue) -> None:
         assert answer.context.id == work.id
 
 
-async def test_a_call_survives_a_cut_on_either_side(venue: Venue) -> None:
+async def test_a_call_survives_a_cut_on_either_side(harness: PodHarness) -> None:
     agent = mcpp.Participant("worker")
     started, go = anyio.Event(), anyio.Event()
 
@@ -800,7 +810,7 @@ async def test_a_call_survives_a_cut_on_either_side(venue: Venue) -> None:
         await go.wait()
         return "done"
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         results: list[str] = []
 
         async def ask() -> None:
@@ -810,13 +820,13 @@ async def test_a_call_survives_a_cut_on_either_side(venue: Venue) -> None:
             tasks.start_soon(ask)
             with anyio.fail_after(5):
                 await started.wait()
-            venue.cut("worker")
-            venue.cut("alice")
+            harness.cut("worker")
+            harness.cut("alice")
             go.set()
     assert results == ["done"]
 
 
-async def test_resources_and_prompts_are_served(venue: Venue) -> None:
+async def test_resources_and_prompts_are_served(harness: PodHarness) -> None:
     agent = mcpp.Participant("library")
 
     @agent.resource("memo://today", name="today")
@@ -833,7 +843,7 @@ async def test_resources_and_prompts_are_served(venue: Venue) -> None:
         """Ask for a review."""
         return f"Review {topic}, be {tone}."
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         listed = await alice.request("library", "resources/list")
         assert [resource["uri"] for resource in listed["resources"]] == [
             "memo://today",
@@ -858,14 +868,14 @@ async def test_resources_and_prompts_are_served(venue: Venue) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"max_message_bytes": 4096}])
-async def test_an_answer_that_is_too_large_is_an_error(venue: Venue) -> None:
+async def test_an_answer_that_is_too_large_is_an_error(harness: PodHarness) -> None:
     agent = mcpp.Participant("big")
 
     @agent.tool
     async def fill(size: int) -> str:
         return "x" * size
 
-    async with venue.run(agent), venue.connect("alice") as alice:
+    async with harness.run(agent), harness.connect("alice") as alice:
         with pytest.raises(RemoteError, match="too large"):
             await alice.call("big", "fill", size=5000, timeout=5)
 
@@ -874,8 +884,8 @@ async def test_an_answer_that_is_too_large_is_an_error(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-22")
-async def test_contexts_nest_and_conclude(venue: Venue) -> None:
-    async with venue.connect("alice") as alice, venue.connect("bob") as bob:
+async def test_contexts_nest_and_conclude(harness: PodHarness) -> None:
+    async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         async with alice.context("reasoning", trigger="question") as thinking:
             await thinking.send("reflection", {"thought": "is it safe?"})
             async with thinking.child("reasoning") as deeper:
@@ -893,12 +903,12 @@ async def test_contexts_nest_and_conclude(venue: Venue) -> None:
         assert seen[2].payload == {"decision": "deny"}
 
 
-async def test_whatever_is_said_by_a_context_stands_in_it(venue: Venue) -> None:
+async def test_everything_sent_by_a_context_scope_is_in_the_context(harness: PodHarness) -> None:
     heard: list[Progress] = []
     async with (
-        venue.run(toolbox()),
-        venue.connect("watcher") as watcher,
-        venue.connect("alice") as alice,
+        harness.run(toolbox()),
+        harness.connect("watcher") as watcher,
+        harness.connect("alice") as alice,
     ):
         async with alice.context("task", goal="count") as task:
             await task.call("files", "count", upto=1, timeout=5, on_progress=heard.append)
@@ -928,15 +938,17 @@ RULES: Sequence[dict[str, Any]] = (
 
 
 @pytest.mark.rule("P-20")
-async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(venue: Venue) -> None:
-    venue.add("intern", RULES)
+async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(
+    harness: PodHarness,
+) -> None:
+    harness.add("intern", RULES)
     approver = mcpp.Participant("boss")
 
     @approver.policy
     async def decide(message: mcpp.Message) -> bool | str | None:
         return True if message.payload["params"]["arguments"]["path"] == "ok" else "not that one"
 
-    async with venue.run(toolbox()), venue.run(approver), venue.connect("intern") as intern:
+    async with harness.run(toolbox()), harness.run(approver), harness.connect("intern") as intern:
         with pytest.raises(mcpp.Refused):
             await intern.call("files", "read_file", path="ok")
         proposal = await intern.propose("files", "read_file", path="ok")
@@ -946,17 +958,19 @@ async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(venue
 
 
 @pytest.mark.rule("P-21")
-async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(venue: Venue) -> None:
-    venue.add("intern", RULES)
+async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(
+    harness: PodHarness,
+) -> None:
+    harness.add("intern", RULES)
     async with (
-        venue.run(toolbox()),
-        venue.connect("sceptic") as sceptic,
-        venue.connect("boss") as boss,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("sceptic") as sceptic,
+        harness.connect("boss") as boss,
+        harness.connect("intern") as intern,
     ):
         proposal = await intern.propose("files", "read_file", path="x")
         await sceptic.reject(await next_of(sceptic, "mcp/proposal:tools/call:read_file"), "risky")
-        await next_of(intern, kinds.REJECT)  # which nobody needs to wait for with `result`
+        await next_of(intern, kinds.REJECT)  # no task needs to wait with `result`
         assert [(who, why.reason) for who, why in proposal.rejections] == [("sceptic", "risky")]
         with pytest.raises(NoAnswerError):
             await proposal.result(timeout=0.05)
@@ -966,11 +980,13 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(venue: 
         assert (await proposal.result(timeout=5)).text == "10 lines of x"
 
 
-async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(venue: Venue) -> None:
+async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(
+    harness: PodHarness,
+) -> None:
     async with (
-        venue.run(toolbox()),
-        venue.connect("boss") as boss,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("boss") as boss,
+        harness.connect("intern") as intern,
     ):
         proposal = await intern.propose("files", "count", upto=100)
         await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:count"))
@@ -981,14 +997,12 @@ async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(ve
 
 
 @pytest.mark.parametrize("withdrawn", [False, True])
-async def test_several_may_wait_for_what_becomes_of_a_proposal(
-    venue: Venue, withdrawn: bool
-) -> None:
+async def test_several_tasks_may_wait_for_a_proposal(harness: PodHarness, withdrawn: bool) -> None:
     outcomes: list[str] = []
     async with (
-        venue.run(toolbox()),
-        venue.connect("boss") as boss,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("boss") as boss,
+        harness.connect("intern") as intern,
     ):
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
 
@@ -1006,8 +1020,8 @@ async def test_several_may_wait_for_what_becomes_of_a_proposal(
     assert outcomes == ["the proposal was withdrawn" if withdrawn else "3"] * 2
 
 
-async def test_what_is_kept_of_proposals_is_bounded(venue: Venue) -> None:
-    async with venue.connect("mallory") as mallory, venue.connect("intern") as intern:
+async def test_what_is_kept_of_proposals_is_bounded(harness: PodHarness) -> None:
+    async with harness.connect("mallory") as mallory, harness.connect("intern") as intern:
         connection = intern._connection
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
         for number in range(20):
@@ -1016,47 +1030,47 @@ async def test_what_is_kept_of_proposals_is_bounded(venue: Venue) -> None:
             await proposal.result(timeout=0.05)
         assert [(who, why.reason) for who, why in proposal.rejections] == [("mallory", "no 19")]
         await proposal.withdraw()
-        assert not connection._exchanges
-        await intern.propose("files", "sum", numbers=[1, 2])  # and nobody waits for its result
+        assert not connection._responses
+        await intern.propose("files", "sum", numbers=[1, 2])  # without waiting for its result
         gc.collect()
-        assert not connection._exchanges
+        assert not connection._responses
         assert not connection.session._correlations
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_flood_of_proposals_is_not_judged_all_at_once(venue: Venue) -> None:
+async def test_a_flood_of_proposals_is_not_decided_all_at_once(harness: PodHarness) -> None:
     approver = toolbox()
-    judging = 0
+    deciding = 0
     full = anyio.Event()
 
     @approver.policy
     async def decide(message: mcpp.Message) -> None:
-        nonlocal judging
-        judging += 1
-        if judging == MAX_JUDGED:
+        nonlocal deciding
+        deciding += 1
+        if deciding == MAX_CONCURRENT:
             full.set()
         await anyio.sleep_forever()
 
     payload = {"method": "tools/call", "params": {"name": "x"}}
-    async with venue.run(approver), venue.connect("mallory") as mallory:
-        for _ in range(MAX_JUDGED + 50):
+    async with harness.run(approver), harness.connect("mallory") as mallory:
+        for _ in range(MAX_CONCURRENT + 50):
             await mallory.send("mcp/proposal:tools/call:x", payload, to=["other"], wait=False)
         with anyio.fail_after(10):
             await full.wait()
         await mallory.call("files", "sum", numbers=[], timeout=5)
-        assert judging == MAX_JUDGED
+        assert deciding == MAX_CONCURRENT
 
 
 @pytest.mark.rule("P-20")
 @pytest.mark.parametrize("gives_up", ["timed out", "cancelled"])
-async def test_whoever_gives_up_a_fulfilment_ends_it_for_the_proposer(
-    venue: Venue, gives_up: str
+async def test_cancelling_a_fulfilment_ends_it_for_the_proposer(
+    harness: PodHarness, gives_up: str
 ) -> None:
     async with (
-        venue.run(toolbox()),
-        venue.connect("mallory") as mallory,
-        venue.connect("boss") as boss,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("mallory") as mallory,
+        harness.connect("boss") as boss,
+        harness.connect("intern") as intern,
     ):
         proposal = await intern.propose("files", "hang")
 
@@ -1076,16 +1090,16 @@ async def test_whoever_gives_up_a_fulfilment_ends_it_for_the_proposer(
                     "notifications/cancelled", params, to=["files"], correlation_id=request.id
                 )
                 await next_of(intern, "mcp/notification:notifications/cancelled")
-                assert intern._connection.expects(proposal.id)
+                assert intern._connection.is_pending(proposal.id)
                 scope.cancel()
             for _ in range(2):
-                with pytest.raises(CallError, match=f"@boss, who then gave up: {gives_up}"):
+                with pytest.raises(CallError, match=f"@boss, which then cancelled it: {gives_up}"):
                     await proposal.result(timeout=5)
-        assert not intern._connection._exchanges
+        assert not intern._connection._responses
         assert not intern._connection.session._correlations
 
 
-async def test_a_call_that_was_approved_outlives_whoever_approved_it(venue: Venue) -> None:
+async def test_an_approved_call_continues_after_its_approver_has_left(harness: PodHarness) -> None:
     agent = mcpp.Participant("files")
     done = anyio.Event()
 
@@ -1094,9 +1108,9 @@ async def test_a_call_that_was_approved_outlives_whoever_approved_it(venue: Venu
         await done.wait()
         return "done"
 
-    async with venue.run(agent), venue.connect("intern") as intern:
+    async with harness.run(agent), harness.connect("intern") as intern:
         proposal = await intern.propose("files", "work")
-        async with venue.connect("boss") as boss:
+        async with harness.connect("boss") as boss:
             request = await boss.approve(proposal.envelope)
         assert request.correlation_id == proposal.id
         done.set()
@@ -1105,17 +1119,17 @@ async def test_a_call_that_was_approved_outlives_whoever_approved_it(venue: Venu
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_calls_that_never_end_do_not_keep_a_policy_from_judging(venue: Venue) -> None:
+async def test_calls_that_never_end_do_not_block_a_policy(harness: PodHarness) -> None:
     approver = mcpp.Participant("boss")
 
     @approver.policy
     async def decide(message: mcpp.Message) -> bool | str:
         return True if message.kind.endswith(":hang") else "not that one"
 
-    async with venue.run(toolbox()), venue.run(approver), venue.connect("intern") as intern:
+    async with harness.run(toolbox()), harness.run(approver), harness.connect("intern") as intern:
         params = {"name": "hang", "arguments": {}}
         payload = {"method": "tools/call", "params": params}
-        for _ in range(MAX_JUDGED + 4):
+        for _ in range(MAX_CONCURRENT + 4):
             await intern.send("mcp/proposal:tools/call:hang", payload, to=["files"], wait=False)
         other = await intern.propose("files", "sum", numbers=[1, 2])
         with pytest.raises(CallError, match="rejected by @boss: not that one"):
@@ -1123,7 +1137,9 @@ async def test_calls_that_never_end_do_not_keep_a_policy_from_judging(venue: Ven
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_proposal_that_cannot_be_judged_at_once_is_judged_later(venue: Venue) -> None:
+async def test_a_proposal_beyond_the_concurrency_limit_is_decided_later(
+    harness: PodHarness,
+) -> None:
     approver = mcpp.Participant("boss")
     go_on = anyio.Event()
 
@@ -1132,9 +1148,9 @@ async def test_a_proposal_that_cannot_be_judged_at_once_is_judged_later(venue: V
         await go_on.wait()
         return "no"
 
-    async with venue.run(approver), venue.connect("intern") as intern:
+    async with harness.run(approver), harness.connect("intern") as intern:
         payload = {"method": "tools/call", "params": {"name": "x"}}
-        for _ in range(MAX_JUDGED):
+        for _ in range(MAX_CONCURRENT):
             await intern.send("mcp/proposal:tools/call:x", payload, to=["other"], wait=False)
         last = await intern.propose("other", "x")
         await intern.request("boss", "ping")
@@ -1144,11 +1160,11 @@ async def test_a_proposal_that_cannot_be_judged_at_once_is_judged_later(venue: V
 
 
 @pytest.mark.rule("P-21")
-async def test_a_rejection_that_is_none_harms_no_proposal(venue: Venue) -> None:
+async def test_a_malformed_rejection_is_ignored(harness: PodHarness) -> None:
     async with (
-        venue.run(toolbox()),
-        venue.connect("mallory") as mallory,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("mallory") as mallory,
+        harness.connect("intern") as intern,
     ):
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
         for payload in ([1, 2], None, {"reason": 3}):
@@ -1159,11 +1175,11 @@ async def test_a_rejection_that_is_none_harms_no_proposal(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-20")
-async def test_only_the_first_fulfilment_counts(venue: Venue) -> None:
+async def test_only_the_first_fulfilment_counts(harness: PodHarness) -> None:
     async with (
-        venue.run(toolbox()),
-        venue.connect("boss") as boss,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("boss") as boss,
+        harness.connect("intern") as intern,
     ):
         await intern.propose("files", "read_file", path="x")
         proposal = await next_of(boss, "mcp/proposal:tools/call:read_file")
@@ -1173,11 +1189,11 @@ async def test_only_the_first_fulfilment_counts(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-21")
-async def test_a_withdrawn_proposal_is_not_fulfilled(venue: Venue) -> None:
+async def test_a_withdrawn_proposal_is_not_fulfilled(harness: PodHarness) -> None:
     async with (
-        venue.run(toolbox()),
-        venue.connect("boss") as boss,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("boss") as boss,
+        harness.connect("intern") as intern,
     ):
         mine = await intern.propose("files", "read_file", path="x")
         proposal = await next_of(boss, "mcp/proposal:tools/call:read_file")
@@ -1191,11 +1207,11 @@ async def test_a_withdrawn_proposal_is_not_fulfilled(venue: Venue) -> None:
 
 
 @pytest.mark.rule("P-21")
-async def test_a_withdrawal_that_comes_too_late_changes_nothing(venue: Venue) -> None:
+async def test_a_withdrawal_that_comes_too_late_changes_nothing(harness: PodHarness) -> None:
     async with (
-        venue.run(toolbox()),
-        venue.connect("boss") as boss,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("boss") as boss,
+        harness.connect("intern") as intern,
     ):
         mine = await intern.propose("files", "read_file", path="x")
         await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:read_file"))
@@ -1203,38 +1219,38 @@ async def test_a_withdrawal_that_comes_too_late_changes_nothing(venue: Venue) ->
         assert (await mine.result(timeout=5)).text == "10 lines of x"
 
 
-async def test_a_policy_judges_proposals_beside_each_other(venue: Venue) -> None:
+async def test_a_policy_decides_on_proposals_concurrently(harness: PodHarness) -> None:
     approver = mcpp.Participant("boss")
 
     @approver.policy
     async def decide(message: mcpp.Message) -> bool:
         return True
 
-    async with venue.run(toolbox()), venue.run(approver), venue.connect("intern") as intern:
+    async with harness.run(toolbox()), harness.run(approver), harness.connect("intern") as intern:
         await intern.propose("files", "hang")
         quick = await intern.propose("files", "sum", numbers=[1, 2])
         assert (await quick.result(timeout=5)).value == 3
 
 
 @pytest.mark.rule("P-20")
-async def test_a_request_for_something_else_does_not_use_up_a_proposal(venue: Venue) -> None:
+async def test_a_request_for_something_else_does_not_use_up_a_proposal(harness: PodHarness) -> None:
     async with (
-        venue.run(toolbox()),
-        venue.connect("mallory") as mallory,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("mallory") as mallory,
+        harness.connect("intern") as intern,
     ):
         proposal = await intern.propose("files", "read_file", path="x")
         await next_of(mallory, "mcp/proposal:tools/call:read_file")
         other = {"name": "read_file", "arguments": {"path": "y"}}
-        with pytest.raises(RemoteError, match="not what was proposed"):
+        with pytest.raises(RemoteError, match="differs from the proposal"):
             await mallory.request("files", "tools/call", other, correlation_id=proposal.id)
         await intern.fulfil(proposal.envelope)
         assert (await proposal.result(timeout=5)).text == "10 lines of x"
 
 
 @pytest.mark.rule("P-19")
-async def test_what_is_said_about_a_request_or_a_proposal_stands_in_its_context(
-    venue: Venue,
+async def test_replies_to_a_request_or_a_proposal_are_in_its_context(
+    harness: PodHarness,
 ) -> None:
     agent = mcpp.Participant("files")
 
@@ -1244,10 +1260,10 @@ async def test_what_is_said_about_a_request_or_a_proposal_stands_in_its_context(
         await anyio.sleep_forever()
 
     async with (
-        venue.run(agent),
-        venue.connect("watcher") as watcher,
-        venue.connect("alice") as alice,
-        venue.connect("bob") as bob,
+        harness.run(agent),
+        harness.connect("watcher") as watcher,
+        harness.connect("alice") as alice,
+        harness.connect("bob") as bob,
     ):
         context = mcpp.new_context("task", id="t1")
         with anyio.CancelScope() as scope:
@@ -1271,20 +1287,22 @@ async def test_what_is_said_about_a_request_or_a_proposal_stands_in_its_context(
 
 
 @pytest.mark.rule("P-15")
-async def test_a_proposal_whose_kind_belies_its_payload_is_not_judged(venue: Venue) -> None:
+async def test_an_inconsistent_proposal_is_not_decided(
+    harness: PodHarness,
+) -> None:
     approver = mcpp.Participant("boss")
-    judged: list[str] = []
+    decided: list[str] = []
 
     @approver.policy
     async def decide(message: mcpp.Message) -> bool:
-        judged.append(message.payload["params"]["name"])
+        decided.append(message.payload["params"]["name"])
         return True
 
     async with (
-        venue.run(toolbox()),
-        venue.run(approver),
-        venue.connect("intern") as intern,
-        venue.connect("clerk") as clerk,
+        harness.run(toolbox()),
+        harness.run(approver),
+        harness.connect("intern") as intern,
+        harness.connect("clerk") as clerk,
     ):
         for kind, to in (
             ("mcp/proposal:tools/call:sum", ["files"]),
@@ -1297,15 +1315,15 @@ async def test_a_proposal_whose_kind_belies_its_payload_is_not_judged(venue: Ven
                 await clerk.fulfil(await next_of(clerk, kind))
         honest = await intern.propose("files", "sum", numbers=[1, 2])
         assert (await honest.result(timeout=5)).value == 3
-    assert judged == ["sum"]
+    assert decided == ["sum"]
 
 
 @pytest.mark.rule("P-20")
-async def test_a_request_with_a_wrong_id_does_not_use_up_a_proposal(venue: Venue) -> None:
+async def test_a_request_with_a_wrong_id_does_not_use_up_a_proposal(harness: PodHarness) -> None:
     async with (
-        venue.run(toolbox()),
-        venue.connect("mallory") as mallory,
-        venue.connect("intern") as intern,
+        harness.run(toolbox()),
+        harness.connect("mallory") as mallory,
+        harness.connect("intern") as intern,
     ):
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
         params = {"name": "sum", "arguments": {"numbers": [1, 2]}}

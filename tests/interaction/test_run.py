@@ -109,13 +109,13 @@ async def test_an_agent_with_anothers_token_says_so(folder: Path) -> None:
                 await agent.run(pod.url, token=pod.token("alice"))
 
 
-async def test_half_an_address_never_leads_into_the_local_pod(
+async def test_an_incomplete_address_never_joins_the_local_pod(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = local_pod.find()
     assert pod is not None
     for url, token in (("ws://pods.example/ws", None), (None, "secret"), ("", None)):
-        with pytest.raises(PodNotFoundError, match="is missing"):
+        with pytest.raises(PodNotFoundError, match="is not set"):
             async with mcpp.connect(url, token=token, name="alice"):
                 pass
     assert pod.participants == []

@@ -283,7 +283,9 @@ def test_select_ignores_invalid_context_events(payload: Any) -> None:
 
 def test_a_filter_may_be_given_as_its_json() -> None:
     assert ClientSession(filter={"main": True}).filter == filters.main_only
-    assert mcpp.Participant("x", filter={"main": True}).joining["filter"] == filters.main_only
+    assert (
+        mcpp.Participant("x", filter={"main": True}).connect_options["filter"] == filters.main_only
+    )
     with pytest.raises(FilterError):
         mcpp.Participant("x", filter={"mian": True})
     with pytest.raises(TypeError, match="is not a filter"):

@@ -1,4 +1,4 @@
-"""Random logs built from bytes: parallel calls, retries, errors, impostors, several agents."""
+"""Random logs derived from bytes: parallel calls, retries, errors, impostors, several agents."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from mcpp import Envelope
 from mcpp.protocol.envelope import Context
 from mcpp.transient import Hint, consumed, transient, with_context_hints
-from tests.mcpp.prompts.logs import Log, text_result
+from tests.mcpp.prompts.logs import LogBuilder, text_result
 
 AGENTS = ("analyst",) * 5 + ("b", "b", "c")
-ACTIONS = ("call", "answer") * 5 + ("loop",) * 3 + ("talk", "talk", "context", "odd", "again")
+ACTIONS = ("call", "answer") * 5 + ("loop",) * 3 + ("talk", "talk", "context", "unusual", "again")
 TOOLS = ("fetch", "fetch", "find", "store", "store", "store", "plain", "step")
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBg"
@@ -44,9 +44,9 @@ class _Bytes:
 
 
 def random_log(data: bytes) -> list[Envelope]:
-    """Return the log that these bytes describe; every byte sequence describes one."""
+    """Return the log that these bytes encode; every byte sequence is valid."""
     source = _Bytes(data)
-    log = Log()
+    log = LogBuilder()
     hints = [Hint("fetch", "store"), Hint("find", "store")]
     log.run("step", {}, with_context_hints(text_result("steps"), hints))
     calls: list[str] = []
@@ -72,7 +72,7 @@ def random_log(data: bytes) -> list[Envelope]:
                 for tool in ("fetch", "store"):
                     call = log.call(tool, {"page": source.pick((1, 2, 3, 4, 5))}, sender=agent)
                     responses += [call, log.answer(call, _result(source, tool, responses))]
-            case "again" if calls:  # as after a retry
+            case "again" if calls:  # a retry
                 log.answer(source.pick(calls), _result(source, "store", responses))
             case "talk" | "answer" | "again":
                 to = source.pick((None, [source.pick(AGENTS)]))
@@ -84,11 +84,11 @@ def random_log(data: bytes) -> list[Envelope]:
                 member = "thought" if kind == "reflection" else "decision"
                 log.send(kind, {member: source.pick(HOSTILE)}, agent, context=context)
             case _:
-                _odd(log, source, agent)
+                _add_unusual(log, source, agent)
     return log.envelopes
 
 
-# The length is drawn first, because `binary` alone mostly generates a handful of bytes.
+# The length is drawn first: by default `binary` generates a few bytes, a log of three envelopes.
 LOGS = (
     st.sampled_from([10, 50, 150, 300, 450])
     .flatmap(lambda size: st.binary(min_size=size, max_size=size))
@@ -120,7 +120,7 @@ def _result(source: _Bytes, tool: str, responses: list[str]) -> dict[str, Any]:
             return {"content": [{"type": "audio", "mimeType": "x\ny"}, 5, {"type": "text"}]}
 
 
-def _odd(log: Log, source: _Bytes, agent: str) -> None:
+def _add_unusual(log: LogBuilder, source: _Bytes, agent: str) -> None:
     match source.pick(("notification", "request", "broken", "expired", "error", "proposal")):
         case "notification":
             log.send("mcp/notification:progress", {"method": "progress"}, agent)

@@ -2,8 +2,8 @@
 
 One participant watches everything and never leaves: what it receives is the log. From the log, with
 the SDK's filters and context tracker, the model computes what every other connection must receive
-and in which order. It runs twice: on the pod's effects, where connections may lag behind in their
-replay, and through the hub, where the texts of a tick are written in batches.
+and in which order. It runs twice: with effects performed at once, where connections may lag behind
+in their replay, and with the texts of a tick written in batches.
 """
 
 import json
@@ -23,13 +23,13 @@ from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import ContextTracker, Lineage
-from mcpp.protocol.envelope import Envelope
-from mcpp_gateway.core.pod import GATEWAY, PodCore
+from mcpp.protocol.envelope import GATEWAY, Envelope
+from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.tree import LiveContext
 from tests.gateway.harness import HubHarness, ManualLoop, PodHarness, RecordingTransport, text
 
 WATCHER, MANY = "watcher", "many"
-SPEAKERS = ("a", "b", MANY)
+SENDERS = ("a", "b", MANY)
 LIMITS: dict[str, Any] = {
     "max_context_depth": 4,
     "max_contexts_per_participant": 4,
@@ -44,7 +44,7 @@ LIMITS: dict[str, Any] = {
 
 
 class PodDriver(Protocol):
-    """What the machine needs of a pod and of whoever performs its effects."""
+    """What the state machine needs of a pod and of the interpreter of its effects."""
 
     pod: PodCore
 
@@ -60,10 +60,10 @@ class PodDriver(Protocol):
 
 
 class ImmediateDriver:
-    """The pod's effects, performed one by one; who joins begins behind and reads in sips."""
+    """Effects are performed one by one; a new client is behind and catches up in small steps."""
 
     def __init__(self) -> None:
-        self._harness = PodHarness(*SPEAKERS, WATCHER, limits=LIMITS, multiple=[MANY])
+        self._harness = PodHarness(*SENDERS, WATCHER, limits=LIMITS, multiple=[MANY])
         self.pod = self._harness.pod
 
     def join(self, id: str, filter: Filter, after: str | None, last: int | None) -> Any:
@@ -97,11 +97,11 @@ class ImmediateDriver:
 
 
 class BatchedDriver:
-    """The real hub over lines that record; texts arrive when the loop turns."""
+    """Effects are batched by ticks; texts arrive when the loop is turned."""
 
     def __init__(self) -> None:
         self._loop = ManualLoop()
-        self._harness = HubHarness(self._loop, *SPEAKERS, WATCHER, **LIMITS)
+        self._harness = HubHarness(self._loop, *SENDERS, WATCHER, **LIMITS)
         self.pod = self._harness.pod
 
     def join(
@@ -111,7 +111,7 @@ class BatchedDriver:
 
     def send(self, connection: RecordingTransport, data: bytes) -> None:
         self._harness.hub.receive(self._harness.peers[connection], data, self._harness.now)
-        if self._harness.pod.log.end % 3 == 0:
+        if self._harness.pod.journal.end % 3 == 0:
             self._loop.turn()
 
     def leave(self, connection: RecordingTransport) -> None:
@@ -124,7 +124,7 @@ class BatchedDriver:
 
     def settle(self, connection: RecordingTransport) -> None:
         self._loop.turn()
-        self._harness.hub.flush()  # news of presence may wait for more of it
+        self._harness.hub.flush()  # presence may be delayed
 
     def texts(self, connection: RecordingTransport) -> list[bytes]:
         return connection.texts
@@ -133,7 +133,7 @@ class BatchedDriver:
         return connection.closed is not None
 
     def is_live(self, connection: RecordingTransport) -> bool:
-        return False  # what was broadcast may not have been written yet
+        return False  # broadcasts may not have been written yet
 
     def close(self) -> None:
         self._loop.close()
@@ -141,7 +141,7 @@ class BatchedDriver:
 
 @dataclass(eq=False)
 class ModelClient:
-    """A connection and what the model says it has to be sent."""
+    """A connection and what it has to receive according to the model."""
 
     id: str
     connection: Any
@@ -160,7 +160,7 @@ class ModelClient:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One broadcast, as the model read it."""
+    """One broadcast, as the model decoded it."""
 
     text: bytes
     envelope: Envelope
@@ -188,7 +188,7 @@ expressions: st.SearchStrategy[dict[str, Any]] = st.recursive(
     ),
     max_leaves=4,
 )
-recipients = st.none() | st.lists(st.sampled_from(SPEAKERS), max_size=2)
+recipients = st.none() | st.lists(st.sampled_from(SENDERS), max_size=2)
 
 
 class PodMachine(RuleBasedStateMachine):
@@ -209,22 +209,22 @@ class PodMachine(RuleBasedStateMachine):
         self.tracker = ContextTracker()
         self.watcher = ModelClient(WATCHER, None, everything)
         self.watcher.connection = self.driver.join(WATCHER, everything, None, None)
-        # The one broadcast that the watcher does not see is its own coming.
-        (first,) = self.driver.pod.log.read(0, 1)
+        # The only broadcast that the watcher does not receive is its own join.
+        (first,) = self.driver.pod.journal.read(0, 1)
         self._learn(first.text)
         for _ in range(3):
             self.driver.settle(self.watcher.connection)
 
     @rule(
         target=clients,
-        id=st.sampled_from(SPEAKERS),
+        id=st.sampled_from(SENDERS),
         expression=expressions,
         back=st.none() | st.integers(0, 40),
         last=st.none() | st.integers(0, 8),
-        sips=st.sampled_from([0, 1, 10]),
+        steps=st.sampled_from([0, 1, 10]),
     )
     def join(
-        self, id: str, expression: dict[str, Any], back: int | None, last: int | None, sips: int
+        self, id: str, expression: dict[str, Any], back: int | None, last: int | None, steps: int
     ) -> ModelClient:
         after = None if back is None else self._id_at(back)
         client = ModelClient(id, None, filters.parse(expression))
@@ -245,7 +245,7 @@ class PodMachine(RuleBasedStateMachine):
         self.open.append(client)
         for other in replaced:
             assert self.driver.is_closed(other.connection)
-        for _ in range(sips):
+        for _ in range(steps):
             self.driver.settle(client.connection)
         return client
 
@@ -257,7 +257,7 @@ class PodMachine(RuleBasedStateMachine):
             self._observe()
 
     @rule(client=clients, kind=kinds, context=contexts, to=recipients)
-    def speak(
+    def send_envelope(
         self, client: ModelClient, kind: str, context: dict[str, Any] | None, to: list[str] | None
     ) -> None:
         members = {"to": to, "context": context}
@@ -268,11 +268,11 @@ class PodMachine(RuleBasedStateMachine):
 
     @rule(client=clients, context=st.none() | st.builds(lambda name: {"id": name}, names))
     def chat(self, client: ModelClient, context: dict[str, Any] | None) -> None:
-        self.speak(client, "chat", context, None)
+        self.send_envelope(client, "chat", context, None)
 
     @rule(client=clients, child=names, parent=names)
     def nest(self, client: ModelClient, child: str, parent: str) -> None:
-        self.speak(client, "chat", {"id": child, "parent": parent}, None)
+        self.send_envelope(client, "chat", {"id": child, "parent": parent}, None)
 
     @rule(client=clients, back=st.integers(1, 30))
     def repeat(self, client: ModelClient, back: int) -> None:
@@ -280,7 +280,7 @@ class PodMachine(RuleBasedStateMachine):
             id = self.sent[-min(back, len(self.sent))]
             self._send(client, text(id, client.id, "rare"), id)
 
-    @rule(client=clients, victim=st.sampled_from([*SPEAKERS, WATCHER, GATEWAY]), context=contexts)
+    @rule(client=clients, victim=st.sampled_from([*SENDERS, WATCHER, GATEWAY]), context=contexts)
     def forge(self, client: ModelClient, victim: str, context: dict[str, Any] | None) -> None:
         if victim != client.id:
             given: dict[str, Any] = {} if context is None else {"context": context}
@@ -299,7 +299,7 @@ class PodMachine(RuleBasedStateMachine):
         assert len(self.log) == before
 
     @rule(client=clients, expression=expressions | st.just({"main": False}))
-    def choose(self, client: ModelClient, expression: dict[str, Any]) -> None:
+    def set_filter(self, client: ModelClient, expression: dict[str, Any]) -> None:
         if client not in self.open:
             return
         id = f"f{next(self.ids)}"
@@ -322,14 +322,14 @@ class PodMachine(RuleBasedStateMachine):
     def read_on(self, client: ModelClient) -> None:
         if client in self.open:
             self.driver.settle(client.connection)
-            if self.driver.is_closed(client.connection):  # the log had gone on without it
+            if self.driver.is_closed(client.connection):  # its position left the log
                 self.open.remove(client)
             self._observe()
 
-    # --- what always holds ----------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------
 
     @invariant()
-    def everyone_is_sent_what_the_rules_say(self) -> None:
+    def every_client_receives_what_the_rules_require(self) -> None:
         for client in self.open:
             texts = self.driver.texts(client.connection)
             shown = [_shown(data, wanted) for data, wanted in zip(texts, client.expected)]  # noqa: B905
@@ -340,7 +340,7 @@ class PodMachine(RuleBasedStateMachine):
     @invariant()
     def the_tree_is_a_tree_within_its_limits(self) -> None:
         nodes = {node.id: node for node in self.driver.pod.tree}
-        charged = Counter(node.charged_to for node in nodes.values())
+        charged = Counter(node.holder for node in nodes.values())
         assert len(nodes) <= LIMITS["max_contexts_per_pod"]
         assert all(n <= LIMITS["max_contexts_per_participant"] for n in charged.values())
         for node in nodes.values():
@@ -352,12 +352,12 @@ class PodMachine(RuleBasedStateMachine):
             assert node.height in (0, _height(node))
 
     @invariant()
-    def nobody_is_over_a_rate(self) -> None:
+    def no_participant_exceeds_its_rate(self) -> None:
         allowed = LIMITS["burst"] + LIMITS["messages_per_second"] * self.seconds
         assert all(accepted <= allowed for accepted in self.accepted.values())
 
     @invariant()
-    def the_roster_is_who_is_there(self) -> None:
+    def participants_are_those_with_open_connections(self) -> None:
         present = {WATCHER, *(client.id for client in self.open)}
         assert set(self.driver.pod.participants) == present
 
@@ -369,10 +369,10 @@ class PodMachine(RuleBasedStateMachine):
                 self.driver.settle(client.connection)
             if self.driver.is_closed(client.connection):
                 self.open.remove(client)
-            self._observe()  # whoever fell behind and left is news to the others
+            self._observe()  # its leave is broadcast to the others
         for client in self.open:
             assert len(self.driver.texts(client.connection)) == len(client.expected)
-        self.everyone_is_sent_what_the_rules_say()
+        self.every_client_receives_what_the_rules_require()
         self.driver.close()
 
     # --- the model ------------------------------------------------------------------------------
@@ -396,8 +396,8 @@ class PodMachine(RuleBasedStateMachine):
     def _observe(self) -> None:
         """Update the model from what the watcher received."""
         pod = self.driver.pod
-        new = pod.log.read(max(len(self.log), pod.log.start), 1000)
-        assert pod.log.end == len(self.log) + len(new), "more was logged at once than the log holds"
+        new = pod.journal.read(max(len(self.log), pod.log.start), 1000)
+        assert pod.journal.end == len(self.log) + len(new), "more was logged at once than the log holds"
         for each in new:
             entry = self._learn(each.text)
             if entry.about != WATCHER:
@@ -451,7 +451,7 @@ def _height(node: LiveContext) -> int:
 
 
 class HubMachine(PodMachine):
-    """The same through the hub."""
+    """The same with batched delivery."""
 
     driver_type = BatchedDriver
 

@@ -1,4 +1,4 @@
-"""Whatever the log: valid messages, nothing unseen collapsed, every original recovered."""
+"""Properties of prompts: valid messages, nothing collapsed unseen, every original retrievable."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 MODEL_WROTE = ("chat", "conclusion", "mcp/request")
 COLLAPSED = {"consumed", "superseded", "unpaired"}
-OURS = re.compile(
+GENERATED = re.compile(
     r"> .*|@[^\s]+( to @[^\s]+)?( \([^()]*\))?:|@\S+ (answers|fails) @\S+'s \S+:"
     r"|@\S+ calls \S+( of @\S+)?:|\[(collapsed|cut); [^\[\]]*\]"
     r"|\[folded; handle \w+\] [^>]*|\[\d+ earlier messages are left out\.\]"
@@ -38,9 +38,9 @@ OURS = re.compile(
 )
 
 
-NOTE = re.compile(  # a block of ours that stands for no envelope
+NOTE = re.compile(  # a generated block that represents no envelope
     r"TextBlock\(text='\[(The log begins|Nothing new|\d+ earlier)"
-    r"|ResultBlock\(.*No result has come\."
+    r"|ResultBlock\(.*No result was received\."
 )
 
 
@@ -63,10 +63,10 @@ def check(log: list[Envelope], options: dict[str, Any]) -> None:
     check_budget(prompt, options.get("token_budget"))
     check_changes(prompt, log, set(options.get("pins", ())))
     check_account(prompt, log)
-    check_fences(prompt)
+    check_quoting(prompt)
     for envelope in log:
         builder.add(envelope)
-        if envelope.sender == "analyst":  # its model is about to be called, or has been
+        if envelope.sender == "analyst":  # around a call of its model
             with contextlib.suppress(BudgetError):
                 builder.build()
     assert json.dumps(builder.build().anthropic()) == json.dumps(prompt.anthropic())
@@ -78,7 +78,7 @@ def check_budget(prompt: Prompt, budget: int | None) -> None:
 
 
 def check_changes(prompt: Prompt, log: list[Envelope], pins: set[str]) -> None:
-    """The rules again, read naively from the log."""
+    """Check the reductions against a naive implementation of the rules."""
     places = {envelope.id: place for place, envelope in enumerate(log)}
     report = prompt.report
     assert report.tokens_after == prompt.tokens
@@ -105,7 +105,7 @@ def check_changes(prompt: Prompt, log: list[Envelope], pins: set[str]) -> None:
 
 
 def check_account(prompt: Prompt, log: list[Envelope]) -> None:
-    """Every envelope is either shown, by one block, or left out for a reason."""
+    """Every envelope is either shown by one block or left out for a reason."""
     blocks = [block for message in prompt.messages for block in message.blocks]
     shown = [block for block in blocks if not NOTE.match(str(block))]
     left = [one.id for one in prompt.report.left_out]
@@ -113,19 +113,19 @@ def check_account(prompt: Prompt, log: list[Envelope]) -> None:
     assert len(shown) + len(left) == len(log)
 
 
-def check_fences(prompt: Prompt) -> None:
-    """In what the viewer hears, every line is ours by its form or is quoted."""
+def check_quoting(prompt: Prompt) -> None:
+    """Every line of a user message is generated or quoted."""
     for message in prompt.messages:
         if message.role == "user":
             for block in message.blocks:
                 if isinstance(block, TextBlock):
                     for line in block.text.splitlines():
-                        assert OURS.fullmatch(line), line
+                        assert GENERATED.fullmatch(line), line
 
 
 @fuzz(400)
 @given(LOGS, OPTIONS)
-def test_a_prompt_is_valid_and_honest_whatever_the_log(
+def test_a_prompt_is_valid_and_consistent_for_every_log(
     log: list[Envelope], options: dict[str, Any]
 ) -> None:
     check(log, options)
@@ -134,7 +134,7 @@ def test_a_prompt_is_valid_and_honest_whatever_the_log(
 @pytest.mark.slow
 @fuzz(4000)
 @given(LOGS, OPTIONS)
-def test_a_prompt_is_valid_and_honest_in_many_thousand_logs(
+def test_a_prompt_is_valid_and_consistent_for_thousands_of_logs(
     log: list[Envelope], options: dict[str, Any]
 ) -> None:
     check(log, options)
@@ -142,7 +142,7 @@ def test_a_prompt_is_valid_and_honest_in_many_thousand_logs(
 
 @pytest.mark.slow
 def test_adding_an_envelope_costs_the_same_in_a_long_log() -> None:
-    """Work is counted, not time: what a counter is asked for stands for what an add looks at."""
+    """Measures work by the number of texts counted, not by time."""
     asked = 0
 
     def count(text: str) -> int:

@@ -1,16 +1,16 @@
-"""The tracker against the rules read naively: every rule a loop over the whole log."""
+"""Compares the tracker with a naive implementation that scans the whole log for every rule."""
 
 from typing import Any
 
 from hypothesis import given, settings
 
 from mcpp import Envelope
-from mcpp.transient import Tracker
+from mcpp.transient import TransientTracker
 from tests.properties.random_logs import LOGS
 
 
 def expected(log: list[Envelope]) -> dict[str, str]:
-    """Return what becomes of each transient response, by its id."""
+    """Return the final state of each transient response, by its id."""
     asked = {one.id: (at, one) for at, one in enumerate(log) if "request:tools/call" in one.kind}
     answered: dict[str, tuple[int, Envelope]] = {}  # by call
     pairs: set[tuple[str, str, str]] = set()
@@ -56,7 +56,7 @@ def expected(log: list[Envelope]) -> dict[str, str]:
             states |= dict.fromkeys(chosen, "consumed")
         if mark.get("lifecycle") == "transient":
             for other, state in states.items():
-                if state == "pending" and question(asked[other][1]) == question(request):
+                if state == "pending" and request_key(asked[other][1]) == request_key(request):
                     states[other] = "superseded"
             states[call] = "pending"
     return {answered[call][1].id: state for call, state in states.items()}
@@ -66,7 +66,7 @@ def context(envelope: Envelope) -> str | None:
     return None if envelope.context is None else envelope.context.id
 
 
-def question(request: Envelope) -> tuple[Any, ...]:
+def request_key(request: Envelope) -> tuple[Any, ...]:
     arguments = request.payload["params"]["arguments"]
     return (request.sender, request.to, context(request), request.kind, arguments)
 
@@ -74,7 +74,7 @@ def question(request: Envelope) -> tuple[Any, ...]:
 @settings(max_examples=400, deadline=None)
 @given(LOGS)
 def test_the_tracker_follows_the_rules(log: list[Envelope]) -> None:
-    tracker = Tracker()
+    tracker = TransientTracker()
     for envelope in log:
         tracker.add(envelope)
     found = {

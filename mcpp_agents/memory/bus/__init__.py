@@ -1,1 +1,1 @@
-"""Memory as a participant of a pod: listens, summarizes, records, and serves its tools."""
+"""Memory as a pod participant: it listens, extracts and stores memories, and serves its tools."""

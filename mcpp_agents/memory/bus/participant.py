@@ -1,10 +1,10 @@
-"""Memory as a participant: it hears a pod, keeps what is worth keeping, and answers.
+"""Memory as a participant: it records what is worth keeping in a pod, and serves its tools.
 
-Only a context's creator concludes it, and may opt it out, so memory must have heard it begin. It
-asks for the pod's history when it joins; what the gateway counts in a context, in the welcome and
-at its end, says whether the history holds all of it. If not, or after a gap, nobody can say who
-began it, and nothing of it counts until it has expired. Who has opted out stands in the store, for
-the next time.
+Only the creator of a context may conclude it or opt it out, so memory must have seen its first
+envelope. It asks for the pod's history on joining; the gateway's message counts, in the welcome and
+at a context's end, show whether the history holds all of a context. If not, or after a gap, the
+creator is unknown, and nothing in the context counts until it has expired. Opt-outs are kept in the
+store for the next start.
 """
 
 import logging
@@ -16,24 +16,22 @@ from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
-from mcpp import Envelope, Message, Pod
-from mcpp.agent.request_server import RequestServer
-from mcpp.client.tasks import background
+from mcpp import Envelope, Gap, Message, Participant, Pod
 from mcpp.payloads import ContextInfo
-from mcpp.session.session import Gap
+from mcpp.protocol.contexts import read_context_change
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.bus.findings import Finding
-from mcpp_agents.memory.bus.listener import Listener, ending
+from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
+from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
 from mcpp_agents.memory.bus.tool_handlers import MAX_MESSAGE_BYTES, MemoryToolHandlers
 from mcpp_agents.memory.bus.write_queue import WriteQueue
-from mcpp_agents.memory.errors import MemoryFault
+from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.store import MemoryStore
 
 if TYPE_CHECKING:
     from mcpp_agents.memory.bus.summarizer import Summarizer
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger("mcpp.memory")
 
 HISTORY_MESSAGES: Final = 1_000
 
@@ -46,136 +44,130 @@ async def join(
     *,
     granted: frozenset[str] = frozenset(),
     listening: bool = True,
-    narrator: "Summarizer | None" = None,
+    summarizer: "Summarizer | None" = None,
 ) -> None:
-    """Be a pod's memory until the connection ends for good.
+    """Serve as a pod's memory until the connection ends for good.
 
     Args:
-        connect: `mcpp.connect` with everything but `last` and `own`.
-        granted: projects that the pod may read and write beside its own.
-        listening: False is the pod's opting out: the tools are served, nothing is overheard.
-        narrator: who summarises; without one, summaries are extractive.
+        connect: `mcpp.connect` with all arguments but `last` and `own`.
+        store: where memories are kept.
+        granted: projects that the pod may read and write besides its own.
+        listening: False serves the tools but records nothing.
+        summarizer: summarizes with a model; without one, summaries are extractive.
     """
-    # Our own envelopes are part of the history whose length counts.
-    async with connect(last=HISTORY_MESSAGES, own=True) as pod, background() as tasks:
+    # Our own envelopes count towards the length of the history.
+    async with connect(last=HISTORY_MESSAGES, own=True) as pod:
         principal = Principal.for_pod(pod.name, granted=granted)
         limit = pod.limits.get("max_message_bytes")
         max_bytes = limit if isinstance(limit, int) else MAX_MESSAGE_BYTES
-        server = RequestServer(
-            MemoryToolHandlers(store, principal, max_bytes=max_bytes).methods, tasks
-        )
-        member = _Member(pod, store, principal, narrator)
-        tasks.start_soon(member.narrate)
-        history: list[Envelope] | None = [] if listening else None
-        if listening and not pod.history:
-            await member.catch_up([])
-            history = None
-        while True:
-            heard = await pod.next()
-            if history is not None:
-                is_whole = True
-                if isinstance(heard, Message) and heard.replayed:
-                    history.append(heard.envelope)
-                    is_whole = len(history) == pod.history
-                if is_whole:
-                    await member.catch_up(history)
-                    history = None
-            match heard:
-                case Gap() if listening:
-                    await member.miss(heard)
-                case Message():
-                    if listening and not heard.replayed:
-                        await member.hear(heard.envelope)
-                    # After that, so that whoever asks for what was just concluded finds it.
-                    server.receive(heard)
+        agent = Participant(pod.me)
+        MemoryToolHandlers(store, principal, max_bytes=max_bytes).register(agent)
+        if listening:
+            queue = WriteQueue(Recorder(store, principal), summarizer)
+            _PodRecorder(pod, store.acting_as(principal), queue).register(agent)
+        await agent.serve(pod)
 
 
 def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -> set[str]:
-    """The contexts of which a history may lack the beginning: it holds less than was counted.
+    """Return the contexts whose beginning a history may lack: it holds less than was counted.
 
     Args:
-        live: those that live at the history's end, with their counts, where these are known.
+        history: the replayed envelopes.
+        live: the contexts that are live at the history's end, with their counts where known.
     """
-    heard: Counter[str] = Counter()
-    whole: dict[str, bool] = {}  # of each context's earliest life in the history
+    seen: Counter[str] = Counter()
+    complete: dict[str, bool] = {}  # of each context's first lifetime in the history
     for envelope in history:
-        if ended := ending(envelope):
-            whole.setdefault(ended.context, heard[ended.context] == ended.messages)
+        if change := read_context_change(envelope):
+            for ended in change.contexts:
+                complete.setdefault(ended.id, seen[ended.id] == ended.messages)
         elif envelope.context is not None:
-            heard[envelope.context.id] += 1
-    for id in heard.keys() | live.keys():
-        # What has no count began after we joined, or was left out of the welcome.
+            seen[envelope.context.id] += 1
+    for id in seen.keys() | live.keys():
+        # A context without a count began after we joined, or was left out of the welcome.
         count = live[id].messages if id in live else None
-        whole.setdefault(id, heard[id] == count or (not heard[id] and count is None))
-    return {id for id, all_heard in whole.items() if not all_heard}
+        complete.setdefault(id, seen[id] == count or (not seen[id] and count is None))
+    return {id for id, is_complete in complete.items() if not is_complete}
 
 
-class _Member:
-    """Memory as it listens to one pod."""
+class _PodRecorder:
+    """Records memories of one pod. Owns the listener and the opt-outs as the store has them."""
 
-    def __init__(
-        self, pod: Pod, store: MemoryStore, principal: Principal, narrator: "Summarizer | None"
-    ) -> None:
+    def __init__(self, pod: Pod, store: MemoryStore, queue: WriteQueue) -> None:
         self._pod = pod
-        self._store = store.acting_as(principal)
-        self._scribe = WriteQueue(Recorder(store, principal), narrator)
-        self._listener = Listener(pod.name, participant=pod.me)
-        self._opted_out = self._listener.opted_out  # as the store has it
+        self._store = store
+        self._queue = queue
+        self._listener = ContextListener(pod.name, participant=pod.me)
+        self._opted_out = self._listener.opted_out
 
-    async def narrate(self) -> None:
-        await self._scribe.narrate()
+    def register(self, agent: Participant) -> None:
+        """Attach the recorder to an agent."""
+        agent.on_history(self._catch_up)
+        # An observer, because a request must find what was concluded before it.
+        agent.observe(self._observe)
+        agent.task(self._summarize)
 
-    async def catch_up(self, history: list[Envelope]) -> None:
-        unheard = begun_before(history, self._pod.contexts)
-        for id in unheard:
-            self._adopt(id)
-        # Of the others the history tells whether they have opted out.
+    async def _summarize(self, pod: Pod) -> None:
+        await self._queue.run()
+
+    async def _catch_up(self, history: list[Message]) -> None:
+        envelopes = [message.envelope for message in history]
+        incomplete = begun_before(envelopes, self._pod.contexts)
+        for id in incomplete:
+            self._add_context(id)
+        # The history itself shows which of the complete ones have opted out.
         try:
             self._opted_out = await anyio.to_thread.run_sync(self._store.opted_out)
-            self._listener.opt_out(self._opted_out & unheard)
-        except MemoryFault as fault:
-            _log.warning("who has opted out cannot be read, so all may have: %s", fault)
-            self._listener.opt_out(unheard)
-        for envelope in history:
-            await self.hear(envelope)
-        await self._keep_opted_out()
+            self._listener.opt_out(self._opted_out & incomplete)
+        except MemoryStoreError as error:
+            logger.warning("cannot read the opt-outs; treating all as opted out: %s", error)
+            self._listener.opt_out(incomplete)
+        for envelope in envelopes:
+            await self._record(envelope)
+        await self._save_opted_out()
 
-    async def miss(self, gap: Gap) -> None:
-        """Let nobody be the creator of the contexts that may have begun unheard."""
+    async def _observe(self, item: Message | Gap) -> None:
+        if isinstance(item, Gap):
+            await self._handle_gap(item)
+        elif not item.replayed:
+            await self._record(item.envelope)
+
+    async def _handle_gap(self, gap: Gap) -> None:
+        """Forget the creators of all contexts that may have begun in the gap."""
         if gap.lost_log:
             for id in self._listener.contexts:
-                await self._keep(id, partial(self._listener.left_of, id))
+                await self._extract(id, partial(self._listener.end_context, id))
             self._listener.clear()
-            await self._keep_opted_out()
-        self._listener.disown()
+            await self._save_opted_out()
+        self._listener.forget_creators()
         for id, info in self._pod.contexts.items():
             if info.messages:
-                self._adopt(id)
+                self._add_context(id)
 
-    def _adopt(self, id: str) -> None:
+    def _add_context(self, id: str) -> None:
         info = self._pod.contexts.get(id) or ContextInfo(id=id)
-        self._listener.adopt(id, info.type, info.parent)
+        self._listener.add_context(id, info.type, info.parent)
 
-    async def hear(self, envelope: Envelope) -> None:
-        await self._keep(envelope.id, partial(self._listener.receive, envelope))
-        await self._keep_opted_out()
+    async def _record(self, envelope: Envelope) -> None:
+        await self._extract(envelope.id, partial(self._listener.receive, envelope))
+        await self._save_opted_out()
 
-    async def _keep(self, id: str, find: Callable[[], list[Finding]]) -> None:
+    async def _extract(self, id: str, extract: Callable[[], list[ExtractedMemory]]) -> None:
         try:
-            findings = find()
+            memories = extract()
         except Exception:
-            # One odd envelope must not end the memory of the whole pod.
-            _log.exception("%s is passed over", id)
+            # One odd envelope must not stop the memory of the pod.
+            logger.exception("skipped %s", id)
             return
-        await self._scribe.keep(findings)
+        await self._queue.put(memories)
 
-    async def _keep_opted_out(self) -> None:
+    async def _save_opted_out(self) -> None:
         wanted = self._listener.opted_out
         if wanted == self._opted_out:
             return
         try:
             await anyio.to_thread.run_sync(self._store.opt_out, wanted)
-        except MemoryFault as fault:  # the next envelope tries again
-            _log.warning("who has opted out is not written down yet: %s", fault)
+        except MemoryStoreError as error:  # the next envelope tries again
+            logger.warning("cannot save the opt-outs yet: %s", error)
         else:
             self._opted_out = wanted

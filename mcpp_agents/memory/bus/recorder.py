@@ -1,4 +1,4 @@
-"""From what a listener finds to what the store keeps: as the pod, in the author's name."""
+"""Stores extracted memories as the pod, in their author's name, with their relations."""
 
 import logging
 from collections import OrderedDict
@@ -8,74 +8,75 @@ from typing import Final, TypeVar
 import msgspec
 
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.bus.findings import Finding
-from mcpp_agents.memory.errors import MemoryFault
+from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
+from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.pack import Remembered
 from mcpp_agents.memory.store import MemoryStore
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger("mcpp.memory")
 
 _MAX_CONTEXTS: Final = 10_000
 _MAX_RELATED: Final = 16
 
 T = TypeVar("T")
-_Context = tuple[str, int]  # its id, and which life of it
+_Context = tuple[str, int]  # id and generation: an id that is used again is another context
 
 
 class Recorder:
-    """Stores findings and relates them along their lineage. It owns only that thread of ids."""
+    """Stores memories and relates them along their lineage. It owns the ids this needs."""
 
     def __init__(self, store: MemoryStore, pod: Principal) -> None:
         self._store = store
         self._pod = pod
-        # An id that is used anew is another context, so each is known by its life as well.
-        self._latest: OrderedDict[_Context, str] = OrderedDict()  # to its latest memory
-        self._children: OrderedDict[_Context, list[str]] = OrderedDict()  # to those below it
+        self._latest: OrderedDict[_Context, str] = OrderedDict()  # the latest memory of each
+        self._children: OrderedDict[_Context, list[str]] = OrderedDict()  # memories of children
 
-    def record(self, findings: Iterable[Finding]) -> list[Remembered]:
-        """Store what can be stored. Whatever one finding breaks, the others are kept."""
-        return [answer for finding in findings if (answer := self._one(finding))]
+    def record(self, memories: Iterable[ExtractedMemory]) -> list[Remembered]:
+        """Store the memories; one that cannot be stored is logged and does not stop the others."""
+        return [answer for memory in memories if (answer := self._record(memory))]
 
-    def has(self, finding: Finding) -> bool:
-        """Whether it is known to be stored already, because the same log was heard before."""
-        key = finding.draft.idempotency_key
+    def has(self, memory: ExtractedMemory) -> bool:
+        """Return whether a memory is stored already, because its log was read before."""
+        key = memory.draft.idempotency_key
         try:
-            return key is not None and self._acting_for(finding).has_stored(key)
-        except MemoryFault:  # storing it will say why
+            return key is not None and self._acting_for(memory).has_stored(key)
+        except MemoryStoreError:  # storing it will report the error
             return False
 
-    def _acting_for(self, finding: Finding) -> MemoryStore:
-        return self._store.acting_as(self._pod, author=finding.author, origin="bus")
+    def _acting_for(self, memory: ExtractedMemory) -> MemoryStore:
+        return self._store.acting_as(self._pod, author=memory.author, origin="bus")
 
-    def _one(self, finding: Finding) -> Remembered | None:
+    def _record(self, memory: ExtractedMemory) -> Remembered | None:
         try:
-            return self._store_one(finding)
-        except MemoryFault as fault:
-            _log.warning("nothing is kept of %s: %s", finding.draft.source, fault)
+            return self._remember(memory)
+        except MemoryStoreError as error:
+            logger.warning("not stored: %s: %s", memory.draft.source, error)
         except Exception:
-            # What a participant says must not end the memory of all of them.
-            _log.exception("nothing is kept of %s", finding.draft.source)
+            # The text of one participant must not stop the memory of the pod.
+            logger.exception("not stored: %s", memory.draft.source)
         return None
 
-    def _store_one(self, finding: Finding) -> Remembered:
-        here, *above = zip(reversed(finding.metadata["lineage"]), finding.lives, strict=False)
-        draft = msgspec.structs.replace(finding.draft, related_to=tuple(self._related(here, above)))
-        [answer] = self._acting_for(finding).remember_many([draft], metadata=finding.metadata)
-        _put(self._latest, here, answer.id)
-        for each in above:
+    def _remember(self, memory: ExtractedMemory) -> Remembered:
+        lineage = reversed(memory.metadata["lineage"])
+        context, *parents = zip(lineage, memory.generations, strict=False)
+        related_to = tuple(self._related(context, parents))
+        draft = msgspec.structs.replace(memory.draft, related_to=related_to)
+        [answer] = self._acting_for(memory).remember_many([draft], metadata=memory.metadata)
+        _put(self._latest, context, answer.id)
+        for each in parents:
             _put(self._children, each, [*self._children.get(each, ()), answer.id][-_MAX_RELATED:])
         return answer
 
-    def _related(self, here: _Context, above: list[_Context]) -> list[str]:
-        known = [self._latest[each] for each in (here, *above) if each in self._latest]
-        wanted = dict.fromkeys([*known, *self._children.get(here, ())])
-        # They may have been forgotten meanwhile.
+    def _related(self, context: _Context, parents: list[_Context]) -> list[str]:
+        known = [self._latest[each] for each in (context, *parents) if each in self._latest]
+        wanted = dict.fromkeys([*known, *self._children.get(context, ())])
+        # Some may have been forgotten meanwhile.
         pod = self._store.acting_as(self._pod)
-        return [each for each in wanted if pod.knows(each)][:_MAX_RELATED]
+        return [each for each in wanted if pod.exists(each)][:_MAX_RELATED]
 
 
 def _put(contexts: OrderedDict[_Context, T], context: _Context, value: T) -> None:
-    """Keep it as the latest of as many as are kept."""
+    """Set a value as the most recent one, and drop the oldest if there are too many."""
     contexts[context] = value
     contexts.move_to_end(context)
     if len(contexts) > _MAX_CONTEXTS:

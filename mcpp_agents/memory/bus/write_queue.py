@@ -1,4 +1,4 @@
-"""When findings are kept: at once, or where a model tells them, as soon as it has."""
+"""The queue of memories to store: at once, or after a model has summarized them."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.to_thread
 
-from mcpp_agents.memory.bus.findings import Finding
+from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
 from mcpp_agents.memory.bus.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -17,51 +17,51 @@ _MAX_WAITING: Final = 64
 
 
 class WriteQueue:
-    """Keeps findings in their order. It owns those that wait for the narrator."""
+    """Stores memories in order. It owns those that wait for the summarizer."""
 
-    def __init__(self, recorder: Recorder, narrator: "Summarizer | None" = None) -> None:
+    def __init__(self, recorder: Recorder, summarizer: "Summarizer | None" = None) -> None:
         self._recorder = recorder
-        self._narrator = narrator
-        self._waiting: deque[Finding] = deque()
-        self._news = anyio.Event()
+        self._summarizer = summarizer
+        self._waiting: deque[ExtractedMemory] = deque()
+        self._added = anyio.Event()
 
-    async def keep(self, findings: Iterable[Finding]) -> None:
-        """Keep what was found; with a narrator, leave it to `narrate`."""
-        for finding in findings:
-            if self._narrator is None or len(self._waiting) >= _MAX_WAITING:
-                await self._record(finding)
+    async def put(self, memories: Iterable[ExtractedMemory]) -> None:
+        """Store memories; with a summarizer, leave them to `run` unless the queue is full."""
+        for memory in memories:
+            if self._summarizer is None or len(self._waiting) >= _MAX_WAITING:
+                await self._store(memory)
             else:
-                self._waiting.append(finding)
-                self._news.set()
+                self._waiting.append(memory)
+                self._added.set()
 
-    async def narrate(self) -> None:
-        """Have told what waits, while the pod goes on, and keep it.
+    async def run(self) -> None:
+        """Summarize and store waiting memories until cancelled.
 
-        It ends only by being cancelled; what waits then is kept with the summaries it has.
+        On cancellation, the rest is stored with the extractive summaries.
         """
         try:
             while True:
                 while self._waiting:
-                    told = finding = self._waiting.popleft()
+                    summarized = memory = self._waiting.popleft()
                     try:
-                        told = await self._told(finding)
+                        summarized = await self._summarize(memory)
                     finally:
-                        await self._record(told)
-                self._news = anyio.Event()
-                await self._news.wait()
+                        await self._store(summarized)
+                self._added = anyio.Event()
+                await self._added.wait()
         finally:
             while self._waiting:
-                await self._record(self._waiting.popleft())
+                await self._store(self._waiting.popleft())
 
-    async def _told(self, finding: Finding) -> Finding:
-        if self._narrator is None or not finding.turns:
-            return finding
-        if await anyio.to_thread.run_sync(self._recorder.has, finding):
-            return finding  # the same log is heard again: it need not be paid for twice
-        summary = await self._narrator.summarize(finding.turns)
-        return finding.retold(summary, self._narrator.name) if summary else finding
+    async def _summarize(self, memory: ExtractedMemory) -> ExtractedMemory:
+        if self._summarizer is None or not memory.turns:
+            return memory
+        if await anyio.to_thread.run_sync(self._recorder.has, memory):
+            return memory  # the same log is read again: do not pay twice
+        summary = await self._summarizer.summarize(memory.turns)
+        return memory.with_model_summary(summary, self._summarizer.name) if summary else memory
 
-    async def _record(self, finding: Finding) -> None:
+    async def _store(self, memory: ExtractedMemory) -> None:
         with anyio.CancelScope(shield=True):
-            # The database may wait for a lock or the disk; the connection must not.
-            await anyio.to_thread.run_sync(self._recorder.record, [finding])
+            # In a thread: waiting for a lock or the disk must not block the connection.
+            await anyio.to_thread.run_sync(self._recorder.record, [memory])

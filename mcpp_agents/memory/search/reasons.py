@@ -1,4 +1,4 @@
-"""Why an item is in a pack: the evidence itself, in a few words."""
+"""The `reason` of a pack item: a short list of the evidence for it (M-25)."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -27,23 +27,24 @@ def reason(
     contradicted_by: Sequence[Item],
     now: float,
 ) -> str:
-    """The sentence for one item; `better` are those that stand before it in the pack."""
+    """Return the reason of one item; `better` are the items ranked above it in the pack."""
     parts = []
     if evidence.terms:
-        parts.append(f"matches {_quoted(_shown(item, evidence, query, matches))}")
+        parts.append(f"matches {_quoted(_display_terms(item, evidence, query, matches))}")
     elif evidence.nearby:
-        parts.append(f"said beside something that matches {_quoted(evidence.nearby[:_MAX_TERMS])}")
-    cosine, before = candidate.relevance.cosine or 0.0, candidate.relevance.before or 0.0
+        parts.append(f"next to something that matches {_quoted(evidence.nearby[:_MAX_TERMS])}")
+    relevance = candidate.relevance
+    cosine, previous = relevance.cosine or 0.0, relevance.previous_cosine or 0.0
     if cosine >= MEANINGFUL_COSINE:
         parts.append(f"close in meaning ({cosine:.2f})")
-    elif before >= MEANINGFUL_COSINE:
-        parts.append(f"said after something close in meaning ({before:.2f})")
+    elif previous >= MEANINGFUL_COSINE:
+        parts.append(f"follows something close in meaning ({previous:.2f})")
     if candidate.newest:
         where = f" in project {item.project}" if item.project else ""
         parts.append(f"the latest {known_kind(item.kind, item.origin)}{where}")
-    if kin := next((other for other in better if _same_context(other, item)), None):
+    if sibling := next((other for other in better if _same_context(other, item)), None):
         verb = "decided in" if candidate.facet == "decisions" else "from"
-        parts.append(f"{verb} the same context as {_name(kin)}")
+        parts.append(f"{verb} the same context as {_name(sibling)}")
     if contradicted_by:
         named = ", ".join(map(_name, contradicted_by[:_MAX_CONTRADICTORS]))
         more = len(contradicted_by) - _MAX_CONTRADICTORS
@@ -53,7 +54,7 @@ def reason(
 
 
 def age(seconds: float) -> str:
-    """A time span as people say it."""
+    """Return an age in its largest unit, such as `2 days old`."""
     for unit, length in _UNITS:
         if seconds >= length:
             count = int(seconds // length)
@@ -61,8 +62,8 @@ def age(seconds: float) -> str:
     return "new"
 
 
-def _shown(item: Item, evidence: Evidence, query: Query, matches: Matches) -> list[str]:
-    """Pairs and runs first, in the goal's own spelling, then the rarest words outside them."""
+def _display_terms(item: Item, evidence: Evidence, query: Query, matches: Matches) -> list[str]:
+    """Return pairs and runs in the goal's spelling, then the rarest words outside them."""
     own = set(evidence.terms)
     pairs = [match.pair for match in matches.pairs if item.seq in match.seqs]
     pairs = [pair for pair in pairs if pair.first in own and pair.second in own]
@@ -74,19 +75,19 @@ def _shown(item: Item, evidence: Evidence, query: Query, matches: Matches) -> li
 
 
 def _same_context(one: Item, other: Item) -> bool:
-    """Whether both come from one life of a context: ids are used anew, and in every pod."""
-    life = _life(one)
-    return life is not None and life == _life(other)
+    """Return whether both come from the same context; ids are reused, also between pods."""
+    context = _context_of(one)
+    return context is not None and context == _context_of(other)
 
 
-def _life(item: Item) -> tuple[object, object, object] | None:
+def _context_of(item: Item) -> tuple[object, object, object] | None:
     facts = item.metadata
     envelopes = facts.get("envelopes")
     return (facts.get("pod"), facts["context"], envelopes[0]) if envelopes else None
 
 
 def _name(item: Item) -> str:
-    """What to call another item here, where nothing is quotation: by its title, if it is ours."""
+    """Return a name for another item; the title of an item from the bus is not quoted here."""
     if item.origin == "bus":
         return f"a {known_kind(item.kind, item.origin)} of {item.author} ({item.id})"
     text = " ".join(item.title.split())

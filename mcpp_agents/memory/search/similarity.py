@@ -1,9 +1,10 @@
-"""Good matches resemble each other: what is like the best of them is likelier to answer too.
+"""Re-ranking by similarity to the best matches (M-29).
 
-Found by measuring, and fixed on half of the questions: a fifth of the relevance by likeness to the
-best five helps with abstracts, whatever the embedder. Among turns of a dialogue it did harm: the
-answer stands in one of them, and they share their few words by chance. So turns, and texts of few
-different words, neither lend nor borrow.
+Good matches resemble each other, so a text similar to the best ones is more likely to be relevant.
+Measured, and tuned on half of the questions: a fifth of the relevance by similarity to the best
+five helps with abstracts, whatever the embedder. Among turns of a dialogue it did harm: one of them
+contains the answer, and they share their few words by chance. So turns, and texts with few distinct
+words, are neither compared with nor re-ranked.
 """
 
 import math
@@ -16,51 +17,52 @@ from typing import Final
 from mcpp_agents.memory.search.ranking import Relevance
 from mcpp_agents.memory.search.terms import words
 
-# How many are compared, the best first, and with how many of these.
+# How many of the best items are compared, and with how many leaders.
 COMPARED: Final = 50
 _LEADERS: Final = 5
 _SHARE: Final = 0.2
-# Different words that a text must have to be like another one for a reason.
-_LEAST_WORDS: Final = 30
-# How alike texts on one subject are at least, as the cosine of their words.
-_LIKE: Final = 0.1
-# Enough to tell what it is about.
+# Distinct words below which similarity is chance.
+_MIN_WORDS: Final = 30
+# The lowest cosine of the words of two texts on one subject.
+_MIN_COSINE: Final = 0.1
+# Enough to show what a text is about.
 _MAX_CHARS: Final = 1_200
 
 
 def leading(relevances: Mapping[int, Relevance]) -> list[int]:
-    """The items whose texts are worth comparing, best first."""
+    """Return the items whose texts are compared, best first."""
     return sorted(relevances, key=lambda seq: (-relevances[seq].fused, -seq))[:COMPARED]
 
 
-def shift(relevances: Mapping[int, Relevance], texts: Mapping[int, str]) -> dict[int, Relevance]:
-    """The relevances moved by likeness, among the items that can be like each other.
+def rerank(relevances: Mapping[int, Relevance], texts: Mapping[int, str]) -> dict[int, Relevance]:
+    """Return the relevances adjusted by similarity, among the items with comparable texts.
 
-    The best of these keeps the height that their best had: others neither gain nor lose by it.
+    The best of these keeps the relevance of their best: items outside the comparison neither gain
+    nor lose.
 
     Args:
-        texts: of the leading items, best first.
+        texts: texts of the leading items, best first.
     """
     counts = {seq: words(text[:_MAX_CHARS]) for seq, text in texts.items()}
-    vectors = _vectors({seq: each for seq, each in counts.items() if len(each) >= _LEAST_WORDS})
+    vectors = _vectors({seq: each for seq, each in counts.items() if len(each) >= _MIN_WORDS})
     leaders = {seq: relevances[seq].fused for seq in list(texts)[:_LEADERS] if seq in vectors}
     centre: defaultdict[str, float] = defaultdict(float)
     for seq, weight in leaders.items():
         for word, value in vectors[seq].items():
             centre[word] += weight * value
-    likeness = {
+    similarity = {
         seq: sum(value * centre.get(word, 0.0) for word, value in vector.items())
         for seq, vector in vectors.items()
     }
     for seq, weight in leaders.items():
-        likeness[seq] -= weight  # nothing speaks for itself
+        similarity[seq] -= weight  # an item does not support itself
     weight = sum(leaders.values())
     if weight <= 0:
         return dict(relevances)
-    # Where hardly anything is alike, the most alike is still hardly so.
-    most = max(*likeness.values(), _LIKE * weight)
-    before = {seq: relevances[seq].fused for seq in likeness}
-    moved = {seq: before[seq] + _SHARE * (likeness[seq] / most - before[seq]) for seq in before}
+    # If nothing is similar, the most similar must not count as similar.
+    most = max(*similarity.values(), _MIN_COSINE * weight)
+    before = {seq: relevances[seq].fused for seq in similarity}
+    moved = {seq: before[seq] + _SHARE * (similarity[seq] / most - before[seq]) for seq in before}
     scale = max(before.values()) / max(moved.values())
     return dict(relevances) | {
         seq: replace(relevances[seq], fused=fused * scale) for seq, fused in moved.items()
@@ -68,7 +70,7 @@ def shift(relevances: Mapping[int, Relevance], texts: Mapping[int, str]) -> dict
 
 
 def _vectors(counts: Mapping[int, Mapping[str, int]]) -> dict[int, dict[str, float]]:
-    """Each text's words by how often it has them and how few others do, of length 1."""
+    """Return a unit TF-IDF vector for each text."""
     holders = Counter(chain.from_iterable(counts.values()))
     by_holders = [
         math.log1p((len(counts) - held + 0.5) / (held + 0.5)) for held in range(len(counts) + 1)

@@ -1,8 +1,8 @@
-"""From people's text to what the index is asked for: words, pairs of words, character pairs.
+"""Parsing of text into search terms: words, pairs of adjacent words, and character pairs.
 
-Words are what the engine's tokenizer sees too. Pairs of neighbouring words ("boundary layer") are
-evidence of their own. Chinese, Japanese, Korean, Thai and their like put no spaces between words,
-so their runs are cut into overlapping pairs of characters, in the text and in the goal alike.
+Words are split as the engine's tokenizer splits them. Pairs of adjacent words ("boundary layer")
+are evidence of their own. Chinese, Japanese, Korean, Thai and similar scripts put no spaces between
+words, so their runs are cut into overlapping pairs of characters, in the text and in the goal.
 """
 
 import re
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-# A page of text as a goal costs no more than a paragraph.
+# Bounds the cost of a long goal.
 MAX_TERMS: Final = 48
 
 _UNSPACED = (
@@ -26,11 +26,11 @@ _UNSPACED = (
 )
 _RUN = re.compile(f"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[^\W_{_UNSPACED}]+")
-# What an apostrophe leaves of "it's", "don't" and "we'll" is no word.
+# The ends of "it's", "don't" and "we'll" are not words.
 _CLITIC = re.compile(r"(?<=\w['\u2019])(?:s|t|d|m|re|ve|ll)\Z", re.IGNORECASE)
 _MIXED = re.compile(rf"(?:[^\W_]*[{_UNSPACED}][^\W_]*)+")
 
-# Words that say nothing about a goal's subject. Other languages are left to the rarity weights.
+# English words without information. In other languages the rarity weights take care of them.
 _STOP_WORDS: Final = """
     a about an and any are as at be been being but by can could did do does for from had has have
     he her his how i if in into is it its me my no not of on or our should she so some such than
@@ -42,7 +42,7 @@ _STOP: Final = frozenset(_STOP_WORDS.split())
 
 @dataclass(frozen=True)
 class Pair:
-    """Two neighbouring words, with the goal's own way to write them."""
+    """Two adjacent words, and how the goal spells them."""
 
     first: str
     second: str
@@ -51,69 +51,72 @@ class Pair:
 
 @dataclass(frozen=True)
 class Query:
-    """A goal as the index is asked for it."""
+    """The search terms of a goal."""
 
     terms: tuple[str, ...]
     pairs: tuple[Pair, ...]
-    runs: tuple[str, ...] = ()  # of unspaced scripts, whose terms are pairs of characters
+    runs: tuple[str, ...] = ()  # of scripts without spaces, whose terms are character pairs
 
     def __str__(self) -> str:
         return " ".join(self.terms)
 
 
 def parse(goal: str) -> Query:
-    """The words and pairs of a goal, the first of each kept."""
+    """Return the terms and pairs of a goal, without duplicates."""
     text = unicodedata.normalize("NFKC", goal)
     found = [
         (m[0].lower(), m.start(), m.end())
         for m in _WORD.finditer(text)
         if not _CLITIC.match(text, m.start(), m.end())
     ]
-    telling = [each for each in found if each[0] not in _STOP] or found
-    kept = {start for _, start, _ in telling}
+    significant = [each for each in found if each[0] not in _STOP] or found
+    kept = {start for _, start, _ in significant}
     pairs = {
         (a, b): Pair(a, b, text[start:end])
         for (a, start, between), (b, after, end) in pairwise(found)
         if start in kept and after in kept and len(text[between:after]) <= 2
     }
-    terms = dict.fromkeys([word for word, _, _ in telling] + _grams(text, single=False))
+    terms = dict.fromkeys([word for word, _, _ in significant] + _grams(text, single=False))
     runs = tuple(dict.fromkeys(_RUN.findall(text)))
     return Query(tuple(terms)[:MAX_TERMS], tuple(pairs.values())[:MAX_TERMS], runs[:MAX_TERMS])
 
 
 def words(text: str) -> dict[str, int]:
-    """The words of a text that say something about its subject, and how often it has them."""
+    """Return the significant words of a text with their counts."""
     found = Counter(_WORD.findall(text.lower()))
     return {word: count for word, count in found.items() if word not in _STOP}
 
 
 def spans(run: str, held: Container[str]) -> list[str]:
-    """The longest parts of a run whose pairs of characters are all held."""
+    """Return the longest parts of a run whose character pairs are all in `held`."""
     found: list[str] = []
-    last = None  # the place of the pair that the latest part ends with
-    for place in range(len(run) - 1):
-        if run[place : place + 2] in held:
-            if last == place - 1:
-                found[-1] += run[place + 1]
+    last = None  # position of the last pair of the latest part
+    for position in range(len(run) - 1):
+        if run[position : position + 2] in held:
+            if last == position - 1:
+                found[-1] += run[position + 1]
             else:
-                found.append(run[place : place + 2])
-            last = place
+                found.append(run[position : position + 2])
+            last = position
     return found
 
 
 def grams(text: str) -> str:
-    """What the tokenizer cannot make of a text, for the index: the pairs of unspaced scripts,
-    the words written into them (`用户auth服务` is one word to it), and those in other forms."""
+    """Return additional index terms that FTS5's tokenizer does not produce.
+
+    They are the character pairs of scripts without spaces, words embedded in them (the tokenizer
+    reads `用户auth服务` as one word), and words that NFKC normalization changes.
+    """
     if text.isascii():
         return ""
     plain = unicodedata.normalize("NFKC", text)
     inside = [word for mixed in _MIXED.findall(plain) for word in _WORD.findall(mixed)]
-    reformed = set(_WORD.findall(plain)).difference(_WORD.findall(text), inside)
-    return " ".join([*_grams(plain, single=True), *inside, *sorted(reformed)])
+    normalized = set(_WORD.findall(plain)).difference(_WORD.findall(text), inside)
+    return " ".join([*_grams(plain, single=True), *inside, *sorted(normalized)])
 
 
 def _grams(text: str, *, single: bool) -> list[str]:
-    """Pairs of each run; single characters too where asked, or where a run has no more."""
+    """Return the pairs of each run; single characters too if asked for or if it has only one."""
     found: list[str] = []
     for run in _RUN.findall(text):
         found += [run[i : i + 2] for i in range(len(run) - 1)]

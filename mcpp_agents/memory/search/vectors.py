@@ -1,7 +1,7 @@
-"""All vectors of a store in one matrix: brute force, which at 100,000 rows takes milliseconds.
+"""Vector search by brute force: all vectors in one matrix, milliseconds for 100,000 rows.
 
-An answer is close to a goal in meaning where the question before it is ("Which port?" "8787."). So
-besides its own cosine an item of a thread has that of the one before it.
+An answer is relevant to a goal if the question before it is ("Which port?" "8787."). So an item of
+a thread has, besides its own cosine, that of its predecessor.
 """
 
 from __future__ import annotations
@@ -22,117 +22,118 @@ if TYPE_CHECKING:
 
 # Half precision halves the file and moves a cosine by less than 0.001.
 _STORED = np.float16
-# Rows picked one by one cost this many times as much as rows in a line.
-_GATHERING = 4
+# Gathering single rows costs this many times as much as reading consecutive ones.
+_GATHER_COST = 4
 
 
 class Closeness(NamedTuple):
-    """How close in meaning an item is to a goal, and the one that it follows in its thread."""
+    """The cosines of an item and of its predecessor in the thread with a goal."""
 
     cosine: float
-    follows: int | None
-    before: float | None  # that one's cosine
+    previous_seq: int | None
+    previous_cosine: float | None
 
 
 class VectorIndex:
-    """The vectors of one model, read from the engine as they are added. It never writes text."""
+    """The vectors of one model, read from the engine incrementally."""
 
     def __init__(self, engine: Engine, embedder: Embedder) -> None:
         self._engine = engine
         self._embedder = embedder
         self._lock = threading.Lock()
         self._embedded_to = 0
-        self._forgotten_to = 0
+        self._removals_applied = 0
         self._mark = 0
         self._count = 0
         self._matrix = np.zeros((0, 0), np.float32)
         self._seqs = np.zeros(0, np.int64)
-        self._before = np.zeros(0, np.int64)  # places, -1 where there is none
-        self._places: dict[int, int] = {}
+        self._previous = np.zeros(0, np.int64)  # row of the predecessor, -1 if there is none
+        self._rows: dict[int, int] = {}
 
     @property
     def embedder(self) -> Embedder:
         return self._embedder
 
     def embed_some(self, limit: int = 64) -> int:
-        """Embed items that have no vector yet, in their order; how many there were."""
-        items = self._engine.unembedded(self._embedder.model, self._embedded_to, limit)
+        """Embed some items that have no vector yet, in order, and return how many."""
+        items = self._engine.items_without_vector(self._embedder.model, self._embedded_to, limit)
         if items:
             made = self._embedder.embed([_text(item) for item in items])
             vectors = {
                 item.seq: vector.astype(_STORED).tobytes()
                 for item, vector in zip(items, made, strict=True)
             }
-            self._engine.embed(self._embedder.model, vectors)
+            self._engine.add_vectors(self._embedder.model, vectors)
             self._embedded_to = items[-1].seq
         return len(items)
 
     def nearest(
-        self, goal: str, *, shown: bytes | None, limit: int, beside: Iterable[int]
+        self, goal: str, *, mask: bytes | None, limit: int, also: Iterable[int]
     ) -> dict[int, Closeness]:
-        """The nearest of the items that a view shows, and those named beside them."""
+        """Return the nearest items that a view mask shows, and the items in `also`."""
         query = self._embedder.embed([goal])[0]
         with self._lock:
             self._refresh()
             if not self._count:
                 return {}
-            places = self._shown(shown)
-            cosines = self._cosines(places, query)
-            if len(places) > limit:
-                best = np.argpartition(self._reach(cosines)[places], -limit)[-limit:]
-                places = places[best]
-            chosen = {int(place) for place in places}
-            chosen.update(self._places[seq] for seq in beside if seq in self._places)
-            return {int(self._seqs[place]): self._closeness(place, cosines) for place in chosen}
+            rows = self._visible_rows(mask)
+            cosines = self._cosines(rows, query)
+            if len(rows) > limit:
+                best = np.argpartition(self._best_cosines(cosines)[rows], -limit)[-limit:]
+                rows = rows[best]
+            chosen = {int(row) for row in rows}
+            chosen.update(self._rows[seq] for seq in also if seq in self._rows)
+            return {int(self._seqs[row]): self._closeness(row, cosines) for row in chosen}
 
-    def _closeness(self, place: int, cosines: Vectors) -> Closeness:
-        before = int(self._before[place])
-        if before < 0:
-            return Closeness(float(cosines[place]), None, None)
-        return Closeness(float(cosines[place]), int(self._seqs[before]), float(cosines[before]))
+    def _closeness(self, row: int, cosines: Vectors) -> Closeness:
+        previous = int(self._previous[row])
+        if previous < 0:
+            return Closeness(float(cosines[row]), None, None)
+        return Closeness(float(cosines[row]), int(self._seqs[previous]), float(cosines[previous]))
 
-    def _shown(self, shown: bytes | None) -> NDArray[np.intp]:
-        if shown is None:
+    def _visible_rows(self, mask: bytes | None) -> NDArray[np.intp]:
+        if mask is None:
             return np.arange(self._count)
         seqs = self._seqs[: self._count]
-        # Another process may have added rows since the view was looked at.
-        flags = np.zeros(max(int(seqs.max()), len(shown)) + 1, np.uint8)
-        flags[1 : len(shown) + 1] = np.frombuffer(shown, np.uint8)
+        # Another process may have added rows since the mask was made.
+        flags = np.zeros(max(int(seqs.max()), len(mask)) + 1, np.uint8)
+        flags[1 : len(mask) + 1] = np.frombuffer(mask, np.uint8)
         return np.flatnonzero(flags[seqs])
 
-    def _cosines(self, places: NDArray[np.intp], query: Vectors) -> Vectors:
-        """Of all rows, right at least in these places."""
-        if _GATHERING * len(places) > self._count:
+    def _cosines(self, rows: NDArray[np.intp], query: Vectors) -> Vectors:
+        """Return an array for all rows that is correct at least for the given ones."""
+        if _GATHER_COST * len(rows) > self._count:
             return _products(self._matrix[: self._count], query)
         cosines = np.zeros(self._count, np.float32)
-        cosines[places] = _products(self._matrix[places], query)
+        cosines[rows] = _products(self._matrix[rows], query)
         return cosines
 
-    def _reach(self, cosines: Vectors) -> Vectors:
-        """The better of an item's cosine and that of the one before it."""
-        reach = cosines.copy()
-        following = np.flatnonzero(self._before[: self._count] >= 0)
-        reach[following] = np.maximum(reach[following], cosines[self._before[following]])
-        return reach
+    def _best_cosines(self, cosines: Vectors) -> Vectors:
+        """Return the larger of each item's cosine and its predecessor's."""
+        best = cosines.copy()
+        following = np.flatnonzero(self._previous[: self._count] >= 0)
+        best[following] = np.maximum(best[following], cosines[self._previous[following]])
+        return best
 
     def _refresh(self) -> None:
-        for removed in self._engine.forgotten(self._forgotten_to):
-            self._forgotten_to = removed.mark
-            # A blank row is like nothing; to read all the others anew takes half a second.
-            if (place := self._places.pop(removed.seq, None)) is not None:
-                self._matrix[place] = 0
-        rows = self._engine.embedded(self._embedder.model, self._mark)
-        if not rows:
+        for removed in self._engine.removals_since(self._removals_applied):
+            self._removals_applied = removed.mark
+            # A zero row matches nothing; reading all the others again takes half a second.
+            if (row := self._rows.pop(removed.seq, None)) is not None:
+                self._matrix[row] = 0
+        added = self._engine.vectors_since(self._embedder.model, self._mark)
+        if not added:
             return
-        self._mark = rows[-1].mark
-        added = np.stack([np.frombuffer(row.vector, _STORED) for row in rows]).astype(np.float32)
-        self._reserve(self._count + len(rows), added.shape[1])
-        end = self._count + len(rows)
-        self._matrix[self._count : end] = added
-        self._seqs[self._count : end] = [row.seq for row in rows]
-        self._places.update((row.seq, self._count + i) for i, row in enumerate(rows))
-        self._before[self._count : end] = [
-            -1 if row.before is None else self._places.get(row.before, -1) for row in rows
+        self._mark = added[-1].mark
+        vectors = np.stack([np.frombuffer(each.vector, _STORED) for each in added])
+        end = self._count + len(added)
+        self._reserve(end, vectors.shape[1])
+        self._matrix[self._count : end] = vectors.astype(np.float32)
+        self._seqs[self._count : end] = [each.seq for each in added]
+        self._rows.update((each.seq, self._count + i) for i, each in enumerate(added))
+        self._previous[self._count : end] = [
+            -1 if each.previous_seq is None else self._rows.get(each.previous_seq, -1)
+            for each in added
         ]
         self._count = end
 
@@ -144,15 +145,15 @@ class VectorIndex:
         numbers = np.zeros((2, room), np.int64)
         if self._count:
             matrix[: self._count] = self._matrix[: self._count]
-            for new, old in zip(numbers, (self._seqs, self._before), strict=True):
+            for new, old in zip(numbers, (self._seqs, self._previous), strict=True):
                 new[: self._count] = old[: self._count]
         self._matrix = matrix
-        self._seqs, self._before = numbers
+        self._seqs, self._previous = numbers
 
 
 def _products(rows: Vectors, query: Vectors) -> Vectors:
-    # Reading the matrix takes the time, not the sums. The threads that `@` starts for it wait for
-    # each other: this way it takes half as long or less, and leaves other cores to others.
+    # Memory bandwidth dominates. The threads that `@` starts wait for each other: einsum takes half
+    # as long or less, and leaves the other cores free.
     products: Vectors = np.einsum("ij,j->i", rows, query)
     return products
 

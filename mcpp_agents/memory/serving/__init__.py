@@ -1,1 +1,1 @@
-"""Memory as an MCP server, and the tools it shares with the participant."""
+"""Memory as an MCP server, and the tool definitions it shares with the pod participant."""

@@ -1,4 +1,4 @@
-"""A pack that must fit in a message: shorter texts first, then fewer items."""
+"""Reduction of a pack to the size of a message: shorter texts first, then fewer items (M-36)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,28 +8,28 @@ import msgspec
 from mcpp_agents.memory.markdown import render
 from mcpp_agents.memory.pack import ContextPack, PackItem
 
-# What is left of each text, step by step.
-_EXCERPTS: Final = (4_000, 1_000, 300)
+# Maximum length of each text, step by step.
+_EXCERPT_CHARS: Final = (4_000, 1_000, 300)
 
 
 def fit(pack: ContextPack, max_bytes: int) -> ContextPack | None:
-    """The pack within a size, and its hint says what was left out; None if nothing of it fits."""
+    """Return the pack within a size, with a hint on what was left out; None if nothing fits."""
     if _size(pack) <= max_bytes:
         return pack
     best = pack.items
-    for chars in _EXCERPTS:
+    for chars in _EXCERPT_CHARS:
         shorter = [_cut(item, chars) for item in best]
-        if _size(fitted := _with(pack, shorter)) <= max_bytes:
+        if _size(fitted := _with_items(pack, shorter)) <= max_bytes:
             return fitted
     while len(shorter) > 1:
         shorter = shorter[: len(shorter) // 2]
-        if _size(fitted := _with(pack, shorter)) <= max_bytes:
+        if _size(fitted := _with_items(pack, shorter)) <= max_bytes:
             return fitted
     return None
 
 
 def _size(pack: ContextPack) -> int:
-    """Of the pack, and of its Markdown once more beside it."""
+    """Return the size of the pack plus its Markdown, which a result carries a second time."""
     return len(msgspec.json.encode([pack, pack.markdown]))
 
 
@@ -43,7 +43,7 @@ def _cut(item: PackItem, chars: int) -> PackItem:
     )
 
 
-def _with(pack: ContextPack, items: Sequence[PackItem]) -> ContextPack:
+def _with_items(pack: ContextPack, items: Sequence[PackItem]) -> ContextPack:
     kept = {item.id: item for item in items}
     sections = [
         msgspec.structs.replace(section, items=own)
@@ -52,7 +52,7 @@ def _with(pack: ContextPack, items: Sequence[PackItem]) -> ContextPack:
     ]
     hint = (
         f"{pack.usage_hint} Shortened to fit a message: {len(items)} of {pack.total_items} items,"
-        " long texts cut; a lower `limit` leaves more of each."
+        " long texts cut; a lower `limit` keeps more of each text."
     )
     return msgspec.structs.replace(
         pack,

@@ -1,7 +1,7 @@
-"""Memory as an ordinary MCP server, over stdio and streamable HTTP.
+"""Memory as an MCP server, over stdio and streamable HTTP.
 
-Over stdio the caller is the file's owner: whoever can start the process can read the file. Over
-HTTP it is whoever the bearer token of that very request stands for.
+Over stdio the caller is the file's owner: a process that can start the server can read the file.
+Over HTTP the caller is the principal of the request's bearer token.
 """
 
 import logging
@@ -21,12 +21,12 @@ from starlette.applications import Starlette
 
 from mcpp import __version__
 from mcpp_agents.memory.access import OWNER, Principal
-from mcpp_agents.memory.errors import MemoryFault
+from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.serving.credentials import Credentials
-from mcpp_agents.memory.serving.tools import TOOLS, call
+from mcpp_agents.memory.serving.tools import TOOLS
 from mcpp_agents.memory.store import MemoryStore
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger("mcpp.memory")
 
 _INSTRUCTIONS = (
     "Call `context` with your goal before you start or resume work, and `remember` what future"
@@ -36,8 +36,8 @@ _INSTRUCTIONS = (
 RequestContext = ServerRequestContext[Any, Any]
 
 
-def build(store: MemoryStore, credentials: Credentials | None) -> "Server[Any]":
-    """The server; without credentials every caller is the file's owner."""
+def build_server(store: MemoryStore, credentials: Credentials | None) -> "Server[Any]":
+    """Return the server; without credentials every caller is the file's owner."""
 
     async def list_tools(_context: RequestContext, _params: Any) -> mcp_types.ListToolsResult:
         return mcp_types.ListToolsResult(
@@ -61,16 +61,15 @@ def build(store: MemoryStore, credentials: Credentials | None) -> "Server[Any]":
         context: RequestContext, params: mcp_types.CallToolRequestParams
     ) -> mcp_types.CallToolResult:
         principal = _principal(context, credentials)
-        arguments = params.arguments or {}
         try:
-            # The database may wait for a lock or the disk, which must not hold up other callers.
+            # In a thread: waiting for a lock or the disk must not block other callers.
             answer = await anyio.to_thread.run_sync(
-                call, store.acting_as(principal), params.name, arguments
+                store.acting_as(principal).call, params.name, params.arguments or {}
             )
-        except MemoryFault as fault:
-            return _text(str(fault), is_error=True)
+        except MemoryStoreError as error:
+            return _text(str(error), is_error=True)
         except Exception:
-            _log.exception("the tool %s failed", params.name)
+            logger.exception("tool %s failed", params.name)
             return _text("Internal error", is_error=True)
         result = _text(msgspec.json.encode(answer).decode())
         result.structured_content = msgspec.to_builtins(answer)
@@ -86,26 +85,26 @@ def build(store: MemoryStore, credentials: Credentials | None) -> "Server[Any]":
 
 
 async def serve_stdio(store: MemoryStore) -> None:
-    """Serve the process's own standard streams until they end."""
-    server = build(store, None)
-    async with stdio_server() as (reading, writing):
-        await server.run(reading, writing, server.create_initialization_options())
+    """Serve standard input and output until they end."""
+    server = build_server(store, None)
+    async with stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 def http_app(store: MemoryStore, credentials: Credentials, *, host: str) -> Starlette:
-    """The streamable HTTP endpoint `/mcp`. It keeps no sessions, so nobody can take one over."""
-    return build(store, credentials).streamable_http_app(
+    """Return the streamable HTTP endpoint `/mcp`, without sessions that could be hijacked."""
+    return build_server(store, credentials).streamable_http_app(
         stateless_http=True,
         json_response=True,
         host=host,
-        # The tokens are ours: there is no issuer to send clients to, but the field is required.
+        # The tokens are our own: there is no issuer, but the field is required.
         auth=AuthSettings(issuer_url=AnyHttpUrl("http://localhost"), resource_server_url=None),
-        token_verifier=_Verifier(credentials),
+        token_verifier=_CredentialsVerifier(credentials),
     )
 
 
-class _Verifier:
-    """The SDK's view of credentials."""
+class _CredentialsVerifier:
+    """Adapts Credentials to the MCP SDK."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -125,7 +124,7 @@ def _principal(context: RequestContext, credentials: Credentials | None) -> Prin
         principal = credentials.principal_of(user.access_token.token)
         if principal is not None:
             return principal
-    return Principal("nobody", organization=None)  # every call of it is refused
+    return Principal("unknown", organization=None)  # every call is refused
 
 
 def _text(text: str, *, is_error: bool = False) -> mcp_types.CallToolResult:

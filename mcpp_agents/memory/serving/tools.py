@@ -1,24 +1,19 @@
-"""The tools `context`, `remember` and `forget`, the same whichever way they are reached.
+"""Definitions of the tools `context`, `remember` and `forget`, for MCP and for the bus.
 
-Their schemas come from the value objects themselves. Who calls is never an argument: it is the
-store that is handed in, already acting for somebody.
+The schemas are generated from the request and result types. The caller is never an argument: call
+the tools with `MemoryStore.call` on a store that acts for the caller.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mcpp_agents.memory.errors import InvalidMemory
 from mcpp_agents.memory.pack import ContextPack, Forgotten, Remembered
-from mcpp_agents.memory.requests import ForgetRequest, MemoryDraft, PackRequest, read
-from mcpp_agents.memory.store import MemoryStore
-
-Answer = ContextPack | Remembered | Forgotten
+from mcpp_agents.memory.requests import ForgetRequest, MemoryDraft, PackRequest
 
 
 class MemoryTool(NamedTuple):
-    """A tool as it is listed to clients."""
+    """A tool as clients see it in `tools/list`."""
 
     name: str
     description: str
@@ -27,29 +22,8 @@ class MemoryTool(NamedTuple):
     reads_only: bool = False
 
 
-def call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> Answer:
-    """Call a tool on behalf of the store's caller.
-
-    Raises:
-        MemoryFault: there is no such tool, an argument breaks a rule, or access is denied.
-    """
-    with store.auditing(name if name in _NAMES else "unknown"):
-        return _call(store, name, arguments)
-
-
-def _call(store: MemoryStore, name: str, arguments: Mapping[str, Any]) -> Answer:
-    match name:
-        case "context":
-            return store.compile(read(arguments, PackRequest))
-        case "remember":
-            return store.remember_many([read(arguments, MemoryDraft)])[0]
-        case "forget":
-            return store.forget(read(arguments, ForgetRequest).id)
-    raise InvalidMemory(f"Unknown tool: {name}")
-
-
 def _schema(type: type[msgspec.Struct]) -> dict[str, Any]:
-    """The JSON Schema of a value object, with the object itself at the root."""
+    """Return the JSON Schema of a type, with the type itself at the root."""
     [root], definitions = msgspec.json.schema_components([type], ref_template="#/$defs/{name}")
     schema = dict(definitions.pop(root["$ref"].rpartition("/")[2]))
     return schema | ({"$defs": definitions} if definitions else {})
@@ -58,7 +32,7 @@ def _schema(type: type[msgspec.Struct]) -> dict[str, Any]:
 TOOLS: Final = (
     MemoryTool(
         "context",
-        "Compile a context pack: the memories that matter for a goal, grouped by facet. Call it"
+        "Compile a context pack: the memories relevant to a goal, grouped by facet. Call it"
         " before you start or resume work.",
         _schema(PackRequest),
         _schema(ContextPack),
@@ -72,9 +46,8 @@ TOOLS: Final = (
     ),
     MemoryTool(
         "forget",
-        "Erase a memory of one's own.",
+        "Erase one of your own memories.",
         _schema(ForgetRequest),
         _schema(Forgotten),
     ),
 )
-_NAMES: Final = frozenset(tool.name for tool in TOOLS)

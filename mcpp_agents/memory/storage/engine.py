@@ -1,8 +1,8 @@
-"""The seam behind the store: what a database must do, and the rows it deals in.
+"""The interface between the store and a database, and the rows that cross it.
 
-An engine keeps rows, finds them by words inside a view, and says how well they match. It never
-decides what a pack holds: weights, fusion, recency and facets are shared Python (`ranking`), the
-same whatever the engine.
+An engine stores rows, finds them by words inside a view, and reports how well they match. It does
+not decide what a pack contains: weights, fusion, recency and facets are shared Python (`ranking`),
+independent of the engine.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from mcpp_agents.memory.access import View
-from mcpp_agents.memory.requests import seconds_of
+from mcpp_agents.memory.requests import to_seconds
 from mcpp_agents.memory.search.terms import Pair, Query
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A memory as it is stored. `seq` is its place in the order of remembering, 0 before that."""
+    """A stored memory. `seq` numbers items in the order of storing; it is 0 before that."""
 
     id: str
     scope: str
@@ -44,12 +44,12 @@ class Item:
 
     @property
     def since(self) -> float:
-        """When it became true, or was stored."""
-        return seconds_of(self.valid_at) if self.valid_at else self.created_at
+        """The time at which the item became true, else at which it was stored."""
+        return to_seconds(self.valid_at) if self.valid_at else self.created_at
 
 
 class Outline(NamedTuple):
-    """As much of an item as choosing takes."""
+    """The part of an item that is needed to rank it."""
 
     seq: int
     kind: str
@@ -64,8 +64,8 @@ class ItemLink(NamedTuple):
     target: str
 
 
-class Neighbour(NamedTuple):
-    """An item one relation away from another."""
+class LinkedItem(NamedTuple):
+    """An item that is one relation away from the item numbered `of`."""
 
     of: int
     item: Item
@@ -74,7 +74,7 @@ class Neighbour(NamedTuple):
 
 
 class PairMatch(NamedTuple):
-    """A pair of neighbouring words: its rarity, and who holds it."""
+    """A pair of adjacent words, its rarity, and the items that contain it."""
 
     pair: Pair
     rarity: float
@@ -83,34 +83,33 @@ class PairMatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What the words found. The points are BM25's: the sum of rarities, each times how much an
-    item makes of the word."""
+    """The items found by words, with BM25 scores: rarity times term weight, summed over terms."""
 
     words: Mapping[int, float]
-    holders: Mapping[str, AbstractSet[int]]  # of each known term, as far as they matter
+    holders: Mapping[str, AbstractSet[int]]  # the scored items that contain each known term
     pairs: Sequence[PairMatch]
-    rarity: Mapping[str, float]  # of each term that some item holds
+    rarity: Mapping[str, float]  # of each term that some item contains
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Which of a query's terms an item holds, and which others stand beside it."""
+    """The terms of a query that an item contains, and those only its neighbours contain."""
 
     terms: list[str] = field(default_factory=list)
     nearby: list[str] = field(default_factory=list)
 
 
-class Embedded(NamedTuple):
-    """A vector as it is stored: `mark` grows with each that is added, whoever adds it."""
+class StoredVector(NamedTuple):
+    """A stored vector. `mark` increases with every vector that any process adds."""
 
     mark: int
     seq: int
-    before: int | None  # the item before it in its thread, which it adjoins
+    previous_seq: int | None  # the neighbour before it in its thread
     vector: bytes
 
 
-class Removed(NamedTuple):
-    """That an item was removed: `mark` grows with each."""
+class Removal(NamedTuple):
+    """The removal of an item. `mark` increases with every removal."""
 
     mark: int
     seq: int
@@ -118,7 +117,7 @@ class Removed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One call, without a word of what was said: lengths and ids only."""
+    """The audit row of one call. It contains lengths and ids, never goals or content (M-14)."""
 
     at: float
     principal: str
@@ -128,70 +127,75 @@ class AuditEntry:
 
 
 class Engine(Protocol):
-    """One database. Its methods may be called from several threads, and raise Unavailable."""
+    """A database of items. Its methods are thread-safe and raise StoreUnavailable."""
 
     def writing(self) -> AbstractContextManager[None]:
-        """One atomic write, alone in the database: all of it is kept or nothing."""
+        """Run the block as one atomic write, exclusive in the database."""
 
     def add(self, items: Sequence[Item], links: Iterable[ItemLink] = ()) -> None:
         """Store items, searchable at once. Only inside `writing`."""
 
     def remove(self, seq: int) -> None:
-        """Erase an item, its relations and vectors. Only inside `writing`."""
+        """Erase an item, its relations and its vectors. Only inside `writing`."""
 
     def audit(self, entry: AuditEntry) -> None:
-        """Keep a row about a call: with the write, or soon, without waiting long for others."""
+        """Store an audit row: in the current write, else soon, without a long wait for a lock."""
 
-    def audited(self, last: int) -> list[AuditEntry]:
-        """The latest of these rows, in their order."""
+    def audit_entries(self, last: int) -> list[AuditEntry]:
+        """Return the latest audit rows, oldest first."""
+
+    def quota_used(self, principal: str, author: str, since: float) -> int:
+        """Return how many items an author has been charged for after a time."""
+
+    def charge_quota(
+        self, principal: str, author: str, *, items: int, at: float, expired_at: float
+    ) -> None:
+        """Charge an author for items, and drop charges up to `expired_at`. Only in `writing`."""
 
     def find(self, ids: Sequence[str], view: View | None) -> dict[str, Item]:
-        """Items by id, superseded ones too; a view of None sees all."""
+        """Return items by id, superseded ones included; a view of None sees everything."""
+
+    def find_by_key(self, principal: str, author: str | None, key: str) -> Item | None:
+        """Return the item stored under an idempotency key."""
 
     def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
-        """Those of the items that are in the view and not superseded."""
+        """Return the outlines of those items that are in the view and not superseded."""
 
     def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
-        """The same, whole."""
-
-    def keyed(self, principal: str, author: str | None, key: str) -> Item | None:
-        """What was stored under an idempotency key."""
+        """Return the complete items that are in the view and not superseded."""
 
     def opted_out(self, principal: str) -> frozenset[str]:
-        """The contexts of which a pod's memory is to keep nothing."""
+        """Return the contexts of a pod that have opted out of memory (M-33)."""
 
-    def opt_out(self, principal: str, begun: Iterable[str], ended: Iterable[str]) -> None:
-        """Add contexts to these, and take others from them. Only inside `writing`."""
-
-    def count_since(self, principal: str, author: str, since: float) -> int:
-        """How many items an author has stored for a principal, whether or not they still exist."""
+    def opt_out(self, principal: str, added: Iterable[str], removed: Iterable[str]) -> None:
+        """Add and remove contexts that have opted out. Only inside `writing`."""
 
     def match(self, query: Query, view: View, limit: int) -> Matches:
-        """The best matches by words, inside the view."""
+        """Return the best matches by words inside the view."""
 
     def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
-        """What in these items matched, which may be others than those in `matches`."""
+        """Return which terms matched in these items, which need not be in `matches`."""
 
     def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Outline]:
-        """The latest items of these kinds, inside the view."""
+        """Return the latest items of these kinds inside the view."""
 
-    def neighbours(self, seqs: Sequence[int], view: View) -> list[Neighbour]:
-        """Everything in the view that is one relation away, in either direction."""
+    def linked(self, seqs: Sequence[int], view: View) -> list[LinkedItem]:
+        """Return all items in the view that are one relation away, in either direction."""
 
-    def shown(self, view: View) -> bytes | None:
-        """What a view shows: a byte for each `seq` from 1 on, 1 or 0; None where it is all."""
+    def view_mask(self, view: View) -> bytes | None:
+        """Return one byte (1 or 0) per `seq` from 1 on; None if the view shows every item."""
 
-    def unembedded(self, model: str, after: int, limit: int) -> list[Item]:
-        """Items later than one that have no vector of the model yet, in their order."""
+    def items_without_vector(self, model: str, after: int, limit: int) -> list[Item]:
+        """Return items after a number that have no vector of the model yet, in order."""
 
-    def embed(self, model: str, vectors: Mapping[int, bytes]) -> None:
-        """Store vectors of items, in one write."""
+    def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> None:
+        """Store vectors of items in one write."""
 
-    def embedded(self, model: str, after: int) -> list[Embedded]:
-        """The vectors added since a mark."""
+    def vectors_since(self, model: str, mark: int) -> list[StoredVector]:
+        """Return the vectors added after a mark."""
 
-    def forgotten(self, after: int) -> list[Removed]:
-        """The items removed since a mark, by whomever."""
+    def removals_since(self, mark: int) -> list[Removal]:
+        """Return the removals after a mark, by any process."""
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""

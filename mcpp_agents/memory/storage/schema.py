@@ -1,23 +1,27 @@
-"""The SQLite file: tables, the word index beside them, and what opening one takes."""
+"""Schema of the memory file: its tables and word index, opening, and migration."""
 
 import os
 import sqlite3
 import time
 from typing import Final
 
-from mcpp_agents.memory.errors import MemoryFault
+from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.requests import digest_key
 
-VERSION: Final = 5
+VERSION: Final = 6
 BUSY_SECONDS: Final = 30.0
-# By which every version of a memory file is known; a version's number may be anybody's.
-_OURS: Final = frozenset({"memory", "memory_index", "audit"})
+# Tables that every version of a memory file has; the version number alone proves nothing.
+_OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
 
-# The index is external-content: it keeps no second copy of the text. Its columns and their weights
-# (fts.py) go together. `near` holds the neighbours' text, `grams` the unspaced scripts' pairs.
-# `before` is the neighbour before, which lends its meaning; `since` is when an item became true;
-# `tally` counts the items, which SQLite would do by reading all of them; `more` holds what no query
-# asks for.
+# The index is external-content: it keeps no second copy of the text. Its columns must match the
+# weights in search/word_index.py.
+#
+#   near    text of the neighbours in the thread
+#   grams   character pairs of scripts without spaces
+#   before  the previous neighbour, whose vector counts too
+#   since   when the item became true
+#   more    fields that no query selects by, as JSON
+#   tally   the number of items, which SQLite would count by reading them all
 _TABLES: Final = """
 CREATE TABLE scope (
     id INTEGER PRIMARY KEY,
@@ -80,7 +84,6 @@ CREATE TABLE audit (
     tool TEXT NOT NULL,
     details TEXT NOT NULL
 );
-CREATE INDEX audit_author ON audit (principal, author, at) WHERE author IS NOT NULL;
 """
 _OPT_OUT: Final = """
 CREATE TABLE opt_out (
@@ -89,61 +92,69 @@ CREATE TABLE opt_out (
     PRIMARY KEY (principal, context)
 ) WITHOUT ROWID
 """
-
-
-# By `forgotten` whoever keeps something of the rows in memory knows which are gone.
+# Lets processes that cache rows in memory learn which ones are gone.
 _FORGOTTEN: Final = """
 CREATE TABLE forgotten (
     mark INTEGER PRIMARY KEY AUTOINCREMENT,
     seq INTEGER NOT NULL
 )
 """
-# Without it, whatever is forgotten would be sought in all vectors.
+# Without it, every removal would scan all vectors.
 _VECTOR_SEQ: Final = "CREATE INDEX vector_seq ON vector (seq)"
-# The superseded, which every pack leaves out, are few.
+# Superseded items, which every pack leaves out, are few.
 _SUPERSEDED: Final = "CREATE INDEX memory_superseded ON memory (seq) WHERE superseded > 0"
+# What each author has stored over the bus in the last hour; older rows are deleted (M-35).
+_QUOTA: Final = """
+CREATE TABLE quota (
+    principal TEXT NOT NULL,
+    author TEXT NOT NULL,
+    at REAL NOT NULL,
+    items INTEGER NOT NULL,
+    PRIMARY KEY (principal, author, at)
+) WITHOUT ROWID
+"""
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open or make a file of this version.
+    """Open or create a memory file, and migrate an older version.
 
     Raises:
-        MemoryFault: it is no memory file, or one of a newer version.
+        MemoryStoreError: it is not a memory file, or one of a newer version.
     """
     try:
         if path != ":memory:":
-            # What agents remember is nobody else's business; SQLite's other files follow suit.
+            # Only the owner may read it (M-41); SQLite gives its other files the same mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS
         )
     except (OSError, sqlite3.Error) as error:
-        raise MemoryFault(f"Cannot open {path}: {error}") from error
+        raise MemoryStoreError(f"Cannot open {path}: {error}") from error
     try:
-        _check(connection)  # before anything is written
-        # WAL lets readers and a writer of several processes work at once; FULL makes an answered
-        # write survive the machine's fall too, not only the process's.
+        _read_version(connection)  # before anything is written
+        # WAL lets readers and one writer of several processes work at once. FULL makes an
+        # answered write survive a crash of the machine, not only of the process.
         _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA secure_delete = ON")  # M-07: what is freed is overwritten
+        connection.execute("PRAGMA secure_delete = ON")  # M-07: overwrite freed space
         connection.execute("PRAGMA cache_size = -65536")
         connection.execute("PRAGMA mmap_size = 1073741824")
         _prepare(connection)
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise MemoryFault(f"Cannot open {path}: {error}") from error
-    except MemoryFault:
+        raise MemoryStoreError(f"Cannot open {path}: {error}") from error
+    except MemoryStoreError:
         connection.close()
         raise
     return connection
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch the journal, once in a file's life.
+    """Switch the file to write-ahead logging, and retry while it is busy.
 
-    Processes that make a file together may each hold what the other waits for; SQLite then gives
-    up at once, whatever its timeout is.
+    Processes that create a file together may deadlock; SQLite then fails at once, whatever its
+    timeout is.
     """
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
@@ -157,32 +168,38 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _check(connection: sqlite3.Connection) -> int:
-    """The file's version, 0 where it is empty; raises MemoryFault where it is not ours."""
-    # In this order, because another process may be making the file in between.
+def _read_version(connection: sqlite3.Connection) -> int:
+    """Return the file's version, 0 if it is empty.
+
+    Raises:
+        MemoryStoreError: the file belongs to another program or a newer version.
+    """
+    # In this order, because another process may be creating the file meanwhile.
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if names and not (version and names >= _OURS):
-        raise MemoryFault("The file holds another program's database")
+    if names and not (version and names >= _OUR_TABLES):
+        raise MemoryStoreError("The file is a database of another program")
     if version > VERSION:
-        raise MemoryFault(f"The file is of version {version}; this program knows {VERSION}")
+        raise MemoryStoreError(
+            f"The file has version {version}; this program supports up to {VERSION}"
+        )
     return version
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    if _check(connection) == VERSION:
+    if _read_version(connection) == VERSION:
         return
-    connection.execute("BEGIN IMMEDIATE")  # two processes may be the first at once
+    connection.execute("BEGIN IMMEDIATE")  # two processes may be first at the same time
     try:
-        _make(connection)
+        _create_or_migrate(connection)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 
 
-def _make(connection: sqlite3.Connection) -> None:
-    version = _check(connection)
+def _create_or_migrate(connection: sqlite3.Connection) -> None:
+    version = _read_version(connection)
     if version == VERSION:
         return
     if version == 0:
@@ -195,21 +212,34 @@ def _make(connection: sqlite3.Connection) -> None:
     if version < 4:
         connection.execute(_FORGOTTEN)
         connection.execute(_VECTOR_SEQ)
-    connection.execute(_SUPERSEDED)  # new in version 5
+    if version < 5:
+        connection.execute(_SUPERSEDED)
+    connection.execute(_QUOTA)  # new in version 6
+    if version:
+        _move_quota(connection)
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _upgrade_from_1(connection: sqlite3.Connection) -> None:
-    """Version 1 began with idempotency keys as they were given, and ended with digests."""
+    """Convert idempotency keys, which early files of version 1 stored as given, to digests."""
     connection.execute("ALTER TABLE memory ADD COLUMN before INTEGER")
     connection.create_function("digest_key", 1, digest_key, deterministic=True)
-    # Where the same key was stored in both forms, its digest names the later item.
+    # If a key was stored in both forms, its digest belongs to the later item.
     connection.execute(
         "UPDATE OR IGNORE memory SET idempotency_key = digest_key(idempotency_key)"
         " WHERE length(idempotency_key) != 64 OR idempotency_key GLOB '*[^0-9a-f]*'"
     )
     connection.execute("DROP INDEX IF EXISTS memory_author")
+
+
+def _move_quota(connection: sqlite3.Connection) -> None:
+    """Fill the quota table from the audit rows of the last hour, where versions 1 to 5 kept it."""
     connection.execute(
-        "CREATE INDEX IF NOT EXISTS audit_author ON audit (principal, author, at)"
-        " WHERE author IS NOT NULL"
+        "INSERT INTO quota (principal, author, at, items)"
+        " SELECT principal, author, at, sum(json_extract(details, '$.created')) FROM audit"
+        " WHERE author IS NOT NULL AND tool = 'remember'"
+        " AND json_extract(details, '$.created') > 0"
+        " AND at > (SELECT max(at) FROM audit) - 3600"
+        " GROUP BY principal, author, at"
     )
+    connection.execute("DROP INDEX IF EXISTS audit_author")

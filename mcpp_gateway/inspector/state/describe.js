@@ -1,10 +1,10 @@
-// How an envelope reads, by its kind: a tone for its looks, a headline, and text. No markup.
+// Descriptions of envelopes by kind: a tone for styling, a label, and text. No markup.
 
 import { isCoherent, isObject, parseKind } from "./kinds.js";
 import { blocksOf, visibleText } from "./summaries.js";
 import { readResult } from "./transient.js";
 
-/** Return {tone, label, text?, json?, note?}: `text` is prose, `json` a value to print. */
+/** Return {tone, label, text?, json?, note?}: `text` is prose, `json` a value to format. */
 export function describe(envelope) {
   const { family, method, name } = parseKind(envelope.kind);
   const payload = isObject(envelope.payload) ? envelope.payload : {};
@@ -59,11 +59,11 @@ function prose(value, otherwise) {
 function call(tone, label, name, envelope) {
   const { payload } = envelope;
   if (!isCoherent(envelope)) {
-    return { tone, label, name, json: payload, note: "Kind and payload disagree: nobody serves this." };
+    return { tone, label, name, json: payload, note: "Kind and payload do not match: no participant will serve this." };
   }
   const { params } = payload;
   const { name: _, _meta, ...rest } = params ?? {};
-  // What is approved is sent with all that it holds.
+  // Approving sends all params, so show all of them.
   const isBare = tone !== "proposal" || _meta === undefined;
   const onlyArguments = isBare && name !== undefined && Object.keys(rest).join() === "arguments";
   return { tone, label, name, json: onlyArguments ? rest.arguments : params };
@@ -80,11 +80,11 @@ function response(payload, method, name) {
   const label = result.isError ? "failed" : "returns";
   const texts = blocksOf(result).map(textOf).filter(isText);
   const said = texts.length ? texts.join("\n") : visibleText(result);
-  const empty = result.isError ? "It does not say why." : "An empty result.";
+  const empty = result.isError ? "No error message." : "Empty result.";
   return { tone, label, name, text: said, note: notShown(result) ?? (said ? undefined : empty) };
 }
 
-/** Return what a person can read of a block: more than a model is shown of it. */
+/** Return the readable text of a content block; more than a model is shown. */
 function textOf({ type, text: own, resource, name, uri }) {
   if (isText(own)) return own;
   if (type === "resource" && isObject(resource)) return resource.text;
@@ -114,7 +114,7 @@ function notice(method, params) {
 }
 
 function presence({ event, participant }) {
-  const who = isObject(participant) ? text(participant.id) : "somebody";
+  const who = isObject(participant) ? text(participant.id) : "a participant";
   return { tone: "system", label: event === "join" ? "joined" : "left", who };
 }
 

@@ -1,18 +1,18 @@
-// Filters as people write them:  main or kind:mcp/* and not from:noisy
+// Filter expressions, such as:  main or kind:mcp/* and not from:noisy
 //
 //   everything  nothing  main  type:T  context:ID  context:ID+ (with descendants)
 //   kind:GLOB  from:NAME  to:NAME  not X  X and Y  X or Y  ( … )
 //
-// `and` binds more tightly than `or`. The JSON of the protocol is understood as well.
+// `and` binds more tightly than `or`. The protocol's JSON form is accepted as well.
 
 import { FilterError, check, everything } from "./filter.js";
 
 const VALUED = ["type", "context", "kind", "from", "to"];
 const WORDS = ["everything", "nothing", "main", "not", "and", "or"];
-const MAX_DEPTH = 64; // deeper than any filter, and nobody's link exhausts the stack
+const MAX_DEPTH = 64; // deeper than any valid filter; a link must not exhaust the stack
 const SYMBOLS = { "&": "and", "|": "or", "~": "not", "!": "not" };
 
-/** An expression that cannot be read: what was expected, and where. */
+/** A syntax error in an expression, and its position. */
 export class ExpressionError extends Error {
   constructor(message, position) {
     super(message);
@@ -20,7 +20,7 @@ export class ExpressionError extends Error {
   }
 }
 
-/** Return the filter that a text describes; an empty one is everything. */
+/** Return the filter for an expression; an empty expression passes everything. */
 export function parse(text) {
   if (/^\s*$/.test(text)) return everything;
   const filter = /^\s*\{/.test(text) ? parseJson(text) : new Parser(text).parse();
@@ -32,7 +32,7 @@ export function parse(text) {
   }
 }
 
-/** Return a filter as text that `parse` reads back to the same meaning. */
+/** Return a filter as an expression that `parse` reads back with the same meaning. */
 export function print(filter, outer = 0) {
   if (filter.main) return "main";
   for (const name of VALUED) {
@@ -54,7 +54,7 @@ function parseJson(text) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new ExpressionError("This begins like JSON and is not", 0);
+    throw new ExpressionError("Invalid JSON", 0);
   }
 }
 
@@ -68,8 +68,8 @@ class Parser {
   parse() {
     const filter = this._any();
     const left = this._peek();
-    if (left.type === ")") throw new ExpressionError("This ) closes nothing", left.start);
-    if (left.type !== "end") throw new ExpressionError("Put “and” or “or” before this", left.start);
+    if (left.type === ")") throw new ExpressionError("Unmatched )", left.start);
+    if (left.type !== "end") throw new ExpressionError("Expected “and” or “or” here", left.start);
     return filter;
   }
 
@@ -98,7 +98,7 @@ class Parser {
         return { not: this._inner(token, () => this._one()) };
       case "(": {
         const inner = this._inner(token, () => this._any());
-        if (this._peek().type !== ")") throw new ExpressionError("This ( is not closed", token.start);
+        if (this._peek().type !== ")") throw new ExpressionError("Unclosed (", token.start);
         this._at += 1;
         return inner;
       }
@@ -111,15 +111,15 @@ class Parser {
       case "pair":
         return token.filter;
       case "end":
-        throw new ExpressionError("Something is missing at the end", token.start);
+        throw new ExpressionError("Unexpected end of the expression", token.start);
       default:
-        throw new ExpressionError(`A condition should stand here, not “${token.type}”`, token.start);
+        throw new ExpressionError(`Expected a condition instead of “${token.type}”`, token.start);
     }
   }
 
   _inner({ start }, read) {
     this._depth += 1;
-    if (this._depth > MAX_DEPTH) throw new ExpressionError("This nests too deeply", start);
+    if (this._depth > MAX_DEPTH) throw new ExpressionError("Nested too deeply", start);
     const inner = read();
     this._depth -= 1;
     return inner;
@@ -137,7 +137,7 @@ function tokenize(text) {
   while (position < text.trimEnd().length) {
     pattern.lastIndex = position;
     const found = pattern.exec(text);
-    if (!found) throw new ExpressionError("This cannot be read", position);
+    if (!found) throw new ExpressionError("Unexpected character", position);
     const start = pattern.lastIndex - found[0].trimStart().length;
     position = pattern.lastIndex;
     const [, symbol, name, value, plus, word] = found;
@@ -159,7 +159,7 @@ function pair(name, written, plus, start) {
     try {
       value = JSON.parse(written);
     } catch {
-      throw new ExpressionError("This quotation cannot be read", start + name.length + 1);
+      throw new ExpressionError("Invalid quoted string", start + name.length + 1);
     }
   } else if (known === "context" && written.endsWith("+")) {
     value = written.slice(0, -1);
@@ -167,16 +167,16 @@ function pair(name, written, plus, start) {
   }
   if (!value) throw new ExpressionError(`${known}: needs a value`, start + name.length + 1);
   if (!descendants) return { [known]: value };
-  if (known !== "context") throw new ExpressionError("Only a context has descendants (+)", start);
+  if (known !== "context") throw new ExpressionError("“+” (descendants) is allowed only after context:", start);
   return { context: value, descendants: true };
 }
 
 function unknownWord(word, start) {
-  const near = [...WORDS, ...VALUED.map((name) => `${name}:…`)].join(", ");
-  return new ExpressionError(`“${word.slice(0, 40)}” is not known; there are ${near}`, start);
+  const expected = [...WORDS, ...VALUED.map((name) => `${name}:…`)].join(", ");
+  return new ExpressionError(`Unknown word “${word.slice(0, 40)}”; expected one of ${expected}`, start);
 }
 
-/** Return what could stand at a place: the part to replace, and texts to put there. */
+/** Return the completions at the cursor: the range to replace, and the options. */
 export function complete(text, cursor, known) {
   const before = text.slice(0, cursor);
   const [, part] = /([^\s()&|]*)$/.exec(before);

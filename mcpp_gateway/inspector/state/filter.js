@@ -1,4 +1,4 @@
-// Filters: the algebra of mcpp/filters.py, to hide at once what the gateway no longer sends.
+// Filters, as in mcpp/filters.py: applied here too, to hide at once what the gateway no longer sends.
 
 import { isObject } from "./kinds.js";
 
@@ -22,7 +22,7 @@ export const inContext = (id, descendants) =>
 
 export const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
-/** Return which of the five strategies a filter is: its name, or null for another expression. */
+/** Return the name of the strategy that a filter is, or null for any other expression. */
 export function strategyOf(filter) {
   if (isSame(filter, everything)) return "everything";
   if (isSame(filter, mainOnly)) return "main";
@@ -33,7 +33,7 @@ export function strategyOf(filter) {
   return null;
 }
 
-/** Check a filter by the rules of the gateway; throw a FilterError that names the wrong part. */
+/** Validate a filter by the gateway's rules; throw a FilterError that names the invalid part. */
 export function check(filter) {
   const count = { nodes: 0 };
   checkPart(filter, "$", 1, count);
@@ -74,7 +74,7 @@ function checkPart(value, path, depth, count) {
   }
 }
 
-/** Return a test of an envelope and its lineage (null in the main context). */
+/** Return a predicate of an envelope and its lineage (null in the main context). */
 export function compile(filter) {
   if (filter.main) return (_, lineage) => lineage === null;
   if (filter.type !== undefined) return (_, lineage) => lineage?.type === filter.type;
@@ -99,7 +99,7 @@ export function compile(filter) {
     : (envelope, lineage) => parts.every((part) => part(envelope, lineage));
 }
 
-/** Globs that know only `*`, in linear time: the earliest place for each part leaves most room. */
+/** Compile a glob with `*` only. Matches in linear time by taking the first occurrence of each part. */
 function compileGlob(pattern) {
   const [first, ...rest] = pattern.split("*");
   if (!rest.length) return (text) => text === pattern;

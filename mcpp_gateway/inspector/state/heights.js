@@ -1,4 +1,4 @@
-// The heights of a long list's rows: sums of any beginning in logarithmic time (a Fenwick tree).
+// Row heights of a long list: prefix sums in logarithmic time (a Fenwick tree).
 
 export class Heights {
   constructor() {
@@ -28,14 +28,14 @@ export class Heights {
     return this._own[index];
   }
 
-  /** Forget the rows from `length` on. What covers the rest does not reach beyond it. */
+  /** Remove the rows from `length` on. The sums of the remaining rows do not include them. */
   truncate(length) {
     this.length = length;
     this._own.length = length;
     this._sums.length = length + 1;
   }
 
-  /** Return where a row begins: the heights of those before it. */
+  /** Return the top of a row: the sum of the heights before it. */
   top(index) {
     let sum = 0;
     for (let i = index; i > 0; i -= i & -i) sum += this._sums[i];
@@ -46,7 +46,7 @@ export class Heights {
     return this.top(this.length);
   }
 
-  /** Return the row at a distance from the top. */
+  /** Return the index of the row at a distance from the top. */
   find(y) {
     let at = 0;
     let left = y;

@@ -1,4 +1,4 @@
-// UUIDv7, by getRandomValues: randomUUID is missing on a page that came without TLS.
+// UUIDv7 by getRandomValues: randomUUID is not available on a page loaded without TLS.
 
 export function newId(now = Date.now()) {
   const bytes = crypto.getRandomValues(new Uint8Array(16));

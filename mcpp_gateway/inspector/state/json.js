@@ -1,6 +1,6 @@
-// JSON as it came, only laid out: numbers and keys keep the sender's own characters.
+// JSON formatting that keeps the sender's own characters in numbers and keys.
 
-// Characters that would reorder or hide what stands beside them are written as escapes.
+// Characters that reorder or hide adjacent text are shown as escapes.
 const HIDDEN = /[\p{Default_Ignorable_Code_Point}\p{Zl}\p{Zp}\p{Cs}\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2800\ufff9-\ufffb]/gu;
 
 export function reveal(text) {
@@ -10,7 +10,7 @@ export function reveal(text) {
 
 const ESCAPES = { n: "\n", r: "\r", t: "\t", b: "\b", f: "\f" };
 
-/** Return a JSON text as people would search it: how its sender escaped it is no matter. */
+/** Return a JSON text with its escapes decoded, for searching. */
 export function unescaped(text) {
   if (!text.includes("\\")) return text;
   return text.replace(/\\(?:u([0-9a-fA-F]{4})|(.))/g, (_, code, one) =>
@@ -18,7 +18,7 @@ export function unescaped(text) {
   );
 }
 
-/** Indent a JSON text without reading its values. */
+/** Indent a JSON text without parsing its values. */
 export function indent(text) {
   const out = [];
   let depth = 0;
@@ -60,19 +60,19 @@ export function indent(text) {
 }
 
 /**
- * Parse a JSON text. An integer that JavaScript would round keeps its digits: what a person approves
- * has to be what was proposed.
+ * Parse a JSON text. An integer that JavaScript would round keeps its digits: an approval must match
+ * the proposal exactly.
  */
 export function parseExactly(text) {
   if (!/\d{16}/.test(text)) return JSON.parse(text);
   return JSON.parse(text, (_, value, { source } = {}) =>
     Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(source ?? "")
-      ? JSON.rawJSON?.(source) ?? source // a text fulfils nothing, where a rounded number would run
+      ? JSON.rawJSON?.(source) ?? source // a string fulfils nothing; a rounded number would be executed
       : value,
   );
 }
 
-/** Tell whether a JSON text has a key twice in one object: whoever parses it sees only one of them. */
+/** Return whether an object in a JSON text has a duplicate key, of which parsers keep only one. */
 export function hasDuplicateKeys(text) {
   const strings = text.matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?/g);
   const written = [...strings].filter(([, colon]) => colon).length;
@@ -83,13 +83,13 @@ export function hasDuplicateKeys(text) {
   return written !== count(JSON.parse(text));
 }
 
-/** Return a value in one line if it is short, else indented. */
+/** Return a value on one line if it is short, else indented. */
 export function show(value) {
   const short = JSON.stringify(value, null, 1)?.replace(/\n\s*/g, " ") ?? "";
   return reveal(short.length <= 96 ? short : JSON.stringify(value, null, 2));
 }
 
-/** Return a value in which the order of keys makes no difference, to compare it. */
+/** Return a form of a value that compares equal regardless of key order. */
 export function canonical(value) {
   if (Array.isArray(value)) return ["list", ...value.map(canonical)];
   if (typeof value !== "object" || value === null) return value;

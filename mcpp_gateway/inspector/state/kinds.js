@@ -1,4 +1,4 @@
-// Kinds read apart: `mcp/request:tools/call:read_file` is a family, a method and a name.
+// Parts of a kind: `mcp/request:tools/call:read_file` is a family, a method and a name.
 
 import { parseExactly } from "./json.js";
 
@@ -9,16 +9,16 @@ export function parseKind(kind) {
   return { family, method: rest[0], name: rest.length > 1 ? rest.slice(1).join(":") : undefined };
 }
 
-// Sent to one participant alone, outside of the log: nobody resumes from these.
+// Sent to one participant only and not part of the log, so not a position to resume from.
 const DIRECT = new Set(["system/welcome", "system/error", "system/filter"]);
 
 export const isDirect = (envelope) => DIRECT.has(envelope.kind) && envelope.from === GATEWAY;
 
-// A number that kept its digits is an object only to JavaScript.
+// A number that kept its digits (raw JSON) is an object to JavaScript.
 export const isObject = (value) =>
   typeof value === "object" && value !== null && !Array.isArray(value) && !JSON.isRawJSON?.(value);
 
-/** Tell whether a request or a proposal asks for what its kind says (P-15). */
+/** Return whether the payload of a request or proposal matches its kind (P-15). */
 export function isCoherent({ kind, payload }) {
   if (!isObject(payload)) return false;
   const { method, name } = parseKind(kind);
@@ -26,7 +26,7 @@ export function isCoherent({ kind, payload }) {
   return isObject(params) && payload.method === method && params.name === name;
 }
 
-/** Return the envelope in a text, or null where a text is not one: nothing is shown then. */
+/** Return the envelope in a text, or null if it is not one. */
 export function readEnvelope(text) {
   let value;
   try {

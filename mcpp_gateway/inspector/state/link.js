@@ -1,4 +1,4 @@
-// A view in the address: filter, selection and search. Never a token, and never a code for long.
+// The view in the address: filter, selection and search. Never a token.
 
 const CODE = /^[A-Za-z0-9_-]{22}$/;
 
@@ -11,7 +11,7 @@ export function readCode(fragment) {
 export function writeView({ filter, main, context, descendants, search }) {
   const query = new URLSearchParams();
   if (filter) query.set("filter", filter);
-  if (main) query.set("main", "1"); // a context may be called that, too
+  if (main) query.set("main", "1"); // a context may have the id "main", too
   if (context) query.set("context", context);
   if (context && !descendants) query.set("only", "1");
   if (search) query.set("search", search);

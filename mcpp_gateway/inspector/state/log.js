@@ -1,6 +1,6 @@
-// The log as this page has received it: envelopes in the pod's order, and marks where it breaks.
+// The log as received: envelopes in the pod's order, and marks where it is interrupted.
 //
-// Entries are numbered for good (`seq`). The oldest go once there are too many, in large steps.
+// Entries have permanent numbers (`seq`). If there are too many, the oldest are removed in large steps.
 
 const OLDER = "Older envelopes are not loaded.";
 
@@ -11,8 +11,8 @@ export class Log {
     this._maxEntries = maxEntries;
     this._maxChars = maxChars;
     this._chars = 0;
-    this.size = 0; // how many envelopes there are
-    this._byId = new Map(); // the last with that id: a gateway takes one again once it has forgotten it
+    this.size = 0; // number of envelopes
+    this._byId = new Map(); // the last with that id: ids may recur after the gateway has forgotten them
   }
 
   get end() {
@@ -37,23 +37,23 @@ export class Log {
     return entry;
   }
 
-  /** Add a line that is no envelope: here the log was cut, lost or filtered differently. */
+  /** Add a mark where the log was interrupted, lost or filtered differently. */
   mark(mark, message) {
     const entry = { seq: this.end, mark, message };
     this.entries.push(entry);
     return entry;
   }
 
-  /** Say that there was more before what comes next. */
+  /** Add the mark that older envelopes are not loaded. */
   markOlder() {
     this.mark("older", OLDER);
   }
 
-  /** Let the oldest tenth go if there is too much, and return what went. */
+  /** Remove the oldest tenth if there is too much, and return what was removed. */
   trim() {
     if (this.entries.length <= this._maxEntries && this._chars <= this._maxChars) return [];
     const count = Math.max(2, Math.ceil(this.entries.length / 10));
-    // The last of them leaves its place to the mark.
+    // The mark takes the place of the last one.
     const seq = this.first + count - 1;
     const gone = this.entries.splice(0, count, { seq, mark: "older", message: OLDER });
     this.first = seq;

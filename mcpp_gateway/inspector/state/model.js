@@ -1,4 +1,4 @@
-// All that the page knows of its pod: frames in, facts out. No DOM, no socket, no clock.
+// The page's state of its pod, updated by received frames. No DOM, no socket, no clock.
 
 import { compile, everything, isSame } from "./filter.js";
 import { GATEWAY, isObject, readEnvelope } from "./kinds.js";
@@ -13,9 +13,9 @@ import { Tracker } from "./transient.js";
 import { ContextTree } from "./tree.js";
 
 const BREAKS = {
-  restart: "The gateway was restarted: its log begins anew here.",
-  gap: "The line was cut for too long: some envelopes are missing here.",
-  hole: "What another filter hid may be missing here: the gateway no longer has it.",
+  restart: "The gateway was restarted. A new log begins here.",
+  gap: "The connection was lost for too long. Some envelopes are missing here.",
+  hole: "Envelopes hidden by another filter may be missing here. The gateway no longer has them.",
 };
 
 export class Model {
@@ -24,18 +24,18 @@ export class Model {
     this.outbox = new Outbox(this.session, { newId, changed: (id) => this._redraw([id]) });
     this.rates = new Rates();
     this._times = new Times();
-    this.roster = new Map(); // id → {id, capabilities, present}
+    this.participants = new Map(); // id → {id, capabilities, present}
     this.filter = everything;
     this._test = compile(everything);
-    this.changed = new Set(); // seqs of entries that look different now; whoever draws clears it
-    this.concluded = []; // contexts that have come to their conclusion since; likewise
-    this.expired = 0; // counts how often contexts have: what shows their state looks different then
-    this.rebuilt = 0; // counts how often entries were replaced, so that views begin anew
-    this.cleared = 0; // counts how often contexts were: a node of before is none of now
+    this.changed = new Set(); // seqs of entries to redraw; cleared by the view
+    this.concluded = []; // contexts concluded since; cleared by the view
+    this.expired = 0; // counts expiries: rows that show a context's state are redrawn
+    this.rebuilt = 0; // counts replacements of entries: views are rebuilt
+    this.cleared = 0; // counts replacements of the tree: older nodes are no longer valid
     this._limits = limits;
     this._generation = 0;
-    this._loadedUnder = []; // the filters under which the loaded entries came
-    this._reload = null; // while the history comes anew: the entries so far
+    this._loadedUnder = []; // the filters in force when the loaded entries were received
+    this._reload = null; // while the history is reloaded: the entries received so far
     this._clear();
   }
 
@@ -43,7 +43,7 @@ export class Model {
     return this.session.you?.id ?? null;
   }
 
-  /** Take one frame; return what kind of thing it was. */
+  /** Process a frame and return its class: welcome, filter, direct, history, live or unreadable. */
   receive(text, now) {
     const envelope = readEnvelope(text);
     if (!envelope) return "unreadable";
@@ -71,23 +71,23 @@ export class Model {
     return place;
   }
 
-  /** Return a question that changes nothing, so that the answer is a sign of life; null if one is out. */
-  question() {
+  /** Return a request without effect whose answer shows that the gateway is alive; null if one is pending. */
+  probe() {
     return this.outbox.hasFilter ? null : { kind: "pod/filter", payload: { filter: this.filter } };
   }
 
-  /** Return the texts that have to be sent again on a new connection. */
+  /** Return the message texts to send again on a new connection. */
   unconfirmed() {
     const isDecided = (id) => ["fulfilled", "withdrawn"].includes(this.proposals.get(id)?.state);
     return this.outbox.repeat(isDecided);
   }
 
-  /** Tell whether a filter needs the history anew: something of it was never sent to us. */
+  /** Return whether a filter requires reloading the history: an earlier filter may have hidden parts. */
   needsHistory(filter) {
     return this._loadedUnder.some((past) => !isSame(past, everything) && !isSame(past, filter));
   }
 
-  /** Use a filter from the next connection on, which reads the history anew if that is needed. */
+  /** Use a filter from the next connection on, which reloads the history if necessary. */
   useFilter(filter) {
     this.outbox.dropFilters();
     if (this.isReloading || this.needsHistory(filter)) this._reload = { arrived: [] };
@@ -98,24 +98,24 @@ export class Model {
     return this._reload !== null;
   }
 
-  /** Return how a context stands: open only if its conclusion would have been sent to us. */
+  /** Return the state of a context: "open" only if its conclusion would have been sent to us. */
   stateOf(node) {
     if (node.state !== "open") return node.state;
-    if (node.isDoubtful) return "unknown";
-    // A filter may have hidden its beginning, too: anybody may be the one who has it to conclude.
+    if (node.isUncertain) return "unknown";
+    // A filter may also have hidden its first envelope: any participant may be the creator.
     const lineage = this.tree.lineage(node);
-    const mayConclude = new Set([...node.participants, ...this.roster.keys()]);
+    const mayConclude = new Set([...node.participants, ...this.participants.keys()]);
     const isSent = (from) => this._test({ kind: "conclusion", from }, lineage);
     return node.count && [...mayConclude].every(isSent) ? "open" : "unknown";
   }
 
-  /** Return the same in words: a conclusion outlives its context. */
-  standing(node) {
+  /** Return the state as text: a concluded context may also have expired. */
+  stateLabel(node) {
     const state = this.stateOf(node);
     return state === "concluded" && node.expired ? "concluded, expired" : state;
   }
 
-  /** Tell whether an entry passes the filter: what came under it was judged by the gateway. */
+  /** Return whether an entry passes the filter; the gateway has checked what arrived under it. */
   passes(entry) {
     if (entry.mark || entry.generation === this._generation) return true;
     const { envelope } = entry;
@@ -127,7 +127,7 @@ export class Model {
     );
   }
 
-  // --- private ---------------------------------------------------------------------------------
+  // --- private ----------------------------------------------------------------------------------
 
   _clear() {
     this.log = new Log(this._limits);
@@ -142,7 +142,7 @@ export class Model {
 
   _welcome(payload) {
     const { isFirst, restarted, gap } = this.session.welcome(payload);
-    this._setRoster(payload);
+    this._setParticipants(payload);
     if (this._reload) {
       this._setGeneration(this.filter);
       this._loadedUnder = [this.filter];
@@ -159,20 +159,20 @@ export class Model {
     this._seed(payload.contexts);
   }
 
-  // The gateway names the latest first.
+  // The gateway lists the latest first.
   _seed(contexts = []) {
     for (const info of [...contexts].reverse()) this.tree.seed(info);
   }
 
-  _setRoster(payload) {
-    for (const participant of this.roster.values()) participant.present = false;
+  _setParticipants(payload) {
+    for (const participant of this.participants.values()) participant.present = false;
     for (const info of payload.participants ?? []) this._arrive(info);
     this._arrive(payload.you);
   }
 
   _arrive(info) {
     if (!isObject(info) || typeof info.id !== "string") return;
-    this.roster.set(info.id, { id: info.id, capabilities: info.capabilities ?? [], present: true });
+    this.participants.set(info.id, { id: info.id, capabilities: info.capabilities ?? [], present: true });
   }
 
   _setGeneration(filter) {
@@ -183,14 +183,14 @@ export class Model {
     this.rebuilt += 1;
   }
 
-  /** Take note that the log does not follow on what stands before, and of what that leaves open. */
+  /** Mark an interruption of the log, and what it makes uncertain. */
   _break(mark) {
     if (mark === "restart") {
       this.tree.expireAll();
-      this._redraw(this.proposals.lose());
+      this._redraw(this.proposals.markLost());
     } else {
-      this.tree.doubt();
-      this._redraw(this.proposals.doubt());
+      this.tree.markUncertain();
+      this._redraw(this.proposals.markUncertain());
     }
     this.log.mark(mark, BREAKS[mark]);
   }
@@ -219,7 +219,7 @@ export class Model {
     }
   }
 
-  /** Let everything that is made from the log learn of an entry, in the log's order. */
+  /** Update everything derived from the log with an entry, in log order. */
   _learn(entry) {
     const { envelope } = entry;
     if (entry.direct) {
@@ -249,16 +249,16 @@ export class Model {
     const info = payload?.participant;
     if (!isObject(info)) return;
     if (payload.event === "join") this._arrive(info);
-    else if (this.roster.has(info.id)) this.roster.get(info.id).present = false;
+    else if (this.participants.has(info.id)) this.participants.get(info.id).present = false;
   }
 
-  /** Lay what came anew over what is loaded, and learn all of it again. */
+  /** Merge the reloaded history with the loaded entries, and derive everything again. */
   _finishReload() {
     const { arrived, contexts, restarted } = this._reload;
     this._reload = null;
     if (restarted) this._break("restart");
     const { older, hole, rest } = overlay(this.log.entries, arrived, {
-      isWhole: isSame(this.filter, everything),
+      isComplete: isSame(this.filter, everything),
       passes: (entry) => this.passes(entry),
       misses: (under) => !isSame(under, everything) && !isSame(under, this.filter),
     });

@@ -1,19 +1,19 @@
-// What we say: on its way until it comes back, over as many connections as that takes, or refused.
+// Outgoing envelopes: pending until echoed or refused, across reconnections.
 
 const MAX_REFUSALS = 200;
 
-/** An envelope over the gateway's limit: sent all the same it would cost the connection (P-07). */
+/** An envelope exceeds the gateway's size limit; sending it would close the connection (P-07). */
 export class TooLargeError extends Error {
   constructor(bytes, limit) {
-    const [size, most] = [bytes, limit].map((number) => number.toLocaleString("en"));
-    super(`This is too large to be sent: ${size} bytes, and the gateway takes ${most}.`);
+    const [size, maximum] = [bytes, limit].map((number) => number.toLocaleString("en"));
+    super(`Too large to send: ${size} bytes. The gateway accepts ${maximum}.`);
   }
 }
 
 export class Outbox {
-  /** `changed` is told the id of an envelope whose answer was sent or refused. */
+  /** `changed(id)` is called with the id of an envelope whose answer was sent or refused. */
   constructor(session, { newId, changed }) {
-    this.due = []; // texts to send now that what they follow is confirmed; whoever sends takes them
+    this.due = []; // texts that follow confirmed envelopes; taken by the connection
     this.refusals = []; // {envelope: the error, about: what was refused, answers: the id it answered}
     this._session = session;
     this._newId = newId;
@@ -22,49 +22,48 @@ export class Outbox {
   }
 
   /**
-   * Return the text of an envelope to send, which counts as sent once it comes back: what is to
-   * follow it `then` becomes due, and never if it is refused. Throw a TooLargeError if it cannot be
-   * sent.
+   * Return the text of an envelope to send. It is confirmed by its echo, and then the draft in
+   * `then` becomes due; never if it is refused. Throw a TooLargeError if it cannot be sent.
    */
   compose(draft, now) {
     const envelope = this._write(draft, now);
     const then = draft.then && this._write(draft.then, now);
     const problem = this._tooLarge(envelope);
     if (problem) throw problem;
-    // A request with other arguments is about the proposal that its rejection names.
+    // An edited request answers the proposal that its rejection refers to.
     const answers = (then ?? envelope).correlation_id;
     this._pending.set(envelope.id, { envelope, then, since: now, answers });
     this._changed(answers);
     return JSON.stringify(envelope);
   }
 
-  /** Return our answer to an envelope that is on its way. */
+  /** Return the pending answer to an envelope. */
   answerTo(id) {
     return [...this._pending.values()].find(({ answers }) => answers === id)?.envelope;
   }
 
-  /** Return why our last answer to an envelope was refused, unless another is on its way. */
+  /** Return why the last answer to an envelope was refused, unless another is pending. */
   refusalOf(id) {
     if (this.answerTo(id)) return undefined;
     return this.refusals.findLast(({ answers }) => answers === id)?.envelope.payload?.message;
   }
 
-  /** Return what we said that is not confirmed, the oldest first: {envelope, since} each. */
-  get unheard() {
+  /** Unconfirmed chat messages, the oldest first: {envelope, since} each. */
+  get unconfirmedChats() {
     return [...this._pending.values()].filter(({ envelope }) => envelope.kind === "chat");
   }
 
-  /** Tell whether something that a person said or decided waits for the line. */
-  get isOwed() {
+  /** Whether messages or decisions are waiting for the connection. */
+  get hasUnsent() {
     return !this._session.isOpen && [...this._pending.values()].some(({ envelope }) => !isFilter(envelope));
   }
 
-  /** Tell whether the gateway has yet to answer to a filter. */
+  /** Whether a filter has not been answered yet. */
   get hasFilter() {
     return [...this._pending.values()].some(({ envelope }) => isFilter(envelope));
   }
 
-  /** Forget the filters that were not answered: another is newer. */
+  /** Drop unanswered filters, because a newer one replaces them. */
   dropFilters() {
     for (const { envelope } of [...this._pending.values()]) if (isFilter(envelope)) this._pending.delete(envelope.id);
   }
@@ -73,7 +72,7 @@ export class Outbox {
     this._pending.clear();
   }
 
-  /** Take note that an envelope came back or was answered. */
+  /** Record that an envelope was echoed or answered. */
   confirm(id) {
     const { then, since, answers } = this._pending.get(id) ?? {};
     this._pending.delete(id);
@@ -82,16 +81,16 @@ export class Outbox {
     this.due.push(this._text(then));
   }
 
-  /** Take note of an error that the gateway answers with. */
+  /** Record a refusal by the gateway. */
   refuse(envelope) {
     const { envelope: about, answers } = this._pending.get(envelope.correlation_id) ?? {};
     this._pending.delete(envelope.correlation_id);
     this.refusals.push({ envelope, about, answers });
     if (this.refusals.length > MAX_REFUSALS) this.refusals.shift();
-    this._changed(answers); // it waits for an answer again
+    this._changed(answers); // it can be answered again
   }
 
-  /** Refuse what is over the limit that a welcome tells: what was said before did not know it. */
+  /** Refuse pending envelopes over the limit of a welcome: they may precede the first one. */
   refuseTooLarge({ ts }) {
     for (const { envelope } of [...this._pending.values()]) {
       const problem = this._tooLarge(this._mine(envelope));
@@ -100,14 +99,14 @@ export class Outbox {
   }
 
   /**
-   * Return what has to be sent again on a new connection: the pod knows a repetition by its id. If
-   * somebody else was first while we were away, a second request would be a second call.
+   * Return the texts to send again on a new connection; the gateway deduplicates them by id. Answers
+   * to proposals that were decided meanwhile are dropped: a second request would be a second call.
    */
   repeat(isDecided) {
     this.due.length = 0;
     for (const { envelope, answers } of [...this._pending.values()]) {
       if (!isDecided(answers)) continue;
-      this._refuse(envelope, "decided", "It was not sent: the proposal was decided while the line was cut.");
+      this._refuse(envelope, "decided", "Not sent: the proposal was decided while you were disconnected.");
     }
     return [...this._pending.values()].map(({ envelope }) => this._text(envelope));
   }
@@ -133,7 +132,7 @@ export class Outbox {
     return JSON.stringify(this._mine(envelope));
   }
 
-  // What was said before the first welcome did not know yet whose it is.
+  // An envelope composed before the first welcome has no sender yet.
   _mine(envelope) {
     return { ...envelope, from: this._me };
   }

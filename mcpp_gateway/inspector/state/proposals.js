@@ -1,4 +1,4 @@
-// Proposals: what was asked for, by whom, and what became of it (P-20, P-21).
+// Proposals and their states (P-20, P-21).
 
 import { canonical, hasDuplicateKeys } from "./json.js";
 import { isCoherent, isObject, parseKind } from "./kinds.js";
@@ -8,14 +8,14 @@ export class Proposals {
   constructor() {
     this._all = new Map();
     this._made = 0;
-    this._byRequest = new Map(); // by the id of the request that fulfilled it
+    this._byRequest = new Map(); // by the id of the fulfilling request
   }
 
   get(id) {
     return this._all.get(id);
   }
 
-  /** Return the proposal that has this id and text; another may have the id by now. */
+  /** Return the proposal with this id and text; the id may have been reused. */
   find(id, text) {
     const proposal = this._all.get(id);
     return proposal?.text === text ? proposal : undefined;
@@ -29,21 +29,21 @@ export class Proposals {
     return [...this].filter((proposal) => proposal.state === "open");
   }
 
-  /** The gateway has lost its log, and with it what nobody has decided; return whose ids. */
-  lose() {
+  /** Mark open proposals as lost, because the gateway lost its log; return their ids. */
+  markLost() {
     const lost = this.open;
     for (const proposal of lost) proposal.state = "lost";
     return lost.map(({ envelope }) => envelope.id);
   }
 
-  /** Something is missing: what waits may have been decided there; return whose ids. */
-  doubt() {
-    const doubtful = this.open;
-    for (const proposal of doubtful) proposal.isDoubtful = true;
-    return doubtful.map(({ envelope }) => envelope.id);
+  /** Mark open proposals as possibly decided, because envelopes are missing; return their ids. */
+  markUncertain() {
+    const uncertain = this.open;
+    for (const proposal of uncertain) proposal.isUncertain = true;
+    return uncertain.map(({ envelope }) => envelope.id);
   }
 
-  /** Let go of a proposal that is no longer loaded, unless it still waits for a decision. */
+  /** Forget a proposal that is no longer loaded, unless it is open. */
   forget(envelope) {
     const proposal = this._all.get(envelope.id);
     if (proposal?.envelope !== envelope || proposal.state === "open") return;
@@ -51,23 +51,23 @@ export class Proposals {
     this._byRequest.delete(proposal.request);
   }
 
-  /** Learn from the next envelope; return the id of the proposal that it changed, if one. */
+  /** Process the next envelope; return the id of the proposal that it changed, if any. */
   add(envelope, text) {
     const { family } = parseKind(envelope.kind);
     if (family === "mcp/proposal") {
-      // P-15: whoever judges it by its kind would make a request for something else.
+      // P-15: approving it by its kind would make a different request.
       if (!isCoherent(envelope) || envelope.to?.length !== 1) return undefined;
       const isAmbiguous = hasDuplicateKeys(text);
-      const number = this._made++; // an id may come back: the number tells them apart
-      const proposal = { envelope, text, number, state: "open", by: undefined, rejections: [], isAmbiguous, isDoubtful: false };
-      this._all.delete(envelope.id); // the newest stands last
+      const number = this._made++; // distinguishes proposals with the same id
+      const proposal = { envelope, text, number, state: "open", by: undefined, rejections: [], isAmbiguous, isUncertain: false };
+      this._all.delete(envelope.id); // so that the newest is last
       this._all.set(envelope.id, proposal);
       return envelope.id;
     }
     if (family === "mcp/response") return this._answered(envelope);
     const proposal = this._all.get(envelope.correlation_id);
     if (!proposal) return undefined;
-    // What was decided while the gateway restarted is sent all the same.
+    // A decision made during a restart is still sent.
     const isOpen = proposal.state === "open" || proposal.state === "lost";
     if (isOpen && fulfils(envelope, proposal.envelope)) {
       proposal.state = "fulfilled";
@@ -77,7 +77,7 @@ export class Proposals {
     } else if (family === "mcp/withdraw" && isOpen && envelope.from === proposal.envelope.from) {
       proposal.state = "withdrawn";
     } else if (family === "mcp/reject") {
-      // The last of each, for one may say it a thousand times.
+      // Only the last rejection of each participant, who may send thousands.
       const others = proposal.rejections.filter(({ from }) => from !== envelope.from);
       proposal.rejections = [...others, { from: envelope.from, reason: reasonOf(envelope.payload) }];
     } else {
@@ -86,7 +86,7 @@ export class Proposals {
     return proposal.envelope.id;
   }
 
-  // Somebody was first of whom a filter told us nothing: the owner, who saw all, says so (P-20).
+  // A filter may have hidden an earlier decision; the recipient of the proposal reports it (P-20).
   _answered({ correlation_id, from, payload }) {
     const proposal = this._byRequest.get(correlation_id);
     if (proposal?.envelope.to[0] !== from) return undefined;
@@ -122,7 +122,7 @@ function reasonOf(payload) {
   return cut([payload.reason, payload.text].filter((part) => typeof part === "string").join(": "));
 }
 
-/** Return what a proposal asks for: a tool, or a method. */
+/** Return the name of the proposed tool or method. */
 export function nameOf({ envelope }) {
   const { method, name } = parseKind(envelope.kind);
   return name ?? method ?? envelope.kind;
@@ -134,11 +134,11 @@ export function approval({ envelope }, id) {
 }
 
 /**
- * Return what a person sends who wants it done otherwise. A changed request fulfils nothing (P-20):
- * it is made in the person's own name, and once it is, the proposer is told why theirs will not be.
+ * Return a request with edited params, followed by a rejection of the proposal. An edited request
+ * does not fulfil the proposal (P-20): it is made in the user's own name, and the proposer is notified.
  */
 export function amendment(proposal, id, params) {
-  const then = rejection(proposal, "edited", `asked for with other arguments in ${id}`);
+  const then = rejection(proposal, "edited", `requested with other arguments in ${id}`);
   return { ...request(proposal.envelope, id, params), then };
 }
 

@@ -1,4 +1,4 @@
-// How much happens: counts a second over the last minute, of messages and of new contexts.
+// Rates of messages and new contexts: counts per second over the last minute.
 
 const SECONDS = 60;
 
@@ -9,7 +9,7 @@ export class Rates {
     this._contexts = new Array(SECONDS).fill(0);
   }
 
-  /** Count what happened at a time up to now; what is older than a minute counts no more. */
+  /** Count an envelope sent at a time up to now; older than a minute is ignored. */
   note(at, now, { context = false } = {}) {
     this._advance(now);
     const second = Math.min(this._second, Math.floor(at / 1000));
@@ -18,7 +18,7 @@ export class Rates {
     if (context) this._contexts[second % SECONDS] += 1;
   }
 
-  /** Return messages a second (of the last five whole ones) and contexts a minute, as of now. */
+  /** Return messages per second (over the last five full seconds) and contexts per minute. */
   read(now) {
     this._advance(now);
     const recent = this.history().slice(-6, -1);
@@ -26,7 +26,7 @@ export class Rates {
     return { messagesPerSecond: sum(recent) / recent.length, contextsPerMinute: sum(this._contexts) };
   }
 
-  /** Return the messages of each second of the last minute, the present one last. */
+  /** Return the messages in each second of the last minute, the current one last. */
   history() {
     const from = (this._second + 1) % SECONDS;
     return [...this._messages.slice(from), ...this._messages.slice(0, from)];

@@ -1,40 +1,40 @@
-// What the log shows: its entries after filter, selection, search and folding, as rows.
+// The rows of the log view: entries after filter, selection, search and folding.
 //
-// Rows follow the log: an arrival adds one at the end. When a context folds, only what came since
-// its beginning is laid out again.
+// A new entry adds a row at the end. When a context folds, the rows since its first entry are laid
+// out again.
 
 import { unescaped } from "./json.js";
 
 export class Rows {
   constructor(model) {
     this.model = model;
-    // {entry} or {entry, fold: node, since, forMe, counted}: a folded context stands at its first envelope, and
-    // counts what has come since its conclusion and what is addressed to us.
+    // {entry} or {entry, fold: node, since, forMe, counted}: a folded context is placed at its first envelope
+    // and counts the envelopes since its conclusion and those addressed to the user.
     this.rows = [];
     this.selection = null; // a ContextNode, "main", or null for all
     this.descendants = true;
     this.foldConcluded = true;
     this.search = "";
-    this._folds = new Map(); // node → true or false, where a person has said so
+    this._folds = new Map(); // node → whether it is folded, where the user has chosen
     this._foldRows = new Map();
     this._next = 0;
     this._rebuilt = -1;
   }
 
-  /** Bring the rows up to date; return the index from which on they are new. */
+  /** Update the rows; return the index of the first new one. */
   update() {
     if (this._rebuilt !== this.model.rebuilt) {
       this._rebuilt = this.model.rebuilt;
       this.model.concluded.length = 0;
       return this.layOut(0);
     }
-    // What concluded since may fold now, and its rows stand further up.
+    // Contexts concluded since may fold now, which changes earlier rows.
     const folding = this.model.concluded.splice(0).filter((node) => this.isFolded(node));
     const seq = Math.min(this._next, ...folding.map((node) => this._beginning(node)));
     return seq < this._next ? this.layOut(seq) : this._append(this.rows.length);
   }
 
-  /** Lay out anew from an entry on; return the index of the first row that is new. */
+  /** Lay out again from an entry on; return the index of the first new row. */
   layOut(seq) {
     let index = this.rows.length;
     while (index > 0 && this.rows[index - 1].entry.seq >= seq) index -= 1;
@@ -48,14 +48,14 @@ export class Rows {
     return this._folds.get(node) ?? (this.foldConcluded && node.state === "concluded");
   }
 
-  /** Fold or unfold a context; return the index of the first row that is new. */
+  /** Fold or unfold a context; return the index of the first new row. */
   fold(node, folded) {
     this._folds.set(node, folded);
     return this.layOut(this._beginning(node));
   }
 
-  /** Tell whether filter, selection and search let an entry through. */
-  isWanted(entry) {
+  /** Return whether an entry passes the filter, the selection and the search. */
+  isIncluded(entry) {
     if (entry.mark) return !this.search;
     const { selection } = this;
     const node = entry.node ?? null;
@@ -68,13 +68,13 @@ export class Rows {
     return !this.search || unescaped(entry.text).toLowerCase().includes(this.search);
   }
 
-  /** Return the entries of the selection, folded or not, in their order. */
+  /** Return the entries of the selection in order, folded or not. */
   selected() {
     const { log } = this.model;
-    return log.entries.filter((entry) => entry.envelope && this.isWanted(entry));
+    return log.entries.filter((entry) => entry.envelope && this.isIncluded(entry));
   }
 
-  // Return where a context begins in the log, or one below it if that was first.
+  // Return the seq of the first entry of a context or of its descendants.
   _beginning(node) {
     let first = node.firstSeq < 0 ? Infinity : node.firstSeq;
     for (const child of node.children) first = Math.min(first, this._beginning(child));
@@ -92,7 +92,7 @@ export class Rows {
   }
 
   _place(entry, node) {
-    if (!this.isWanted(entry)) return;
+    if (!this.isIncluded(entry)) return;
     const folded = this.search ? null : this._outermostFold(node);
     if (!folded) {
       this.rows.push({ entry });
@@ -103,19 +103,19 @@ export class Rows {
       this.rows.push({ entry, fold: folded, since: 0, forMe: 0, counted: -1 });
     }
     const row = this.rows[this._foldRows.get(folded)];
-    if (entry.seq <= row.counted) return; // laid out again for the sake of another context
+    if (entry.seq <= row.counted) return; // laid out again because another context folded
     row.counted = entry.seq;
     row.since += Number(this._isSinceConclusion(entry, folded));
     row.forMe += Number(entry.envelope.to?.includes(this.model.me) ?? false);
     this.model.changed.add(row.entry.seq);
   }
 
-  // A conclusion that is no longer loaded is older than all that is.
+  // A conclusion that is no longer loaded is older than everything loaded.
   _isSinceConclusion({ seq }, { conclusion }) {
     return Boolean(conclusion) && seq > (this.model.log.find(conclusion.id)?.seq ?? -1);
   }
 
-  // The selected context itself is what one wants to read: only what lies below it folds.
+  // The selected context itself does not fold, only its descendants do.
   _outermostFold(node) {
     let found = null;
     for (let above = node; above && above !== this.selection; above = above.parent) {

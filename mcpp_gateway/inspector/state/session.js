@@ -1,8 +1,8 @@
-// One participant's stream over many connections: where to resume, and what each frame is.
+// The user's session across connections: where to resume, and the class of each frame.
 
 import { isDirect, isObject } from "./kinds.js";
 
-export const HISTORY = 10_000; // what is asked for at first, and after a gap
+export const HISTORY = 10_000; // envelopes requested at first, and after a gap
 
 const FIRST_DELAY_MS = 250;
 const LONGEST_DELAY_MS = 8_000;
@@ -13,14 +13,14 @@ export class Session {
     this.you = null;
     this.pod = null;
     this.limits = {};
-    this.isOpen = false; // whether somebody listens to us now
-    this.lastId = null; // the log's last envelope that this page knows to have passed
+    this.isOpen = false;
+    this.lastId = null; // the last known envelope of the log, to resume from
     this._replayLeft = 0;
     this._position = null;
     this._failures = 0;
   }
 
-  /** Return the query of the next connection: from where we were, or with the history anew. */
+  /** Return the query of the next connection: to resume, or to reload the history. */
   query(filter, { fresh = false } = {}) {
     const query = new URLSearchParams({ last: String(HISTORY) });
     if (this.lastId !== null && !fresh) query.set("after", this.lastId);
@@ -28,7 +28,7 @@ export class Session {
     return query.toString();
   }
 
-  /** Take a welcome; tell whether the log is another one now, or has a gap. */
+  /** Process a welcome; return whether the log was restarted or has a gap. */
   welcome(payload) {
     const before = this.pod;
     this.isOpen = true;
@@ -44,7 +44,7 @@ export class Session {
     return { isFirst, restarted, gap: !isFirst && !restarted && !payload.resumed };
   }
 
-  /** Say what an envelope is: told to us alone, replayed, or live. */
+  /** Return the class of an envelope: "direct", "history" (replayed) or "live". */
   classify(envelope) {
     if (isDirect(envelope)) return "direct";
     this.lastId = envelope.id;
@@ -58,18 +58,18 @@ export class Session {
     return this._replayLeft > 0;
   }
 
-  /** Say what follows the end of a connection: another attempt after a while, or none. */
+  /** Return whether to reconnect after a connection has closed, and after which delay. */
   closed(code, heldMs) {
     this.isOpen = false;
     if (code >= 4500 && code <= 4999) return { retry: false };
-    // A welcome alone is no success: a line that ends again and again is not to be hurried.
+    // A welcome alone does not reset the delay: a connection that keeps closing must back off.
     if (heldMs >= HELD_MS) this._failures = 0;
     const delay = Math.min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** this._failures);
     this._failures += 1;
     return { retry: true, delay };
   }
 
-  // The replay is over: whatever the filter hid of it, the log was read up to here.
+  // After the replay, the log is read up to the position of the welcome, even if a filter hid parts.
   _pass() {
     if (this._position !== null) this.lastId = this._position;
   }

@@ -1,4 +1,4 @@
-// One line that stands for a tool's result, as mcpp/transient/summaries.py writes it.
+// One-line summaries of tool results, identical to those of mcpp/transient/summaries.py.
 
 import { parseExactly } from "./json.js";
 import { isObject } from "./kinds.js";
@@ -9,9 +9,9 @@ const PAGE_KEYS = ["page", "page_number", "pageNumber", "current_page", "current
 const PAGES_KEYS = ["pages", "total_pages", "totalPages", "page_count", "pageCount"];
 const SHOWN_IDS = 3;
 
-/** Return the text on one line and no longer than `limit` characters. */
+/** Return the text on one line, truncated to `limit` characters. */
 export function cut(text, limit = 240) {
-  // A character has at most two units: a megabyte need not be read for a line.
+  // A character has at most two code units, so a long text need not be read completely.
   const enough = 2 * limit + 2;
   let line = "";
   for (const [word] of text.matchAll(/\S+/gu)) {
@@ -24,7 +24,7 @@ export function cut(text, limit = 240) {
     : `${characters.slice(0, limit - 1).join("").trimEnd()}…`;
 }
 
-/** Whether another language would take a JSON value for true: an empty list is not. */
+/** Return whether a JSON value is truthy in Python: empty lists and objects are not. */
 export function isTruthy(value) {
   if (Array.isArray(value)) return value.length > 0;
   return isObject(value) ? Object.keys(value).length > 0 : Boolean(value);
@@ -41,7 +41,7 @@ export function summarize(result) {
   return cut(`${records.length.toLocaleString("en")} ${what}${more}`);
 }
 
-/** Return all text of a result that a reader would see. */
+/** Return all visible text of a result. */
 export function visibleText(result) {
   const parts = blocksOf(result)
     .map((block) => block.text)
@@ -108,7 +108,7 @@ function firstInteger(places, keys) {
   return null;
 }
 
-// Beyond what JavaScript counts exactly, an integer has kept its digits and anything else was no integer.
+// Return an integer's digits, null for anything else. Unsafe integers were kept as raw JSON.
 function digitsOf(value) {
   return JSON.isRawJSON?.(value) ? value.rawJSON : Number.isSafeInteger(value) ? String(value) : null;
 }

@@ -1,11 +1,11 @@
-// The life of transient results, folded from the log: mcpp/transient/tracker.py in another language.
-// The rules' numbers are those of spec/transient.md.
+// Tracks the lifecycle of transient results, as mcpp/transient/tracker.py does. Rule numbers refer to
+// spec/transient.md.
 
 import { canonical } from "./json.js";
 import { isObject, parseKind } from "./kinds.js";
 import { cut, isTruthy, summarize } from "./summaries.js";
 
-const MECHANICAL = [
+const AUTOMATIC = [
   "mcp/response",
   "mcp/notification",
   "reflection",
@@ -31,15 +31,15 @@ export class Tracker {
     this._pending = new Map();
     this._copies = new Map();
     this._lastSent = new Map();
-    this._unshown = new Map(); // caller → results that collapse once it has said something
+    this._unshown = new Map(); // caller → results that collapse after its next message
   }
 
-  /** Learn from the next envelope; return the ids of responses that now look different. */
+  /** Process the next envelope; return the ids of responses to redraw. */
   add(envelope) {
     const index = this._length;
     this._length += 1;
     const changed = [];
-    if (!MECHANICAL.some((prefix) => envelope.kind.startsWith(prefix))) {
+    if (!AUTOMATIC.some((prefix) => envelope.kind.startsWith(prefix))) {
       this._lastSent.set(envelope.from, index);
       const shown = this._unshown.get(envelope.from);
       if (shown) {
@@ -50,7 +50,7 @@ export class Tracker {
     const call = this._pairUp(envelope, index);
     if (!call || call.response !== envelope || call.isError) return changed; // T-07, T-08
     for (const hint of readHints(call.result)) {
-      // T-11: keyed by who declares it, so nobody pairs the tools of another.
+      // T-11: keyed by the declaring server, so that no server can pair another's tools.
       if (call.server !== null) {
         const fetchers = upsert(this._pairs, key(call.server, hint.consumedBy), () => new Set());
         if (fetchers.size < MAX_FETCHERS) fetchers.add(hint.tool);
@@ -68,13 +68,13 @@ export class Tracker {
     return changed;
   }
 
-  /** Return the call that a request began or a response settled. */
+  /** Return the call that a request made or a response answered. */
   call(envelope) {
     const call = this._calls.get(envelope.id) ?? this._calls.get(envelope.correlation_id);
     return call && (call.request === envelope || call.response === envelope) ? call : undefined;
   }
 
-  /** Keep of an envelope that is no longer loaded only what others are judged by, not what it says. */
+  /** Drop the content of an envelope that is no longer loaded; keep what later envelopes depend on. */
   forget(envelope) {
     const call = this.call(envelope);
     if (!call) return;
@@ -84,11 +84,11 @@ export class Tracker {
       return;
     }
     const tracked = this._byResponse.get(id);
-    if (tracked && this._copies.get(questionOf(call)) === tracked) this._copies.delete(questionOf(call));
+    if (tracked && this._copies.get(deduplicationKey(call)) === tracked) this._copies.delete(deduplicationKey(call));
     Object.assign(call, { response: { id }, result: null, arguments: null });
   }
 
-  /** Return what to show beside a response (T-19). */
+  /** Return the badges of a response (T-19). */
   badges(responseId) {
     const found = [];
     const tracked = this._byResponse.get(responseId);
@@ -97,7 +97,7 @@ export class Tracker {
     return found;
   }
 
-  /** Return the line that stands for a collapsed response, or null if it is shown whole. */
+  /** Return the summary of a collapsed response, or null if it is not collapsed. */
   summary(responseId) {
     const tracked = this._byResponse.get(responseId);
     if (!tracked || !this._isCollapsed(tracked)) return null;
@@ -109,18 +109,18 @@ export class Tracker {
   }
 
   _isShown(tracked) {
-    // T-06: a summary in place of what was never read is a lost answer.
+    // T-06: a result must not collapse before its caller has read it.
     return (this._lastSent.get(tracked.call.caller) ?? -1) > tracked.call.answeredAt;
   }
 
   _pairUp(envelope, index) {
     const { family, method, name } = parseKind(envelope.kind);
     if (method !== "tools/call") return null;
-    if (family === "mcp/request") return this._ask(envelope, index, name);
-    return family === "mcp/response" ? this._answer(envelope, index) : null;
+    if (family === "mcp/request") return this._addRequest(envelope, index, name);
+    return family === "mcp/response" ? this._addResponse(envelope, index) : null;
   }
 
-  _ask(request, index, name) {
+  _addRequest(request, index, name) {
     if (this._calls.has(request.id)) return null;
     const params = isObject(request.payload?.params) ? request.payload.params : {};
     const { to } = request;
@@ -139,9 +139,9 @@ export class Tracker {
     return call;
   }
 
-  _answer(response, index) {
+  _addResponse(response, index) {
     const call = this._calls.get(response.correlation_id);
-    // T-10, T-13: the first answer of whom it was addressed to counts, and no other.
+    // T-10, T-13: only the first response from a recipient of the request counts.
     if (!call || call.response || !call.request.to?.includes(response.from)) return null;
     call.response = response;
     call.answeredAt = index;
@@ -155,10 +155,10 @@ export class Tracker {
     this._tracked.set(call.request.id, tracked);
     this._byResponse.set(call.response.id, tracked);
     upsert(this._pending, queueOf(call, call.tool), () => []).push(tracked);
-    const question = questionOf(call);
-    const older = this._copies.get(question);
-    this._copies.set(question, tracked);
-    // T-14: the newer copy says all that the older did.
+    const deduplicated = deduplicationKey(call);
+    const older = this._copies.get(deduplicated);
+    this._copies.set(deduplicated, tracked);
+    // T-14: the newer copy replaces the older one.
     if (older?.state !== "pending") return [];
     older.state = "superseded";
     return [older];
@@ -220,7 +220,7 @@ function readHints(result) {
   );
 }
 
-/** Return the tool result in a response's payload; anything else reads as a failed call. */
+/** Return the tool result in a response's payload; anything else becomes a failed call. */
 export function readResult(payload) {
   if (isObject(payload)) {
     if (payload.error !== undefined && payload.error !== null) {
@@ -229,7 +229,7 @@ export function readResult(payload) {
     }
     if (isObject(payload.result)) return payload.result;
   }
-  return failure("The response is not a tool result.");
+  return failure("The response does not contain a tool result.");
 }
 
 function failure(text) {
@@ -238,14 +238,14 @@ function failure(text) {
 
 function readMeta(result, name) {
   if (!isObject(result._meta)) return undefined;
-  // T-01: ours first, since the bare word may be another protocol's.
+  // T-01: the prefixed name first, since the bare one may belong to another protocol.
   const own = Object.hasOwn(result._meta, `mcpp/${name}`);
   return own ? result._meta[`mcpp/${name}`] : result._meta[name];
 }
 
 const key = (...parts) => JSON.stringify(parts);
 
-const questionOf = (call) => key(queueOf(call, call.tool), canonical(call.arguments));
+const deduplicationKey = (call) => key(queueOf(call, call.tool), canonical(call.arguments));
 
 const queueOf = (call, tool) => key(call.caller, call.contextId, call.server, tool);
 

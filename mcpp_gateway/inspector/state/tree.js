@@ -1,24 +1,24 @@
-// The log grouped by contexts, as mcpp/tree.py does it: who thought what, inside of what.
+// The log grouped by contexts, as mcpp/protocol/tree.py does.
 
-import { isObject } from "./kinds.js";
+import { GATEWAY, isObject } from "./kinds.js";
 
 export class ContextNode {
   constructor(id, number) {
     this.id = id;
-    this.number = number; // an id may come back after it expired: the number tells them apart
+    this.number = number; // distinguishes contexts that reuse an expired id
     this.type = undefined;
     this.parent = null;
     this.children = [];
     this.participants = new Set();
     this.creator = undefined;
-    this.count = 0; // its own envelopes
-    this.total = 0; // with those below it
+    this.count = 0; // own envelopes
+    this.total = 0; // including descendants
     this.conclusion = null;
     this.expired = false;
-    this.isDoubtful = false; // whether its conclusion may be among what is missing
-    this.isPlaced = true; // false as long as nothing has come that would tell since when it is
+    this.isUncertain = false; // whether its conclusion may be missing
+    this.isPlaced = true; // false until an envelope shows how old it is
     this.firstSeq = -1;
-    this.start = Infinity; // milliseconds, with what lies below it
+    this.start = Infinity; // milliseconds, including descendants
     this.end = -Infinity;
   }
 
@@ -39,20 +39,19 @@ export class ContextNode {
   }
 }
 
-const isExpiry = (payload) =>
+const isExpiry = ({ from, payload }) =>
+  from === GATEWAY &&
   isObject(payload) &&
   payload.event === "expired" &&
   isObject(payload.context) &&
-  Number.isInteger(payload.messages) &&
-  Array.isArray(payload.participants) &&
-  [payload.context.id, payload.started, payload.last].every((text) => typeof text === "string");
+  typeof payload.context.id === "string";
 
 export class ContextTree {
   constructor() {
     this.roots = [];
     this.mainCount = 0;
     this.size = 0;
-    this.version = 0; // changes whenever a type or a place does
+    this.version = 0; // changes with every change of a type or parent
     this._current = new Map();
     this._made = 0;
   }
@@ -71,7 +70,7 @@ export class ContextTree {
     }
   }
 
-  /** Learn of a context that the gateway says is alive. It takes its place with its first envelope. */
+  /** Add a context that the gateway lists as alive. Its first envelope determines its position. */
   seed(info) {
     if (!isObject(info) || typeof info.id !== "string") return;
     const made = this._made;
@@ -80,12 +79,12 @@ export class ContextTree {
     for (const one of [node, node.parent]) if (one?.number >= made) one.isPlaced = false;
   }
 
-  /** Put an envelope in its place; return its context's node and lineage, null in the main one. */
+  /** Add an envelope; return the node of its context, null in the main context. */
   add(envelope, seq, at) {
     const { context } = envelope;
     if (!isObject(context) || typeof context.id !== "string") {
       this.mainCount += 1;
-      if (envelope.kind === "system/context") this._expire(envelope.payload);
+      if (envelope.kind === "system/context") this._expire(envelope);
       return null;
     }
     const node = this._node(context.id);
@@ -102,14 +101,14 @@ export class ContextTree {
       if (at < above.start) above.start = at;
       if (at > above.end) above.end = at;
     }
-    // C-17: nobody may replace another's reasoning.
+    // C-17: only the creator's conclusion counts.
     if (envelope.kind === "conclusion" && envelope.from === node.creator) {
       node.conclusion = envelope;
     }
     return node;
   }
 
-  /** Return what filters ask of a context: its id, its type and the ids above it, as of now. */
+  /** Return a context's lineage for filters: its id, type and ancestors, as of now. */
   lineage(node) {
     if (!node) return null;
     if (node.lineage?.version === this.version) return node.lineage;
@@ -119,14 +118,14 @@ export class ContextTree {
     return node.lineage;
   }
 
-  /** The gateway has lost its log: no context of before is alive. */
+  /** Expire all contexts, because the gateway lost its log. */
   expireAll() {
     for (const node of this._current.values()) node.expired = true;
   }
 
-  /** Something is missing: any context may have come to its conclusion there. */
-  doubt() {
-    for (const node of this._current.values()) node.isDoubtful = true;
+  /** Mark all contexts as possibly concluded, because envelopes are missing. */
+  markUncertain() {
+    for (const node of this._current.values()) node.isUncertain = true;
   }
 
   _node(id) {
@@ -151,7 +150,7 @@ export class ContextTree {
     if (!node.parent && typeof parent === "string") this._place(node, this._node(parent));
   }
 
-  // What is heard of for the first time is newer than all that was heard of before.
+  // A context seen for the first time is newer than all seen before.
   _putLast(node) {
     for (let one = node; one; one = one.parent) {
       if (one.isPlaced) continue;
@@ -175,11 +174,12 @@ export class ContextTree {
     this.version += 1;
   }
 
-  _expire(payload) {
-    const node = isExpiry(payload) && this.get(payload.context.id);
+  _expire(envelope) {
+    const { payload } = envelope;
+    const node = isExpiry(envelope) && this.get(payload.context.id);
     if (!node) return;
     node.expired = true;
-    // What the gateway counted, where this page was not sent it.
+    // The gateway's times include envelopes that were not sent to this page.
     const [start, end] = [Date.parse(payload.started), Date.parse(payload.last)];
     if (start < node.start) node.start = start;
     if (end > node.end) node.end = end;

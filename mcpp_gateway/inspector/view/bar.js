@@ -1,6 +1,6 @@
-// The bar on top, and the page's title: which pod this is, how the line stands, and how much happens.
+// The top bar and the page title: pod name, connection state and message rates.
 
-import { byId, many, setText } from "./dom.js";
+import { byId, plural, setText } from "./dom.js";
 import { drawSpark } from "./spark.js";
 
 export class Bar {
@@ -8,7 +8,7 @@ export class Bar {
     this._model = model;
   }
 
-  /** `waiting` is how many proposals wait for a decision. */
+  /** `waiting` is the number of proposals waiting for a decision. */
   update(waiting) {
     const name = this._model.session.pod?.name ?? "MCPP";
     setText(byId("pod-name"), name);
@@ -18,10 +18,10 @@ export class Bar {
 
   showState(name, { reason } = {}) {
     const texts = {
-      connecting: "connecting…",
-      open: `you are ${this._model.me}`,
-      waiting: "line cut, reconnecting…",
-      ended: `closed: ${reason || "replaced by a newer connection"}`,
+      connecting: "Connecting…",
+      open: `Signed in as ${this._model.me}`,
+      waiting: "Offline, reconnecting…",
+      ended: `Closed: ${reason || "replaced by a newer connection"}`,
     };
     const status = byId("status");
     status.dataset.state = name;
@@ -33,7 +33,7 @@ export class Bar {
     const { rates } = this._model;
     const { messagesPerSecond, contextsPerMinute } = rates.read(now);
     const digits = messagesPerSecond < 10 ? 1 : 0;
-    setText(byId("rates-text"), `${messagesPerSecond.toFixed(digits)} msg/s · ${many(contextsPerMinute, "context")}/min`);
+    setText(byId("rates-text"), `${messagesPerSecond.toFixed(digits)} msg/s · ${plural(contextsPerMinute, "context")}/min`);
     drawSpark(byId("spark"), rates.history());
   }
 }

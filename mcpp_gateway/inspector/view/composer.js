@@ -1,13 +1,13 @@
-// Saying something: in the main context or another, to everybody or to one.
+// The message composer: sends chat to a context, addressed to everyone or to one participant.
 
 import { newId } from "../state/ids.js";
 import { TooLargeError } from "../state/outbox.js";
 import { cut } from "../state/summaries.js";
-import { byId, h, many, setText } from "./dom.js";
+import { byId, h, plural, setText } from "./dom.js";
 import { shortId } from "./log.js";
 
 const SHOWN_CONTEXTS = 200;
-const PROMPT_MS = 3_000; // what takes longer to be confirmed is worth a word
+const CONFIRM_MS = 3_000; // show a note if a confirmation takes longer
 
 export class Composer {
   constructor(model, send) {
@@ -18,8 +18,8 @@ export class Composer {
     this._to = byId("composer-to");
     this._problem = byId("composer-problem");
     this._sent = null;
-    this._complaint = "";
-    this._seen = null; // the context that is looked at; null for everything
+    this._error = "";
+    this._viewed = null; // id of the context being viewed, "" for the main one, null for everything
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this._submit();
@@ -32,24 +32,24 @@ export class Composer {
     this._context.addEventListener("change", () => this.update());
     this._text.addEventListener("input", () => {
       this._text.rows = Math.min(6, this._text.value.split("\n").length);
-      this._complain("");
+      this._showError("");
     });
   }
 
   update() {
     this._offerContexts(this._context.value);
-    const { roster, me } = this._model;
-    const people = [...roster.values()].filter(({ present, id }) => present && id !== me);
-    const names = people.map(({ id }) => [id, id]);
-    offer(this._to, [["", "everybody"], ...names], this._to.value, (name) => `${name}, who is away`);
-    setText(this._problem, this._complaint || this._note());
+    const { participants, me } = this._model;
+    const others = [...participants.values()].filter(({ present, id }) => present && id !== me);
+    const names = others.map(({ id }) => [id, id]);
+    setOptions(this._to, [["", "everyone"], ...names], this._to.value, (name) => `${name} (offline)`);
+    setText(this._problem, this._error || this._note());
   }
 
-  /** Choose what is looked at (a context, "main", or null for everything) as the place to speak in. */
+  /** Make the viewed item (a context, "main", or null for everything) the destination. */
   enter(item) {
-    this._seen = item === "main" ? "" : item?.id ?? null;
-    // What was written for one place is not for another because one looks there.
-    if (!this._text.value.trim()) this._offerContexts(this._seen ?? "");
+    this._viewed = item === "main" ? "" : item?.id ?? null;
+    // A draft keeps its destination when another context is viewed.
+    if (!this._text.value.trim()) this._offerContexts(this._viewed ?? "");
     this.update();
   }
 
@@ -57,45 +57,45 @@ export class Composer {
     this._text.focus();
   }
 
-  /** Give back what the gateway has refused. */
+  /** Restore the text of a message that the gateway has refused. */
   refused(id, message) {
     if (this._sent?.id !== id) return;
-    this._complain(message);
+    this._showError(message);
     if (!this._text.value) this._text.value = this._sent.text;
     this._sent = null;
   }
 
-  _complain(message) {
-    this._complaint = message;
+  _showError(message) {
+    this._error = message;
     this.update();
   }
 
   _note() {
-    const [first, ...more] = this._model.outbox.unheard;
-    if (!first) return this._whereTo();
-    if (Date.now() - first.since < PROMPT_MS && this._model.session.isOpen) return "";
-    const what = more.length ? many(more.length + 1, "message") : `“${cut(first.envelope.payload.text, 60)}”`;
+    const [first, ...more] = this._model.outbox.unconfirmedChats;
+    if (!first) return this._destinationNote();
+    if (Date.now() - first.since < CONFIRM_MS && this._model.session.isOpen) return "";
+    const what = more.length ? plural(more.length + 1, "message") : `“${cut(first.envelope.payload.text, 60)}”`;
     return this._model.session.isOpen
       ? `The gateway has not confirmed ${what} yet.`
-      : `${what} will be sent when the line is back.`;
+      : `${what} will be sent after reconnecting.`;
   }
 
-  // Nobody is to speak in another place than they believe.
-  _whereTo() {
+  // Warns if the destination is not the context being viewed.
+  _destinationNote() {
     const { value } = this._context;
-    if (this._seen !== null && this._seen !== value && this._text.value.trim()) {
-      return `This goes to ${value ? this._name(value) : "the main context"}, not to what you look at.`;
+    if (this._viewed !== null && this._viewed !== value && this._text.value.trim()) {
+      return `This goes to ${value ? this._name(value) : "the main context"}, not to the selected context.`;
     }
-    return this._model.tree.get(value)?.expired ? "That context has expired: this begins it anew." : "";
+    return this._model.tree.get(value)?.expired ? "This context has expired. A message creates it again." : "";
   }
 
   _name(id) {
     const node = this._model.tree.get(id);
-    const state = node && node.state !== "open" ? `, ${this._model.standing(node)}` : "";
+    const state = node && node.state !== "open" ? `, ${this._model.stateLabel(node)}` : "";
     return `${node?.type ?? "context"} ${shortId(id)}${state}`;
   }
 
-  // As in the tree: the newest on top, and below it what is inside of it.
+  // In the order of the tree: the newest first, each followed by its descendants.
   _offerContexts(chosen) {
     const live = [];
     const add = (node) => {
@@ -104,11 +104,11 @@ export class Composer {
     };
     [...this._model.tree.roots].reverse().forEach(add);
     const options = live.slice(0, SHOWN_CONTEXTS).map((id) => [id, this._name(id)]);
-    offer(this._context, [["", "the main context"], ...options], chosen, (id) => this._name(id));
+    setOptions(this._context, [["", "the main context"], ...options], chosen, (id) => this._name(id));
   }
 
-  // What is chosen is where it goes, whether or not anything of it is loaded.
-  _place() {
+  // The chosen context, whether or not any of its messages are loaded.
+  _destination() {
     const id = this._context.value;
     if (!id) return undefined;
     const { type, parent } = this._model.tree.get(id) ?? {};
@@ -120,28 +120,28 @@ export class Composer {
     if (!text) return;
     const id = newId();
     try {
-      this._send({ id, kind: "chat", payload: { text }, to: this._to.value ? [this._to.value] : undefined, context: this._place() });
+      this._send({ id, kind: "chat", payload: { text }, to: this._to.value ? [this._to.value] : undefined, context: this._destination() });
     } catch (error) {
       if (!(error instanceof TooLargeError)) throw error;
-      this._complain(error.message);
+      this._showError(error.message);
       return;
     }
     this._sent = { id, text };
-    this._complain("");
+    this._showError("");
     this._text.value = "";
     this._text.rows = 1;
   }
 }
 
-const offered = new WeakMap(); // an open list would close if it were filled anew
+const shownOptions = new WeakMap(); // replacing the options would close an open list
 
-// What was chosen stays so even if it is no longer offered: a message must not go elsewhere unasked.
-function offer(select, options, chosen, more) {
-  const all = options.some(([key]) => key === chosen) ? options : [...options, [chosen, more(chosen)]];
+// Keeps the chosen option even if it is no longer available: a message must not go elsewhere.
+function setOptions(select, options, chosen, label) {
+  const all = options.some(([key]) => key === chosen) ? options : [...options, [chosen, label(chosen)]];
   const now = JSON.stringify(all);
   const isInUse = select.matches(":focus") && select.value === chosen;
-  if (offered.get(select) !== now && !isInUse) {
-    offered.set(select, now);
+  if (shownOptions.get(select) !== now && !isInUse) {
+    shownOptions.set(select, now);
     select.replaceChildren(...all.map(([key, text]) => h("option", { value: key }, text)));
   }
   select.value = chosen;

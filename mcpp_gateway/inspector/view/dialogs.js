@@ -1,13 +1,13 @@
-// Questions that need an answer before one goes on: arguments to edit, a reason, settings, a link.
+// Modal dialogs: edit arguments, enter a reason, settings, link to the view.
 
 import { hasDuplicateKeys, parseExactly, reveal } from "../state/json.js";
 import { isObject } from "../state/kinds.js";
 import { byId, h } from "./dom.js";
 
-/** Show a form that does what `run` does; while that throws, it stays and says why. */
+/** Show a form that calls `run` on submit and closes; if `run` throws, it shows the message instead. */
 function ask(title, content, { action, run = () => {} } = {}) {
   const dialog = byId("dialog");
-  // The browser gives the focus back to the button that asked, unless that was drawn anew meanwhile.
+  // The browser returns the focus to the button that opened the dialog, unless it was redrawn meanwhile.
   const place = document.activeElement.closest(".scroller, #proposals") ?? byId("log");
   dialog.onclose = () => {
     const { activeElement } = document;
@@ -37,12 +37,12 @@ export function showProblem(title, message) {
   ask(title, h("p", {}, message));
 }
 
-/** Ask for the arguments that `name` should be called with instead of those that were proposed. */
+/** Ask for the arguments of a call to `name`, starting from the proposed ones. */
 export function askArguments(name, proposed, send) {
   const area = h("textarea", { rows: 12, class: "code", spellcheck: "false", "aria-label": "Arguments as JSON" });
   area.value = JSON.stringify(proposed, null, 2);
-  ask(["Change the arguments of ", called(name)], [
-    h("p", {}, "The changed request is made in your own name, and the proposer is told."), area,
+  ask(["Edit the arguments of ", nameCode(name)], [
+    h("p", {}, "The edited request is sent in your name, and the proposer is notified."), area,
   ], {
     action: "Send request",
     run: () => {
@@ -50,10 +50,10 @@ export function askArguments(name, proposed, send) {
       try {
         value = parseExactly(area.value);
       } catch (error) {
-        throw new Error(`This is not JSON: ${error.message}`);
+        throw new Error(`Invalid JSON: ${error.message}`);
       }
-      if (!isObject(value)) throw new Error("Arguments are an object: { … }.");
-      if (hasDuplicateKeys(area.value)) throw new Error("A key is there twice, and only one would be sent.");
+      if (!isObject(value)) throw new Error("The arguments must be a JSON object: { … }.");
+      if (hasDuplicateKeys(area.value)) throw new Error("A key occurs twice; only one of its values would be sent.");
       send(value);
     },
   });
@@ -61,28 +61,28 @@ export function askArguments(name, proposed, send) {
 
 export function askReason(name, send) {
   const field = h("input", { type: "text", "aria-label": "Reason", autocomplete: "off" });
-  ask(["Reject the proposal of ", called(name)], [
-    h("p", {}, "An objection is an opinion: others may still approve."), h("label", {}, "Reason ", field),
+  ask(["Reject the proposal for ", nameCode(name)], [
+    h("p", {}, "A rejection is an opinion: other participants may still approve."), h("label", {}, "Reason ", field),
   ], {
     action: "Reject",
     run: () => {
-      if (!field.value.trim()) throw new Error("A rejection needs a reason.");
+      if (!field.value.trim()) throw new Error("Enter a reason.");
       send(field.value.trim());
     },
   });
 }
 
-const called = (name) => h("code", { class: "name", dir: "auto" }, reveal(name));
+const nameCode = (name) => h("code", { class: "name", dir: "auto" }, reveal(name));
 
 export function showLink(url) {
   const field = h("input", { type: "text", readonly: true, value: url, "aria-label": "Link" });
-  ask("A link to this view", [h("p", {}, "It carries the filter, the selection and the search. Whoever opens it signs in as themselves."), field]);
+  ask("Link to this view", [h("p", {}, "The link contains the filter, the selection and the search. People who open it sign in with their own token."), field]);
   field.select();
 }
 
 const KEYS = [
-  ["/", "search"], ["f", "filter"], ["c", "write"], ["t", "context tree"], ["g", "log"], ["?", "this help"],
-  ["↓ ↑, j k", "next or previous row"], ["Enter", "open a row"], ["r", "raw JSON"], ["← →", "fold, unfold"], ["Esc", "clear selection and search"],
+  ["/", "search"], ["f", "filter"], ["c", "write a message"], ["t", "context tree"], ["g", "log"], ["?", "this help"],
+  ["↓ ↑, j k", "next or previous row"], ["Enter", "open a row"], ["r", "raw JSON"], ["← →", "fold or unfold"], ["Esc", "clear selection and search"],
 ];
 
 export function showSettings(settings, change) {
@@ -94,7 +94,7 @@ export function showSettings(settings, change) {
     ["auto", "light", "dark"].map((name) => h("option", { value: name, selected: settings.theme === name }, name)));
   ask("Settings", [
     box("hints", "Show context hints", "badges on tool results: transient, consumed, collapsed"),
-    box("foldConcluded", "Fold concluded contexts", "to one line with their conclusion"),
+    box("foldConcluded", "Fold concluded contexts", "into one line with their conclusion"),
     box("shortcuts", "Single-key shortcuts"),
     h("label", { class: "setting" }, "Appearance ", theme),
     h("p", {}, h("button", { type: "button", on: { click: () => change("signOut", true) } }, "Sign out")),

@@ -1,9 +1,9 @@
-// Elements made from texts. What a participant says becomes a text node or an attribute of a known
-// harmless name, and nothing else: there is no markup here to break out of.
+// DOM helpers. Text from participants becomes only text nodes or attributes with safe names, never
+// markup.
 
 const ATTRIBUTES = /^(?:class|id|title|type|role|tabindex|for|value|rows|dir|name|datetime|placeholder|hidden|open|checked|selected|disabled|readonly|spellcheck|autocomplete|aria-[a-z]+|data-[a-z-]+)$/;
 
-/** Make an element. `on` holds listeners, `style` properties, the rest are attributes. */
+/** Create an element. `on` holds listeners, `style` properties, the rest are attributes. */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -12,7 +12,7 @@ export function h(tag, properties = {}, ...children) {
     } else if (name === "style") {
       for (const [property, setting] of Object.entries(value)) element.style.setProperty(property, setting);
     } else if (!ATTRIBUTES.test(name)) {
-      throw new TypeError(`${name} is not an attribute that may be set`);
+      throw new TypeError(`attribute ${name} is not allowed`);
     } else if (value !== undefined && value !== null && value !== false) {
       element.setAttribute(name, value === true ? "" : String(value));
     }
@@ -30,7 +30,7 @@ function append(element, children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** Show a text, and touch the page only if it is another one. */
+/** Set an element's text, if it differs. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -38,14 +38,14 @@ export function setText(element, text) {
 export const isTyping = (event) =>
   event.target.matches?.("input:not([type=checkbox]), textarea, select, [contenteditable]") ?? false;
 
-/** Return one of eight hues for a name, always the same: the last bits of FNV-1a. */
+/** Return one of eight hues for a name, deterministically: the last bits of FNV-1a. */
 export function hueOf(name) {
   let hash = 0x811c9dc5;
   for (let i = 0; i < name.length; i += 1) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);
   return hash & 7;
 }
 
-export const many = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+export const plural = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 
 export function duration(milliseconds) {
   if (!Number.isFinite(milliseconds) || milliseconds < 0) return "–";
@@ -56,7 +56,7 @@ export function duration(milliseconds) {
   return minutes < 60 ? `${minutes} min ${seconds % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** Return the time of day, after the day if that is not today. */
+/** Return the time of day, preceded by the date if that is not today. */
 export function clockTime(ts) {
   const date = new Date(ts);
   if (Number.isNaN(date.getTime())) return "";

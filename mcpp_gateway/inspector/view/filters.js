@@ -1,4 +1,4 @@
-// Filters: the five strategies by a click, and the whole algebra in a field with completion.
+// The filter bar: buttons for the five strategies, and an expression field with completion.
 
 import { ExpressionError, complete, parse, print } from "../state/expression.js";
 import { conclusions, everything, inContext, isSame, mainOnly, strategyOf, withTypes } from "../state/filter.js";
@@ -7,7 +7,7 @@ import { byId, h } from "./dom.js";
 const KNOWN_KINDS = ["chat", "reflection", "conclusion", "mcp/*", "mcp/request:*", "mcp/response:*", "mcp/proposal:*", "system/*"];
 
 export class FilterBar {
-  /** `apply` is given a filter; `state()` returns {selection, descendants}. */
+  /** `apply(filter)` puts a filter in force; `state()` returns {selection, descendants}. */
   constructor(model, apply, state) {
     this._model = model;
     this._apply = apply;
@@ -18,8 +18,8 @@ export class FilterBar {
     this._strategies = byId("strategies");
     this._chosen = -1;
     this._completion = null;
-    this._isDraft = false; // what is in the field was typed and neither applied nor dropped
-    this._types = h("div", { class: "popover", role: "group", "aria-label": "Types of contexts", hidden: true });
+    this._isDraft = false; // the field's text is neither applied nor discarded
+    this._types = h("div", { class: "popover", role: "group", "aria-label": "Context types", hidden: true });
     this._draw();
     this._field.addEventListener("input", () => this._typed());
     this._field.addEventListener("focus", () => this._suggest());
@@ -35,13 +35,13 @@ export class FilterBar {
       button.setAttribute("aria-pressed", String(button.dataset.strategy === name));
       if (button.dataset.strategy === "context") button.disabled = !(selection instanceof Object);
     }
-    // What is wrong stays beside what is said about it.
+    // Keep a wrong expression beside its error message.
     if (document.activeElement !== this._field && this._problem.hidden && !this._isDraft) this._write(this._model.filter);
   }
 
-  /** Show why the gateway did not take a filter. */
+  /** Show why the gateway refused a filter. */
   refuse(message) {
-    this._complain(message);
+    this._showError(message);
   }
 
   _draw() {
@@ -49,10 +49,10 @@ export class FilterBar {
       this._strategies.append(
         h("button", { "data-strategy": strategy, "aria-pressed": "false", title, on: { click: run } }, label),
       );
-    add("everything", "Everything", "Main context and all others", () => this._use(everything));
-    add("main", "Main only", "Without contexts", () => this._use(mainOnly));
-    add("types", "Types…", "Main context and contexts of some types", () => this._chooseTypes());
-    add("conclusions", "Conclusions", "What contexts came to", () => this._use(conclusions));
+    add("everything", "Everything", "All contexts", () => this._use(everything));
+    add("main", "Main only", "Only the main context", () => this._use(mainOnly));
+    add("types", "Types…", "The main context and contexts of selected types", () => this._chooseTypes());
+    add("conclusions", "Conclusions", "Only the conclusions of contexts", () => this._use(conclusions));
     add("context", "This context", "Only the context selected in the tree", () => {
       const { selection, descendants } = this._state();
       this._use(inContext(selection.id, descendants));
@@ -79,7 +79,7 @@ export class FilterBar {
         h("span", { dir: "auto" }, type)),
     );
     this._types.replaceChildren(
-      h("p", {}, types.length ? "Main context and contexts of type" : "No context with a type was seen yet."),
+      h("p", {}, types.length ? "Main context and contexts of type:" : "No context types yet."),
       ...boxes,
       h("button", { class: "link", on: { click: () => this._closeTypes() } }, "Close"),
     );
@@ -98,12 +98,12 @@ export class FilterBar {
 
   _use(filter) {
     this._types.hidden = true;
-    this._complain("");
+    this._showError("");
     this._apply(filter);
     this._write(filter);
   }
 
-  // --- the field ----------------------------------------------------------------------------------
+  // --- expression field -------------------------------------------------------------------------
 
   _write(filter) {
     this._field.value = isSame(filter, everything) ? "" : print(filter);
@@ -113,32 +113,32 @@ export class FilterBar {
   _setDraft(isDraft) {
     this._isDraft = isDraft;
     this._field.classList.toggle("draft", isDraft);
-    this._field.title = isDraft ? "Not in force yet: Enter applies it, Escape drops it" : "";
+    this._field.title = isDraft ? "Not applied yet. Press Enter to apply or Escape to discard." : "";
   }
 
   _typed() {
     this._setDraft(true);
     this._suggest();
-    // What can still become something is not wrong yet.
-    if (this._completion.options.length) this._complain("");
+    // An expression that can still be completed is not an error yet.
+    if (this._completion.options.length) this._showError("");
     else this.read();
   }
 
-  /** Return the filter in the field, or null after saying what is wrong with it. */
+  /** Return the filter in the field, or show an error and return null. */
   read() {
     try {
       const filter = parse(this._field.value);
-      this._complain("");
+      this._showError("");
       return filter;
     } catch (error) {
       if (!(error instanceof ExpressionError)) throw error;
       const at = error.position > 0 ? `At character ${error.position + 1}: ` : "";
-      this._complain(`${at}${error.message}.`);
+      this._showError(`${at}${error.message}.`);
       return null;
     }
   }
 
-  _complain(message) {
+  _showError(message) {
     this._problem.textContent = message;
     this._problem.hidden = !message;
     this._field.setAttribute("aria-invalid", String(Boolean(message)));
@@ -150,8 +150,8 @@ export class FilterBar {
       type: [...model.types],
       context: [...model.tree].slice(-400).map((node) => node.id),
       kind: [...new Set([...KNOWN_KINDS, ...model.kinds])],
-      from: [...model.roster.keys()],
-      to: [...model.roster.keys()],
+      from: [...model.participants.keys()],
+      to: [...model.participants.keys()],
     };
     this._completion = complete(this._field.value, this._field.selectionStart, known);
     this._chosen = -1;
@@ -199,7 +199,7 @@ export class FilterBar {
     } else if ((event.key === "Enter" || event.key === "Tab") && this._chosen >= 0 && options.length) {
       this._insert(options[this._chosen]);
     } else if (event.key === "Enter") {
-      this._hide(); // what is wrong would stand behind the completions
+      this._hide(); // the completions would cover an error message
       const filter = this.read();
       if (filter) {
         this._setDraft(false);
@@ -208,7 +208,7 @@ export class FilterBar {
     } else if (event.key === "Escape" && !this._options.hidden) {
       this._hide();
     } else if (event.key === "Escape") {
-      this._complain("");
+      this._showError("");
       this._write(this._model.filter);
     } else {
       return;

@@ -1,49 +1,49 @@
-// Children with keys: what stays the same is not touched, and so keeps its focus and what is open.
+// Keyed children: elements whose version is unchanged are kept, with their focus and open details.
 
 export class Keyed {
   constructor(parent) {
-    this.elements = new Map(); // key → element, in their order
+    this.elements = new Map(); // key → element, in order
     this._parent = parent;
-    this._marks = new Map();
+    this._versions = new Map();
   }
 
-  /** Show items, each {key, mark, make()}: an element is made anew if its mark is another. */
+  /** Show items, each {key, version, make()}; an element is replaced if its version changes. */
   update(items) {
-    const held = document.activeElement;
+    const focused = document.activeElement;
     const before = this.elements;
     this.elements = new Map();
     for (const item of items) {
       const old = before.get(item.key);
       before.delete(item.key);
-      if (old && this._marks.get(item.key) === item.mark) this.elements.set(item.key, old);
+      if (old && this._versions.get(item.key) === item.version) this.elements.set(item.key, old);
       else this._make(item, old);
     }
     for (const [key, element] of before) {
       element.remove();
-      this._marks.delete(key);
+      this._versions.delete(key);
     }
     let next = this._parent.firstChild;
     for (const element of this.elements.values()) {
       if (element === next) next = next.nextSibling;
       else this._parent.insertBefore(element, next);
     }
-    // What was moved has lost it.
-    if (held !== document.activeElement && this._parent.contains(held)) held.focus({ preventScroll: true });
+    // Moving an element removes its focus.
+    if (focused !== document.activeElement && this._parent.contains(focused)) focused.focus({ preventScroll: true });
   }
 
-  /** Have an element made anew next time, whatever its mark. */
-  forget(key) {
-    this._marks.delete(key);
+  /** Replace an element at the next update, whatever its version. */
+  invalidate(key) {
+    this._versions.delete(key);
   }
 
   append(item) {
     this._parent.append(this._make(item));
   }
 
-  _make({ key, mark, make }, old) {
+  _make({ key, version, make }, old) {
     const element = make();
     this.elements.set(key, element);
-    this._marks.set(key, mark);
+    this._versions.set(key, version);
     if (old) replace(old, element);
     return element;
   }

@@ -1,7 +1,7 @@
-// A list of any length of which only what can be seen is in the page.
+// A virtual list: only the visible rows are in the page.
 //
-// Rows have their own heights: guessed at first, measured once drawn, remembered by key. Whoever
-// reads further up keeps their place while rows come and go; whoever is at the end stays there.
+// Row heights are estimated first, measured once drawn, and remembered by key. The scroll position
+// stays on the same row while rows are added or removed; at the end, the list follows new rows.
 
 import { Heights } from "../state/heights.js";
 import { h } from "./dom.js";
@@ -11,8 +11,8 @@ const AT_END_PX = 32;
 
 export class VirtualList {
   /**
-   * `source` has count(), key(i), find(key), render(i) and guess(i); and place(i), if rows stand
-   * among siblings and not in one list. What `holds` selects does not move under a pointer.
+   * `source` has count(), key(i), find(key), render(i) and guess(i), and place(i) if rows are
+   * nested. Elements that match the selector `holds` do not move while the pointer is over them.
    */
   constructor(scroller, source, { follows = false, holds = null } = {}) {
     this.scroller = scroller;
@@ -21,14 +21,14 @@ export class VirtualList {
     this._isHeld = false;
     this._pointer = null;
     this.isAtEnd = true;
-    this.active = 0; // the row that the keyboard is on
+    this.active = 0; // index of the row with the keyboard focus
     this._source = source;
     this._heights = new Heights();
     this._measured = new Map();
     this._drawn = new Map(); // key → element
     this._stale = new Set();
     this._anchor = null;
-    this._top = 0; // where we were
+    this._top = 0; // last scroll position
     this._width = 0;
     this._spacer = h("div", { class: "spacer", role: "presentation" });
     scroller.append(this._spacer);
@@ -42,7 +42,7 @@ export class VirtualList {
     this._observer.observe(scroller);
   }
 
-  /** Take note that the rows from an index on are new. */
+  /** Replace the rows from an index on. */
   reset(from) {
     const count = this._source.count();
     if (from < this._heights.length) {
@@ -57,7 +57,7 @@ export class VirtualList {
     this.schedule();
   }
 
-  /** Take note that a row looks different. */
+  /** Redraw a row. */
   invalidate(key) {
     this._stale.add(key);
     this.schedule();
@@ -85,7 +85,7 @@ export class VirtualList {
     const held = this._heldFocus();
     this._isHeld = Boolean(this._held());
     this._restorePlace();
-    // A measured height may bring other rows into view: look again, but not for ever.
+    // A measured height may bring other rows into view: repeat, but not indefinitely.
     for (let round = 0; round < 4; round += 1) {
       this._spacer.style.height = `${this._heights.total}px`;
       if (this._isFollowing) scroller.scrollTop = this._heights.total;
@@ -112,7 +112,7 @@ export class VirtualList {
     this.isAtEnd = this._atEnd();
     this._anchor = null;
     this.draw();
-    this._setActive(at); // only now: what is drawn anew first gets the focus back that it had
+    this._setActive(at); // after drawing, which first restores the previous focus
     if (focus) this.element(at)?.focus({ preventScroll: true });
   }
 
@@ -168,14 +168,14 @@ export class VirtualList {
     return element;
   }
 
-  /** Return which row has the focus, and which of its buttons. */
+  /** Return the row that has the focus, and which of its buttons. */
   _heldFocus() {
     const { activeElement } = document;
     const row = this._spacer.contains(activeElement) && activeElement.closest("[data-index]");
     return row ? { key: row.dataset.key, name: activeElement.dataset.keep } : null;
   }
 
-  // A row that is drawn anew under somebody's fingers keeps the focus where it was.
+  // Restores the focus to a row that was redrawn while it had it.
   _giveFocusBack({ key, name }) {
     const element = this._drawn.get(key) ?? this.element(this._source.find(key));
     if (!element || element.contains(document.activeElement)) return;
@@ -204,7 +204,7 @@ export class VirtualList {
       if (wanted.has(key)) continue;
       const index = this._source.find(key);
       const isThere = index >= 0 && this._source.key(index) === key;
-      // Removing what has the focus would throw the keyboard back to the top of the page.
+      // Removing the focused element would move the keyboard focus to the top of the page.
       if (isThere && element.contains(document.activeElement)) continue;
       this._observer.unobserve(element);
       element.remove();
@@ -216,7 +216,7 @@ export class VirtualList {
     return this.follows && this.isAtEnd && !this._isHeld;
   }
 
-  // Where the pointer is, not what the browser hovers: a row that was drawn anew is not hovered yet.
+  // By pointer position: the browser does not report a redrawn row as hovered yet.
   _held() {
     const part = this._pointer && document.elementFromPoint(...this._pointer)?.closest(this._holds);
     return part?.closest("[data-index]");
@@ -236,7 +236,7 @@ export class VirtualList {
   }
 
   _scrolled() {
-    // Told after the fact: what was put at the end may have grown since. Only who goes up leaves it.
+    // The event is late: the content may have grown since. Only scrolling up leaves the end.
     const wentUp = this.scroller.scrollTop < this._top - 1;
     this.isAtEnd = this._atEnd() || (this.isAtEnd && !wentUp);
     this._top = this.scroller.scrollTop;
@@ -268,7 +268,7 @@ export class VirtualList {
   }
 }
 
-// One row is a stop for the Tab key, with what is in it, and not each of thousands.
+// Only the active row and its controls are tab stops, not each of thousands of rows.
 function setTabStop(row, isStop) {
   if (row.dataset.stop === String(isStop)) return;
   row.dataset.stop = isStop;

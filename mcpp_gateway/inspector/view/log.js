@@ -1,32 +1,32 @@
-// The log in the middle of the page: rows by kind, folded contexts, collapsed results, raw JSON.
+// The log view: rows by kind, folded contexts, collapsed results, raw JSON.
 
 import { conclusionText, describe } from "../state/describe.js";
 import { everything, isSame } from "../state/filter.js";
 import { indent, reveal, show } from "../state/json.js";
 import { cut } from "../state/summaries.js";
-import { clockTime, duration, h, hueOf, isTyping, many, setText } from "./dom.js";
+import { clockTime, duration, h, hueOf, isTyping, plural, setText } from "./dom.js";
 import { VirtualList } from "./list.js";
 import { proposalActions } from "./proposals.js";
 
 const SHOWN_LINES = 12;
 const SHOWN_CHARS = 1_600;
-const LARGE_CHARS = 20_000; // a hundred thousand take a browser a second to lay out
+const LARGE_CHARS = 20_000; // laying out 100,000 takes a browser a second
 
 export class LogView {
-  /** `actions` has fold(node, folded), select(node), find(id), lift() and those of proposals. */
+  /** `actions` has fold(node, folded), select(node), find(id), clearFilter() and those of proposals. */
   constructor(scroller, model, rows, settings, actions) {
     this._model = model;
     this._rows = rows;
     this._settings = settings;
     this._actions = actions;
     this._raw = new Set(); // ids of envelopes whose raw JSON is shown
-    this._whole = new Set(); // whose long text is
-    this._originals = new Set(); // whose collapsed result is
-    this._why = h("span");
-    this._lift = h("button", { class: "link", on: { click: () => actions.lift() } }, "Show everything");
-    this._empty = h("p", { class: "quiet empty" }, this._why);
+    this._expanded = new Set(); // ids of envelopes whose long text is shown completely
+    this._originals = new Set(); // ids of envelopes whose collapsed result is shown
+    this._emptyText = h("span");
+    this._clearButton = h("button", { class: "link", on: { click: () => actions.clearFilter() } }, "Show everything");
+    this._empty = h("p", { class: "quiet empty" }, this._emptyText);
     scroller.append(this._empty);
-    // What comes must not put another button under a pointer that is about to decide.
+    // New rows must not move another button under the pointer.
     this.list = new VirtualList(scroller, this, { follows: true, holds: ".proposal button" });
     scroller.addEventListener("keydown", (event) => this._key(event));
   }
@@ -44,33 +44,33 @@ export class LogView {
     if (this._expired !== this._model.expired) this.list.invalidateAll();
     this._expired = this._model.expired;
     this._empty.hidden = this._rows.rows.length > 0;
-    if (!this._empty.hidden) this._sayWhyEmpty();
+    if (!this._empty.hidden) this._showEmptyReason();
   }
 
-  _sayWhyEmpty() {
+  _showEmptyReason() {
     const { session, filter } = this._model;
     const isReading = session.pod === null || session.isReplaying;
     const isFiltered = !isReading && !this._rows.search && !isSame(filter, everything);
-    setText(this._why, isReading ? "Reading the log…" : isFiltered ? this._whatIsHidden() : this._whatIsMissing());
-    if (isFiltered === this._lift.isConnected) return;
-    if (isFiltered) this._why.after(" ", this._lift);
-    else this._empty.replaceChildren(this._why);
+    setText(this._emptyText, isReading ? "Loading the log…" : isFiltered ? this._hiddenText() : this._missingText());
+    if (isFiltered === this._clearButton.isConnected) return;
+    if (isFiltered) this._emptyText.after(" ", this._clearButton);
+    else this._empty.replaceChildren(this._emptyText);
   }
 
-  _whatIsHidden() {
+  _hiddenText() {
     const { selection, descendants } = this._rows;
     const { tree } = this._model;
     const count = selection === "main" ? tree.mainCount : descendants ? selection?.total : selection?.count;
-    return count ? `The filter hides ${many(count, "message")} here.` : "Nothing has passed the filter yet.";
+    return count ? `The filter hides ${plural(count, "message")} here.` : "No messages match the filter yet.";
   }
 
-  _whatIsMissing() {
+  _missingText() {
     const { search, selection } = this._rows;
-    if (search) return `Nothing that is loaded contains “${search}”.`;
-    return selection && this._model.log.size ? "Nothing here yet." : "Nothing was said here yet.";
+    if (search) return `No loaded message contains “${search}”.`;
+    return selection && this._model.log.size ? "No messages in this context yet." : "No messages yet.";
   }
 
-  // --- what the list asks -----------------------------------------------------------------------
+  // --- source of the list -----------------------------------------------------------------------
 
   count() {
     return this._rows.rows.length;
@@ -81,7 +81,7 @@ export class LogView {
     return row.fold ? `${row.entry.seq}f` : `${row.entry.seq}`;
   }
 
-  /** Return the row at or before a key: rows are in the order of their entries. */
+  /** Return the index of the row at or before a key: rows are in the order of their entries. */
   find(key) {
     const seq = Number.parseInt(key, 10);
     const { rows } = this._rows;
@@ -122,7 +122,7 @@ export class LogView {
         "header",
         {},
         h("time", { datetime: envelope.ts, title: envelope.ts }, clockTime(envelope.ts)),
-        // What the gateway tells is about somebody else: that is whom one wants to read of.
+        // An announcement of the gateway names the participant or context that it is about.
         reading.who
           ? h("span", { class: "subject", dir: "auto" }, reading.who)
           : h("span", { class: `who hue-${hueOf(envelope.from)}`, dir: "auto" }, envelope.from),
@@ -138,7 +138,7 @@ export class LogView {
       this._body(entry, reading),
     );
     const proposal = this._model.proposals.find(envelope.id, entry.text);
-    // Nobody approves what is out of sight.
+    // A proposal can be decided only when all of it is visible.
     if (proposal && !(proposal.state === "open" && this._isCut(entry, reading))) row.append(proposalActions(proposal, this._model, this._actions));
     if (this._raw.has(envelope.id)) {
       row.append(h("pre", { class: "raw", tabindex: 0, "aria-label": "Raw JSON" }, indent(entry.text)));
@@ -159,12 +159,12 @@ export class LogView {
         h("time", { datetime: entry.envelope.ts }, clockTime(entry.envelope.ts)),
         this._foldButton(node, true),
         h("span", { class: "fold-type" }, node.type ?? "context"),
-        // Where the beginning was not loaded, somebody else may have spoken first: say whose word it is.
+        // If the beginning is not loaded, the creator is uncertain: name the author of the conclusion.
         conclusion && h("span", { class: `who hue-${hueOf(conclusion.from)}`, dir: "auto" }, conclusion.from),
         h("span", { class: "outcome", dir: "auto", title: outcome }, outcome),
-        since > 0 && h("span", { class: "badge badge-since" }, `${since.toLocaleString("en")} more since`),
+        since > 0 && h("span", { class: "badge badge-since" }, `${since.toLocaleString("en")} newer`),
         forMe > 0 && h("span", { class: "badge badge-for-me" }, `${forMe.toLocaleString("en")} to you`),
-        h("span", { class: "quiet" }, [many(node.total, "message"), duration(node.end - node.start), ...(conclusion && node.expired ? ["expired"] : [])].join(" · ")),
+        h("span", { class: "quiet" }, [plural(node.total, "message"), duration(node.end - node.start), ...(conclusion && node.expired ? ["expired"] : [])].join(" · ")),
         h("span", { class: "row-end" }, this._chip(node, shortId(node.id))),
       ),
     );
@@ -193,7 +193,7 @@ export class LogView {
         "button",
         {
           class: `chip state-${state}`,
-          title: `Context ${node.id}, ${this._model.standing(node)}: show it alone`,
+          title: `Show only context ${node.id} (${this._model.stateLabel(node)})`,
           "data-keep": "chip",
           on: { click: () => this._actions.select(node) },
         },
@@ -212,7 +212,7 @@ export class LogView {
     const { request, response } = this._model.tracker.call(envelope) ?? {};
     const [asked, answered] = [request, response].map((one) => one && this._model.log.find(one.id));
     if (!asked || !answered) return null;
-    const [other, title] = request === envelope ? [response, "Show the answer"] : [request, "Show the call"];
+    const [other, title] = request === envelope ? [response, "Show the response"] : [request, "Show the call"];
     return h(
       "button",
       {
@@ -230,14 +230,14 @@ export class LogView {
     const link = (text, title, run) =>
       h("button", { class: "link", title, "data-keep": "about", on: { click: run } }, h("span", { dir: "auto" }, text));
     if (about) {
-      const title = `This answers the context ${about.id}: show that alone`;
+      const title = `Answers context ${about.id}. Show only that context`;
       return link(`on ${about.type ?? "context"} ${shortId(about.id)}`, title, () => this._actions.select(about));
     }
     const other = this._model.log.find(envelope.correlation_id)?.envelope;
-    if (!other || this._model.tracker.call(envelope)?.response === envelope) return null; // the time leads there
+    if (!other || this._model.tracker.call(envelope)?.response === envelope) return null; // its duration links there
     const { name, label } = describe(other);
     const what = name === undefined ? label : reveal(name);
-    return link(`on ${other.from}: ${what}`, "Show what this answers", () => this._actions.find(other.id));
+    return link(`on ${other.from}: ${what}`, "Show the message that this answers", () => this._actions.find(other.id));
   }
 
   _rawButton(entry) {
@@ -277,7 +277,7 @@ export class LogView {
       open &&
         h(
           "div",
-          { class: "original", role: "group", "aria-label": "The original result, read-only" },
+          { class: "original", role: "group", "aria-label": "Original result, read-only" },
           this._content(entry, reading),
         ),
     );
@@ -286,19 +286,19 @@ export class LogView {
   _content(entry, reading) {
     const { tone, text, note } = reading;
     const isProse = text !== undefined;
-    const whole = wholeText(reading);
-    if (!whole) return note ? h("p", { class: "quiet" }, note) : null;
+    const full = fullText(reading);
+    if (!full) return note ? h("p", { class: "quiet" }, note) : null;
     const isCut = this._isCut(entry, reading);
-    const size = `${whole.length.toLocaleString("en")} characters`;
-    const more = tone === "proposal" ? `Read ${size}, and decide` : `Show all ${size}`;
+    const size = `${full.length.toLocaleString("en")} characters`;
+    const more = tone === "proposal" ? `Read all ${size} to decide` : `Show all ${size}`;
     return h(
       "div",
       { class: "content" },
-      h(isProse ? "p" : "pre", { class: isProse ? "text" : "json", dir: "auto" }, isCut ? shorten(whole) : whole),
-      (isCut || this._whole.has(entry.envelope.id)) &&
+      h(isProse ? "p" : "pre", { class: isProse ? "text" : "json", dir: "auto" }, isCut ? shorten(full) : full),
+      (isCut || this._expanded.has(entry.envelope.id)) &&
         h(
           "button",
-          { class: "link more", "data-keep": "more", on: { click: () => this._toggle(this._whole, entry) } },
+          { class: "link more", "data-keep": "more", on: { click: () => this._toggle(this._expanded, entry) } },
           isCut ? more : "Show less",
         ),
       note && h("p", { class: "quiet" }, note),
@@ -306,9 +306,9 @@ export class LogView {
   }
 
   _isCut({ envelope }, reading) {
-    if (this._whole.has(envelope.id)) return false;
-    const whole = wholeText(reading);
-    return reading.tone === "proposal" ? whole.length > LARGE_CHARS : shorten(whole) !== whole;
+    if (this._expanded.has(envelope.id)) return false;
+    const full = fullText(reading);
+    return reading.tone === "proposal" ? full.length > LARGE_CHARS : shorten(full) !== full;
   }
 
   _toggle(set, { envelope, seq }) {
@@ -317,7 +317,7 @@ export class LogView {
     this.list.invalidate(`${seq}`);
   }
 
-  // --- the keyboard -----------------------------------------------------------------------------
+  // --- keyboard ---------------------------------------------------------------------------------
 
   _key(event) {
     if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -358,13 +358,13 @@ export class LogView {
   }
 }
 
-/** Return an id as short as it still tells itself from others: a UUIDv7 begins like all of its days. */
+/** Return a short form of an id. UUIDv7s of one day begin alike, so they are shown by their end. */
 export function shortId(id) {
   if (/^[0-9a-f]{8}-[0-9a-f]{4}-7/.test(id)) return `…${id.slice(-6)}`;
   return id.length > 18 ? `${id.slice(0, 6)}…${id.slice(-6)}` : id;
 }
 
-const wholeText = ({ text, json }) => text ?? (json === undefined ? "" : show(json));
+const fullText = ({ text, json }) => text ?? (json === undefined ? "" : show(json));
 
 function shorten(text) {
   const lines = text.split("\n", SHOWN_LINES + 1);

@@ -1,11 +1,11 @@
-// The side of the page: who is here and may do what, what waits for a decision, what was refused.
+// The side panel: open proposals, participants with their capabilities, and refusals.
 
 import { describe } from "../state/describe.js";
 import { reveal, show } from "../state/json.js";
 import { cut } from "../state/summaries.js";
 import { byId, clockTime, h, hueOf, setText } from "./dom.js";
 import { Keyed } from "./keyed.js";
-import { decision, proposalActions, verdict } from "./proposals.js";
+import { decision, proposalActions, resolution } from "./proposals.js";
 
 const MAX_CARDS = 50;
 const SHORT_LINES = 12;
@@ -18,7 +18,7 @@ export class PeopleView {
     this._cards = new Keyed(byId("proposals"));
     this._people = new Keyed(byId("participants"));
     this._refused = null;
-    this.waiting = 0; // proposals that wait for a decision
+    this.waiting = 0; // number of proposals waiting for a decision
     for (const event of ["pointerleave", "focusout"]) {
       byId("proposals").addEventListener(event, () => requestAnimationFrame(() => this.update()));
     }
@@ -26,9 +26,9 @@ export class PeopleView {
 
   update() {
     const { proposals, outbox: { refusals }, me } = this._model;
-    // What was decided stays until that is confirmed.
+    // A decided proposal stays until the decision is confirmed.
     const shown = proposals.open.filter(({ rejections }) => !rejections.some(({ from }) => from === me));
-    this.waiting = shown.filter((proposal) => !verdict(proposal, this._model)).length;
+    this.waiting = shown.filter((proposal) => !resolution(proposal, this._model)).length;
     setText(byId("proposals-count"), this.waiting ? String(this.waiting) : "");
     setText(byId("people-count"), this.waiting ? String(this.waiting) : "");
     if (byId("proposals").matches(":hover, :has(:focus-visible)")) this._hold(shown);
@@ -38,29 +38,29 @@ export class PeopleView {
     this._refused = refusals.at(-1);
   }
 
-  // The oldest first: what comes has its place below what is there.
+  // The oldest first, so that new ones are added below.
   _proposals(shown) {
     const notes = [];
-    if (!shown.length) notes.push("Nothing waits for a decision.");
-    if (shown.length > MAX_CARDS) notes.push(`${shown.length - MAX_CARDS} older ones are in the log.`);
+    if (!shown.length) notes.push("No proposals are waiting for a decision.");
+    if (shown.length > MAX_CARDS) notes.push(`${shown.length - MAX_CARDS} older proposals are in the log.`);
     const hadFocus = byId("proposals").contains(document.activeElement);
     this._cards.update([
-      ...notes.map((text) => ({ key: text, mark: "", make: () => h("p", { class: "quiet" }, text) })),
+      ...notes.map((text) => ({ key: text, version: "", make: () => h("p", { class: "quiet" }, text) })),
       ...shown.slice(-MAX_CARDS).map((proposal) => this._card(proposal)),
     ]);
     if (hadFocus && document.activeElement === document.body) byId("proposals").focus({ preventScroll: true });
   }
 
-  // Under a pointer or the keyboard nothing moves, or one would approve what one has not read:
-  // what is decided says so in its place, what comes is put below, and the rest waits.
+  // Nothing moves while the pointer or the keyboard focus is here, or a user could approve another
+  // proposal than intended: decided ones change in place, new ones are added below.
   _hold(shown) {
     for (const [id, element] of this._cards.elements) {
       if (!element.matches(".card")) continue;
       const proposal = this._model.proposals.get(id) ?? { envelope: { id }, state: "hidden", rejections: [] };
-      const text = verdict(proposal, this._model)?.text ?? "";
-      if (element.dataset.verdict === text) continue;
-      this._cards.forget(id);
-      decide(element, text, decision(proposal, this._model, this._actions));
+      const text = resolution(proposal, this._model)?.text ?? "";
+      if (element.dataset.resolution === text) continue;
+      this._cards.invalidate(id);
+      showDecision(element, text, decision(proposal, this._model, this._actions));
     }
     for (const proposal of shown) {
       if (this._cards.elements.size >= MAX_CARDS) break;
@@ -69,19 +69,19 @@ export class PeopleView {
   }
 
   _card(proposal) {
-    const { envelope, number, rejections, isDoubtful } = proposal;
-    const text = verdict(proposal, this._model)?.text ?? "";
-    const mark = JSON.stringify([number, rejections, text, isDoubtful, this._model.outbox.refusalOf(envelope.id)]);
-    return { key: envelope.id, mark, make: () => this._proposal(proposal, text) };
+    const { envelope, number, rejections, isUncertain } = proposal;
+    const text = resolution(proposal, this._model)?.text ?? "";
+    const version = JSON.stringify([number, rejections, text, isUncertain, this._model.outbox.refusalOf(envelope.id)]);
+    return { key: envelope.id, version, make: () => this._proposal(proposal, text) };
   }
 
   _proposal(proposal, text) {
     const { envelope } = proposal;
     const { name, json, label } = describe(envelope);
-    const asked = json === undefined ? "" : show(json);
-    const isLong = asked.length > SHORT_CHARS || asked.split("\n").length > SHORT_LINES;
+    const request = json === undefined ? "" : show(json);
+    const isLong = request.length > SHORT_CHARS || request.split("\n").length > SHORT_LINES;
     const body = [
-      asked && h("pre", { class: "json" }, asked),
+      request && h("pre", { class: "json" }, request),
       proposalActions(proposal, this._model, this._actions),
     ];
     return h(
@@ -90,29 +90,29 @@ export class PeopleView {
         class: text ? "card settled" : "card",
         tabindex: -1,
         "aria-label": `${envelope.from} ${label} ${reveal(name ?? "")}`,
-        "data-verdict": text,
+        "data-resolution": text,
       },
       h("p", {},
         h("strong", { dir: "auto" }, envelope.from), " ", label, " ",
         name && h("code", { class: "name", dir: "auto" }, reveal(name)),
         envelope.to && h("span", { class: "to", dir: "auto" }, ` → ${envelope.to.join(", ")}`)),
-      // Nobody approves what is out of sight.
+      // A proposal can be decided only when all of it is visible.
       isLong
-        ? h("details", {}, h("summary", {}, `Read ${asked.length.toLocaleString("en")} characters, and decide`), body)
+        ? h("details", {}, h("summary", {}, `Read all ${request.length.toLocaleString("en")} characters to decide`), body)
         : body,
     );
   }
 
   _participants() {
-    const { roster, me } = this._model;
-    const all = [...roster.values()].sort(
+    const { participants, me } = this._model;
+    const all = [...participants.values()].sort(
       (one, other) => Number(other.present) - Number(one.present) || (one.id < other.id ? -1 : 1),
     );
     setText(byId("participants-count"), String(all.filter(({ present }) => present).length));
     this._people.update(
       all.map((one) => ({
         key: one.id,
-        mark: JSON.stringify([one, one.id === me]),
+        version: JSON.stringify([one, one.id === me]),
         make: () => this._participant(one),
       })),
     );
@@ -125,11 +125,11 @@ export class PeopleView {
           h("span", { class: `dot ${present ? "dot-concluded" : "dot-expired"}`, "aria-hidden": "true" }),
           h("span", { class: `who hue-${hueOf(id)}`, dir: "auto" }, id),
           id === this._model.me && h("span", { class: "quiet" }, "you"),
-          h("span", { class: "quiet end" }, present ? "here" : "away")),
+          h("span", { class: "quiet end" }, present ? "online" : "offline")),
         h("ul", { class: "plain capabilities" },
           capabilities.length
             ? capabilities.map((one) => h("li", {}, h("code", {}, show(one))))
-            : h("li", { class: "quiet" }, "may send nothing"))));
+            : h("li", { class: "quiet" }, "no capabilities"))));
   }
 
   _refusals() {
@@ -144,17 +144,17 @@ export class PeopleView {
                 about && h("span", { class: "quiet" }, ` ${about.kind}`)),
               h("p", { dir: "auto" }, String(envelope.payload?.message)),
               about?.kind === "chat" && h("p", { class: "quiet", dir: "auto" }, `“${cut(about.payload.text)}”`)))
-        : [h("li", { class: "quiet" }, "Nothing of yours was refused.")]),
+        : [h("li", { class: "quiet" }, "None of your messages was refused.")]),
     );
   }
 }
 
-function decide(element, text, parts) {
+function showDecision(element, text, parts) {
   const hadFocus = element.contains(document.activeElement);
   const box = element.querySelector(".decision");
   box.style.minHeight = `${box.getBoundingClientRect().height}px`;
   box.replaceChildren(...parts);
-  element.dataset.verdict = text;
+  element.dataset.resolution = text;
   element.classList.toggle("settled", Boolean(text));
   if (hadFocus) element.focus({ preventScroll: true });
 }

@@ -1,4 +1,4 @@
-// A proposal's fate and what a person may do about it: approve, edit, reject, withdraw.
+// The state of a proposal, and the buttons to decide it: approve, edit, reject, withdraw.
 
 import { h } from "./dom.js";
 
@@ -7,23 +7,23 @@ export function proposalActions(proposal, model, actions) {
   const box = h("div", { class: "proposal" },
     h("div", { class: "decision", "data-about": proposal.envelope.id }, decision(proposal, model, actions)));
   if (proposal.isAmbiguous) {
-    box.prepend(h("p", { class: "quiet" }, "A key is written twice in it: what you see is what would be sent."));
+    box.prepend(h("p", { class: "quiet" }, "A key occurs twice in this proposal. What you see is what would be sent."));
   }
-  if (proposal.isDoubtful && proposal.state === "open") {
-    box.prepend(h("p", { class: "quiet" }, "Something is missing since: it may be decided already."));
+  if (proposal.isUncertain && proposal.state === "open") {
+    box.prepend(h("p", { class: "quiet" }, "Some later messages are missing: this may already be decided."));
   }
   for (const { from, reason } of proposal.rejections) {
-    if (from !== model.me) box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `${from} objects: ${reason}`));
+    if (from !== model.me) box.append(h("p", { class: "resolution resolution-rejected", dir: "auto" }, `Rejected by ${from}: ${reason}`));
   }
   const refusal = model.outbox.refusalOf(proposal.envelope.id);
-  if (refusal) box.append(h("p", { class: "fate fate-rejected", dir: "auto" }, `Your answer was refused: ${refusal}`));
+  if (refusal) box.append(h("p", { class: "resolution resolution-rejected", dir: "auto" }, `Your decision was refused: ${refusal}`));
   return box;
 }
 
-/** Return the buttons, or what became of a proposal if there is nothing to decide any more. */
+/** Return the buttons, or the resolution of a proposal that can no longer be decided. */
 export function decision(proposal, model, actions) {
-  const over = verdict(proposal, model);
-  if (over) return [h("p", { class: `fate fate-${over.name}`, dir: "auto", title: over.text }, over.text)];
+  const resolved = resolution(proposal, model);
+  if (resolved) return [h("p", { class: `resolution resolution-${resolved.name}`, dir: "auto", title: resolved.text }, resolved.text)];
   const button = (label, run, name) =>
     h("button", { class: name, "data-keep": label, "aria-disabled": "true", on: { click: () => run(proposal) } }, label);
   if (proposal.envelope.from === model.me) return [button("Withdraw", actions.withdraw)];
@@ -34,22 +34,22 @@ export function decision(proposal, model, actions) {
   ];
 }
 
-/** Return {name, text} of what became of a proposal; null as long as it waits for our decision. */
-export function verdict({ envelope, state, by, rejections }, model) {
+/** Return {name, text} of a proposal's resolution; null while it waits for the user's decision. */
+export function resolution({ envelope, state, by, rejections }, model) {
   const texts = {
-    fulfilled: `Approved by ${by ?? "somebody else before"}`,
+    fulfilled: `Approved by ${by ?? "another participant"}`,
     withdrawn: "Withdrawn",
-    hidden: "Not in what is loaded",
+    hidden: "Not loaded",
   };
   if (state in texts) return { name: state, text: texts[state] };
-  // Whoever has spoken is not asked again: a second answer would be a second call.
+  // After a decision there are no buttons: a second approval would be a second call.
   const answer = model.outbox.answerTo(envelope.id);
   if (answer) {
     const [name, word] = wordFor(answer);
-    const rest = model.session.isOpen ? ", not confirmed yet" : ": it will be sent when the line is back";
+    const rest = model.session.isOpen ? ", not confirmed yet" : ", not sent yet";
     return { name, text: `${word} by you${rest}` };
   }
-  if (state === "lost") return { name: state, text: "Lost when the gateway was restarted" };
+  if (state === "lost") return { name: state, text: "Lost when the gateway restarted" };
   const ours = rejections.find(({ from }) => from === model.me);
   return ours ? { name: "rejected", text: `Rejected by you: ${ours.reason}` } : null;
 }

@@ -1,4 +1,4 @@
-// A line for the last minute's messages, drawn in the text's own colour.
+// A sparkline of the last minute's messages, in the text colour.
 
 export function drawSpark(canvas, counts) {
   const ratio = devicePixelRatio || 1;

@@ -1,4 +1,4 @@
-// Where the time went: a bar for each context, nested, over one common time.
+// The timeline: a bar for each context, nested, on one time axis.
 
 import { duration, h } from "./dom.js";
 import { VirtualList } from "./list.js";
@@ -14,7 +14,7 @@ export class TimelineView {
     this._nodes = [];
     this._index = new Map();
     this._axis = h("div", { class: "axis", "aria-hidden": "true" });
-    this._scroller = h("div", { class: "scroller", role: "list", "aria-label": "Contexts in time", tabindex: 0 });
+    this._scroller = h("div", { class: "scroller", role: "list", "aria-label": "Context timeline", tabindex: 0 });
     this._empty = h("p", { class: "quiet empty" }, "No contexts yet.");
     container.append(this._axis, this._empty, this._scroller);
     this.list = new VirtualList(this._scroller, this);
@@ -79,7 +79,7 @@ export class TimelineView {
         "button",
         {
           class: "bar-name",
-          title: `${node.id}: show it alone`,
+          title: `Show only context ${node.id}`,
           style: { "--depth": String(Math.min(8, node.depth - (this.selection?.depth ?? 0))) },
           on: { click: () => this._select(node) },
         },
@@ -90,7 +90,7 @@ export class TimelineView {
         { class: "bar-track" },
         h("span", {
           class: `bar-fill dot-${state}${node.expired ? " gone" : ""}`,
-          title: this._model.standing(node),
+          title: this._model.stateLabel(node),
           style: { left: `min(${left}%, 100% - 3px)`, width: `max(3px, ${(took / this._span) * 100}%)` },
         }),
       ),
@@ -98,8 +98,8 @@ export class TimelineView {
         "span",
         { class: "bar-time" },
         duration(took),
-        share !== null && h("span", { class: "bar-share", title: node.parent ? "of its parent" : "of all" }, `${share} %`),
-        h("span", { class: "unseen" }, this._model.standing(node)),
+        share !== null && h("span", { class: "bar-share", title: node.parent ? "of its parent" : "of the total" }, `${share} %`),
+        h("span", { class: "visually-hidden" }, this._model.stateLabel(node)),
       ),
     );
   }

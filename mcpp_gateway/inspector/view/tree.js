@@ -1,16 +1,16 @@
-// The tree of contexts: nesting, type, who takes part, how much, and how it stands.
+// The context tree: nesting, type, participants, number of messages and state.
 
 import { conclusionText } from "../state/describe.js";
 import { everything, isSame } from "../state/filter.js";
 import { cut } from "../state/summaries.js";
-import { h, many } from "./dom.js";
+import { h, plural } from "./dom.js";
 import { VirtualList } from "./list.js";
 import { shortId } from "./log.js";
 
 const ROW_PX = 46;
 
 export class TreeView {
-  /** `select` is told of a chosen node, "main", or null for everything. */
+  /** `select(item)` receives a node, "main", or null for everything. */
   constructor(scroller, model, select) {
     this.selected = null;
     this.onlyOpen = false;
@@ -25,7 +25,7 @@ export class TreeView {
 
   update() {
     this._items = [];
-    // The newest on top: that is where something happens.
+    // The newest first: they are usually active.
     const roots = [...this._model.tree.roots].reverse();
     this._add([null, "main", ...roots], 0);
     this._index = new Map(this._items.map(({ item }, i) => [keyOf(item), i]));
@@ -87,20 +87,20 @@ export class TreeView {
 
   _general(item) {
     const { tree, log, filter } = this._model;
-    const partly = isSame(filter, everything) ? "" : ", as far as the filter shows";
+    const partly = isSame(filter, everything) ? "" : " (filtered)";
     const [name, count] = item === "main" ? ["Main context", tree.mainCount] : ["Everything", log.size];
     return h(
       "span",
       { class: "tree-text" },
       h("span", { class: "tree-first" }, h("span", { class: "tree-type" }, name), h("span", { class: "count" }, count.toLocaleString("en"))),
-      h("span", { class: "tree-second" }, item === "main" ? "outside of all contexts" : many(tree.size, "context") + partly),
+      h("span", { class: "tree-second" }, item === "main" ? "outside all contexts" : plural(tree.size, "context") + partly),
     );
   }
 
   _context(node) {
     const state = this._model.stateOf(node);
-    // What was not sent to this page may be more than nothing.
-    const who = [...node.participants].join(", ") || "nothing of it is loaded";
+    // The context may have messages that a filter hides.
+    const who = [...node.participants].join(", ") || "no messages loaded";
     const conclusion = node.conclusion && conclusionText(node.conclusion.payload);
     return h(
       "span",
@@ -116,7 +116,7 @@ export class TreeView {
         "span",
         { class: "tree-second" },
         h("span", { class: `dot dot-${state}${node.expired ? " gone" : ""}` }),
-        h("span", { class: "tree-state" }, this._model.standing(node)),
+        h("span", { class: "tree-state" }, this._model.stateLabel(node)),
         h("span", { class: "tree-who", dir: "auto" }, who),
       ),
     );

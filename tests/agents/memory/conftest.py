@@ -1,4 +1,4 @@
-"""A store in a file of its own, by words alone unless a test asks for more."""
+"""Fixtures: a store in its own file, searched by words alone unless a test asks for more."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ DAY = 86_400.0
 
 
 def rows(path: Path, sql: str) -> list[Any]:
-    """What another program reads in the file."""
+    """Return rows as another program reads them in the file."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql).fetchall()
 
 
-class Clock:
-    """A time that only moves when told to."""
+class ManualClock:
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = 1_790_000_000.0
@@ -30,8 +30,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -40,6 +40,6 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path, clock: Clock) -> Iterator[MemoryStore]:
+def store(path: Path, clock: ManualClock) -> Iterator[MemoryStore]:
     with MemoryStore.open(path, embedder=None, clock=clock) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""Whose memory: projects, private items, diaries, pods."""
+"""Access control: projects, private items, diaries, pods."""
 
 import json
 import tempfile
@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from mcpp_agents.memory import (
     AccessDenied,
-    CapReached,
     InvalidMemory,
     MemoryStore,
     OrganizationRequired,
     Principal,
     ProjectDenied,
+    QuotaExceeded,
     UnknownMemory,
 )
 from mcpp_agents.memory.access import scope_for, view_of
-from tests.agents.memory.conftest import Clock, rows
+from tests.agents.memory.conftest import ManualClock, rows
 
 ALICE = Principal("alice", frozenset({"web", "api"}))
 BOB = Principal("bob", frozenset({"api"}))
@@ -45,17 +45,17 @@ def filled(store: MemoryStore) -> MemoryStore:
 
 
 @pytest.mark.rule("M-10")
-def test_one_sees_ones_own_items_and_projects(filled: MemoryStore) -> None:
+def test_a_principal_sees_its_own_items_and_projects(filled: MemoryStore) -> None:
     assert names(filled.acting_as(ALICE)) == {"alice private", "web", "api"}
     assert names(filled.acting_as(BOB)) == {"bob private", "api"}
 
 
-def test_a_project_narrows_to_itself_and_private_items(filled: MemoryStore) -> None:
+def test_a_project_narrows_a_pack_to_itself_and_private_items(filled: MemoryStore) -> None:
     assert names(filled.acting_as(ALICE), project="web") == {"alice private", "web"}
 
 
 @pytest.mark.rule("M-10")
-def test_a_diary_is_read_only_when_asked_for_and_only_ones_own(filled: MemoryStore) -> None:
+def test_a_diary_is_read_only_on_request_and_only_by_its_principal(filled: MemoryStore) -> None:
     diary = {"alice diary", "alice diary of web"}
     assert names(filled.acting_as(ALICE), agent_id="runner") == {
         "alice private",
@@ -71,7 +71,7 @@ def test_a_diary_is_read_only_when_asked_for_and_only_ones_own(filled: MemorySto
     assert "bob diary" not in names(filled.acting_as(ALICE), agent_id="runner")
 
 
-def test_the_owner_sees_every_project_but_nobodys_private_items(filled: MemoryStore) -> None:
+def test_the_owner_sees_every_project_but_no_private_items_of_others(filled: MemoryStore) -> None:
     assert names(filled) == {"web", "api", "pod"}
 
 
@@ -85,7 +85,7 @@ def test_a_pod_sees_its_project_and_granted_ones_never_private_items(filled: Mem
 
 
 @pytest.mark.rule("M-11")
-def test_a_foreign_project_is_denied_in_the_sources_words(filled: MemoryStore, path: Path) -> None:
+def test_another_project_is_denied_with_the_specified_text(filled: MemoryStore, path: Path) -> None:
     bob = filled.acting_as(BOB)
     with pytest.raises(ProjectDenied) as refused:
         bob.context("apple", project="web")
@@ -98,14 +98,14 @@ def test_a_foreign_project_is_denied_in_the_sources_words(filled: MemoryStore, p
 
 @pytest.mark.rule("M-11")
 def test_a_credential_without_an_organization_is_refused(store: MemoryStore) -> None:
-    nobody = store.acting_as(Principal("nobody", organization=None))
+    outsider = store.acting_as(Principal("outsider", organization=None))
     with pytest.raises(OrganizationRequired, match=r"^Organization context required$"):
-        nobody.context("apple")
+        outsider.context("apple")
     with pytest.raises(OrganizationRequired):
-        nobody.remember("T", "c", "note")
+        outsider.remember("T", "c", "note")
 
 
-def test_organizations_share_a_file_without_meeting(store: MemoryStore) -> None:
+def test_organizations_in_one_file_do_not_see_each_other(store: MemoryStore) -> None:
     one = store.acting_as(Principal("alice", frozenset({"p"}), organization="one"))
     two = store.acting_as(Principal("alice", frozenset({"p"}), organization="two"))
     one.remember("one", "apple", "note", project="p")
@@ -124,7 +124,7 @@ def test_related_items_are_filtered_for_access_before_they_are_limited(store: Me
     assert [related.name for related in item.related] == ["visible"]
 
 
-def test_a_contradiction_that_one_may_not_see_is_not_told(store: MemoryStore) -> None:
+def test_an_invisible_contradiction_is_not_revealed(store: MemoryStore) -> None:
     alice = store.acting_as(ALICE)
     fact = alice.remember("fact", "apple", "fact", project="api")
     alice.remember("doubt", "pear", "fact", related_to=[f"contradicts:{fact.id}"])
@@ -133,7 +133,7 @@ def test_a_contradiction_that_one_may_not_see_is_not_told(store: MemoryStore) ->
     assert "contradicted_by" not in item.metadata
 
 
-def test_an_invisible_item_looks_like_none(store: MemoryStore) -> None:
+def test_an_invisible_item_looks_absent(store: MemoryStore) -> None:
     secret = store.acting_as(ALICE).remember("secret", "apple", "note")
     bob = store.acting_as(BOB)
     with pytest.raises(UnknownMemory):
@@ -143,7 +143,7 @@ def test_an_invisible_item_looks_like_none(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-07")
-def test_the_files_owner_forgets_whatever_lies_in_it_but_reads_only_its_own(
+def test_the_owner_may_forget_every_item_but_reads_only_its_own(
     store: MemoryStore,
 ) -> None:
     stranger = store.acting_as(Principal("zoe", None, organization="elsewhere"))
@@ -158,19 +158,19 @@ def test_the_files_owner_forgets_whatever_lies_in_it_but_reads_only_its_own(
     assert stranger.context("apple").items == []
 
 
-def test_ones_own_diary_entries_can_be_forgotten(store: MemoryStore) -> None:
+def test_own_diary_entries_can_be_forgotten(store: MemoryStore) -> None:
     entry = store.remember("entry", "apple", "note", agent_id="runner")
     store.forget(entry.id)
     assert names(store, agent_id="runner") == set()
 
 
 @pytest.mark.rule("M-35")
-def test_a_participant_is_capped_by_the_hour(path: Path, clock: Clock) -> None:
+def test_a_participant_has_an_hourly_quota(path: Path, clock: ManualClock) -> None:
     with MemoryStore.open(path, embedder=None, clock=clock, bus_hourly_cap=2) as store:
         eve = store.acting_as(DEMO, author="eve", origin="bus")
         eve.remember("1", "apple", "note")
         eve.remember("2", "apple", "note")
-        with pytest.raises(CapReached):
+        with pytest.raises(QuotaExceeded):
             eve.remember("3", "apple", "note")
         store.acting_as(DEMO, author="ann", origin="bus").remember("4", "apple", "note")
         clock.now += 3601
@@ -178,11 +178,11 @@ def test_a_participant_is_capped_by_the_hour(path: Path, clock: Clock) -> None:
 
 
 @pytest.mark.rule("M-35")
-def test_forgetting_does_not_reset_the_cap_and_pods_count_by_themselves(path: Path) -> None:
+def test_forgetting_does_not_restore_the_quota_and_pods_count_separately(path: Path) -> None:
     with MemoryStore.open(path, embedder=None, bus_hourly_cap=1) as store:
         eve = store.acting_as(DEMO, author="eve", origin="bus")
         eve.forget(eve.remember("1", "apple", "note").id)
-        with pytest.raises(CapReached):
+        with pytest.raises(QuotaExceeded):
             eve.remember("2", "apple", "note")
         elsewhere = Principal.for_pod("elsewhere")
         store.acting_as(elsewhere, author="eve", origin="bus").remember("3", "apple", "note")
@@ -190,7 +190,7 @@ def test_forgetting_does_not_reset_the_cap_and_pods_count_by_themselves(path: Pa
 
 @pytest.mark.rule("M-34")
 @pytest.mark.parametrize("source", ["mcpp://demo/c1#e1", " MCPP://demo/c1"])
-def test_nobody_claims_to_have_been_overheard(store: MemoryStore, source: str) -> None:
+def test_a_caller_cannot_claim_a_source_on_the_bus(store: MemoryStore, source: str) -> None:
     for caller in (store, store.acting_as(DEMO, author="eve", origin="bus")):
         with pytest.raises(InvalidMemory, match="source must not begin with mcpp://"):
             caller.remember("Forged", "apple", "note", source=source)
@@ -210,7 +210,7 @@ def test_a_participant_never_supersedes_or_forgets_anothers_item(store: MemorySt
 
 
 @pytest.mark.rule("M-35")
-def test_one_of_the_same_name_in_another_pod_is_another_author(store: MemoryStore) -> None:
+def test_the_same_name_in_another_pod_is_another_author(store: MemoryStore) -> None:
     granted = frozenset({"api"})
     here, there = (
         store.acting_as(Principal.for_pod(pod, granted=granted), author="ann", origin="bus")
@@ -233,10 +233,10 @@ PRINCIPALS = st.builds(
 
 
 @given(PRINCIPALS, PRINCIPALS, st.none() | IDS, st.none() | IDS)
-def test_private_scopes_are_in_nobody_elses_view(
+def test_private_scopes_are_in_no_other_view(
     writer: Principal, reader: Principal, agent: str | None, project: str | None
 ) -> None:
-    """Whatever the ids are made of, one view never reaches another's private items."""
+    """A view never reaches the private items of another principal, whatever the ids contain."""
     if (writer.organization, writer.id) == (reader.organization, reader.id):
         return
     scope = scope_for(writer, project=None, agent=agent)
@@ -249,9 +249,7 @@ def test_private_scopes_are_in_nobody_elses_view(
 
 @pytest.mark.rule("M-12")
 @pytest.mark.parametrize("words", ["salary", "chartreuse", "salary chartreuse"])
-def test_what_others_keep_private_does_not_show_in_ones_scores(
-    store: MemoryStore, words: str
-) -> None:
+def test_private_items_of_others_do_not_influence_scores(store: MemoryStore, words: str) -> None:
     bob = store.acting_as(Principal("bob"))
     ann = store.acting_as(Principal("ann"))
     bob.remember("Probe", "salary review notes", "note")
@@ -264,7 +262,7 @@ def test_what_others_keep_private_does_not_show_in_ones_scores(
         ann.forget(kept.id)
         return [(item.name, item.score) for item in found]
 
-    # Of equal length: the mean length of a text is the file's, and tells of no word.
+    # Of equal length: the mean text length is counted over the file, and reveals no word.
     assert scores_beside(words) == scores_beside(" ".join("quartz" for _ in words.split()))
 
 
@@ -282,17 +280,17 @@ STEPS = st.lists(
 @pytest.mark.rule("M-12")
 @given(STEPS)
 @settings(deadline=None, max_examples=40)
-def test_a_view_is_the_same_however_it_came_to_be(
+def test_a_cached_view_equals_a_fresh_one(
     steps: list[tuple[str, Principal, str | None, str | None]],
 ) -> None:
-    """Among writes here, writes of others and forgetting, one sees what a fresh reader sees."""
+    """After local writes, writes of others and removals, a store sees what a fresh one sees."""
 
     def seen(store: MemoryStore, who: Principal, domain: str | None) -> list[tuple[str, float]]:
         items = store.acting_as(who).context("apple pie", domain=domain).items
         return [(item.id, item.score) for item in items]
 
     with tempfile.TemporaryDirectory() as folder:
-        path, clock = Path(folder) / "memory.db", Clock()
+        path, clock = Path(folder) / "memory.db", ManualClock()
         with (
             MemoryStore.open(path, embedder=None, clock=clock) as here,
             MemoryStore.open(path, embedder=None, clock=clock) as elsewhere,
@@ -315,11 +313,11 @@ def test_a_view_is_the_same_however_it_came_to_be(
 
 
 @pytest.mark.rule("M-14")
-def test_only_the_files_owner_reads_the_audit(store: MemoryStore) -> None:
+def test_only_the_owner_reads_the_audit(store: MemoryStore) -> None:
     pod = Principal.for_pod("demo")
     store.acting_as(pod).context("zebra")
-    [entry] = store.audited()
+    [entry] = store.audit_entries()
     assert (entry.principal, entry.tool) == ("pod:demo", "context")
     for other in (pod, Principal("ann", None), Principal("owner", None, "elsewhere")):
         with pytest.raises(AccessDenied):
-            store.acting_as(other).audited()
+            store.acting_as(other).audit_entries()

@@ -1,4 +1,4 @@
-"""The Python in docs/memory.md runs as it stands."""
+"""The Python examples in docs/memory.md run unchanged."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_the_library_example_prints_a_pack(
     assert "cookies" not in printed  # it is superseded
 
 
-def test_the_wiring_example_hears_and_answers(store: MemoryStore) -> None:
+def test_the_wiring_example_records_and_answers(store: MemoryStore) -> None:
     hear, call = run(WIRING)["memory_of"](store, "demo", "memory")
     said = mcpp.new_envelope("conclusion", {"text": "Use zebras."}, sender="ann", context="c1")
     hear(said)

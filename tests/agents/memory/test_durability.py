@@ -1,4 +1,4 @@
-"""Crashes, several processes, foreign files."""
+"""Durability: crashes, several processes, files of other programs and versions."""
 
 import os
 import signal
@@ -12,22 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory import MemoryDraft, MemoryFault, MemoryStore
-from mcpp_agents.memory.errors import Unavailable
+from mcpp_agents.memory import MemoryDraft, MemoryStore, MemoryStoreError
+from mcpp_agents.memory.errors import StoreUnavailable
 from mcpp_agents.memory.storage.sqlite import SqliteEngine
 from mcpp_agents.memory.store import BATCH
 from tests.agents.memory.conftest import rows
 
-# Prints an id after each answer, without end: whoever reads it decides when it dies.
+# Prints an id after each answer until it is killed.
 WRITER = """
 import sys
-from mcpp_agents.memory import Draft, MemoryStore
+from mcpp_agents.memory import MemoryDraft, MemoryStore
 store = MemoryStore.open(sys.argv[1], embedder=None)
 number = 0
 while True:
     number += 1
     drafts = [
-        Draft(title=f"{number}-{part}", content="crash apple " * 20, kind="message", source="s")
+        MemoryDraft(
+            title=f"{number}-{part}", content="crash apple " * 20, kind="message", source="s"
+        )
         for part in range(3)
     ]
     for answer in store.remember_many(drafts):
@@ -35,7 +37,7 @@ while True:
 """
 
 # Writes a number of items one by one, as one of several processes.
-COLLEAGUE = """
+CONCURRENT_WRITER = """
 import sys
 from mcpp_agents.memory import MemoryStore
 with MemoryStore.open(sys.argv[1], embedder=None) as store:
@@ -63,8 +65,9 @@ def test_kill_9_loses_nothing_answered_and_corrupts_nothing(path: Path, answers:
         seen = [process.stdout.readline().strip() for _ in range(answers)]
         os.kill(process.pid, signal.SIGKILL)
         seen += process.stdout.read().split("\n")
-    # The last line may be cut short by the kill itself.
+    # The kill may truncate the last line.
     answered = {line for line in seen if len(line) == len("mem_") + 32}
+    assert len(answered) >= answers
     with MemoryStore.open(path, embedder=None) as store:
         stored = {row[0] for row in rows(path, "SELECT id FROM memory")}
         assert answered <= stored
@@ -78,18 +81,18 @@ def test_kill_9_loses_nothing_answered_and_corrupts_nothing(path: Path, answers:
 
 @pytest.mark.rule("M-41")
 def test_two_processes_work_on_one_file(path: Path) -> None:
-    colleagues = [writer(COLLEAGUE, str(path), name) for name in ("ann", "bob")]
-    for colleague in colleagues:
-        colleague.communicate(timeout=60)
-    assert [colleague.returncode for colleague in colleagues] == [0, 0]
-    # Both act as the owner, so each key is stored once, whoever came first.
+    processes = [writer(CONCURRENT_WRITER, str(path), name) for name in ("ann", "bob")]
+    for process in processes:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in processes] == [0, 0]
+    # Both act as the owner, so each key is stored once.
     assert rows(path, "SELECT count(*) FROM memory") == [(120,)]
     with MemoryStore.open(path, embedder=None) as store:
         assert len(store.search("pear", limit=500)) == 120
 
 
 @pytest.mark.rule("M-41")
-def test_a_file_that_is_there_keeps_its_mode(path: Path) -> None:
+def test_an_existing_file_keeps_its_mode(path: Path) -> None:
     MemoryStore.open(path, embedder=None).close()
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o640)
@@ -97,8 +100,8 @@ def test_a_file_that_is_there_keeps_its_mode(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-# Opens new files at the same moments as its colleagues: each waits for a line before each file.
-FOUNDER = """
+# Opens a new file for each line of input, at the same time as the other processes.
+CREATOR = """
 import sys
 from mcpp_agents.memory import MemoryStore
 for line in sys.stdin:
@@ -108,21 +111,21 @@ for line in sys.stdin:
 """
 
 
-def test_processes_may_make_a_file_at_the_same_moment(tmp_path: Path) -> None:
-    founders = [writer(FOUNDER) for _ in range(3)]
+def test_processes_may_create_a_file_at_the_same_time(tmp_path: Path) -> None:
+    creators = [writer(CREATOR) for _ in range(3)]
     try:
         for number in range(15):
-            for founder in founders:
-                assert founder.stdin is not None
-                founder.stdin.write(f"{tmp_path / str(number)}.db\n")
-                founder.stdin.flush()
-            for founder in founders:
-                assert founder.stdout is not None
-                assert founder.stdout.readline() == "done\n"
+            for creator in creators:
+                assert creator.stdin is not None
+                creator.stdin.write(f"{tmp_path / str(number)}.db\n")
+                creator.stdin.flush()
+            for creator in creators:
+                assert creator.stdout is not None
+                assert creator.stdout.readline() == "done\n"
             assert rows(tmp_path / f"{number}.db", "SELECT items FROM tally") == [(3,)]
     finally:
-        for founder in founders:
-            founder.communicate(timeout=60)
+        for creator in creators:
+            creator.communicate(timeout=60)
 
 
 def test_one_process_sees_what_another_stores(path: Path) -> None:
@@ -144,7 +147,7 @@ def test_a_file_of_another_program_is_left_alone(path: Path, version: int) -> No
         raw.execute("CREATE TABLE theirs (x)")
         raw.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    with pytest.raises(MemoryFault, match="another program"):
+    with pytest.raises(MemoryStoreError, match="another program"):
         MemoryStore.open(path, embedder=None)
     assert path.read_bytes() == before
 
@@ -155,7 +158,7 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     rows(path, "PRAGMA journal_mode = DELETE")
     rows(path, "PRAGMA user_version = 99")
     before = path.read_bytes()
-    with pytest.raises(MemoryFault, match="version 99"):
+    with pytest.raises(MemoryStoreError, match="version 99"):
         MemoryStore.open(path, embedder=None)
     assert path.read_bytes() == before
 
@@ -174,8 +177,8 @@ def test_a_file_of_the_first_version_is_upgraded_and_its_keys_still_hold(path: P
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("UPDATE memory SET idempotency_key = 'as given' WHERE id = ?", [given])
         raw.execute("DROP TABLE opt_out")
-        raw.execute("DROP INDEX audit_author")
         raw.execute("ALTER TABLE memory DROP COLUMN before")
+        raw.execute("DROP TABLE quota")
         raw.execute("DROP TABLE forgotten")
         raw.execute("DROP INDEX vector_seq")
         raw.execute("DROP INDEX memory_superseded")
@@ -185,10 +188,10 @@ def test_a_file_of_the_first_version_is_upgraded_and_its_keys_still_hold(path: P
         assert keep(store, "as given") == (given, False)
         assert keep(store, "digested") == (digested, False)
     assert rows(path, f"{digest} '{digested}'") == [(before,)]
-    assert rows(path, "PRAGMA user_version") == [(5,)]
+    assert rows(path, "PRAGMA user_version") == [(6,)]
     assert rows(path, "SELECT count(*) FROM opt_out") == [(0,)]
     indices = {name for (name,) in rows(path, "SELECT name FROM sqlite_schema")}
-    assert ("audit_author" in indices, "memory_author" in indices) == (True, False)
+    assert not indices & {"audit_author", "memory_author"}
 
 
 @pytest.mark.rule("M-42")
@@ -200,6 +203,7 @@ def test_a_file_of_the_third_version_is_upgraded(path: Path) -> None:
         raw.execute("DROP TABLE forgotten")
         raw.execute("DROP INDEX vector_seq")
         raw.execute("DROP INDEX memory_superseded")
+        raw.execute("DROP TABLE quota")
         raw.execute("ALTER TABLE tally ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0")
         raw.execute("PRAGMA user_version = 3")
     with MemoryStore.open(path, embedder=None) as store:
@@ -222,7 +226,7 @@ def _remains(path: Path) -> list[bytes]:
 
 
 @pytest.mark.rule("M-07")
-def test_of_what_is_forgotten_no_word_is_left_in_the_file_or_beside_it(path: Path) -> None:
+def test_no_word_of_a_forgotten_item_is_left_in_the_file_or_its_log(path: Path) -> None:
     with MemoryStore.open(path, embedder=None) as store:
         _forget_zebra(store)
         assert _remains(path) == []
@@ -230,7 +234,7 @@ def test_of_what_is_forgotten_no_word_is_left_in_the_file_or_beside_it(path: Pat
 
 
 @pytest.mark.rule("M-07")
-def test_in_a_large_file_the_forgotten_words_are_gone_when_it_is_closed(path: Path) -> None:
+def test_in_a_large_file_forgotten_words_are_purged_on_close(path: Path) -> None:
     with MemoryStore(SqliteEngine(str(path), purged_at_once=0)) as store:
         _forget_zebra(store)
     assert _remains(path) == []
@@ -251,19 +255,19 @@ def test_a_reader_neither_delays_nor_fails_a_forget(path: Path) -> None:
     assert _remains(path) == []
 
 
-def test_what_is_no_database_is_named(path: Path) -> None:
-    path.write_text("this is a letter, not a database, and long enough to be told from one")
-    with pytest.raises(MemoryFault, match="not a database"):
+def test_a_file_that_is_not_a_database_is_refused(path: Path) -> None:
+    path.write_text("a text file that is long enough to be recognized as such")
+    with pytest.raises(MemoryStoreError, match="not a database"):
         MemoryStore.open(path, embedder=None)
 
 
 @pytest.mark.rule("M-43")
-def test_anothers_lock_refuses_writes_with_a_word_and_delays_no_pack(path: Path) -> None:
+def test_a_lock_of_another_process_refuses_writes_but_delays_no_pack(path: Path) -> None:
     with MemoryStore(SqliteEngine(str(path), busy_seconds=0.1)) as store:
         store.remember("Pear", "shared pear", "note")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(Unavailable, match="busy; try again"):
+            with pytest.raises(StoreUnavailable, match="busy; try again"):
                 store.remember("Plum", "shared plum", "note")
             began = time.monotonic()
             assert store.context("pear").total_items == 1
@@ -275,7 +279,7 @@ def test_anothers_lock_refuses_writes_with_a_word_and_delays_no_pack(path: Path)
 
 
 @pytest.mark.rule("M-43")
-def test_while_a_write_waits_for_another_process_packs_are_compiled(path: Path) -> None:
+def test_packs_are_compiled_while_a_write_waits_for_another_process(path: Path) -> None:
     with MemoryStore(SqliteEngine(str(path), busy_seconds=60)) as store:
         store.remember("Pear", "shared pear", "note")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -290,7 +294,7 @@ def test_while_a_write_waits_for_another_process_packs_are_compiled(path: Path) 
 
 
 @pytest.mark.rule("M-43")
-def test_an_audit_row_that_never_finds_its_turn_is_logged(
+def test_an_audit_row_that_cannot_be_written_is_logged(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore(SqliteEngine(str(path)))
@@ -298,12 +302,12 @@ def test_an_audit_row_that_never_finds_its_turn_is_logged(
         other.execute("BEGIN IMMEDIATE")
         store.context("pear")
         store.close()
-    assert "lost for the audit" in caplog.text
+    assert "audit entry lost" in caplog.text
     assert "pear" not in caplog.text
 
 
 @pytest.mark.rule("M-01")
-def test_a_bulk_is_stored_by_the_thousand_so_that_others_get_their_turn(path: Path) -> None:
+def test_many_items_are_stored_in_batches_of_a_thousand(path: Path) -> None:
     drafts = [MemoryDraft(title=f"Pear {n}", content="pear", kind="note") for n in range(BATCH + 1)]
     with MemoryStore.open(path, embedder=None) as store:
         assert len({answer.id for answer in store.remember_many(drafts)}) == BATCH + 1

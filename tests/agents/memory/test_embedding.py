@@ -1,5 +1,6 @@
-"""Finding by meaning: with an embedder made for the test, and with the real ones."""
+"""Vector search: with an embedder made for the test, and with the real ones."""
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,15 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory import MemoryDraft, MemoryFault, MemoryStore, Principal
-from mcpp_agents.memory.search.embedding import available, load
-from tests.agents.memory.conftest import Clock, rows
+from mcpp_agents.memory import MemoryDraft, MemoryStore, MemoryStoreError, Principal
+from mcpp_agents.memory.search import embedding
+from mcpp_agents.memory.search.embedding import (
+    available,
+    load,
+    minilm_tokenizer,
+    read_verified,
+)
+from tests.agents.memory.conftest import ManualClock, rows
 
 np = pytest.importorskip("numpy")
 
+DATA = Path(embedding.__file__).parent / "data"
+
 
 class Colours:
-    """Knows three meanings, and that a poppy is red."""
+    """An embedder with three dimensions: red, green and blue things."""
 
     model = "colours"
     lexical_share = 0.6
@@ -31,7 +40,7 @@ class Colours:
 
 
 @pytest.fixture
-def store(path: Path, clock: Clock) -> Iterator[MemoryStore]:
+def store(path: Path, clock: ManualClock) -> Iterator[MemoryStore]:
     with MemoryStore.open(path, embedder=Colours(), clock=clock) as opened:
         yield opened
 
@@ -40,7 +49,7 @@ def names(store: MemoryStore, goal: str) -> list[str]:
     return [item.name for item in store.context(goal).items]
 
 
-def test_meaning_finds_what_words_do_not(store: MemoryStore) -> None:
+def test_vectors_find_what_words_do_not(store: MemoryStore) -> None:
     store.remember("Flower", "a poppy", "note")
     store.remember("Meadow", "some grass", "note")
     store.embed_pending()
@@ -50,7 +59,7 @@ def test_meaning_finds_what_words_do_not(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-25")
-def test_a_faint_likeness_is_no_evidence(store: MemoryStore) -> None:
+def test_a_low_cosine_is_not_evidence(store: MemoryStore) -> None:
     store.remember("Flower", "a poppy", "note")
     store.remember("Meadow", "grass, grass, grass, grass and a poppy", "note")
     store.remember("Sky", "blue", "note")
@@ -59,7 +68,7 @@ def test_a_faint_likeness_is_no_evidence(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-29")
-def test_what_is_not_embedded_yet_is_found_by_its_words(store: MemoryStore) -> None:
+def test_an_item_without_a_vector_is_found_by_its_words(store: MemoryStore) -> None:
     store.remember("Flower", "a poppy in a field", "note")
     store.embed_pending()
     answer = store.remember("New", "a field", "note")
@@ -68,7 +77,7 @@ def test_what_is_not_embedded_yet_is_found_by_its_words(store: MemoryStore) -> N
     assert answer.created
 
 
-def test_meaning_stays_inside_the_view(store: MemoryStore) -> None:
+def test_vector_search_stays_inside_the_view(store: MemoryStore) -> None:
     alice = store.acting_as(Principal("alice", frozenset({"p"})))
     alice.remember("Secret", "a poppy", "note")
     alice.remember("Shared", "a ruby", "note", project="p")
@@ -77,7 +86,7 @@ def test_meaning_stays_inside_the_view(store: MemoryStore) -> None:
     assert names(bob, "red") == ["Shared"]
 
 
-def test_a_view_of_few_among_many_knows_the_same_cosines(store: MemoryStore) -> None:
+def test_a_small_view_computes_the_same_cosines_as_a_large_one(store: MemoryStore) -> None:
     bob = store.acting_as(Principal("bob", frozenset({"p"})))
     alice = store.acting_as(Principal("alice", frozenset({"p"})))
     alice.remember_many(
@@ -92,7 +101,7 @@ def test_a_view_of_few_among_many_knows_the_same_cosines(store: MemoryStore) -> 
 
 
 @pytest.mark.rule("M-28")
-def test_an_answer_is_found_by_the_meaning_of_its_question(store: MemoryStore, path: Path) -> None:
+def test_an_answer_is_found_by_the_vector_of_its_question(store: MemoryStore, path: Path) -> None:
     question = store.remember("Ann", "A poppy?", "message", source="D1:1")
     store.remember("Bob", "In the grass.", "message", source="D1:2")
     store.remember("Ann", "Blue, then.", "message", source="D1:3")
@@ -100,12 +109,12 @@ def test_an_answer_is_found_by_the_meaning_of_its_question(store: MemoryStore, p
     store.embed_pending()
     first, second = store.context("ruby").items
     assert (first.content, second.content) == ("A poppy?", "In the grass.")
-    assert second.reason == "said after something close in meaning (1.00), new"
+    assert second.reason == "follows something close in meaning (1.00), new"
     assert second.score < first.score
     with MemoryStore.open(path, embedder=Colours()) as other:
         assert len(names(other, "ruby")) == 2
         store.forget(question.id)
-        # Nothing of its meaning is left, here or in another process.
+        # Its vector is gone, here and in another process.
         assert names(store, "ruby") == names(other, "ruby") == []
 
 
@@ -129,7 +138,7 @@ def test_a_domain_narrows_before_the_nearest_are_chosen(store: MemoryStore) -> N
     assert [item.name for item in store.context("poppy", domain="garden").items] == ["Rose"]
 
 
-def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: MemoryStore) -> None:
+def test_superseded_and_forgotten_items_are_not_found_by_vectors(store: MemoryStore) -> None:
     old = store.remember("Old", "a poppy", "note")
     gone = store.remember("Gone", "a poppy", "note")
     store.embed_pending()
@@ -140,7 +149,7 @@ def test_superseded_and_forgotten_items_do_not_come_back_by_meaning(store: Memor
     assert names(store, "red") == ["New"]
 
 
-def test_what_is_forgotten_takes_nobodys_place(store: MemoryStore) -> None:
+def test_forgotten_items_take_no_place_among_the_nearest(store: MemoryStore) -> None:
     poppies = [MemoryDraft(title="Flower", content="a poppy", kind="note") for _ in range(70)]
     closest = store.remember_many(poppies)
     store.remember("Meadow", "some grass and a poppy", "note")
@@ -159,7 +168,7 @@ def test_forgetting_erases_the_vector(store: MemoryStore, path: Path) -> None:
 
 
 @pytest.mark.rule("M-28")
-def test_a_superseded_item_lends_no_meaning(store: MemoryStore) -> None:
+def test_a_superseded_item_does_not_influence_its_successor(store: MemoryStore) -> None:
     asked = store.remember("Ann", "A poppy?", "message", source="D1:1")
     store.remember("Bob", "On the grass.", "message", source="D1:2")
     store.remember("Meadow", "some grass", "note")
@@ -191,7 +200,7 @@ def test_vectors_of_different_models_are_never_compared(store: MemoryStore, path
     assert sorted(rows(path, "SELECT model FROM vector")) == [("colours",), ("other",)]
 
 
-def test_bulk_is_embedded_in_the_background(path: Path) -> None:
+def test_many_items_are_embedded_in_the_background(path: Path) -> None:
     with MemoryStore.open(path, embedder=Colours()) as store:
         store.remember_many(
             MemoryDraft(title=f"Flower {n}", content="a poppy", kind="note") for n in range(300)
@@ -202,7 +211,7 @@ def test_bulk_is_embedded_in_the_background(path: Path) -> None:
 
 
 def test_an_unknown_embedder_is_named() -> None:
-    with pytest.raises(MemoryFault, match="oracle"):
+    with pytest.raises(MemoryStoreError, match="oracle"):
         load("oracle")
 
 
@@ -211,7 +220,7 @@ def test_none_is_an_embedder_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["wordllama", "minilm"])
-def test_an_installed_embedder_knows_what_is_alike(name: str) -> None:
+def test_an_installed_embedder_recognizes_similar_texts(name: str) -> None:
     if name not in available():
         pytest.skip(f"{name} is not installed")
     embedder = load(name)
@@ -221,6 +230,42 @@ def test_an_installed_embedder_knows_what_is_alike(name: str) -> None:
     )
     assert float(np.linalg.norm(car)) == pytest.approx(1, abs=1e-3)
     assert float(car @ vehicle) > float(car @ soup) + 0.1
+
+
+def test_the_vocabulary_is_the_one_that_the_model_was_trained_with() -> None:
+    data = (DATA / "vocab.txt").read_bytes()
+    assert hashlib.sha256(data).hexdigest() in (DATA / "NOTICE").read_text()
+    assert len(data.decode().splitlines()) == 30_522
+    assert "Apache License" in (DATA / "LICENSE").read_text()
+
+
+def test_the_tokenizer_splits_like_bert_uncased() -> None:
+    pytest.importorskip("tokenizers")
+    encoded = minilm_tokenizer().encode("Naïve embeddings, 中auth!")
+    assert encoded.tokens == [
+        "[CLS]", "naive", "em", "##bed", "##ding", "##s", ",", "中", "au", "##th", "!", "[SEP]",
+    ]  # fmt: skip
+    assert (encoded.ids[0], encoded.ids[-1]) == (101, 102)
+
+
+def test_weights_with_another_hash_are_refused(tmp_path: Path) -> None:
+    weights = tmp_path / "model.onnx"
+    weights.write_bytes(b"weights")
+    assert read_verified(weights, hashlib.sha256(b"weights").hexdigest()) == b"weights"
+    with pytest.raises(MemoryStoreError, match="its sha256 differs"):
+        read_verified(weights, hashlib.sha256(b"others").hexdigest())
+    with pytest.raises(MemoryStoreError, match="Cannot read"):
+        read_verified(tmp_path / "none", "")
+
+
+def test_a_missing_embedder_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wordllama", None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert available() == ()
+    assert load("auto") is None
+    for name in ("wordllama", "minilm"):
+        with pytest.raises(MemoryStoreError, match=rf"pip install 'mcpp-pods\[{name}\]'"):
+            load(name)
 
 
 def test_words_alone_work_without_numpy(path: Path) -> None:

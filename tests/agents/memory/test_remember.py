@@ -9,12 +9,11 @@ from mcpp_agents.memory import (
     AccessDenied,
     InvalidMemory,
     MemoryDraft,
-    MemoryFault,
     MemoryStore,
+    MemoryStoreError,
     UnknownMemory,
 )
 from mcpp_agents.memory.access import Principal
-from mcpp_agents.memory.serving.tools import call
 from tests.agents.memory.conftest import rows
 
 
@@ -22,13 +21,13 @@ def names(store: MemoryStore, goal: str) -> list[str]:
     return [item.name for item in store.context(goal).items]
 
 
-def test_what_is_remembered_is_found_at_once(store: MemoryStore) -> None:
+def test_a_stored_item_is_found_at_once(store: MemoryStore) -> None:
     answer = store.remember("Tokens rotate", "A refresh-token is used once", "decision")
     [item] = store.context("refresh-token").items
     assert (item.id, item.type, item.facet) == (answer.id, "decision", "decisions")
 
 
-def test_memories_outlive_the_store(path: Path) -> None:
+def test_items_survive_reopening_the_store(path: Path) -> None:
     with MemoryStore.open(path, embedder=None) as store:
         store.remember("Tokens rotate", "on each use", "decision")
     with MemoryStore.open(path, embedder=None) as store:
@@ -47,7 +46,7 @@ def test_an_idempotency_key_stores_once(store: MemoryStore) -> None:
     "other",
     [{"title": "Two"}, {"content": "pear"}, {"kind": "fact"}, {"project": "web"}, {"tags": ["t"]}],
 )
-def test_an_idempotency_key_is_not_for_another_memory(
+def test_an_idempotency_key_is_refused_for_another_memory(
     store: MemoryStore, other: dict[str, Any]
 ) -> None:
     fields: dict[str, Any] = {"title": "One", "content": "apple", "kind": "note"}
@@ -70,7 +69,7 @@ def test_an_idempotency_key_belongs_to_its_principal(store: MemoryStore) -> None
 
 
 @pytest.mark.rule("M-01")
-def test_a_batch_is_kept_whole_or_not_at_all(store: MemoryStore) -> None:
+def test_a_batch_is_stored_completely_or_not_at_all(store: MemoryStore) -> None:
     good = MemoryDraft(title="Good", content="apple", kind="note")
     bad = MemoryDraft(title="Bad", content="apple", kind="note", related_to=("mem_none",))
     with pytest.raises(UnknownMemory):
@@ -79,7 +78,7 @@ def test_a_batch_is_kept_whole_or_not_at_all(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-05")
-def test_superseded_items_no_longer_come_up(store: MemoryStore) -> None:
+def test_superseded_items_are_not_found(store: MemoryStore) -> None:
     old = store.remember("Old port", "The port is 80", "fact")
     store.remember("New port", "The port is 8787", "fact", related_to=[f"supersedes:{old.id}"])
     [item] = store.context("port").items
@@ -88,7 +87,7 @@ def test_superseded_items_no_longer_come_up(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-05")
-def test_forgetting_what_supersedes_brings_the_older_back(store: MemoryStore) -> None:
+def test_forgetting_the_successor_restores_the_superseded_item(store: MemoryStore) -> None:
     old = store.remember("Old port", "The port is 80", "fact")
     new = store.remember("New port", "The port is 1", "fact", related_to=[f"supersedes:{old.id}"])
     store.forget(new.id)
@@ -96,7 +95,7 @@ def test_forgetting_what_supersedes_brings_the_older_back(store: MemoryStore) ->
 
 
 @pytest.mark.rule("M-06")
-def test_contradicted_items_say_so(store: MemoryStore) -> None:
+def test_contradicted_items_are_marked(store: MemoryStore) -> None:
     first = store.remember("Ports", "The port is open", "fact")
     second = store.remember(
         "Firewall", "The port is closed", "fact", related_to=[f"contradicts:{first.id}"]
@@ -108,7 +107,7 @@ def test_contradicted_items_say_so(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("how", ["contradicts", "requires", "supports", "decides"])
-def test_relations_are_seen_from_both_ends(store: MemoryStore, how: str) -> None:
+def test_relations_are_visible_from_both_ends(store: MemoryStore, how: str) -> None:
     first = store.remember("First", "apple", "note")
     store.remember("Second", "pear", "note", related_to=[f"{how}:{first.id}"])
     [apple] = store.context("apple").items
@@ -146,10 +145,10 @@ def test_distinct_items_with_the_same_title_both_survive(store: MemoryStore) -> 
 
 
 @pytest.mark.rule("M-07")
-def test_what_is_forgotten_is_not_found_by_its_neighbours_either(
+def test_a_forgotten_item_is_not_found_through_its_neighbours(
     store: MemoryStore, path: Path
 ) -> None:
-    # In one thread, so that the neighbours have borrowed its words.
+    # In one thread, so that the neighbours are indexed with its words.
     for text in ("we talked", "the zebra password", "we parted"):
         answer = store.remember("Turn", text, "message", source="talk")
         if "zebra" in text:
@@ -161,7 +160,7 @@ def test_what_is_forgotten_is_not_found_by_its_neighbours_either(
     assert rows(path, "SELECT count(*) FROM memory WHERE near LIKE '%zebra%'") == [(0,)]
 
 
-def test_nobody_forgets_what_does_not_exist(store: MemoryStore) -> None:
+def test_forgetting_an_unknown_item_is_refused(store: MemoryStore) -> None:
     with pytest.raises(UnknownMemory, match="Unknown memory: mem_x"):
         store.forget("mem_x")
 
@@ -177,7 +176,7 @@ def test_only_its_author_or_the_owner_forgets_a_shared_item(store: MemoryStore) 
 
 
 @pytest.mark.rule("M-05")
-def test_forgetting_the_middle_of_a_chain_brings_nothing_back(store: MemoryStore) -> None:
+def test_forgetting_the_middle_of_a_chain_restores_nothing(store: MemoryStore) -> None:
     first = store.remember("First", "the port", "fact")
     middle = store.remember("Middle", "the port", "fact", related_to=[f"supersedes:{first.id}"])
     last = store.remember("Last", "the port", "fact", related_to=[f"supersedes:{middle.id}"])
@@ -188,7 +187,7 @@ def test_forgetting_the_middle_of_a_chain_brings_nothing_back(store: MemoryStore
 
 
 @pytest.mark.rule("M-05")
-def test_a_superseded_turn_lends_no_words_until_it_is_back(store: MemoryStore) -> None:
+def test_a_superseded_turn_shares_no_words_until_it_is_restored(store: MemoryStore) -> None:
     first = store.remember("First", "the code is walrus", "message", source="D1:1")
     store.remember("Answer", "noted", "message", source="D1:2")
     later = store.remember("Later", "it is heron", "message", source="D1:3",
@@ -232,7 +231,7 @@ def test_an_item_supersedes_only_inside_its_scope(store: MemoryStore) -> None:
     ],
 )
 @pytest.mark.rule("M-09")
-def test_a_broken_rule_is_named(
+def test_a_refusal_names_the_field(
     store: MemoryStore, fields: dict[str, object], complaint: str
 ) -> None:
     arguments = {"title": "T", "content": "c", "kind": "note", **fields}
@@ -241,7 +240,7 @@ def test_a_broken_rule_is_named(
 
 
 @pytest.mark.rule("M-03")
-def test_a_kind_of_ones_own_is_domain_knowledge(store: MemoryStore) -> None:
+def test_an_unknown_kind_is_domain_knowledge(store: MemoryStore) -> None:
     assert store.remember("Song", "la la", "melody").facet == "domain"
 
 
@@ -274,7 +273,7 @@ def test_no_field_stores_a_secret(store: MemoryStore, path: Path, field: str) ->
 
 @pytest.mark.rule("M-08")
 @pytest.mark.parametrize("field", ["domain", "project", "agent_id"])
-def test_an_id_is_kept_as_it_is_and_refused_where_it_is_a_secret(
+def test_an_id_is_kept_unchanged_and_refused_if_it_looks_like_a_secret(
     store: MemoryStore, path: Path, field: str
 ) -> None:
     ids = ("npm-package-publishing-pipeline", "hf-model-evaluation-harness", "sk-SK-shop-2026")
@@ -321,8 +320,8 @@ def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, path: Path)
         ("forget", {"id": "zebra"}),
         ("zebra", {}),
     ]:
-        with pytest.raises(MemoryFault):
-            call(outsider, name, arguments)
+        with pytest.raises(MemoryStoreError):
+            outsider.call(name, arguments)
     audit = rows(path, "SELECT tool, json_extract(details, '$.refused') FROM audit ORDER BY id")
     assert audit == [
         ("remember", "InvalidMemory"),

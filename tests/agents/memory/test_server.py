@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcpp_agents.memory import MemoryFault, MemoryStore
+from mcpp_agents.memory import MemoryStore, MemoryStoreError
 from mcpp_agents.memory.commands import main
 from mcpp_agents.memory.serving.credentials import Credentials
 
@@ -27,10 +27,14 @@ import uvicorn
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from mcpp_agents.memory.serving.mcp_server import build, http_app
+from mcpp_agents.memory.serving.mcp_server import build_server, http_app
 
 COMMAND = "import sys; from mcpp_agents.memory.commands import main; sys.exit(main(sys.argv[1:]))"
-ALICE, BOB, NOBODY = "alice-token-0123456789", "bob-token-0123456789", "nobody-token-0123456789"
+ALICE, BOB, NO_ORGANIZATION = (
+    "alice-token-0123456789",
+    "bob-token-0123456789",
+    "no-organization-token-0123456789",
+)
 PRINCIPALS = f"""
 [principals.alice]
 token = "{ALICE}"
@@ -40,8 +44,8 @@ projects = ["web"]
 token_sha256 = "{hashlib.sha256(BOB.encode()).hexdigest()}"
 projects = ["api"]
 
-[principals.nobody]
-token = "{NOBODY}"
+[principals.stray]
+token = "{NO_ORGANIZATION}"
 organization = ""
 """
 REMEMBER = {"title": "Rotation", "content": "tokens rotate", "kind": "decision"}
@@ -61,7 +65,7 @@ def text_of(result: Any) -> str:
 
 def test_a_client_lists_and_calls_the_tools(store: MemoryStore) -> None:
     async def test() -> None:
-        async with Client(build(store, None)) as client:
+        async with Client(build_server(store, None)) as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
             assert set(tools) == {"context", "remember", "forget"}
             assert tools["context"].input_schema["required"] == ["goal"]
@@ -86,11 +90,11 @@ def test_a_client_lists_and_calls_the_tools(store: MemoryStore) -> None:
         ("synthesis_plan", {}, "Unknown tool"),
     ],
 )
-def test_a_refusal_is_an_error_that_says_why(
+def test_a_refusal_is_an_error_with_its_reason(
     store: MemoryStore, name: str, arguments: dict[str, Any], complaint: str
 ) -> None:
     async def test() -> None:
-        async with Client(build(store, None)) as client:
+        async with Client(build_server(store, None)) as client:
             result = await client.call_tool(name, arguments)
             assert result.is_error
             assert complaint in text_of(result)
@@ -118,7 +122,7 @@ def url(store: MemoryStore, tmp_path: Path) -> Iterator[str]:
     file.write_text(PRINCIPALS)
     app = http_app(store, Credentials.read(file), host="127.0.0.1")
     listening = socket.create_server(("127.0.0.1", 0))
-    # Its own logging configuration would switch loggers of other tests on again.
+    # Uvicorn's own logging configuration would enable loggers that other tests disable.
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -151,9 +155,9 @@ def test_a_bearer_token_stands_for_a_principal_with_its_projects(url: str) -> No
     run(test)
 
 
-def test_a_token_without_an_organization_is_refused_in_the_sources_words(url: str) -> None:
+def test_a_token_without_an_organization_is_refused_with_the_specified_text(url: str) -> None:
     async def test() -> None:
-        refused = await ask(url, NOBODY, "context", {"goal": "rotation"})
+        refused = await ask(url, NO_ORGANIZATION, "context", {"goal": "rotation"})
         assert (refused.is_error, text_of(refused)) == (True, "Organization context required")
 
     run(test)
@@ -165,7 +169,7 @@ def test_no_token_or_a_wrong_one_is_unauthorized(url: str, headers: dict[str, st
     assert answer.status_code == 401
 
 
-def test_an_address_of_version_6_is_served_too(store: MemoryStore, tmp_path: Path) -> None:
+def test_an_ipv6_address_is_served(store: MemoryStore, tmp_path: Path) -> None:
     principals = tmp_path / "principals.toml"
     principals.write_text(PRINCIPALS)
     assert http_app(store, Credentials.read(principals), host="::1").routes
@@ -194,10 +198,10 @@ def test_a_foreign_host_is_refused(url: str) -> None:
         ('[principals."a\\u001fb"]\ntoken = "x"', "printable"),
     ],
 )
-def test_a_wrong_entry_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+def test_an_invalid_entry_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     file = tmp_path / "principals.toml"
     file.write_text(text)
-    with pytest.raises(MemoryFault, match=complaint):
+    with pytest.raises(MemoryStoreError, match=complaint):
         Credentials.read(file)
 
 
@@ -234,7 +238,7 @@ def test_the_command_line_remembers_recalls_and_forgets(
     assert f"Unknown memory: {stored}" in capsys.readouterr().err
 
 
-def test_input_that_is_no_text_is_told_in_one_line(
+def test_input_that_is_not_text_is_reported_in_one_line(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8", "strict"))
@@ -244,27 +248,27 @@ def test_input_that_is_no_text_is_told_in_one_line(
 
 
 @pytest.mark.rule("M-08")
-def test_the_command_line_says_that_something_was_withheld(
+def test_the_command_line_reports_a_replaced_secret(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["remember", "Rotation", "plain", "--file", str(path)]) == 0
     assert capsys.readouterr().err == ""
     assert main(["remember", "Rotation", "password: hunter2", "--file", str(path)]) == 0
-    assert "looks like a secret in it is withheld" in capsys.readouterr().err
+    assert "looks like a secret was replaced" in capsys.readouterr().err
 
 
 @pytest.mark.rule("M-14")
 @pytest.mark.parametrize("command", [["context", "rotation"], ["forget", "mem_1"], ["audit"]])
-def test_a_mistyped_file_is_told_and_not_made(
+def test_a_mistyped_file_is_reported_and_not_created(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typo = tmp_path / "typo" / "memory.db"
     assert main([*command, "--file", str(typo)]) == 2
-    assert f"there is no {typo}" in capsys.readouterr().err
+    assert f"{typo} does not exist" in capsys.readouterr().err
     assert not typo.parent.exists()
 
 
-def test_the_command_line_shows_the_latest_of_the_audit(
+def test_the_command_line_shows_the_latest_audit_entries(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = ["--file", str(tmp_path / "memory.db")]
@@ -301,7 +305,7 @@ def test_http_without_principals_is_refused(path: Path, capsys: pytest.CaptureFi
     assert "--principals" in capsys.readouterr().err
 
 
-def test_an_address_that_cannot_be_had_is_told_in_one_line(
+def test_an_unusable_address_is_reported_in_one_line(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     principals = tmp_path / "principals.toml"
@@ -315,7 +319,7 @@ def test_an_address_that_cannot_be_had_is_told_in_one_line(
             assert address in line
 
 
-def test_http_says_where_it_is_and_ends_by_an_interrupt(path: Path, tmp_path: Path) -> None:
+def test_http_prints_its_address_and_stops_on_interrupt(path: Path, tmp_path: Path) -> None:
     principals = tmp_path / "principals.toml"
     principals.write_text(PRINCIPALS)
     http = ["--http", "127.0.0.1:0", "--principals", str(principals)]
@@ -328,7 +332,7 @@ def test_http_says_where_it_is_and_ends_by_an_interrupt(path: Path, tmp_path: Pa
         assert process.stderr.read() == ""
 
 
-def test_an_interrupt_ends_it_over_stdio(path: Path) -> None:
+def test_an_interrupt_stops_the_stdio_server(path: Path) -> None:
     with started(["--file", str(path)]) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -337,6 +341,31 @@ def test_an_interrupt_ends_it_over_stdio(path: Path) -> None:
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == -signal.SIGINT
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("mcp", "mcp_types", "numpy", "onnxruntime", "tokenizers", "wordllama", "starlette",
+             "uvicorn", "pydantic", "openai", "anthropic", "httpx"):
+    sys.modules[name] = None
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["serve"], ["join"], ["remember"], ["context"], ["forget"], ["audit"]]
+)
+def test_help_needs_no_extra(command: list[str]) -> None:
+    arguments = [sys.executable, "-c", WITHOUT_EXTRAS + COMMAND, *command, "--help"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {' '.join(['mcpp memory', *command])}")
+
+
+def test_serving_without_its_extra_names_it(path: Path) -> None:
+    arguments = [sys.executable, "-c", WITHOUT_EXTRAS + COMMAND, "serve", "--file", str(path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith("pip install 'mcpp-pods[memory]'\n")
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""The tables of spec/memory.md and the code say the same."""
+"""The tables of spec/memory.md equal those in the code."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from mcpp_agents.memory.bus.listener import KINDS_BY_TYPE
+from mcpp_agents.memory.bus.extraction import KINDS_BY_TYPE
 from mcpp_agents.memory.vocabulary import (
     FACETS,
     INTENTS,
@@ -22,7 +22,7 @@ SPEC = (ROOT / "spec" / "memory.md").read_text()
 
 
 def table(first_heading: str) -> list[list[str]]:
-    """The cells of the table that begins with a heading."""
+    """Return the cells of the table with this first heading."""
     lines = SPEC[SPEC.index(f"\n| {first_heading} |") + 1 :].splitlines()[2:]
     rows = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""The tools over the bus: addressed, checked, and in the pod's name."""
+"""The tools over the bus: checked, and called for the pod."""
 
 from typing import Any
 
@@ -8,27 +8,27 @@ import pytest
 import mcpp
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.memory import MemoryDraft, MemoryStore, Principal
-from mcpp_agents.memory.bus.listener import Listener
+from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.tool_handlers import MemoryToolHandlers
 
 POD = Principal.for_pod("demo")
 
 
 @pytest.fixture
-def desk(store: MemoryStore) -> MemoryToolHandlers:
+def handlers(store: MemoryStore) -> MemoryToolHandlers:
     return MemoryToolHandlers(store, POD)
 
 
 def call(
-    desk: MemoryToolHandlers, tool: str, sender: str = "ann", **arguments: Any
+    handlers: MemoryToolHandlers, tool: str, sender: str = "ann", **arguments: Any
 ) -> dict[str, Any]:
-    return desk.call(tool, arguments, sender).to_json()
+    return handlers.call(tool, arguments, sender).to_json()
 
 
-def test_a_participant_remembers_and_recalls_in_the_pods_name(desk: MemoryToolHandlers) -> None:
-    stored = call(desk, "remember", title="Rotate", content="zebra", kind="decision")
+def test_a_participant_remembers_and_recalls_for_the_pod(handlers: MemoryToolHandlers) -> None:
+    stored = call(handlers, "remember", title="Rotate", content="zebra", kind="decision")
     assert stored["structuredContent"]["project"] == "pod:demo"
-    pack = call(desk, "context", sender="bob", goal="zebra")
+    pack = call(handlers, "context", sender="bob", goal="zebra")
     [section] = pack["structuredContent"]["sections"]
     [item] = section["items"]
     assert item["metadata"]["author"] == "ann"
@@ -45,8 +45,8 @@ def test_a_pack_is_shortened_to_fit_a_message(
     home = store.acting_as(POD)
     text = "zebra \u4e2d" * 1_500
     home.remember_many([MemoryDraft(title=f"Z{n}", content=text, kind="note") for n in range(50)])
-    desk = MemoryToolHandlers(store, POD, max_bytes=max_bytes)
-    result = call(desk, "context", goal="zebra", layer="deep_search", limit=50)
+    handlers = MemoryToolHandlers(store, POD, max_bytes=max_bytes)
+    result = call(handlers, "context", goal="zebra", layer="deep_search", limit=50)
     assert len(msgspec.json.encode(result)) < max_bytes
     if items is None:
         assert result["isError"]
@@ -59,14 +59,14 @@ def test_a_pack_is_shortened_to_fit_a_message(
 
 
 def test_private_items_and_diaries_never_reach_the_bus(
-    desk: MemoryToolHandlers, store: MemoryStore
+    handlers: MemoryToolHandlers, store: MemoryStore
 ) -> None:
     store.remember("Private", "zebra", "note")
     store.remember("Diary", "zebra", "note", agent_id="ann")
     store.remember("Elsewhere", "zebra", "note", project="web")
-    assert call(desk, "context", goal="zebra")["structuredContent"]["total_items"] == 0
-    assert call(desk, "context", goal="zebra", agent_id="ann")["isError"]
-    denied = call(desk, "context", goal="zebra", project="web")
+    assert call(handlers, "context", goal="zebra")["structuredContent"]["total_items"] == 0
+    assert call(handlers, "context", goal="zebra", agent_id="ann")["isError"]
+    denied = call(handlers, "context", goal="zebra", project="web")
     assert denied["content"][0]["text"] == "Project access denied: web"
 
 
@@ -83,19 +83,19 @@ def test_private_items_and_diaries_never_reach_the_bus(
     ],
 )
 @pytest.mark.rule("M-36")
-def test_arguments_that_do_not_fit_are_a_protocol_error(
-    desk: MemoryToolHandlers, tool: str, arguments: Any
+def test_invalid_arguments_are_a_protocol_error(
+    handlers: MemoryToolHandlers, tool: str, arguments: Any
 ) -> None:
     with pytest.raises(Failure) as refused:
-        desk.call(tool, arguments, "ann")
+        handlers.call(tool, arguments, "ann")
     assert refused.value.code == -32602
 
 
 def test_memorys_own_errors_are_not_remembered() -> None:
-    listener = Listener("demo", participant="memory")
+    listener = ContextListener("demo", participant="memory")
     error = {"jsonrpc": "2.0", "id": "1", "error": {"code": 1, "message": "no"}}
     said = [("ann", "reflection", {"thought": "Hm."}), ("memory", "mcp/response:tools/list", error)]
     for sender, kind, payload in said:
         listener.receive(mcpp.new_envelope(kind, payload, sender=sender, context="c1"))
     conclusion = mcpp.new_envelope("conclusion", {"text": "Done."}, sender="ann", context="c1")
-    assert [finding.draft.kind for finding in listener.receive(conclusion)] == ["summary"]
+    assert [memory.draft.kind for memory in listener.receive(conclusion)] == ["summary"]

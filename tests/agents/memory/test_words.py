@@ -1,4 +1,4 @@
-"""Finding by words: people's text, unspaced scripts, neighbours, secrets."""
+"""Search by words: free text, scripts without spaces, neighbours; and redaction."""
 
 import math
 from contextlib import closing
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcpp_agents.memory import MemoryDraft, MemoryStore
 from mcpp_agents.memory.redaction import WITHHELD, redact
 from mcpp_agents.memory.search.terms import parse
-from mcpp_agents.memory.search.word_index import Budget, WordIndex
+from mcpp_agents.memory.search.word_index import RowBudget, WordIndex
 from mcpp_agents.memory.storage.engine import Matches
 from mcpp_agents.memory.storage.schema import connect
 
@@ -62,19 +62,19 @@ def test_every_script_is_findable(store: MemoryStore, content: str, goal: str) -
 
 
 @pytest.mark.rule("M-25")
-def test_a_reason_shows_what_matched_of_an_unspaced_script_in_one_piece(store: MemoryStore) -> None:
+def test_a_reason_shows_a_match_in_an_unspaced_script_in_one_piece(store: MemoryStore) -> None:
     store.remember("T", "リフレッシュトークンを回転させる auth", "note")
     [item] = store.context("リフレッシュトークンの回転 auth").items
     assert item.reason == "matches 'リフレッシュトークン', '回転', 'auth', new"
 
 
-def test_pairs_of_words_outweigh_the_same_words_apart(store: MemoryStore) -> None:
+def test_pairs_of_words_outweigh_the_separate_words(store: MemoryStore) -> None:
     store.remember("Apart", "a layer at the boundary of it", "note")
     store.remember("Together", "at it the boundary layer of a", "note")
     assert names(store, "boundary layer") == ["Together", "Apart"]
 
 
-def test_only_stop_words_are_words_too(store: MemoryStore) -> None:
+def test_a_goal_of_stop_words_only_is_searched(store: MemoryStore) -> None:
     store.remember("Hamlet", "to be or not to be", "note")
     assert names(store, "to be") == ["Hamlet"]
 
@@ -85,16 +85,16 @@ def test_keys_and_tags_find_an_item(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-28")
-def test_a_turn_is_found_by_its_neighbours_but_after_them(store: MemoryStore) -> None:
+def test_a_turn_is_found_by_its_neighbours_words_but_ranked_lower(store: MemoryStore) -> None:
     for number, said in enumerate(["Shall we paint the fence?", "Yes, on Friday.", "Good."]):
         store.remember("Turn", said, "message", source=f"D1:{number}")
     found = store.context("fence").items
     assert [item.content for item in found] == ["Shall we paint the fence?", "Yes, on Friday."]
-    assert "said beside something that matches 'fence'" in found[1].reason
+    assert "next to something that matches 'fence'" in found[1].reason
 
 
 @pytest.mark.rule("M-25")
-def test_a_pair_counts_only_where_it_stands(store: MemoryStore) -> None:
+def test_a_pair_counts_only_in_its_own_item(store: MemoryStore) -> None:
     for number in range(9):
         store.remember("Filler", f"other {number}", "note")
     apart = "Bob: a token of love; later a refresh of paint"
@@ -108,7 +108,7 @@ def test_a_pair_counts_only_where_it_stands(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-28")
-def test_a_text_that_begins_with_a_speaker_is_a_turn_whatever_its_kind(store: MemoryStore) -> None:
+def test_a_text_that_begins_with_a_speaker_is_a_turn_of_any_kind(store: MemoryStore) -> None:
     store.remember("One", "Ann: Shall we paint the fence?", "note", source="D1:1")
     store.remember("Two", "Dr. Bob: Yes, on Friday.", "fact", source="D1:2")
     store.remember("Other", "Ann: Good.", "note", source="D2:1")
@@ -116,14 +116,14 @@ def test_a_text_that_begins_with_a_speaker_is_a_turn_whatever_its_kind(store: Me
 
 
 @pytest.mark.rule("M-28")
-def test_contexts_whose_names_differ_by_a_number_are_no_thread(store: MemoryStore) -> None:
+def test_contexts_whose_names_differ_by_a_number_are_not_a_thread(store: MemoryStore) -> None:
     for number, said in enumerate(["ann: Paint the fence.", "bob: Boil the egg."]):
         source = f"https://demo/review-{number}#e{number}"
         store.remember("Talk", said, "session", source=source)
     assert [item.content for item in store.context("fence").items] == ["ann: Paint the fence."]
 
 
-def test_notes_that_merely_follow_each_other_lend_nothing(store: MemoryStore) -> None:
+def test_notes_that_merely_follow_each_other_share_no_words(store: MemoryStore) -> None:
     store.remember("Fence", "paint the fence", "note")
     store.remember("Egg", "boil the egg", "note")
     store.remember("Fix", "Fix: mend the gate", "note")
@@ -132,7 +132,7 @@ def test_notes_that_merely_follow_each_other_lend_nothing(store: MemoryStore) ->
     assert names(store, "gate") == ["Fix"]
 
 
-def test_neighbours_lend_to_each_other_across_calls_and_projects_do_not_meet(
+def test_neighbours_share_words_across_calls_but_not_across_projects(
     store: MemoryStore,
 ) -> None:
     store.remember("A", "the fence", "message", project="one", source="talk")
@@ -143,25 +143,23 @@ def test_neighbours_lend_to_each_other_across_calls_and_projects_do_not_meet(
 
 
 def test_common_words_do_not_hide_matches_in_a_small_view(store: MemoryStore) -> None:
-    """Candidates come from the rarest words; a view that holds none of those is not left empty."""
+    """Rare words select the candidates; a view without them still gets matches."""
     store.remember("Mine", "alpha common", "note", project="small")
     for number in range(50):
         store.remember(f"Other {number}", "rare common", "note", project="large")
     assert [i.name for i in store.context("rare common", project="small").items] == ["Mine"]
 
 
-SMALL = Budget(scored_rows=4, common_rows=6, sampled_rows=10, enough=2)
+SMALL = RowBudget(scored_rows=4, common_rows=6, sampled_rows=10, min_sample=2)
 
 
 def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> Matches:
-    """What the words find with hardly any rows looked at, as in a file of very many."""
+    """Search with a tiny row budget, as in a file with very many rows."""
     with closing(connect(str(path))) as connection:
         return WordIndex(connection, SMALL).match(parse(goal), mask, limit)
 
 
-def test_among_common_words_what_holds_all_of_them_is_found_however_old(
-    store: MemoryStore, path: Path
-) -> None:
+def test_an_old_item_with_all_common_words_is_found(store: MemoryStore, path: Path) -> None:
     store.remember("Both", "wing flow", "note")
     store.remember_many(
         MemoryDraft(title=str(n), content="the wing" if n % 2 else "the flow", kind="note")
@@ -173,15 +171,15 @@ def test_among_common_words_what_holds_all_of_them_is_found_however_old(
     assert found.holders["wing"] & found.holders["flow"] == {1}
 
 
-def test_of_a_common_word_titles_and_the_newest_are_found(store: MemoryStore, path: Path) -> None:
+def test_for_a_common_word_titles_and_newest_items_are_found(
+    store: MemoryStore, path: Path
+) -> None:
     store.remember("Flow", "what it is", "note")
     store.remember_many(MemoryDraft(title=str(n), content="a flow", kind="note") for n in range(60))
     assert list(_found(path, "flow").words) == [1, 61, 60, 59]
 
 
-def test_however_common_a_word_others_rows_take_no_place_of_the_callers(
-    store: MemoryStore, path: Path
-) -> None:
+def test_for_a_common_word_invisible_rows_take_no_place(store: MemoryStore, path: Path) -> None:
     store.remember_many(MemoryDraft(title="Mine", content="a flow", kind="note") for _ in range(8))
     store.remember_many(MemoryDraft(title="Flow", content="flow", kind="note") for _ in range(60))
     mask = b"\x01" * 8 + bytes(60)
@@ -190,7 +188,7 @@ def test_however_common_a_word_others_rows_take_no_place_of_the_callers(
     assert found.rarity["flow"] == pytest.approx(math.log1p(0.5 / 8.5))
 
 
-def test_however_common_a_word_the_superseded_take_no_place(store: MemoryStore, path: Path) -> None:
+def test_for_a_common_word_superseded_rows_take_no_place(store: MemoryStore, path: Path) -> None:
     store.remember_many(MemoryDraft(title="Old", content="a flow", kind="note") for _ in range(3))
     more = store.remember_many(
         MemoryDraft(title="Flow", content="flow", kind="note") for _ in range(40)
@@ -200,7 +198,7 @@ def test_however_common_a_word_the_superseded_take_no_place(store: MemoryStore, 
     assert list(_found(path, "flow").words) == [3, 2, 1]
 
 
-def test_a_rare_word_is_not_parted_from_the_common_ones_beside_it(
+def test_a_rare_word_is_scored_with_the_common_words_around_it(
     store: MemoryStore, path: Path
 ) -> None:
     store.remember("Old", "ogive flow", "note")
@@ -211,7 +209,7 @@ def test_a_rare_word_is_not_parted_from_the_common_ones_beside_it(
 
 
 @given(st.text())
-def test_a_query_holds_no_term_twice_and_is_bounded(goal: str) -> None:
+def test_a_query_has_no_duplicate_terms_and_is_bounded(goal: str) -> None:
     query = parse(goal)
     assert len(set(query.terms)) == len(query.terms) <= 48
 
@@ -257,7 +255,7 @@ FAKE = "A1b2C3d4E5f6G7h8I9j0"  # has the form of a secret, and is none
         f"figd_{FAKE}",
     ],
 )
-def test_a_secret_by_its_form_is_withheld(secret: str) -> None:
+def test_a_secret_is_recognized_by_its_form(secret: str) -> None:
     assert redact(f"before {secret}") == f"before {WITHHELD}"
 
 
@@ -388,7 +386,7 @@ def test_only_the_secret_part_is_withheld(text: str, kept: str) -> None:
         "sshpass -p $PASS ssh h",
     ],
 )
-def test_ordinary_text_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
@@ -404,6 +402,6 @@ def test_redaction_is_stable(text: str) -> None:
     assert redact(redact(text)) == redact(text)
 
 
-def test_what_an_apostrophe_leaves_is_no_word() -> None:
+def test_the_part_after_an_apostrophe_is_not_a_word() -> None:
     assert parse("Bob\u2019s token isn't rotated").terms == ("bob", "token", "isn", "rotated")
     assert parse("vitamin s").terms == ("vitamin", "s")

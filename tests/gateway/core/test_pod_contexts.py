@@ -1,4 +1,4 @@
-"""Contexts as participants meet them: creation, caps, rates, expiry, floods."""
+"""Contexts in a pod: creation, limits, rates, expiry, floods."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ def test_a_silenced_type_or_parent_is_not_fixed() -> None:
 
 
 @pytest.mark.rule("C-10", "C-11")
-def test_an_idle_context_expires_children_first_and_everyone_is_told() -> None:
+def test_an_idle_context_expires_children_first_and_everyone_is_notified() -> None:
     harness = PodHarness("a", "b", limits={**FREE, "context_idle_seconds": 10})
     a, b = harness.join("a"), harness.join("b", filter=~filters.everything)
     harness.send(a, context={"id": "p", "type": "t"})
@@ -187,7 +187,7 @@ def test_replay_filters_by_where_a_context_stood_when_the_envelope_came() -> Non
 
 
 @pytest.mark.rule("C-08")
-def test_a_context_counts_against_whoever_first_named_it_until_it_expires() -> None:
+def test_a_context_counts_against_its_creator_until_it_expires() -> None:
     limits = {**FREE, "max_contexts_per_participant": 2}
     harness = PodHarness("a", "b", limits=limits)
     a, b = harness.join("a"), harness.join("b")

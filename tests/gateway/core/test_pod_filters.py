@@ -1,4 +1,4 @@
-"""Filters at the gateway: on join, changed live, and what always passes."""
+"""Filters at the gateway: on join, changed while live, and exceptions."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 
 from mcpp import filters
 from mcpp.protocol.codec import decode
+from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.effects import Broadcast
-from mcpp_gateway.core.pod import GATEWAY
 from tests.gateway.harness import PodHarness, text
 
 NOTHING = ~filters.everything

@@ -1,4 +1,4 @@
-"""Coming and going: welcome, replay, resume, presence, takeover, falling behind."""
+"""Joining and leaving: welcome, replay, resumption, presence, takeover, lost positions."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.gateway.harness import FREE, PodHarness, text
 
 
 @pytest.mark.rule("G-10")
-def test_the_welcome_comes_first_and_says_who_what_and_where() -> None:
+def test_the_welcome_comes_first_with_participants_limits_and_pod() -> None:
     harness = PodHarness("a", "b", capabilities={"b": [{"kind": "chat"}]})
     a = harness.join("a")
     harness.send(a, context={"id": "c", "type": "t", "parent": "p"})
@@ -41,7 +41,7 @@ def test_the_welcome_comes_first_and_says_who_what_and_where() -> None:
 
 
 @pytest.mark.rule("G-10", "G-12")
-def test_whoever_is_cut_off_before_anything_came_resumes_from_the_welcomes_position() -> None:
+def test_a_client_cut_off_before_any_envelope_resumes_from_the_welcomes_position() -> None:
     harness = PodHarness("a", "b")
     a = harness.join("a")
     harness.send(a)
@@ -98,7 +98,7 @@ def test_where_not_even_the_ids_fit_the_latest_are_left_out() -> None:
 
 
 @pytest.mark.rule("G-11")
-def test_a_welcome_in_which_all_fits_does_not_speak_of_more() -> None:
+def test_a_welcome_in_which_everything_fits_has_no_more_flag() -> None:
     harness = PodHarness("a")
     assert "more" not in harness.join("a").welcome
 
@@ -121,7 +121,7 @@ def test_a_stream_resumes_right_behind_the_named_envelope() -> None:
 
 @pytest.mark.rule("G-12")
 @pytest.mark.parametrize(("last", "replayed"), [(None, []), (2, ["4", "5"]), (0, [])])
-def test_an_unknown_position_is_told_and_last_counts_then(
+def test_an_unknown_position_is_reported_and_last_applies(
     last: int | None, replayed: list[str]
 ) -> None:
     harness = PodHarness("a", "b")
@@ -156,7 +156,7 @@ def test_last_counts_what_passes_the_filter() -> None:
     for i in range(600):
         harness.send(a, id=str(i), kind="rare" if i % 100 == 0 else "often")
     b = harness.join("b", last=3, filter=filters.kind("rare") & ~filters.sender("b"))
-    # The gateway's own broadcasts pass every filter: here, none is among the last.
+    # System broadcasts pass every filter; here none is among the last.
     assert b.ids[1:] == ["300", "400", "500"]
     assert b.welcome["replayed"] == 3
 
@@ -230,7 +230,7 @@ def test_a_replay_that_passes_nothing_still_lets_others_have_their_turn() -> Non
 
 
 @pytest.mark.rule("G-15", "G-33")
-def test_whoever_the_log_has_left_behind_is_closed_and_leaves() -> None:
+def test_a_session_whose_position_left_the_log_is_closed_and_leaves() -> None:
     harness = PodHarness("a", "b", limits={**FREE, "history_messages": 4})
     a = harness.join("a")
     b = harness.join("b", behind=True)
@@ -319,7 +319,7 @@ def test_what_waits_for_its_place_is_bounded() -> None:
 
 
 @pytest.mark.rule("G-33")
-def test_the_others_are_told_who_comes_and_goes_whatever_they_filter() -> None:
+def test_presence_reaches_the_others_whatever_their_filters() -> None:
     harness = PodHarness("a", "b", capabilities={"b": [{"kind": "chat"}]})
     a = harness.join("a", filter=~filters.everything)
     b = harness.join("b")
@@ -345,7 +345,7 @@ def test_presence_is_logged_and_replayed() -> None:
 
 
 @pytest.mark.rule("G-34")
-def test_a_newer_connection_takes_over_without_a_word_to_others() -> None:
+def test_a_newer_connection_takes_over_without_presence() -> None:
     harness = PodHarness("a", "b")
     b = harness.join("b")
     old = harness.join("a")
@@ -410,7 +410,7 @@ def test_a_long_absence_is_replayed_whole_whatever_the_outbox() -> None:
 
 
 @pytest.mark.rule("G-31")
-def test_codes_below_4500_say_reconnect_and_the_others_do_not() -> None:
+def test_codes_below_4500_allow_reconnecting_and_the_others_do_not() -> None:
     again = {effects.DRAINING, effects.SLOW_READER, effects.POSITION_LOST}
     final = {effects.REPLACED, effects.REVOKED}
     assert again == {4000, 4001, 4002}
@@ -424,7 +424,7 @@ def test_leaving_while_behind_tells_the_others() -> None:
     assert a.last["payload"]["event"] == "leave"
 
 
-def test_the_pod_closes_nobody_for_what_it_was_sent() -> None:
+def test_the_pod_closes_no_session_for_what_it_sent() -> None:
     harness = PodHarness("a")
     a = harness.join("a")
     for data in (b"", b"\x00", b"{}", b"[]", b"\xff\xfe", text("x", "b"), b"[" * 100_000):

@@ -1,4 +1,4 @@
-"""Who gets what, in which order: broadcast, checks, refusals, repetitions."""
+"""Order of delivery: broadcasts, checks, refusals, repetitions."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ def test_the_senders_own_bytes_are_relayed() -> None:
 
 
 @pytest.mark.rule("G-24")
-def test_nobody_speaks_under_anothers_name() -> None:
+def test_a_participant_cannot_send_as_another() -> None:
     harness = PodHarness("a", "b")
     a, b = harness.join("a"), harness.join("b")
     before = list(b.texts)
@@ -52,7 +52,7 @@ def test_nobody_speaks_under_anothers_name() -> None:
 
 
 @pytest.mark.rule("G-24")
-def test_the_gateways_own_name_is_nobodys() -> None:
+def test_no_participant_can_send_as_the_gateway() -> None:
     harness = PodHarness("a")
     a = harness.join("a")
     harness.send(a, sender="system:gateway")
@@ -83,7 +83,7 @@ def test_kinds_that_only_look_reserved_are_ordinary(kind: str) -> None:
 
 @pytest.mark.rule("G-20")
 def test_each_check_comes_before_the_next() -> None:
-    """One envelope that is wrong in every way, mended one fault at a time."""
+    """One envelope with every fault, corrected one at a time."""
     limits = {
         **FREE,
         "max_context_depth": 2,
@@ -413,7 +413,7 @@ def test_refusals_are_counted_by_code() -> None:
     assert harness.pod.refused == {"sender_mismatch": 2, "invalid_envelope": 1}
 
 
-def test_what_the_gateway_says_are_envelopes_like_any_other() -> None:
+def test_system_texts_are_valid_envelopes() -> None:
     harness = PodHarness("a", "b")
     a = harness.join("a")
     harness.send(a, "system/x", context={"id": "c"})

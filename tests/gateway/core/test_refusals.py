@@ -1,4 +1,4 @@
-"""What refusals say, and how the id of an invalid text is found."""
+"""Refusals: their payloads, and finding the id of an invalid text."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from mcpp_gateway.core import refusals
 
 
 @pytest.mark.rule("G-22")
-def test_a_refusal_says_its_code_a_sentence_and_its_facts() -> None:
+def test_a_refusal_has_a_code_a_message_and_facts() -> None:
     payload = refusals.rate_limited(0.25, "context").payload()
     assert payload["error"] == "rate_limited"
     assert payload["scope"] == "context"

@@ -1,4 +1,4 @@
-"""The tree of contexts by itself."""
+"""The tree of live contexts, without a pod."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from mcpp_gateway.core.tree import (
 
 
 class Grove:
-    """A tree in which every accepted context is entered at once."""
+    """A tree that enters every accepted context at once."""
 
     def __init__(self, **limits: int) -> None:
         self.tree = LiveContexts(PodLimits(**{"context_messages_per_second": 0, **limits}))
@@ -65,8 +65,8 @@ def test_an_unknown_parent_is_a_placeholder_that_may_be_filled_in_later() -> Non
     assert (placeholder.depth, placeholder.type, placeholder.messages) == (1, None, 0)
     grove.enter("p", "g", type="t", by="b")
     assert placeholder.type == "t"
-    assert placeholder.charged_to == "a"
-    assert grove.nodes["g"].charged_to == "b"
+    assert placeholder.holder == "a"
+    assert grove.nodes["g"].holder == "b"
     assert grove.nodes["c"].lineage.ancestors == ("p", "g")
     assert [grove.nodes[id].depth for id in ("g", "p", "c")] == [1, 2, 3]
 
@@ -133,7 +133,7 @@ def test_no_context_becomes_its_own_ancestor() -> None:
 
 
 @pytest.mark.rule("C-06", "G-20")
-def test_a_cycle_is_told_before_a_changed_parent() -> None:
+def test_a_cycle_is_reported_before_a_changed_parent() -> None:
     grove = Grove()
     grove.enter("c", "b")
     grove.enter("b", "a")
@@ -189,12 +189,12 @@ def test_asking_where_an_envelope_would_stand_changes_nothing() -> None:
         Context(id="p", parent="c"),
         Context(id="self", parent="self"),
     ):
-        grove.tree.lineage(context)
+        grove.tree.lineage(context, "a")
         grove.tree.check(context, "a")
     assert set(grove.nodes) == {"c", "p"}
-    where = grove.tree.lineage(Context(id="new", type="n", parent="c"))
+    where = grove.tree.lineage(Context(id="new", type="n", parent="c"), "a")
     assert (where.id, where.type, where.ancestors) == ("new", "n", ("c", "p"))
-    fixed = grove.tree.lineage(Context(id="c", type="x", parent="y"))
+    fixed = grove.tree.lineage(Context(id="c", type="x", parent="y"), "a")
     assert (fixed.type, fixed.ancestors) == ("t", ("p",))
 
 

@@ -1,4 +1,4 @@
-"""The door: tokens, origins, guesses, queries."""
+"""Admission: tokens, origins, wrong tokens, queries."""
 
 import pytest
 
@@ -19,7 +19,7 @@ capabilities = [{{ kind = "*" }}]
 """
 
 
-def door(text: str = CONFIG, port: int = 8787) -> AdmissionControl:
+def new_admission(text: str = CONFIG, port: int = 8787) -> AdmissionControl:
     return AdmissionControl(config.parse(text, {}), port)
 
 
@@ -32,8 +32,8 @@ def request(token: str | None = TOKEN, **headers: str | list[str]) -> Headers:
     return found
 
 
-def status(verdict: Admission | Denial | None) -> int | None:
-    return verdict.status if isinstance(verdict, Denial) else None
+def status(decision: Admission | Denial | None) -> int | None:
+    return decision.status if isinstance(decision, Denial) else None
 
 
 def admit(
@@ -42,7 +42,7 @@ def admit(
     address: str = "192.0.2.1",
     at: AdmissionControl | None = None,
 ) -> Admission | Denial:
-    return (at or door()).admit(query, headers, address, 0.0)
+    return (at or new_admission()).admit(query, headers, address, 0.0)
 
 
 @pytest.mark.rule("G-01", "G-03")
@@ -75,8 +75,8 @@ def test_no_wrong_or_malformed_token_is_401(token: str | None) -> None:
 def test_a_browser_sends_its_token_as_the_second_of_two_subprotocols(
     offered: list[str], admitted: bool
 ) -> None:
-    verdict = admit(request(None, sec_websocket_protocol=offered))
-    assert isinstance(verdict, Admission) is admitted
+    decision = admit(request(None, sec_websocket_protocol=offered))
+    assert isinstance(decision, Admission) is admitted
 
 
 @pytest.mark.rule("G-02")
@@ -96,7 +96,7 @@ def test_a_token_in_the_url_is_none() -> None:
 
 @pytest.mark.rule("G-04")
 def test_the_door_keeps_digests_and_repeats_no_token() -> None:
-    assert TOKEN not in repr(vars(door()))
+    assert TOKEN not in repr(vars(new_admission()))
     denial = admit(request("a-wrong-token-that-is-secret"))
     assert isinstance(denial, Denial)
     assert "secret" not in denial.reason
@@ -155,8 +155,8 @@ def test_an_origin_is_never_derived_from_the_host() -> None:
 
 @pytest.mark.rule("G-06")
 def test_wrong_tokens_are_answered_ever_more_slowly_and_then_not() -> None:
-    guarded = door()
-    denials = [guarded.admit("", request("wrong"), "127.0.0.1", 0.0) for _ in range(12)]
+    admission = new_admission()
+    denials = [admission.admit("", request("wrong"), "127.0.0.1", 0.0) for _ in range(12)]
     assert all(isinstance(denial, Denial) for denial in denials)
     found = [(d.status, d.delay_seconds) for d in denials if isinstance(d, Denial)]
     assert found == [
@@ -168,45 +168,45 @@ def test_wrong_tokens_are_answered_ever_more_slowly_and_then_not() -> None:
 
 
 @pytest.mark.rule("G-06")
-def test_a_right_token_is_admitted_from_a_guessers_address() -> None:
-    guarded = door()
+def test_a_right_token_is_admitted_from_an_attackers_address() -> None:
+    admission = new_admission()
     for _ in range(100):
-        guarded.admit("", request("wrong"), "127.0.0.1", 0.0)
-    assert isinstance(guarded.admit("", request(), "127.0.0.1", 0.0), Admission)
-    assert status(guarded.admit("", request("wrong"), "192.0.2.1", 0.0)) == 401
+        admission.admit("", request("wrong"), "127.0.0.1", 0.0)
+    assert isinstance(admission.admit("", request(), "127.0.0.1", 0.0), Admission)
+    assert status(admission.admit("", request("wrong"), "192.0.2.1", 0.0)) == 401
 
 
 @pytest.mark.rule("G-06")
-def test_a_minute_without_a_guess_ends_the_429_however_many_there_were() -> None:
-    guarded = door()
+def test_a_minute_without_a_wrong_token_ends_the_429_however_many_there_were() -> None:
+    admission = new_admission()
     for _ in range(1000):
-        guarded.admit("", request("wrong"), "192.0.2.1", 0.0)
-    assert status(guarded.admit("", request("wrong"), "192.0.2.1", 59.0)) == 429
-    assert status(guarded.admit("", request("wrong"), "192.0.2.1", 119.0)) == 401
+        admission.admit("", request("wrong"), "192.0.2.1", 0.0)
+    assert status(admission.admit("", request("wrong"), "192.0.2.1", 59.0)) == 429
+    assert status(admission.admit("", request("wrong"), "192.0.2.1", 119.0)) == 401
 
 
 @pytest.mark.rule("G-06")
 def test_a_64_of_ipv6_is_one_address() -> None:
-    guarded = door()
+    admission = new_admission()
     for i in range(11):
-        verdict = guarded.admit("", request("wrong"), f"2001:db8::{i:x}", 0.0)
-    assert status(verdict) == 429
-    assert status(guarded.admit("", request("wrong"), "2001:db8:0:1::1", 0.0)) == 401
+        decision = admission.admit("", request("wrong"), f"2001:db8::{i:x}", 0.0)
+    assert status(decision) == 429
+    assert status(admission.admit("", request("wrong"), "2001:db8:0:1::1", 0.0)) == 401
 
 
 @pytest.mark.rule("G-06", "G-47")
-def test_what_is_remembered_of_guessers_is_bounded() -> None:
-    guarded = door()
+def test_the_number_of_remembered_addresses_is_bounded() -> None:
+    admission = new_admission()
     for i in range(10_000):
-        guarded.admit("", request("wrong"), f"10.0.{i // 256}.{i % 256}", 0.0)
-    throttle = getattr(guarded, "_throttle")  # noqa: B009
-    assert len(getattr(throttle, "_guesses")) <= 4096  # noqa: B009
+        admission.admit("", request("wrong"), f"10.0.{i // 256}.{i % 256}", 0.0)
+    throttle = getattr(admission, "_throttle")  # noqa: B009
+    assert len(getattr(throttle, "_failures")) <= 4096  # noqa: B009
 
 
 @pytest.mark.rule("G-08")
-def test_the_query_says_where_the_stream_begins() -> None:
-    verdict = admit(request(), "pod=demo&after=m-1&last=20&filter=%7B%22main%22%3Atrue%7D&new=1")
-    assert verdict == Admission("demo", "alice", filters.main_only, "m-1", 20)
+def test_the_query_sets_where_the_stream_starts() -> None:
+    decision = admit(request(), "pod=demo&after=m-1&last=20&filter=%7B%22main%22%3Atrue%7D&new=1")
+    assert decision == Admission("demo", "alice", filters.main_only, "m-1", 20)
 
 
 @pytest.mark.rule("G-08", "F-10")
@@ -227,53 +227,53 @@ def test_the_query_says_where_the_stream_begins() -> None:
         "&".join(f"k{i}=1" for i in range(20)),
     ],
 )
-def test_a_bad_query_is_400_and_says_why(query: str) -> None:
-    verdict = admit(request(), query)
-    assert isinstance(verdict, Denial)
-    assert verdict.status == 400
-    assert verdict.reason.encode()
+def test_a_bad_query_is_400_with_a_reason(query: str) -> None:
+    decision = admit(request(), query)
+    assert isinstance(decision, Denial)
+    assert decision.status == 400
+    assert decision.reason.encode()
 
 
 @pytest.mark.rule("G-08")
 def test_a_position_that_cannot_be_an_id_is_just_unknown() -> None:
-    verdict = admit(request(), "after=%00%ff")
-    assert isinstance(verdict, Admission)
-    assert verdict.after is not None
+    decision = admit(request(), "after=%00%ff")
+    assert isinstance(decision, Admission)
+    assert decision.after is not None
 
 
 @pytest.mark.rule("G-44")
 def test_metrics_are_for_loopback_or_for_their_token() -> None:
-    guarded = door()
+    admission = new_admission()
 
-    def verdict(token: str | None, address: str, **headers: str) -> int | None:
-        return status(guarded.check_metrics(request(token, **headers), address, 0.0))
+    def decision(token: str | None, address: str, **headers: str) -> int | None:
+        return status(admission.check_metrics(request(token, **headers), address, 0.0))
 
-    assert verdict(None, "127.0.0.1") is None
-    assert verdict(None, "::1") is None
-    assert verdict(METRICS, "192.0.2.1", host="anything") is None
-    assert verdict(None, "192.0.2.1") == 401
-    assert verdict(TOKEN, "192.0.2.1") == 401
-    assert verdict("wrong", "127.0.0.1") == 401
-    assert verdict("\udcff", "127.0.0.1") == 401
-    assert verdict(None, "127.0.0.1", host="evil.example") == 403
+    assert decision(None, "127.0.0.1") is None
+    assert decision(None, "::1") is None
+    assert decision(METRICS, "192.0.2.1", host="anything") is None
+    assert decision(None, "192.0.2.1") == 401
+    assert decision(TOKEN, "192.0.2.1") == 401
+    assert decision("wrong", "127.0.0.1") == 401
+    assert decision("\udcff", "127.0.0.1") == 401
+    assert decision(None, "127.0.0.1", host="evil.example") == 403
     for _ in range(20):
-        verdict("wrong", "192.0.2.7")
-    assert verdict("wrong", "192.0.2.7") == 429
+        decision("wrong", "192.0.2.7")
+    assert decision("wrong", "192.0.2.7") == 429
 
 
 @pytest.mark.rule("G-44")
 def test_without_a_metrics_token_none_is_right() -> None:
-    guarded = door("[gateway]\n")
-    assert status(guarded.check_metrics(request(METRICS), "127.0.0.1", 0.0)) == 401
-    assert status(guarded.check_metrics(request(None), "127.0.0.1", 0.0)) is None
+    admission = new_admission("[gateway]\n")
+    assert status(admission.check_metrics(request(METRICS), "127.0.0.1", 0.0)) == 401
+    assert status(admission.check_metrics(request(None), "127.0.0.1", 0.0)) is None
 
 
 @pytest.mark.rule("G-37")
 def test_new_tokens_hold_at_once_and_old_ones_no_longer() -> None:
-    guarded = door()
-    guarded.reconfigure(config.parse(CONFIG.replace(TOKEN, "another-token-0123456789"), {}))
-    assert status(guarded.admit("", request(), "192.0.2.1", 0.0)) == 401
-    again = guarded.admit("", request("another-token-0123456789"), "192.0.2.1", 0.0)
+    admission = new_admission()
+    admission.reconfigure(config.parse(CONFIG.replace(TOKEN, "another-token-0123456789"), {}))
+    assert status(admission.admit("", request(), "192.0.2.1", 0.0)) == 401
+    again = admission.admit("", request("another-token-0123456789"), "192.0.2.1", 0.0)
     assert isinstance(again, Admission)
 
 
@@ -287,6 +287,6 @@ def test_new_tokens_hold_at_once_and_old_ones_no_longer() -> None:
     ],
 )
 def test_the_gateways_own_origin_is_its_configured_host(section: str, origin: str) -> None:
-    guarded = door(CONFIG.replace("[gateway]\n", f"[gateway]\n{section}\n"))
+    admission = new_admission(CONFIG.replace("[gateway]\n", f"[gateway]\n{section}\n"))
     headers = request(host=origin.removeprefix("http://"), origin=origin)
-    assert isinstance(admit(headers, at=guarded), Admission)
+    assert isinstance(admit(headers, at=admission), Admission)

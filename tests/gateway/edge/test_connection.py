@@ -1,4 +1,4 @@
-"""One connection on a transport that only records: bytes in, bytes out, no socket."""
+"""One connection on a fake socket: bytes in, bytes out."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ capabilities = [{ kind = "*" }]
 
 
 class RecordingSocket(asyncio.Transport):
-    """A transport that keeps what is written to it."""
+    """A transport that records what is written to it."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 5)})
@@ -72,7 +72,7 @@ class RecordingSocket(asyncio.Transport):
 
 
 class ByteClient:
-    """A client that speaks in bytes."""
+    """A client that sends and receives bytes through a fake socket."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.socket = RecordingSocket()
@@ -105,7 +105,7 @@ class ByteClient:
 
     @property
     def close_code(self) -> int | None:
-        """The code of the close frame at the end of what was sent."""
+        """The code of the close frame at the end of the output."""
         for reason in range(124):
             at = len(self.socket.sent) - 4 - reason
             if self.socket.sent[at : at + 2] == bytes((0x88, 2 + reason)):
@@ -115,7 +115,7 @@ class ByteClient:
 
 @pytest.fixture
 def limits() -> dict[str, str]:
-    """What the configuration says else, as the environment would."""
+    """Overrides of the configuration, as environment variables."""
     return {}
 
 
@@ -162,7 +162,7 @@ def test_a_client_that_offers_no_subprotocol_is_answered_without_one(gateway: Ga
         ("/nowhere", {}, 404),
     ],
 )
-def test_a_refusal_at_the_door_is_an_http_answer(
+def test_a_refused_request_gets_an_http_response(
     gateway: Gateway, path: str, headers: dict[str, str], status: int
 ) -> None:
     answer = ByteClient(gateway).request(path, **headers)
@@ -184,7 +184,7 @@ def test_a_sign_in_code_that_is_not_ascii_is_unknown(gateway: Gateway) -> None:
 
 
 @pytest.mark.rule("G-07")
-def test_a_handshake_that_dawdles_is_cut_after_its_time(gateway: Gateway) -> None:
+def test_a_slow_handshake_is_aborted_after_its_timeout(gateway: Gateway) -> None:
     client = ByteClient(gateway)
     client.receive(b"GET /ws HTTP/1.1\r\n")
     (timer,) = _timers(gateway)
@@ -202,7 +202,7 @@ def test_a_tls_greeting_on_a_plain_port_is_answered_at_once(gateway: Gateway) ->
 
 
 @pytest.mark.rule("G-07")
-def test_a_completed_handshake_is_not_cut(gateway: Gateway) -> None:
+def test_a_completed_handshake_is_not_aborted(gateway: Gateway) -> None:
     client = ByteClient(gateway).upgrade()
     for timer in _timers(gateway):
         if not timer.cancelled():
@@ -241,7 +241,7 @@ def test_an_illegal_frame_ends_the_connection_with_its_code(
     assert client.close_code == code
     assert client.socket.ended
     assert gateway.pods["demo"].participants == ("bob",)
-    gateway.hub.flush()  # news of presence may wait for more of it
+    gateway.hub.flush()  # presence may be delayed
     assert b'"leave"' in bob.socket.sent
 
 
@@ -297,17 +297,17 @@ def test_the_writes_of_one_tick_fit_into_an_outbox(gateway: Gateway) -> None:
 
 @pytest.mark.rule("G-47")
 @pytest.mark.parametrize("limits", [{"MCPP_LIMITS__MAX_MESSAGE_BYTES": "10000"}])
-def test_whoever_takes_too_much_time_waits_for_the_next_second(gateway: Gateway) -> None:
+def test_a_participant_over_its_cpu_share_waits_for_the_next_second(gateway: Gateway) -> None:
     alice, bob = ByteClient(gateway).upgrade(), ByteClient(gateway).upgrade("bob")
     gateway.quota.cpu_clock = map(float, count(step=0.1)).__next__
     for number in range(4):
         alice.send(text(f"alice-{number}", "alice", payload="x" * 5000))
-    # All together have had enough of this second, so the next one has less of it.
+    # Together they have used up this second's share, so bob's is a tenth.
     for number in range(2):
         bob.send(text(f"bob-{number}", "bob", payload="x" * 5000))
     assert [f"alice-{n}".encode() in bob.socket.sent for n in range(4)] == [True, True, True, False]
     assert [f"bob-{n}".encode() in alice.socket.sent for n in range(2)] == [True, False]
-    getattr(gateway, "_keep_house")()  # noqa: B009
+    getattr(gateway, "_run_housekeeping")()  # noqa: B009
     gateway.loop.turn()  # type: ignore[attr-defined]
     assert b"alice-3" in bob.socket.sent
     assert b"bob-1" in alice.socket.sent
@@ -315,14 +315,14 @@ def test_whoever_takes_too_much_time_waits_for_the_next_second(gateway: Gateway)
 
 @pytest.mark.rule("G-18", "G-22")
 @pytest.mark.parametrize("last", [Frame(Opcode.CLOSE, b"\x03\xe8"), Frame(Opcode.BINARY, b"x")])
-def test_what_was_said_before_a_close_is_answered_before_it(gateway: Gateway, last: Frame) -> None:
+def test_texts_before_a_close_frame_are_answered_before_it(gateway: Gateway, last: Frame) -> None:
     client = ByteClient(gateway).upgrade()
     client.socket.sent = b""
-    said = text("x", "alice")
-    frames = [Frame(Opcode.TEXT, said), Frame(Opcode.TEXT, b"{}"), last]
+    sent = text("x", "alice")
+    frames = [Frame(Opcode.TEXT, sent), Frame(Opcode.TEXT, b"{}"), last]
     client.receive(b"".join(each.serialize(mask=True) for each in frames))
     echo, _, rest = client.socket.sent.partition(b"invalid_envelope")
-    assert said in echo
+    assert sent in echo
     assert b"\x88" in rest
     assert client.socket.ended
 
@@ -343,9 +343,9 @@ def test_where_rates_are_not_limited_nothing_is_refused_for_them(gateway: Gatewa
 
 
 @pytest.mark.rule("G-41")
-def test_whoever_reads_what_it_is_sent_is_alive(gateway: Gateway) -> None:
+def test_a_client_that_reads_is_alive(gateway: Gateway) -> None:
     client = ByteClient(gateway).upgrade()
-    client.connection.pause_writing()  # from here on, nothing is read from it
+    client.connection.pause_writing()  # nothing is read from it from here on
     for _ in range(3):
         client.connection.ping()
         client.connection.resume_writing()
@@ -357,7 +357,7 @@ def test_whoever_reads_what_it_is_sent_is_alive(gateway: Gateway) -> None:
 
 
 @pytest.mark.rule("G-41")
-def test_a_line_without_a_sign_of_life_between_two_pings_is_cut(gateway: Gateway) -> None:
+def test_a_connection_silent_between_two_pings_is_aborted(gateway: Gateway) -> None:
     client = ByteClient(gateway).upgrade()
     client.connection.ping()
     assert client.socket.sent.endswith(b"\x89\x00")
@@ -369,7 +369,7 @@ def test_a_line_without_a_sign_of_life_between_two_pings_is_cut(gateway: Gateway
 
 
 @pytest.mark.rule("G-42", "G-43")
-def test_a_draining_gateway_admits_nobody_and_says_so(gateway: Gateway) -> None:
+def test_a_draining_gateway_answers_503(gateway: Gateway) -> None:
     assert ByteClient(gateway).request("/healthz", host="x").startswith(b"HTTP/1.1 200 ")
     gateway.draining = True
     assert ByteClient(gateway).request("/healthz").startswith(b"HTTP/1.1 503 ")
@@ -379,7 +379,7 @@ def test_a_draining_gateway_admits_nobody_and_says_so(gateway: Gateway) -> None:
 
 
 @pytest.mark.rule("G-44")
-def test_metrics_count_without_naming_anyone(gateway: Gateway) -> None:
+def test_metrics_contain_no_ids(gateway: Gateway) -> None:
     client = ByteClient(gateway).upgrade()
     client.send(text("secret-id", "alice", "secret-kind", context={"id": "secret-context"}))
     client.send(b"{}")

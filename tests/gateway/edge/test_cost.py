@@ -1,6 +1,6 @@
-"""What an envelope costs, counted in bytecodes instead of seconds: the same on every machine.
+"""The cost of an envelope, counted in bytecodes, which are the same on every machine.
 
-The hot path is short on purpose (see `benchmarks/speed.py`). Whoever makes it longer should know.
+The hot path is short on purpose (see `benchmarks/speed.py`). These tests fail if it gets longer.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from mcpp_gateway.edge.server import Gateway
 from tests.gateway.edge.test_connection import RecordingSocket
 from tests.gateway.harness import text
 
-# On Python 3.11 it is 620 with a context. A function call more is about 30.
+# On Python 3.11 it is 620 with a context. One more function call is about 30.
 MOST_BYTECODES = 750
 ENVELOPES = 64
 
 
 class GatewayHarness:
-    """A gateway without sockets, with a pod that is as busy as a test wants it."""
+    """A gateway without sockets, with one pod and a number of receivers."""
 
     def __init__(self, receivers: int = 1, filters: Sequence[Any] = (), **limits: float) -> None:
         unlimited = {"messages_per_second": 0, "context_messages_per_second": 0}
@@ -43,7 +43,7 @@ class GatewayHarness:
         self.loop = asyncio.SelectorEventLoop()
         self.gateway = Gateway(found, self.loop)
         self.gateway.admission = AdmissionControl(found, 8787)
-        self.gateway.quota.cpu_clock = float  # being traced takes its time
+        self.gateway.quota.cpu_clock = float  # tracing takes time
         self.connections = [
             self._join(number, filters[number] if filters else {"all": []})
             for number in range(receivers)
@@ -75,7 +75,7 @@ class GatewayHarness:
         self.connections[0].data_received(frames)
 
     def cost(self, **members: Any) -> float:
-        """Return the bytecodes that an envelope takes until it waits to be written."""
+        """Return the bytecodes per envelope, from its bytes until it is queued for writing."""
         self.send([text("warm", "p0", **members)])
         texts = [text(f"id-{n}", "p0", **members) for n in range(ENVELOPES)]
         frames = b"".join(Frame(Opcode.TEXT, each).serialize(mask=True) for each in texts)
@@ -122,7 +122,7 @@ def harness(request: pytest.FixtureRequest) -> Callable[..., GatewayHarness]:
 CONTEXT = {"id": "c-0", "type": "reasoning"}
 
 
-def test_the_way_of_an_envelope_stays_short(harness: Callable[..., GatewayHarness]) -> None:
+def test_an_envelope_takes_few_bytecodes(harness: Callable[..., GatewayHarness]) -> None:
     plain = harness().cost(payload={"text": "x" * 200})
     within = harness().cost(payload={"text": "x" * 200}, context=CONTEXT)
     assert plain < within < MOST_BYTECODES

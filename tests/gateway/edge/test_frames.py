@@ -11,7 +11,7 @@ MAX_BYTES = 100_000
 SIZES = [0, 1, 125, 126, 65_535, 65_536]
 
 
-class Recorder:
+class FrameRecorder:
     """Records what a parser finds, and stops it after `most` frames."""
 
     def __init__(self, most: int = 1_000_000) -> None:
@@ -28,7 +28,7 @@ class Recorder:
 def parse(
     parser: FrameParser, data: bytes, limit: int = 1 << 30, most: int = 1_000_000
 ) -> list[bytes]:
-    recorder = Recorder(most)
+    recorder = FrameRecorder(most)
     parser.parse(data, limit, recorder, recorder, None, 0.0)
     return recorder.found
 
@@ -110,6 +110,7 @@ def test_an_illegal_frame_is_passed_on_without_waiting_for_its_payload(
         (masked(b"\xff"), 1007),
         (masked(b"\xff" * 200), 1007),
     ],
+    ids=["padded 16-bit length", "padded 64-bit length", "negative length", "short", "long"],
 )
 def test_an_illegal_length_or_text_is_an_error_with_its_close_code(data: bytes, code: int) -> None:
     with pytest.raises(FrameError) as caught:
@@ -126,7 +127,7 @@ def test_a_text_within_a_fragmented_message_is_left_to_the_protocol() -> None:
     assert parse(parser, masked(b"x" * 200)) == [b"x" * 200]
 
 
-def test_parsing_stops_behind_the_limit_or_when_the_receiver_says_so() -> None:
+def test_parsing_stops_behind_the_limit_or_when_the_receiver_returns_true() -> None:
     parser = FrameParser(MAX_BYTES)
     frames = [masked(b"x" * 200) for _ in range(5)]
     assert len(parse(parser, b"".join(frames), limit=len(frames[0]) + 1)) == 2

@@ -1,4 +1,4 @@
-"""The hub: batches per tick, with everything in its place."""
+"""The hub: one batch per tick, with direct texts in their places."""
 
 import json
 from collections.abc import Iterator
@@ -162,7 +162,7 @@ def test_a_resumption_catches_up_however_busy_the_gateway_is(loop: ManualLoop) -
     def tick(number: int) -> None:
         for i in range(40):
             harness.send(a, f"{number}-{i}", payload="x" * 7000)
-        harness.quota.read_bytes += 40 * 7200  # as the connections count
+        harness.quota.read_bytes += 40 * 7200  # as connections do
         loop.turn()
 
     for number in range(4):

@@ -1,4 +1,4 @@
-"""Who gets in, over real sockets."""
+"""Admission over real sockets."""
 
 import asyncio
 import json
@@ -105,7 +105,7 @@ async def test_an_origin_is_never_derived_from_the_host() -> None:
         "after=a&after=b",
     ],
 )
-async def test_a_bad_query_is_a_bad_request_that_says_what_is_wrong(query: str) -> None:
+async def test_a_bad_query_is_a_bad_request_with_a_reason(query: str) -> None:
     async with running() as gateway:
         request = upgrade_request(gateway.port, bearer("alice"), path=f"/ws?{query}")
         status, _, body = await http(gateway, request)
@@ -114,9 +114,7 @@ async def test_a_bad_query_is_a_bad_request_that_says_what_is_wrong(query: str) 
 
 
 @pytest.mark.slow
-async def test_guesses_are_answered_ever_more_slowly_then_refused_but_a_right_token_gets_in() -> (
-    None
-):
+async def test_wrong_tokens_are_slowed_then_answered_with_429_but_a_right_one_is_admitted() -> None:
     async with running() as gateway:
         loop = asyncio.get_running_loop()
         delays = []
@@ -132,7 +130,7 @@ async def test_guesses_are_answered_ever_more_slowly_then_refused_but_a_right_to
         assert await status_of(gateway, bearer("alice")) == 101
 
 
-async def test_a_handshake_that_dawdles_is_cut() -> None:
+async def test_a_slow_handshake_is_aborted() -> None:
     async with running(config_text(gateway={"handshake_seconds": 0.2})) as gateway:
         reader, writer = await asyncio.open_connection("localhost", gateway.port)
         writer.write(b"GET /ws HTTP/1.1\r\nHost: ")
@@ -197,7 +195,7 @@ async def test_metrics_with_a_wrong_token_are_refused() -> None:
         assert (await http(gateway, get.format("n" * 20).encode()))[0] == 401
 
 
-async def test_a_draining_gateway_is_not_healthy_and_takes_nobody() -> None:
+async def test_a_draining_gateway_is_not_healthy_and_admits_no_participant() -> None:
     async with running() as gateway:
         gateway.draining = True
         assert await status_of(gateway, bearer("alice")) == 503
@@ -245,4 +243,4 @@ async def test_a_connection_ends_with_the_session_that_opened_it() -> None:
         async with asyncio.timeout(BOUND), connect(url, additional_headers=admitted) as client:
             await client.wait_closed()
         assert client.close_code == SESSION_EXPIRED
-        assert gateway._ends == {}
+        assert gateway._expiries == {}

@@ -1,4 +1,4 @@
-"""RFC 6455 to the letter, on the fast lane as on the slow one, and over real sockets."""
+"""RFC 6455 over real sockets, on the fast lane and through the protocol."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ FINAL = 0x80
         (PING, b"a control frame in parts", True, 1002),
         (FINAL | PING, b"a" * 126, True, 1002),
         (FINAL | CLOSE, b"\x00", True, 1002),
-        (FINAL | CLOSE, b"\x03\xed", True, 1002),  # 1005 must not travel
+        (FINAL | CLOSE, b"\x03\xed", True, 1002),  # 1005 must not be sent
         (FINAL | CLOSE, b"\x03\xe8\xff", True, 1007),
     ],
 )
@@ -49,7 +49,7 @@ async def test_an_illegal_frame_closes_with_the_code_of_the_rfc(
         assert await alice.close_code() == code
 
 
-async def test_an_illegal_frame_harms_nobody_else() -> None:
+async def test_an_illegal_frame_does_not_affect_other_connections() -> None:
     async with running() as gateway, joined(gateway, "bob") as bob:
         await receive(bob)
         async with raw(gateway, "alice") as alice:
@@ -65,7 +65,7 @@ async def test_an_illegal_frame_harms_nobody_else() -> None:
 async def test_a_text_in_fragments_with_a_ping_between_is_one_envelope() -> None:
     async with running() as gateway, raw(gateway, "alice") as alice:
         text = chat("alice", "grüße").encode()
-        # In the middle of a character, too.
+        # Also in the middle of a character.
         middle = text.index("ü".encode()) + 1
         alice.send(TEXT, text[:10])
         alice.send(CONTINUATION, text[10:middle])
@@ -152,7 +152,7 @@ async def test_a_peer_that_no_longer_answers_pings_is_dropped() -> None:
         await receive(bob)
         async with raw(gateway, "alice"):
             assert (await receive(bob))["payload"]["event"] == "join"
-            # Nobody reads for alice, so nobody answers.
+            # No task reads for alice, so no pong is sent.
             assert (await receive(bob))["payload"]["event"] == "leave"
         await asyncio.wait_for(await bob.ping(), 5)
 

@@ -1,4 +1,4 @@
-"""A pod over real sockets: order, resumption, takeover, slow readers, the end."""
+"""A pod over real sockets: order, resumption, takeover, slow readers, shutdown."""
 
 import asyncio
 import json
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.anyio
 
 
 async def closed_with(client: ClientConnection) -> int | None:
-    """Read up to the end and return the code that the gateway gave."""
+    """Read until the connection closes and return the gateway's close code."""
     async with asyncio.timeout(BOUND):
         await client.wait_closed()
     return client.close_code
 
 
-async def test_everybody_sees_the_same_order_the_sender_included() -> None:
+async def test_all_receive_the_same_order_the_sender_included() -> None:
     names = [f"p{i}" for i in range(8)]
     text = config_text(dict.fromkeys(names, ""))
     async with running(text) as gateway, AsyncExitStack() as stack:
@@ -74,8 +74,8 @@ async def test_the_senders_own_bytes_are_relayed() -> None:
         assert (await alice.frame())[1] == text.encode()
 
 
-async def test_a_cut_line_is_resumed_without_a_gap_or_a_repeat_after_a_long_absence() -> None:
-    # Far more than the outbox goes by while bob is away.
+async def test_a_cut_connection_is_resumed_without_a_gap_or_a_repeat_after_a_long_absence() -> None:
+    # While bob is away, far more than the outbox is sent.
     text = config_text(
         max_message_bytes=20_000, outbox_bytes=100_000, messages_per_second=0, history_messages=500
     )
@@ -98,7 +98,7 @@ async def test_a_cut_line_is_resumed_without_a_gap_or_a_repeat_after_a_long_abse
             assert [e["id"] for e in seen] == [*map(id_of, missed), id_of(live)]
 
 
-async def test_a_position_that_the_log_has_forgotten_is_told_as_a_gap() -> None:
+async def test_a_position_that_left_the_log_is_reported_as_a_gap() -> None:
     text = config_text(history_messages=5)
     async with running(text) as gateway, joined(gateway, "alice") as alice:
         sent = [chat("alice", str(i)) for i in range(10)]
@@ -110,13 +110,13 @@ async def test_a_position_that_the_log_has_forgotten_is_told_as_a_gap() -> None:
             assert (welcome["resumed"], welcome["replayed"]) == (False, 2)
 
 
-class Listener(asyncio.Protocol):
-    """A client light enough to be a thousand: it joins, and waits for some bytes to come by."""
+class LightweightClient(asyncio.Protocol):
+    """A lightweight client, for a thousand at once: it joins and waits for certain bytes."""
 
     def __init__(self, request: bytes, wanted: bytes) -> None:
         self.request = request
         self.wanted = wanted
-        self.heard = asyncio.get_running_loop().create_future()
+        self.received = asyncio.get_running_loop().create_future()
         self.tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -124,20 +124,20 @@ class Listener(asyncio.Protocol):
         self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
-        if self.wanted in self.tail + data and not self.heard.done():
-            self.heard.set_result(True)
+        if self.wanted in self.tail + data and not self.received.done():
+            self.received.set_result(True)
         self.tail = data[-len(self.wanted) :]
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.heard.done():
-            self.heard.set_result(False)
+        if not self.received.done():
+            self.received.set_result(False)
 
 
 @pytest.mark.slow
 async def test_a_thousand_connections_may_join_at_once() -> None:
     names = [f"p{i}" for i in range(1000)]
     loop = asyncio.get_running_loop()
-    # Listeners do not answer pings.
+    # These clients do not answer pings.
     text = config_text(dict.fromkeys([*names, "alice"], ""), gateway={"ping_seconds": 3600})
     async with running(text) as gateway, raw(gateway, "alice") as alice:
         requests = [
@@ -145,23 +145,23 @@ async def test_a_thousand_connections_may_join_at_once() -> None:
         ]
         hello = chat("alice", "hello everyone").encode()
 
-        async def listen(request: bytes) -> Listener:
-            made = lambda: Listener(request, hello)  # noqa: E731
+        async def listen(request: bytes) -> LightweightClient:
+            made = lambda: LightweightClient(request, hello)  # noqa: E731
             return (await loop.create_connection(made, "127.0.0.1", gateway.port))[1]
 
-        listeners = await asyncio.gather(*map(listen, requests))
+        clients = await asyncio.gather(*map(listen, requests))
         present: set[str] = set()
         while len(present) < 1000:
             _, presence = await alice.frame()
             present.add(json.loads(presence)["payload"]["participant"]["id"])
         alice.send(0x81, hello)
         async with asyncio.timeout(BOUND):
-            assert all(await asyncio.gather(*(listener.heard for listener in listeners)))
-        for listener in listeners:
-            listener.transport.abort()
+            assert all(await asyncio.gather(*(client.received for client in clients)))
+        for client in clients:
+            client.transport.abort()
 
 
-async def test_a_slow_reader_is_told_to_reconnect_and_the_others_lose_nothing() -> None:
+async def test_a_slow_reader_is_closed_with_4001_and_the_others_lose_nothing() -> None:
     text = config_text(
         max_message_bytes=100_000,
         outbox_bytes=400_000,
@@ -177,7 +177,7 @@ async def test_a_slow_reader_is_told_to_reconnect_and_the_others_lose_nothing() 
         await receive(carol)
         sent = []
         left = False
-        # Bob reads nothing until his line is given up; how much the system buffers is its own.
+        # Bob reads nothing until his connection is closed; the system's buffers vary in size.
         while not left:
             sent.append(chat("alice", "x" * 90_000))
             await alice.send(sent[-1])
@@ -311,7 +311,7 @@ async def test_a_flood_of_context_ids_is_refused_and_the_others_notice_nothing()
             await bob.send(mine)
             assert await receive_until(bob, id_of(mine))
         assert len(pod.tree) == 16
-        # No token, no time: most of the flood still waits at its sender.
+        # Most of the flood still waits at its sender: its frames cost no token.
         assert gateway.hub.received < 10_000
         assert pod.refused["rate_limited"] < 10_000
 
@@ -320,7 +320,7 @@ async def test_a_flood_of_pings_is_held_back_and_nothing_is_lost() -> None:
     async with running() as gateway, raw(gateway, "alice") as alice:
         text = chat("alice").encode()
         alice.writer.write(raw_frame(0x89, b"") * 1_000)
-        # A chunk of its own, which is read only when alice is read again.
+        # A separate chunk, which is read only when alice is read again.
         assert [(await alice.frame())[0] for _ in range(1_000)] == [0x8A] * 1_000
         alice.send(0x81, text)
         async with joined(gateway, "bob") as bob:
@@ -358,7 +358,7 @@ async def test_what_an_outbox_had_no_room_for_comes_with_the_resumption() -> Non
 
 
 @pytest.mark.rule("G-38")
-async def test_a_burst_larger_than_the_outbox_closes_nobody_who_reads() -> None:
+async def test_a_burst_larger_than_the_outbox_closes_no_client_that_reads() -> None:
     text = config_text(max_message_bytes=65_536, outbox_bytes=262_144, messages_per_second=0)
     async with running(text) as gateway, joined(gateway, "bob") as bob:
         burst = [chat("alice", "x" * 60_000) for _ in range(100)]
@@ -371,7 +371,7 @@ async def test_a_burst_larger_than_the_outbox_closes_nobody_who_reads() -> None:
 
 
 @pytest.mark.rule("G-49")
-async def test_whoever_joins_too_often_is_told_to_wait() -> None:
+async def test_a_participant_that_joins_too_often_gets_429() -> None:
     async with running() as gateway:
         request = upgrade_request(gateway.port, f"Authorization: Bearer {token('alice')}")
         answers = [await http(gateway, request) for _ in range(150)]
@@ -383,7 +383,7 @@ async def test_whoever_joins_too_often_is_told_to_wait() -> None:
 
 
 @pytest.mark.rule("G-39")
-async def test_pings_of_whoever_does_not_read_wait_at_their_sender() -> None:
+async def test_pings_of_a_client_that_does_not_read_wait_at_the_client() -> None:
     text = config_text(history_bytes=100_000_000, messages_per_second=0)
     async with running(text) as gateway, joined(gateway, "alice") as alice:
         for _ in range(40):

@@ -1,18 +1,18 @@
-// Answers questions about the page's pure modules, one JSON line each: {"ask": NAME, …} → a value.
+// Calls the page's pure modules for tests, one JSON line each: {"call": NAME, …} → a value.
 
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading, { Session }, { Pulse }, { cut }] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }] =
   await Promise.all(
-    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe", "session", "pulse", "summaries"].map(load),
+    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe", "session", "liveness", "summaries"].map(load),
   );
 
 const { hueOf } = await import(new URL("view/dom.js", folder));
 
-const questions = {
+const functions = {
   hues: ({ names }) => names.map(hueOf),
   hasDuplicateKeys: ({ text }) => json.hasDuplicateKeys(text),
   describe({ envelope }) {
@@ -76,7 +76,7 @@ const questions = {
     const tops = naive.map((_, i) => naive.slice(0, i).reduce((sum, one) => sum + one, 0));
     return tops.every((top, i) => heights.top(i) === top && heights.find(top) === i);
   },
-  // Frames one after another; then what the log shows, and where the next connection resumes.
+  // Processes frames in order and returns the resulting state of the model.
   model({ frames, folds = [], search = "", updates = true, limits, now = 1_000 }) {
     const model = new Model({ newId: () => "new", limits });
     const rows = new Rows(model);
@@ -94,19 +94,19 @@ const questions = {
       rows: rows.rows.map(({ entry, fold }) => (fold ? `fold ${fold.id}` : entry.mark ?? entry.envelope.id)),
       folds: Object.fromEntries(rows.rows.filter(({ fold }) => fold).map(({ fold, since, forMe }) => [fold.id, [since, forMe]])),
       query: model.session.query(model.filter),
-      present: [...model.roster.values()].filter(({ present }) => present).map(({ id }) => id),
+      present: [...model.participants.values()].filter(({ present }) => present).map(({ id }) => id),
       refusals: model.outbox.refusals.map(({ envelope }) => envelope.payload.error),
       kept: JSON.stringify([[...model.tracker._calls.values()], [...model.tracker._copies.keys()]]),
       open: model.proposals.open.map(({ envelope }) => envelope.id),
       rejections: Object.fromEntries([...model.proposals].map(({ envelope, rejections }) => [envelope.id, rejections])),
-      fates: Object.fromEntries([...model.proposals].map(({ envelope, state, by }) => [envelope.id, [state, by ?? null]])),
+      resolutions: Object.fromEntries([...model.proposals].map(({ envelope, state, by }) => [envelope.id, [state, by ?? null]])),
       tree: [...model.tree].map(({ id }) => id),
       spans: Object.fromEntries([...model.tree].map(({ id, start, end }) => [id, [start, end]])),
       rates: model.rates.read(now + 1_000),
       states: Object.fromEntries([...model.tree].map((node) => [node.id, model.stateOf(node)])),
     };
   },
-  // A gateway that keeps so many envelopes: envelopes and filters as they come, and what is shown.
+  // Simulates a gateway with a limited history: envelopes and filter changes, then the rows shown.
   filtered({ steps, welcome, history }) {
     const model = new Model({ newId: () => "new" });
     const rows = new Rows(model);
@@ -138,17 +138,17 @@ const questions = {
       kept: log.slice(-history).filter(isSent).map(({ envelope }) => envelope.id),
     };
   },
-  // Something said, and only then these frames: what is still to be sent.
+  // Composes drafts, processes frames, and returns what remains to be sent.
   unconfirmed({ drafts, frames }) {
     const model = new Model({ newId: () => "new" });
     for (const draft of drafts) model.outbox.compose(draft, 1_000);
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
-    const since = model.outbox.unheard[0]?.since ?? null;
+    const since = model.outbox.unconfirmedChats[0]?.since ?? null;
     const texts = model.unconfirmed().map((text) => JSON.parse(text));
     const refusals = model.outbox.refusals.map(({ envelope }) => [envelope.correlation_id, envelope.payload.error]);
     return { since, texts, refusals };
   },
-  // Something to be said after these frames: why it cannot be, and what is then to be sent.
+  // Processes frames, composes drafts, and returns the error and what remains to be sent.
   compose({ drafts, frames }) {
     const model = new Model({ newId: () => "new" });
     for (const frame of frames) model.receive(JSON.stringify(frame), 1_000);
@@ -160,12 +160,12 @@ const questions = {
     }
     return { problem, unconfirmed: model.unconfirmed().length };
   },
-  // What a line is taken for at these times, in seconds, at which things happen or it is looked at.
-  pulse({ steps }) {
-    const pulse = new Pulse();
-    return steps.map(([what, seconds]) => pulse[what](seconds * 1_000) ?? null);
+  // Returns the results of calls to a liveness monitor, each given with its time in seconds.
+  liveness({ steps }) {
+    const liveness = new LivenessMonitor();
+    return steps.map(([what, seconds]) => liveness[what](seconds * 1_000) ?? null);
   },
-  // How long to wait after lines that have held for so long each.
+  // Returns the delays after connections that lasted this long each.
   delays({ held }) {
     const session = new Session();
     return held.map((heldMs) => session.closed(1006, heldMs).delay);
@@ -179,6 +179,6 @@ const questions = {
 };
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const { ask, ...rest } = JSON.parse(line);
-  process.stdout.write(`${JSON.stringify(questions[ask](rest) ?? null)}\n`);
+  const { call, ...rest } = JSON.parse(line);
+  process.stdout.write(`${JSON.stringify(functions[call](rest) ?? null)}\n`);
 }

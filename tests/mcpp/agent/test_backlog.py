@@ -24,9 +24,9 @@ async def test_large_messages_count_by_their_size() -> None:
     assert backlog.put("b", 60)
 
 
-async def test_where_something_is_missing_can_be_marked_even_when_all_is_full() -> None:
+async def test_a_gap_can_be_queued_when_the_backlog_is_full() -> None:
     backlog = Backlog[str](max_messages=1)
     backlog.put("a", 1)
     assert not backlog.put("b", 1)
-    backlog.mark("gap")
+    backlog.put_unbounded("gap")
     assert [await backlog.take() for _ in range(2)] == ["a", "gap"]

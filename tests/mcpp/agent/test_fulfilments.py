@@ -33,45 +33,45 @@ def request(proposal: Envelope, rpc_id: str | None = None) -> Envelope:
 @pytest.mark.rule("P-20")
 @pytest.mark.parametrize("flooder", ["intern", "mallory"])
 def test_a_flood_of_proposals_reopens_none_that_is_closed(flooder: str) -> None:
-    claims = Fulfilments()
+    proposals = Fulfilments()
     fulfilled, withdrawn = proposal("intern"), proposal("intern")
-    claims.propose(fulfilled)
-    claims.propose(withdrawn)
-    assert claims.claim(request(fulfilled)) is None
-    claims.withdraw(withdrawn.id, "intern")
+    proposals.add(fulfilled)
+    proposals.add(withdrawn)
+    assert proposals.fulfil(request(fulfilled)) is None
+    proposals.withdraw(withdrawn.id, "intern")
     for _ in range(3000):
-        claims.propose(proposal(flooder))
+        proposals.add(proposal(flooder))
     for closed, why in ((fulfilled, "already_fulfilled"), (withdrawn, "withdrawn")):
-        failure = claims.claim(request(closed))
+        failure = proposals.fulfil(request(closed))
         assert failure is not None
         assert failure.message == why
 
 
 @pytest.mark.rule("P-20")
 def test_a_request_that_would_be_refused_does_not_use_up_a_proposal() -> None:
-    claims = Fulfilments()
+    proposals = Fulfilments()
     mine = proposal("intern")
-    claims.propose(mine)
-    assert claims.claim(request(mine, "another-id")) is not None
-    assert claims.claim(request(mine)) is None
+    proposals.add(mine)
+    assert proposals.fulfil(request(mine, "another-id")) is not None
+    assert proposals.fulfil(request(mine)) is None
 
 
 def test_what_is_kept_is_bounded() -> None:
-    claims = Fulfilments()
+    proposals = Fulfilments()
     for _ in range(3000):
         made = proposal("mallory")
-        claims.propose(made)
-        claims.withdraw(made.id, "mallory")
-    assert len(claims._proposals) <= 2048
+        proposals.add(made)
+        proposals.withdraw(made.id, "mallory")
+    assert len(proposals._proposals) <= 2048
 
 
 @pytest.mark.rule("P-20")
 def test_long_proposals_are_not_kept_whole() -> None:
-    claims = Fulfilments()
+    proposals = Fulfilments()
     tracemalloc.start()
     for _ in range(50):
         payload = {"method": "tools/call", "params": {"name": "pay", "note": "x" * 100_000}}
-        claims.propose(
+        proposals.add(
             new_envelope("mcp/proposal:tools/call:pay", payload, sender="mallory", to=["bank"])
         )
     kept_bytes, _ = tracemalloc.get_traced_memory()
@@ -109,6 +109,6 @@ def test_what_is_asked_is_compared_by_value(proposed: Any, asked: Any, same: boo
         id="r",
     )
     assert rpc.fulfils(request, wanted) is same
-    claims = Fulfilments()
-    claims.propose(wanted)
-    assert (claims.claim(request) is None) is same
+    proposals = Fulfilments()
+    proposals.add(wanted)
+    assert (proposals.fulfil(request) is None) is same

@@ -1,4 +1,4 @@
-"""Functions that block, called beside the event loop."""
+"""Blocking functions, called in threads."""
 
 import functools
 import subprocess
@@ -13,7 +13,7 @@ import pytest
 
 from mcpp.agent import threads
 from mcpp.agent.resources import PromptTemplate, Resource
-from mcpp.protocol.rpc import Failure
+from mcpp.agent.threads import ThreadLimitError
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ def finish() -> threading.Event:
     return threading.Event()
 
 
-async def test_a_cancelled_call_leaves_its_thread_and_takes_no_place(
+async def test_a_cancelled_call_abandons_its_thread_and_frees_its_place(
     finish: threading.Event,
 ) -> None:
     with anyio.fail_after(5):
@@ -49,11 +49,11 @@ async def test_a_cancelled_call_leaves_its_thread_and_takes_no_place(
     finish.set()
 
 
-async def test_too_many_threads_are_told_apart_from_an_answer(
+async def test_too_many_threads_are_an_error_of_their_own(
     finish: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "MAX_THREADS", 0)
-    with pytest.raises(Failure, match="busy"):
+    with pytest.raises(ThreadLimitError):
         await threads.call(finish.wait)
 
 
@@ -86,7 +86,9 @@ async def test_what_a_thread_raises_is_raised() -> None:
         await threads.call(fail)
 
 
-async def test_resources_and_prompts_that_block_hold_up_nobody(finish: threading.Event) -> None:
+async def test_blocking_resources_and_prompts_run_concurrently(
+    finish: threading.Event,
+) -> None:
     def text() -> str:
         finish.wait(5)
         return "text"
@@ -111,7 +113,7 @@ async def test_resources_and_prompts_that_block_hold_up_nobody(finish: threading
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_thread_that_is_left_does_not_hold_up_the_end(backend: str) -> None:
+def test_an_abandoned_thread_does_not_delay_the_exit(backend: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", LEFT_BEHIND, backend], timeout=20, capture_output=True, check=True
     )

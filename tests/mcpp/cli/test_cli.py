@@ -1,4 +1,4 @@
-"""The command line: what it lists, loads, suggests, and how it ends."""
+"""The command line: listing, loading and suggesting commands, and exit codes."""
 
 import os
 import resource
@@ -16,6 +16,13 @@ from mcpp.protocol import schema
 
 MCPP = Path(sys.executable).with_name("mcpp")
 AddCommand = Callable[[str, str], None]
+IMPORTING = """
+from mcpp.cli.extras import importing
+
+def main(argv):
+    with importing("other"):
+        import absent
+"""
 
 
 @pytest.fixture
@@ -78,17 +85,58 @@ def test_a_command_gets_its_arguments_as_they_are(
     assert capsys.readouterr().out == "['NAME', '--', 'ls', '--help']\n"
 
 
+@pytest.mark.parametrize(
+    ("source", "extra"),
+    [
+        ("import absent.part\n", "bridge"),
+        ("def main(argv):\n    import absent.part\n", "bridge"),
+        (IMPORTING, "other"),
+    ],
+)
 def test_a_command_without_its_extra_says_what_to_install(
-    add_command: AddCommand, capsys: pytest.CaptureFixture[str]
+    source: str, extra: str, add_command: AddCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    add_command("bridge", "import absent_dependency\n")
+    add_command("bridge", source)
     assert main.main(["bridge"]) == 1
     assert capsys.readouterr().err == (
-        "mcpp: `mcpp bridge` needs absent_dependency: pip install 'mcpp[agents]'\n"
+        f"mcpp bridge needs absent: pip install 'mcpp-pods[{extra}]'\n"
     )
 
 
-def test_a_refusal_of_ours_is_one_line(
+def test_a_missing_module_of_our_own_is_a_traceback(add_command: AddCommand) -> None:
+    add_command("bridge", "import mcpp.absent\n")
+    with pytest.raises(ModuleNotFoundError):
+        main.main(["bridge"])
+
+
+# Packages that the SDK itself needs, and the ones of the standard library.
+_BASE = {"anyio", "msgspec", "uuid6", "websockets", "idna", "sniffio", "typing_extensions"}
+_WITHOUT_EXTRAS = """
+import sys
+
+allowed = {allowed!r} | set(sys.stdlib_module_names)
+
+class WithoutExtras:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in allowed and not top.startswith(("mcpp", "_")):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, WithoutExtras())
+from mcpp.cli.main import main
+sys.exit(main([{command!r}, "--help"]))
+"""
+
+
+@pytest.mark.parametrize("command", main.COMMANDS)
+def test_the_help_of_every_command_works_without_extras(command: str) -> None:
+    program = _WITHOUT_EXTRAS.format(allowed=_BASE, command=command)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(f"usage: mcpp {command}".encode())
+
+
+def test_an_mcpp_error_is_reported_in_one_line(
     add_command: AddCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_command("acme", "import mcpp\ndef main(argv):\n    mcpp.decode('{}')\n")
@@ -114,12 +162,12 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
     assert (result.returncode, result.stderr) == (141, b"")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_is_told_in_one_line() -> None:
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_is_reported_in_one_line() -> None:
     with Path("/dev/full").open("wb") as full:
         result = subprocess.run([MCPP, "schema"], stdout=full, stderr=subprocess.PIPE)
-    told = b"mcpp: cannot write: No space left on device\n"
-    assert (result.returncode, result.stderr) == (1, told)
+    expected = b"mcpp: cannot write: No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, expected)
 
 
 def test_the_schema_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +180,7 @@ def test_help_takes_less_than_200_milliseconds_of_work() -> None:
 
 
 def cpu_seconds_of(command: list[Path | str]) -> float:
-    """Return a process's own time: that of a busy machine would say nothing about it."""
+    """Return the CPU time of a process, which does not depend on the machine's load."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -140,7 +188,7 @@ def cpu_seconds_of(command: list[Path | str]) -> float:
 
 
 @pytest.mark.parametrize("imported", ["mcpp.cli.main", "argparse", "mcpp.protocol.schema"])
-def test_ctrl_c_while_something_is_imported_ends_it_without_a_word(imported: str) -> None:
+def test_ctrl_c_during_an_import_ends_it_silently(imported: str) -> None:
     program = (
         "import os, signal, sys\n"
         "class Interrupting:\n"

@@ -1,4 +1,4 @@
-"""How long a participant waits before it comes back."""
+"""How long a participant waits before it reconnects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ from tests.mcpp.session.test_session import chat, welcome
 
 
 @dataclass
-class ShortLine:
-    """A line that welcomes, and breaks after some seconds of a clock of its own."""
+class ShortTransport:
+    """A transport that delivers a welcome and breaks after some seconds of its own clock."""
 
     clock: "Clock"
     seconds: float
@@ -39,16 +39,16 @@ class ShortLine:
 
 @dataclass
 class Clock:
-    """A clock, and lines that hold as long as they are told; the last one is closed for good."""
+    """A clock, and transports that last for given times; the last one is closed for good."""
 
     holds: list[float]
     now: float = 0.0
-    brings: bool = False  # an envelope on each line
+    brings: bool = False  # an envelope on each transport
     address: str = "here"
 
-    async def open(self, join: Join) -> ShortLine:
+    async def open(self, join: Join) -> ShortTransport:
         seconds = self.holds.pop(0)
-        line = ShortLine(self, seconds, ABNORMAL if self.holds else 4500)
+        line = ShortTransport(self, seconds, ABNORMAL if self.holds else 4500)
         if self.brings:
             line.texts.insert(0, encode(chat()))
         return line
@@ -56,7 +56,7 @@ class Clock:
 
 @pytest.mark.anyio
 @pytest.mark.rule("P-12")
-async def test_only_a_line_that_holds_makes_the_wait_short_again() -> None:
+async def test_only_a_lasting_connection_resets_the_backoff() -> None:
     expected = [0, 1, 2, 3, 0, 1]
     attempts: list[int] = []
 
@@ -68,7 +68,7 @@ async def test_only_a_line_that_holds_makes_the_wait_short_again() -> None:
     connection = Connection(ClientSession("me"), lines, Options(backoff=wait), lambda: lines.now)
     pod = Pod(connection)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             for _ in expected:
                 assert isinstance(await pod.next(), Gap)
@@ -108,7 +108,7 @@ class BusyGateway:
 
 @pytest.mark.anyio
 @pytest.mark.rule("P-11", "P-12")
-async def test_a_busy_gateway_is_asked_when_it_says_and_we_do_not_leave_meanwhile() -> None:
+async def test_retry_after_is_respected_without_leaving_meanwhile() -> None:
     attempts: list[int] = []
 
     def wait(attempt: int) -> float:
@@ -119,7 +119,7 @@ async def test_a_busy_gateway_is_asked_when_it_says_and_we_do_not_leave_meanwhil
     connection = Connection(ClientSession("me", capacity=1), gateway, Options(backoff=wait))
     pod = Pod(connection)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             await pod.next()
             while gateway.events[-1] != "close":
@@ -130,7 +130,7 @@ async def test_a_busy_gateway_is_asked_when_it_says_and_we_do_not_leave_meanwhil
 
 @pytest.mark.anyio
 @pytest.mark.rule("P-12")
-async def test_a_line_that_brought_something_has_held() -> None:
+async def test_a_connection_that_delivered_something_resets_the_backoff() -> None:
     attempts: list[int] = []
 
     def wait(attempt: int) -> float:
@@ -140,7 +140,7 @@ async def test_a_line_that_brought_something_has_held() -> None:
     lines = Clock([0.0] * 4, brings=True)
     connection = Connection(ClientSession("me"), lines, Options(backoff=wait), lambda: lines.now)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             while connection.failure is None:
                 await anyio.lowlevel.checkpoint()
@@ -148,7 +148,7 @@ async def test_a_line_that_brought_something_has_held() -> None:
 
 
 @pytest.mark.rule("P-12")
-def test_the_wait_grows_to_a_bound_and_is_never_the_same_for_two() -> None:
+def test_the_backoff_is_bounded_and_has_jitter() -> None:
     waits = [[backoff(attempt) for _ in range(200)] for attempt in range(12)]
     for shorter, longer in pairwise(waits[:7]):
         assert max(shorter) <= min(longer) * 1.001
@@ -156,5 +156,5 @@ def test_the_wait_grows_to_a_bound_and_is_never_the_same_for_two() -> None:
     assert all(len(set(row)) > 190 for row in waits)
 
 
-def test_an_absence_of_days_is_no_overflow() -> None:
+def test_many_attempts_do_not_overflow() -> None:
     assert 5 <= backoff(1_000_000) <= 10

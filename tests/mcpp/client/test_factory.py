@@ -1,4 +1,4 @@
-"""New envelopes: ids and times from the world, or from whoever passes them in."""
+"""New envelopes: generated ids and times, or given ones."""
 
 import math
 import uuid
@@ -76,13 +76,13 @@ def test_a_context_can_be_given_by_its_id_alone() -> None:
         ({"id": "\ud800"}, "$"),
     ],
 )
-def test_nothing_that_others_would_refuse_can_be_made(arguments: dict[str, Any], path: str) -> None:
+def test_an_invalid_envelope_cannot_be_created(arguments: dict[str, Any], path: str) -> None:
     with pytest.raises(DecodeError) as refusal:
         new_envelope(**{"kind": "chat", "sender": "a"} | arguments)
     assert refusal.value.path == path
 
 
-def test_a_payload_that_nests_without_end_is_refused() -> None:
+def test_a_recursive_payload_is_an_error() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(DecodeError):

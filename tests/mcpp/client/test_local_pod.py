@@ -55,12 +55,12 @@ def test_with_a_certificate_the_url_is_a_secure_one(pod: local_pod.LocalPod) -> 
     assert pod.url == "wss://127.0.0.1:9000/ws?pod=demo"
 
 
-def test_a_port_that_is_not_written_out_is_left_to_its_owner(pod: local_pod.LocalPod) -> None:
-    pod.move(9001)
+def test_a_port_that_cannot_be_changed_safely_is_an_error(pod: local_pod.LocalPod) -> None:
+    pod.set_port(9001)
     assert pod.url == "ws://127.0.0.1:9001/ws?pod=demo"
     pod.path.write_text(pod.path.read_text().replace("port = 9001\n", ""))
     with pytest.raises(LocalPodError, match=r"edit .*pod\.toml"):
-        pod.move(9002)
+        pod.set_port(9002)
 
 
 def test_a_token_is_a_long_random_text_of_its_own(pod: local_pod.LocalPod) -> None:
@@ -86,7 +86,7 @@ def test_what_is_added_reads_back_as_a_gateway_would_read_it(pod: local_pod.Loca
     assert document["gateway"] == {"host": "127.0.0.1", "port": 9000}
 
 
-def test_what_people_wrote_stays_when_participants_come_and_go(pod: local_pod.LocalPod) -> None:
+def test_comments_are_preserved_when_participants_change(pod: local_pod.LocalPod) -> None:
     pod.path.write_text(pod.path.read_text() + "\n# mine\n[limits]\nburst = 10  # small\n")
     before = pod.path.read_text()
     pod.add("alice")
@@ -99,7 +99,7 @@ def test_what_people_wrote_stays_when_participants_come_and_go(pod: local_pod.Lo
     assert not pod.remove("b.c")
 
 
-def test_a_participant_that_cannot_be_cut_out_is_left_to_people(pod: local_pod.LocalPod) -> None:
+def test_a_participant_without_its_own_table_is_not_removed(pod: local_pod.LocalPod) -> None:
     inline = '[pods.demo.participants]\nalice = { token = "0123456789abcdef" }\n'
     pod.path.write_text(inline)
     with pytest.raises(LocalPodError, match="edit"):
@@ -121,18 +121,18 @@ def test_writers_at_the_same_time_lose_nothing(pod: local_pod.LocalPod) -> None:
     assert sorted(path.name for path in pod.folder.iterdir()) == ["lock", "pod.toml"]
 
 
-def test_a_running_gateway_is_told_of_a_new_participant(pod: local_pod.LocalPod) -> None:
-    told = threading.Event()
-    before = signal.signal(signal.SIGHUP, lambda *_: told.set())
+def test_a_running_gateway_reloads_for_a_new_participant(pod: local_pod.LocalPod) -> None:
+    reloaded = threading.Event()
+    before = signal.signal(signal.SIGHUP, lambda *_: reloaded.set())
     try:
         with pod.running():
             pod.add("alice")
-            assert told.wait(5)
+            assert reloaded.wait(5)
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_gateway_that_is_only_starting_survives_being_told(pod: local_pod.LocalPod) -> None:
+def test_a_starting_gateway_survives_a_reload(pod: local_pod.LocalPod) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with pod.running():
@@ -141,14 +141,14 @@ def test_a_gateway_that_is_only_starting_survives_being_told(pod: local_pod.Loca
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_number_that_a_dead_gateway_left_is_not_signalled(pod: local_pod.LocalPod) -> None:
+def test_the_pid_of_a_dead_gateway_is_not_signalled(pod: local_pod.LocalPod) -> None:
     # Were it signalled, this process would end here.
     (pod.folder / "gateway.pid").write_text(f"{os.getpid()}\n")
     assert pod.reload() is False
 
 
 def test_a_second_gateway_for_the_same_pod_is_refused(pod: local_pod.LocalPod) -> None:
-    with pod.running(), pytest.raises(LocalPodError, match="running already"), pod.running():
+    with pod.running(), pytest.raises(LocalPodError, match="already running"), pod.running():
         pass
     assert pod.reload() is False
 
@@ -179,5 +179,5 @@ def test_without_any_pod_the_error_says_what_to_do(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PodNotFoundError, match="mcpp up"):
         local_pod.locate("me", {})
-    with pytest.raises(PodNotFoundError, match="MCPP_TOKEN is missing"):
+    with pytest.raises(PodNotFoundError, match="MCPP_TOKEN is not set"):
         local_pod.locate("me", {"MCPP_URL": "ws://localhost/ws"})

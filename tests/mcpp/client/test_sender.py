@@ -1,4 +1,4 @@
-"""Giving up before it is known whether the gateway has taken what was said."""
+"""Cancelling a request before its echo."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.anyio
 
 
 @dataclass
-class SilentLine:
-    """A line whose gateway welcomes and then says nothing. Owns what was written to it."""
+class SilentTransport:
+    """A transport whose gateway sends only a welcome. Owns what was written to it."""
 
     address: str = "here"
     kinds: list[str] = field(default_factory=list)
     written: anyio.Event = field(default_factory=anyio.Event)
     texts: list[bytes] = field(default_factory=lambda: [welcome()])
 
-    async def open(self, join: Join) -> "SilentLine":
+    async def open(self, join: Join) -> "SilentTransport":
         return self
 
     async def receive(self) -> Sequence[bytes]:
@@ -49,17 +49,17 @@ class SilentLine:
         ("mcp/proposal:tools/call:t", "mcp/withdraw"),
     ],
 )
-async def test_what_may_be_in_the_log_is_taken_back(asked: str, taken_back: str) -> None:
-    line = SilentLine()
-    connection = Connection(ClientSession("me"), line, Options())
+async def test_what_may_have_been_logged_is_taken_back(asked: str, taken_back: str) -> None:
+    transport = SilentTransport()
+    connection = Connection(ClientSession("me"), transport, Options())
     pod = Pod(connection)
     ask = pod.call if asked.startswith("mcp/request") else pod.propose
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             async with anyio.create_task_group() as asking:
                 asking.start_soon(ask, "files", "t")
-                await line.written.wait()
+                await transport.written.wait()
                 asking.cancel_scope.cancel()
-    assert line.kinds == [asked, taken_back]
-    assert not connection._exchanges
+    assert transport.kinds == [asked, taken_back]
+    assert not connection._responses

@@ -1,6 +1,6 @@
-"""The three APIs' documented rules for messages, as checks that raise AssertionError.
+"""Checks that a request obeys the documented rules of the three APIs.
 
-They know nothing of how a prompt is made: they take the request as it would be sent.
+They work on the rendered request only and raise AssertionError.
 """
 
 import base64
@@ -19,7 +19,7 @@ IMAGE_TYPES = {
 
 
 def check_anthropic(request: dict[str, Any]) -> None:
-    """Sides in turn, the user first and last; results first, right after their calls."""
+    """Roles alternate, the user first and last; results come first, right after their calls."""
     assert set(request) == {"system", "messages"}
     assert isinstance(request["system"], str)
     messages = request["messages"]
@@ -75,7 +75,7 @@ def _check_anthropic_block(block: dict[str, Any]) -> None:
 
 
 def check_openai_chat(request: dict[str, Any]) -> None:
-    """The system first; after calls one `tool` message for each id, before anything else."""
+    """The system message is first; calls are followed by one `tool` message for each id."""
     assert set(request) == {"messages"}
     messages = request["messages"]
     assert messages[0]["role"] == "system"
@@ -118,7 +118,7 @@ def check_openai_chat(request: dict[str, Any]) -> None:
 
 
 def check_openai_responses(request: dict[str, Any]) -> None:
-    """Every `function_call` has its one `function_call_output` behind it, matched by `call_id`."""
+    """Every `function_call` is followed by one `function_call_output` with its `call_id`."""
     assert set(request) == {"instructions", "input"}
     awaited: set[str] = set()
     used: set[str] = set()

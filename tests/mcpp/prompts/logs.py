@@ -1,4 +1,4 @@
-"""A log written by hand: short verbs for what participants do, ids that can be foretold."""
+"""Builds logs for tests: short methods for participants' actions, predictable ids and images."""
 
 import base64
 from collections.abc import Iterable
@@ -15,14 +15,14 @@ def text_result(text: str, **more: Any) -> dict[str, Any]:
 
 
 def png(width: int, height: int, padding: int = 60) -> str:
-    """Return a base64 PNG of that size, as far as its header goes."""
+    """Return a base64 PNG header with that size, padded."""
     head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
     size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
     return base64.b64encode(head + size + bytes(padding)).decode()
 
 
 def jpeg(width: int, height: int, before: int = 0) -> str:
-    """Return a base64 JPEG of that size, with so many bytes of a profile before its frame."""
+    """Return a base64 JPEG of that size, with `before` bytes of profile before its frame."""
     profile = b"\xff\xe2" + (before + 2).to_bytes(2, "big") + bytes(before)
     size = height.to_bytes(2, "big") + width.to_bytes(2, "big")
     frame = b"\xff\xff\xc2\0\x11\x08" + size + b"\x03\x01\x22\0\x02\x11\x01\x03\x11\x01"
@@ -30,7 +30,7 @@ def jpeg(width: int, height: int, before: int = 0) -> str:
 
 
 def webp(form: str, width: int, height: int) -> str:
-    """Return a base64 WebP of that size in one of its three forms."""
+    """Return a base64 WebP of that size in one of its three formats."""
     side = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     body = {
         "VP8 ": bytes(3)
@@ -45,8 +45,8 @@ def webp(form: str, width: int, height: int) -> str:
     return base64.b64encode(head + chunk).decode()
 
 
-class Log:
-    """Envelopes in order. `log.call(…)` gives the call's id, `log.answer(id, …)` the response's."""
+class LogBuilder:
+    """Collects envelopes. `call` returns the call's id, `answer` the response's."""
 
     def __init__(self) -> None:
         self.envelopes: list[Envelope] = []
@@ -110,7 +110,7 @@ class Log:
         return self.send(
             f"mcp/response:tools/call:{tool}",
             {"jsonrpc": "2.0", "id": call, "result": result or text_result("ok")},
-            sender or (request.to or ("nobody",))[0],
+            sender or (request.to or ("server",))[0],
             to=[request.sender],
             correlation_id=call,
             context=more.pop("context", request.context),
@@ -121,5 +121,5 @@ class Log:
         return self.answer(call, text_result(message, isError=True))
 
     def run(self, tool: str, arguments: dict[str, Any], result: dict[str, Any], **more: Any) -> str:
-        """Make a call and answer it; give the response's id."""
+        """Make a call, answer it, and return the response's id."""
         return self.answer(self.call(tool, arguments, **more), result)

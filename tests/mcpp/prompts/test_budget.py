@@ -1,4 +1,4 @@
-"""The ladder: what goes first, what goes last, and that the budget is kept."""
+"""Token budget: the order of reductions, and that the prompt fits."""
 
 import pytest
 
@@ -6,16 +6,16 @@ from mcpp import Context, new_envelope, tokens
 from mcpp.prompts import BudgetError, CachePolicy, Prompt, PromptBuilder
 from mcpp.transient import Hint, consumed, transient, with_context_hints
 from tests.mcpp.prompts.formats import check_all
-from tests.mcpp.prompts.logs import Log, png, text_result
+from tests.mcpp.prompts.logs import LogBuilder, png, text_result
 
 NEVER = CachePolicy(further_calls=0)
 UNSEEN = "preview of what has not been seen"
 PAGE = "some data in a row " * 60
 
 
-def ladder_log() -> Log:
-    """One of everything that a rung can take."""
-    log = Log()
+def reducible_log() -> LogBuilder:
+    """Return a log with something for every reduction."""
+    log = LogBuilder()
     log.chat("boss", "oldest words " * 40)
     hints = with_context_hints(text_result("steps"), [Hint("fetch", "store")])
     log.run("get_workflow_step", {}, hints)
@@ -37,14 +37,14 @@ def ladder_log() -> Log:
     return log
 
 
-PIN = next(one.id for one in ladder_log().envelopes if b"pinned" in bytes(one.raw_payload))
+PIN = next(one.id for one in reducible_log().envelopes if b"pinned" in bytes(one.raw_payload))
 
 
 def build(budget: int | None, keep_last: int = 0) -> Prompt:
     builder = PromptBuilder(
         "analyst", token_budget=budget, cache=NEVER, pins=[PIN], keep_last=keep_last
     )
-    prompt = builder.build(ladder_log().envelopes)
+    prompt = builder.build(reducible_log().envelopes)
     check_all(prompt)
     if budget is not None:
         assert prompt.tokens <= budget
@@ -56,7 +56,7 @@ def reasons(prompt: Prompt) -> set[str]:
     return changed | {left.reason for left in prompt.report.left_out}
 
 
-def test_the_rungs_come_in_order() -> None:
+def test_reductions_are_applied_in_order() -> None:
     whole = build(None).tokens
     order: list[str] = []
     for budget in range(whole, 600, -40):
@@ -64,7 +64,7 @@ def test_the_rungs_come_in_order() -> None:
     assert order == ["consumed", "superseded", "unpaired", "folded", "preview", "oldest"]
 
 
-def test_a_pin_and_an_error_outlive_everything_else() -> None:
+def test_pins_and_errors_are_kept_longest() -> None:
     prompt = build(1500)
     page = prompt.markdown()
     assert "oldest" in reasons(prompt)
@@ -73,15 +73,15 @@ def test_a_pin_and_an_error_outlive_everything_else() -> None:
     assert "talk 3" not in page
 
 
-def test_at_the_end_of_the_ladder_errors_go_before_pins() -> None:
+def test_errors_are_dropped_before_pins() -> None:
     page = build(520).markdown()
     assert "error some data" not in page
     assert "pinned words" in page
     assert "pinned words" not in build(210).markdown()
 
 
-def test_the_last_ones_stay_whole_if_asked_for() -> None:
-    log = Log()
+def test_keep_last_protects_the_last_messages() -> None:
+    log = LogBuilder()
     for n in range(20):
         log.chat("boss", f"talk {n} " * 12)
     log.chat("boss", "the long last word " * 60)
@@ -93,20 +93,20 @@ def test_the_last_ones_stay_whole_if_asked_for() -> None:
         assert reasons(prompt) == {reason}
 
 
-def test_a_budget_that_nothing_meets_is_an_error() -> None:
+def test_a_budget_that_cannot_be_met_is_an_error() -> None:
     with pytest.raises(BudgetError) as raised:
         build(50)
     assert raised.value.needed > raised.value.budget == 50
     assert "the budget is 50" in str(raised.value)
 
 
-def test_dropping_says_how_much_is_missing() -> None:
+def test_a_note_counts_dropped_messages() -> None:
     assert "earlier messages are left out.]" in build(800).markdown()
 
 
 @pytest.mark.rule("T-06")
-def test_an_unseen_result_is_cut_at_the_very_end_and_never_collapsed() -> None:
-    log = Log()
+def test_an_unseen_result_is_cut_last_and_never_collapsed() -> None:
+    log = LogBuilder()
     log.chat("boss", "Fetch it.")
     call = log.call("fetch")
     log.answer(call, transient(text_result("row of data\n" * 3000), "a summary"))
@@ -120,8 +120,8 @@ def test_an_unseen_result_is_cut_at_the_very_end_and_never_collapsed() -> None:
 
 
 @pytest.mark.rule("T-06")
-def test_a_result_stays_whole_while_another_call_of_its_turn_is_late() -> None:
-    log = Log()
+def test_a_result_is_not_collapsed_while_a_parallel_call_is_unanswered() -> None:
+    log = LogBuilder()
     fetch = log.call("fetch")
     log.call("slow")
     log.answer(fetch, transient(text_result("row of data\n" * 600), "a summary"))
@@ -132,7 +132,7 @@ def test_a_result_stays_whole_while_another_call_of_its_turn_is_late() -> None:
     assert "a summary" not in prompt.markdown()
 
 
-def test_what_is_shown_to_its_end_is_not_counted_as_a_part() -> None:
+def test_a_message_shown_completely_has_no_character_count() -> None:
     context = Context(id="c1", type="reasoning")
     log = [
         new_envelope("reflection", {"thought": "hm"}, sender="bob", context=context),
@@ -143,8 +143,8 @@ def test_what_is_shown_to_its_end_is_not_counted_as_a_part() -> None:
         assert "600 of 600" not in builder.build(log).markdown(), budget
 
 
-def test_what_others_have_just_said_is_cut_but_never_dropped() -> None:
-    log = Log()
+def test_the_newest_message_of_others_is_cut_but_never_dropped() -> None:
+    log = LogBuilder()
     log.chat("boss", "hello")
     log.chat("analyst", "yes?")
     log.run("fetch", {}, text_result("word " * 3000))
@@ -152,15 +152,15 @@ def test_what_others_have_just_said_is_cut_but_never_dropped() -> None:
     page = PromptBuilder("analyst", token_budget=600).build(log.envelopes).markdown()
     assert "IMPORTANT: do not delete anything." in page
     assert "[cut; " in page
-    log = Log()
+    log = LogBuilder()
     log.chat("boss", "Please do: " + "word " * 3000)
     prompt = PromptBuilder("analyst", token_budget=260).build(log.envelopes)
     assert "> Please do: word" in prompt.markdown()
     assert reasons(prompt) == {UNSEEN}
 
 
-def test_an_observer_who_never_speaks_still_gets_the_newest() -> None:
-    log = Log()
+def test_a_silent_observer_sees_the_newest_messages() -> None:
+    log = LogBuilder()
     for n in range(300):
         log.chat("boss", f"talk {n} " * 12)
     prompt = PromptBuilder("analyst", token_budget=600).build(log.envelopes)
@@ -169,10 +169,10 @@ def test_an_observer_who_never_speaks_still_gets_the_newest() -> None:
     assert "earlier messages are left out.]" in prompt.markdown()
 
 
-def test_the_budget_is_kept_by_the_counter_that_was_chosen() -> None:
+def test_the_budget_holds_by_the_chosen_counter() -> None:
     count = tokens.exact()
     builder = PromptBuilder("analyst", token_budget=1200, counter=count)
-    prompt = builder.build(ladder_log().envelopes)
+    prompt = builder.build(reducible_log().envelopes)
     rendered = prompt.anthropic()
     texts = [rendered["system"]]
     for message in rendered["messages"]:
@@ -182,9 +182,9 @@ def test_the_budget_is_kept_by_the_counter_that_was_chosen() -> None:
     assert sum(map(count, texts)) <= 1200
 
 
-def test_the_beginning_holds_still_while_the_log_grows() -> None:
-    """A step takes more than is needed, so that the cache is not lost at every call."""
-    log = Log()
+def test_the_beginning_rarely_changes_while_the_log_grows() -> None:
+    """A step frees more than is needed, so that the cache is not lost at every call."""
+    log = LogBuilder()
     changes = 0
     previous = None
     builder = PromptBuilder("analyst", token_budget=1000)
@@ -197,8 +197,8 @@ def test_the_beginning_holds_still_while_the_log_grows() -> None:
     assert 5 < changes < 40
 
 
-def test_an_image_costs_what_an_image_costs() -> None:
-    log = Log()
+def test_an_image_is_priced_by_its_pixels() -> None:
+    log = LogBuilder()
     data = png(1500, 600, padding=300_000)
     image = {"type": "image", "data": data, "mimeType": "image/png"}
     log.run("draw", {}, {"content": [image]})
@@ -207,15 +207,15 @@ def test_an_image_costs_what_an_image_costs() -> None:
     assert 1200 < prompt.tokens < 1500
 
 
-def test_what_is_short_is_not_tried_as_a_preview() -> None:
-    """Every text is counted once, however the budget is met."""
+def test_short_messages_are_not_tried_as_previews() -> None:
+    """Every text is counted only once."""
     asked = []
 
     def count(text: str) -> int:
         asked.append(text)
         return len(text)
 
-    log = Log()
+    log = LogBuilder()
     for n in range(100):
         log.chat("boss", f"talk {n} " * 12)
     PromptBuilder("analyst", token_budget=2000, counter=count).build(log.envelopes)

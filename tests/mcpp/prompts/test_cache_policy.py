@@ -1,4 +1,4 @@
-"""Collapsing when it pays, and what the report says of it."""
+"""Cache policy: when results collapse, and what the report says about it."""
 
 import sys
 from collections.abc import Iterable
@@ -10,25 +10,25 @@ import pytest
 from mcpp import Envelope
 from mcpp.prompts import CachePolicy, Prompt, PromptBuilder
 from mcpp.transient import Hint, consumed, transient, with_context_hints
-from tests.mcpp.prompts.logs import Log, text_result
+from tests.mcpp.prompts.logs import LogBuilder, text_result
 
 
-def start() -> Log:
-    log = Log()
+def start() -> LogBuilder:
+    log = LogBuilder()
     log.run("step", {}, with_context_hints(text_result("steps"), [Hint("fetch", "store")]))
     return log
 
 
-def fetch(log: Log, page: int, words: int = 400) -> str:
+def fetch(log: LogBuilder, page: int, words: int = 400) -> str:
     data = transient(text_result("data " * words), f"page {page}")
     return log.run("fetch", {"page": page}, data)
 
 
-def store(log: Log) -> str:
+def store(log: LogBuilder) -> str:
     return log.run("store", {}, consumed(text_result("stored")))
 
 
-def collapsed(log: Log, cache: CachePolicy | None = CachePolicy()) -> list[str]:  # noqa: B008
+def collapsed(log: LogBuilder, cache: CachePolicy | None = CachePolicy()) -> list[str]:  # noqa: B008
     report = PromptBuilder("analyst", cache=cache).build(log.envelopes).report
     return [change.id for change in report.changed]
 
@@ -40,7 +40,7 @@ def test_a_page_collapses_as_soon_as_it_is_stored() -> None:
     assert collapsed(log) == [page]
 
 
-def test_a_small_page_far_back_is_not_worth_the_cache() -> None:
+def test_a_small_page_far_back_does_not_collapse() -> None:
     log = start()
     page = fetch(log, 1, words=60)
     for _ in range(20):
@@ -51,7 +51,7 @@ def test_a_small_page_far_back_is_not_worth_the_cache() -> None:
     assert collapsed(log, None) == [page]
 
 
-def test_several_pages_share_the_price_of_one_rewrite() -> None:
+def test_several_pages_share_the_cost_of_one_rewrite() -> None:
     log = start()
     pages = [fetch(log, number) for number in range(6)]
     found = []
@@ -63,7 +63,7 @@ def test_several_pages_share_the_price_of_one_rewrite() -> None:
     assert len(set(found)) < 5
 
 
-def test_a_collapse_is_never_taken_back() -> None:
+def test_a_collapse_is_never_reversed() -> None:
     log = start()
     page = fetch(log, 1)
     store(log)
@@ -87,7 +87,7 @@ def test_a_pinned_result_does_not_collapse() -> None:
     assert report.changed == ()
 
 
-def test_an_observer_sees_the_page_until_it_has_spoken() -> None:
+def test_an_observer_sees_the_page_until_it_has_sent_something() -> None:
     log = start()
     page = fetch(log, 1)
     store(log)
@@ -101,7 +101,7 @@ def test_an_observer_sees_the_page_until_it_has_spoken() -> None:
     assert seen() == [page]
 
 
-def test_the_report_says_what_was_saved_and_what_the_cache_loses() -> None:
+def test_the_report_counts_saved_and_invalidated_tokens() -> None:
     log = start()
     fetch(log, 1)
     log.call("store")
@@ -118,7 +118,7 @@ def test_the_report_says_what_was_saved_and_what_the_cache_loses() -> None:
     assert builder.build(log.envelopes, previous=after).report.first_changed is None
 
 
-def test_a_changed_system_text_loses_the_whole_cache() -> None:
+def test_a_changed_system_text_invalidates_the_whole_cache() -> None:
     log = start()
     before = PromptBuilder("analyst", system="A").build(log.envelopes)
     report = PromptBuilder("analyst", system="B").build(log.envelopes, previous=before).report
@@ -153,7 +153,7 @@ def test_an_expanded_result_can_be_published_and_is_shown_again() -> None:
 
 
 def lines_run(builder: PromptBuilder, envelopes: Iterable[Envelope]) -> int:
-    """Return how many lines of code it takes to add envelopes: work that no clock blurs."""
+    """Return the number of lines executed to add envelopes: a deterministic measure of work."""
     lines = 0
 
     def trace(_: FrameType, event: str, __: object) -> Any:
@@ -171,8 +171,8 @@ def lines_run(builder: PromptBuilder, envelopes: Iterable[Envelope]) -> int:
     return lines
 
 
-def stuck_log() -> Log:
-    """A log with an early candidate that is never worth its rewriting."""
+def stuck_log() -> LogBuilder:
+    """Return a log with an early candidate that is never worth a rewrite."""
     log = start()
     call = log.call("tiny")
     log.answer(call, transient(text_result("w " * 60), "t"))
@@ -182,12 +182,12 @@ def stuck_log() -> Log:
     return log
 
 
-@pytest.mark.parametrize("sort", ["silent observer", "old candidate", "many pairs"])
-def test_adding_costs_the_same_whatever_the_log_holds(sort: str) -> None:
-    viewer = "observer" if sort == "silent observer" else "analyst"
-    log = stuck_log() if sort == "old candidate" else start()
+@pytest.mark.parametrize("case", ["silent observer", "old candidate", "many pairs"])
+def test_adding_costs_the_same_whatever_the_log_holds(case: str) -> None:
+    viewer = "observer" if case == "silent observer" else "analyst"
+    log = stuck_log() if case == "old candidate" else start()
     for n in range(400):
-        if sort == "many pairs":
+        if case == "many pairs":
             hints = [Hint(f"fetch{n}", f"store{n}")]
             log.run("step", {}, with_context_hints(text_result("steps"), hints))
             log.run(f"fetch{n}", {}, transient(text_result("data " * 50), "page"))

@@ -1,4 +1,4 @@
-"""The examples of docs/prompts.md run."""
+"""Runs the examples of docs/prompts.md."""
 
 import re
 from pathlib import Path

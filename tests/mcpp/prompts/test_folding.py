@@ -1,4 +1,4 @@
-"""Contexts in a prompt: as they are, not at all, only conclusions, or folded."""
+"""Sub-contexts in a prompt: included, excluded, only conclusions, or folded."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from mcpp.prompts import Prompt, PromptBuilder
 from mcpp.prompts.builder import ContextMode
 from mcpp.protocol.envelope import Context
 from tests.mcpp.prompts.formats import check_all
-from tests.mcpp.prompts.logs import Log, text_result
+from tests.mcpp.prompts.logs import LogBuilder, text_result
 
 OUTER = new_context("reasoning", id="outer")
 INNER = new_context("detail", id="inner", parent="outer")
 
 
-def sample() -> Log:
-    log = Log()
+def sample() -> LogBuilder:
+    log = LogBuilder()
     log.chat("boss", "main one")
     log.reflect("b", "outer one", OUTER)
     log.reflect("b", "inner one", INNER)
@@ -27,20 +27,20 @@ def sample() -> Log:
     return log
 
 
-def build(log: Log, contexts: ContextMode = "fold", **more: int) -> Prompt:
+def build(log: LogBuilder, contexts: ContextMode = "fold", **more: int) -> Prompt:
     builder = PromptBuilder("analyst", contexts=contexts, token_budget=more.get("budget"))
     prompt = builder.build(log.envelopes)
     check_all(prompt)
     return prompt
 
 
-def test_exclude_shows_the_main_context_alone() -> None:
+def test_exclude_shows_only_the_main_context() -> None:
     page = build(sample(), "exclude").markdown()
     assert "main one" in page
     assert "outer" not in page
 
 
-def test_conclusions_shows_them_and_the_main_context() -> None:
+def test_conclusions_shows_conclusions_and_the_main_context() -> None:
     page = build(sample(), "conclusions").markdown()
     assert "main two" in page
     assert "inner done" in page
@@ -48,7 +48,7 @@ def test_conclusions_shows_them_and_the_main_context() -> None:
 
 
 @pytest.mark.parametrize("mode", ["include", "exclude", "conclusions", "fold"])
-def test_an_action_that_refers_to_a_context_is_read_with_it(mode: ContextMode) -> None:
+def test_an_answer_to_a_context_names_the_context(mode: ContextMode) -> None:
     log = sample()
     denied = {"error": "Operation denied after security analysis"}
     log.send("mcp/response:tools/call", denied, "b", correlation_id="outer")
@@ -60,7 +60,7 @@ def test_an_action_that_refers_to_a_context_is_read_with_it(mode: ContextMode) -
 
 @pytest.mark.parametrize("mode", ["include", "conclusions", "fold"])
 def test_all_of_a_conclusion_is_shown(mode: ContextMode) -> None:
-    log = Log()
+    log = LogBuilder()
     log.send("conclusion", {"decision": "Deny", "risk": "high"}, "b", context=OUTER)
     assert '> Deny\n> {"risk":"high"}' in build(log, mode).markdown()
 
@@ -76,7 +76,7 @@ def test_a_concluded_context_folds_to_its_conclusion_and_an_outline() -> None:
     assert "outer two" in page
 
 
-def test_an_outer_context_takes_the_folded_inner_one_in() -> None:
+def test_an_outer_context_folds_its_inner_contexts_too() -> None:
     log = sample()
     log.conclude("b", "all done", OUTER)
     prompt = build(log)
@@ -97,7 +97,7 @@ def test_a_folded_context_expands_to_its_envelopes() -> None:
 
 
 def test_only_the_creator_concludes_a_context() -> None:
-    log = Log()
+    log = LogBuilder()
     log.reflect("b", "a thought", OUTER)
     log.conclude("mallory", "replaced", OUTER)
     page = build(log).markdown()
@@ -105,14 +105,14 @@ def test_only_the_creator_concludes_a_context() -> None:
     assert "[folded; handle" not in page.partition("# 0")[2]
 
 
-def test_what_is_said_after_a_conclusion_is_news() -> None:
+def test_messages_after_a_conclusion_are_shown() -> None:
     log = sample()
     log.reflect("b", "one more thing", INNER)
     assert "one more thing" in build(log).markdown()
 
 
-def test_an_id_used_anew_after_expiry_is_another_context() -> None:
-    log = Log()
+def test_an_id_reused_after_expiry_is_another_context() -> None:
+    log = LogBuilder()
     log.reflect("b", "first life", Context(id="k"))
     log.conclude("b", "first end", Context(id="k"))
     log.send("system/context", {"event": "expired", "context": {"id": "k"}}, "system:gateway")
@@ -124,8 +124,8 @@ def test_an_id_used_anew_after_expiry_is_another_context() -> None:
     assert "first end" in page
 
 
-def test_the_viewers_own_pairs_fold_whole_but_not_before_they_are_seen() -> None:
-    log = Log()
+def test_the_viewers_own_calls_fold_with_their_results_once_seen() -> None:
+    log = LogBuilder()
     log.reflect("b", "thinking", OUTER)
     log.run("look", {}, text_result("seen data"), context=OUTER)
     log.chat("analyst", "I see.", context=OUTER)
@@ -136,8 +136,8 @@ def test_the_viewers_own_pairs_fold_whole_but_not_before_they_are_seen() -> None
     assert "new data" in page
 
 
-def test_a_late_result_folds_with_its_call_whatever_context_it_names() -> None:
-    log = Log()
+def test_a_late_result_folds_with_its_call() -> None:
+    log = LogBuilder()
     log.reflect("b", "thinking", OUTER)
     call = log.call("look", context=OUTER)
     log.conclude("b", "done", OUTER)
@@ -174,20 +174,20 @@ def test_the_five_strategies_are_filters(strategy: filters.Filter, shown: set[st
         lambda envelope: envelope.kind.startswith("mcp/response"),
     ],
 )
-def test_a_pin_on_either_half_keeps_the_pair_out_of_the_fold(pins: Any) -> None:
-    log = Log()
+def test_a_pinned_call_or_result_keeps_both_out_of_the_fold(pins: Any) -> None:
+    log = LogBuilder()
     log.reflect("analyst", "let me see", "k1")
     log.run("calc", {}, text_result("THE-ANSWER"), context="k1")
     log.conclude("analyst", "done", "k1")
     page = PromptBuilder("analyst", contexts="fold", pins=pins).build(log.envelopes).markdown()
     assert "let me see" not in page
     assert "THE-ANSWER" in page
-    assert "No result has come" not in page
+    assert "No result was received" not in page
 
 
 @pytest.mark.parametrize("first", [INNER, Context(id="inner")], ids=["unused", "unnamed"])
-def test_an_inner_context_folds_with_a_parent_that_came_or_was_named_later(first: Context) -> None:
-    log = Log()
+def test_an_inner_context_folds_with_a_parent_that_appears_later(first: Context) -> None:
+    log = LogBuilder()
     log.reflect("b", "inner one", first)
     log.reflect("b", "outer one", OUTER)
     log.reflect("b", "inner two", INNER)
@@ -197,16 +197,16 @@ def test_an_inner_context_folds_with_a_parent_that_came_or_was_named_later(first
     assert "inner one" not in page
 
 
-def test_contexts_that_name_each_other_as_parents_still_fold() -> None:
-    log = Log()
+def test_contexts_with_cyclic_parents_still_fold() -> None:
+    log = LogBuilder()
     for one, other in ("ab", "bc", "ca"):
         log.reflect("b", f"in {one}", Context(id=one, parent=other))
     log.conclude("b", "done", Context(id="c"))
     assert "4 messages from b; 2 inner contexts" in build(log).markdown()
 
 
-def test_a_type_that_is_named_later_rewrites_nothing() -> None:
-    log = Log()
+def test_a_type_set_later_changes_no_earlier_message() -> None:
+    log = LogBuilder()
     builder = PromptBuilder("analyst")
     log.chat("b", "one", context="k")
     builder.add(log.envelopes[-1])
@@ -219,12 +219,14 @@ def test_a_type_that_is_named_later_rewrites_nothing() -> None:
     assert "@b (in k):\n> one\n\n@b (in reasoning):\n> two" in fresh.markdown()
 
 
-def test_what_is_folded_away_is_not_read() -> None:
-    """Most of a long log is: reading it all would be a third of what a prompt costs."""
-    log = Log()
+def test_folded_envelopes_are_not_decoded() -> None:
+    """Decoding them would take a third of the time to build a prompt from a long log."""
+    log = LogBuilder()
     for n in range(3):
         log.send("demo/step", {"number": n}, "b", context="k")
     log.conclude("b", "over", "k")
-    PromptBuilder("analyst", contexts="fold").build(log.envelopes)
-    read = ["payload" in vars(envelope) for envelope in log.envelopes]
-    assert read == [False, False, False, True]
+    prompt = PromptBuilder("analyst", contexts="fold").build(log.envelopes)
+    assert "> over" in prompt.markdown()
+    assert not any("payload" in vars(envelope) for envelope in log.envelopes)
+    PromptBuilder("analyst").build(log.envelopes)
+    assert any("payload" in vars(envelope) for envelope in log.envelopes)

@@ -1,4 +1,4 @@
-"""Tool names and call ids as every API takes them."""
+"""Tool names and call ids that every API accepts."""
 
 import re
 
@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpp.prompts import EXPAND, PromptBuilder, call_id, expand_tool, tool_name
-from tests.mcpp.prompts.logs import Log
+from tests.mcpp.prompts.logs import LogBuilder
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 PARTICIPANT = st.text("aB0._:@-", min_size=1, max_size=64)
 TOOL = st.text(min_size=1, max_size=80) | st.text("ab_", min_size=1, max_size=6)
 
 
-def test_a_plain_name_can_be_read() -> None:
+def test_a_plain_name_is_readable() -> None:
     assert tool_name("crm", "search_records") == "crm__search_records"
 
 
@@ -37,7 +37,7 @@ def test_names_are_one_to_one_and_fit_every_alphabet(
         (("a", "tool!"), ("a", "tool?")),
     ],
 )
-def test_names_that_look_alike_stay_apart(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_similar_names_do_not_collide(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert tool_name(*one) != tool_name(*other)
 
 
@@ -48,26 +48,26 @@ def test_a_digested_name_cannot_be_forged_by_a_plain_one() -> None:
 
 
 @given(st.text("aZ0._:~-", min_size=1, max_size=128), st.text("aZ0._:~-", min_size=1, max_size=128))
-def test_call_ids_fit_the_narrowest_api_and_stay_apart(one: str, other: str) -> None:
+def test_call_ids_fit_the_strictest_api_and_do_not_collide(one: str, other: str) -> None:
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", call_id(one))
     assert (call_id(one) == call_id(other)) == (one == other)
 
 
-def test_expand_is_offered_in_every_apis_form() -> None:
+def test_expand_is_defined_for_every_api() -> None:
     given = expand_tool("anthropic")
     schema = given.pop("input_schema")
     assert schema["required"] == ["handle"]
     assert set(given) == {"name", "description"}
     function = {**given, "parameters": schema}
     assert expand_tool("openai_chat") == {"type": "function", "function": function}
-    # Responses asks whether the schema is strict, and takes it for strict if nothing is said.
+    # The Responses API treats a schema as strict by default.
     assert expand_tool("openai_responses") == {"type": "function", **function, "strict": True}
-    with pytest.raises(ValueError, match="no such API"):
+    with pytest.raises(ValueError, match="unknown API"):
         expand_tool("other")
 
 
-def test_an_expand_call_to_oneself_keeps_the_name_it_was_offered_under() -> None:
-    log = Log()
+def test_an_expand_call_keeps_its_offered_name() -> None:
+    log = LogBuilder()
     log.call("expand", {"handle": "x"}, server="analyst")
     messages = PromptBuilder("analyst").build(log.envelopes).anthropic()["messages"]
     assert messages[1]["content"][0]["name"] == EXPAND

@@ -1,4 +1,4 @@
-"""Calls and results put together so that every API accepts them."""
+"""Assembly of messages: roles alternate and calls are paired with results."""
 
 import base64
 from typing import Any
@@ -7,18 +7,18 @@ import pytest
 
 from mcpp.prompts import CallBlock, ImageBlock, Prompt, PromptBuilder, ResultBlock, TextBlock
 from tests.mcpp.prompts.formats import check_all, check_anthropic
-from tests.mcpp.prompts.logs import Log, jpeg, png, text_result, webp
+from tests.mcpp.prompts.logs import LogBuilder, jpeg, png, text_result, webp
 from tests.properties.random_logs import PIXEL
 
 
-def build(log: Log, **options: Any) -> Prompt:
+def build(log: LogBuilder, **options: Any) -> Prompt:
     prompt = PromptBuilder("analyst", **options).build(log.envelopes)
     check_all(prompt)
     return prompt
 
 
 def shape(prompt: Prompt) -> list[str]:
-    """Each message in a word: who, and what in which order."""
+    """Return each message as its role and the types of its blocks, abbreviated."""
     letters = {TextBlock: "t", ImageBlock: "i", CallBlock: "c", ResultBlock: "r"}
     return [
         message.role[0] + ":" + "".join(letters[type(block)] for block in message.blocks)
@@ -36,19 +36,19 @@ def results(prompt: Prompt) -> dict[str, str]:
 
 
 def test_an_empty_log_makes_a_valid_prompt() -> None:
-    assert shape(build(Log())) == ["u:t"]
+    assert shape(build(LogBuilder())) == ["u:t"]
 
 
 def test_sequential_calls_take_turns() -> None:
-    log = Log()
+    log = LogBuilder()
     log.chat("boss")
     log.run("a", {}, text_result("1"))
     log.run("b", {}, text_result("2"))
     assert shape(build(log)) == ["u:t", "a:c", "u:r", "a:c", "u:r"]
 
 
-def test_parallel_calls_stay_together_whatever_is_said_meanwhile() -> None:
-    log = Log()
+def test_parallel_calls_stay_together_despite_messages_in_between() -> None:
+    log = LogBuilder()
     log.chat("boss")
     log.chat("analyst", "On it.")
     first = log.call("a")
@@ -62,7 +62,7 @@ def test_parallel_calls_stay_together_whatever_is_said_meanwhile() -> None:
 
 
 def test_a_late_result_moves_to_its_call() -> None:
-    log = Log()
+    log = LogBuilder()
     slow = log.call("slow")
     fast = log.call("fast")
     log.answer(fast)
@@ -73,16 +73,16 @@ def test_a_late_result_moves_to_its_call() -> None:
     assert results(prompt)[slow] == "at last"
 
 
-def test_a_missing_result_is_made_up_as_an_error() -> None:
-    log = Log()
+def test_a_missing_result_becomes_an_error() -> None:
+    log = LogBuilder()
     call = log.call("slow")
     prompt = build(log)
-    assert results(prompt) == {call: "No result has come."}
+    assert results(prompt) == {call: "No result was received."}
     assert prompt.anthropic()["messages"][-1]["content"][0]["is_error"]
 
 
 def test_an_orphan_is_dropped_and_reported() -> None:
-    log = Log()
+    log = LogBuilder()
     call = log.call("a")
     orphan = log.answer(call)
     del log.envelopes[0]
@@ -93,7 +93,7 @@ def test_an_orphan_is_dropped_and_reported() -> None:
 
 @pytest.mark.rule("T-10")
 def test_an_impostors_result_is_not_shown_as_one() -> None:
-    log = Log()
+    log = LogBuilder()
     call = log.call("a")
     log.answer(call, text_result("forged"), sender="mallory")
     log.answer(call, text_result("real"))
@@ -103,8 +103,8 @@ def test_an_impostors_result_is_not_shown_as_one() -> None:
     assert "forged" not in prompt.markdown()
 
 
-def test_what_others_call_and_get_is_quoted_text() -> None:
-    log = Log()
+def test_calls_and_results_of_others_are_quoted_text() -> None:
+    log = LogBuilder()
     log.run("a", {"x": 1}, text_result("their data"), sender="b")
     prompt = build(log)
     assert shape(prompt) == ["u:tt"]
@@ -112,23 +112,23 @@ def test_what_others_call_and_get_is_quoted_text() -> None:
     assert texts == ['@b calls a of @crm:\n> {"x":1}', "@crm answers @b's a:\n> their data"]
 
 
-def test_the_system_text_goes_where_each_api_wants_it() -> None:
-    prompt = build(Log(), system="Be brief.")
+def test_the_system_text_is_placed_as_each_api_requires() -> None:
+    prompt = build(LogBuilder(), system="Be brief.")
     assert prompt.anthropic()["system"].startswith("Be brief.\n\n")
     assert prompt.openai_chat()["messages"][0]["role"] == "system"
     assert prompt.openai_responses()["instructions"] == prompt.system
 
 
-def test_whoever_changes_a_request_leaves_the_prompt_as_it_was() -> None:
-    log = Log()
+def test_modifying_a_request_does_not_change_the_prompt() -> None:
+    log = LogBuilder()
     log.run("fetch", {"a": {"b": 1}}, text_result("x"))
     prompt = build(log)
     prompt.anthropic()["messages"][1]["content"][0]["input"]["a"]["b"] = "changed"
     assert prompt.anthropic()["messages"][1]["content"][0]["input"] == {"a": {"b": 1}}
 
 
-def test_what_the_assistant_said_is_plain_text_in_responses() -> None:
-    log = Log()
+def test_assistant_messages_are_plain_strings_in_the_responses_api() -> None:
+    log = LogBuilder()
     log.chat("analyst", "First.")
     log.chat("analyst", "Then.")
     log.call("a")
@@ -137,8 +137,8 @@ def test_what_the_assistant_said_is_plain_text_in_responses() -> None:
     assert items[3]["type"] == "function_call"
 
 
-def test_images_go_where_each_api_takes_them() -> None:
-    log = Log()
+def test_images_are_placed_as_each_api_requires() -> None:
+    log = LogBuilder()
     image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
     call = log.call("draw")
     log.answer(call, {"content": [image, {"type": "text", "text": "a dot"}]})
@@ -152,8 +152,8 @@ def test_images_go_where_each_api_takes_them() -> None:
     assert [part["type"] for part in output] == ["input_text", "input_image"]
 
 
-def test_a_failed_call_names_its_images() -> None:
-    log = Log()
+def test_a_failed_call_describes_its_images() -> None:
+    log = LogBuilder()
     image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
     log.run("draw", {}, {"content": [{"type": "text", "text": "no"}, image], "isError": True})
     (block,) = build(log).anthropic()["messages"][2]["content"]
@@ -184,8 +184,8 @@ def test_a_failed_call_names_its_images() -> None:
     ],
     ids=lambda value: value[:12],
 )
-def test_an_image_that_an_api_would_refuse_is_named(data: str, media_type: str) -> None:
-    log = Log()
+def test_an_image_that_an_api_would_refuse_is_described(data: str, media_type: str) -> None:
+    log = LogBuilder()
     log.run("draw", {}, {"content": [{"type": "image", "data": data, "mimeType": media_type}]})
     (block,) = build(log).anthropic()["messages"][2]["content"]
     assert [part["text"] for part in block["content"]] == [f"[image, {media_type}]"]
@@ -203,15 +203,15 @@ def test_an_image_that_an_api_would_refuse_is_named(data: str, media_type: str) 
         (webp("VP8X", 8000, 8000), "image/webp"),
     ],
 )
-def test_the_four_types_are_known_by_their_bytes(data: str, media_type: str) -> None:
-    log = Log()
+def test_the_four_image_types_are_accepted(data: str, media_type: str) -> None:
+    log = LogBuilder()
     log.run("draw", {}, {"content": [{"type": "image", "data": data, "mimeType": media_type}]})
     (block,) = build(log).anthropic()["messages"][2]["content"]
     assert [part["type"] for part in block["content"]] == ["image"]
 
 
-def test_a_failed_call_says_so_in_every_api() -> None:
-    log = Log()
+def test_a_failed_call_is_marked_in_every_api() -> None:
+    log = LogBuilder()
     log.fail(log.call("a"), "no such record")
     prompt = build(log)
     assert prompt.anthropic()["messages"][2]["content"][0]["is_error"] is True
@@ -219,8 +219,8 @@ def test_a_failed_call_says_so_in_every_api() -> None:
     assert prompt.openai_responses()["input"][-1]["output"] == "[error] no such record"
 
 
-def test_an_excluded_tool_goes_with_its_results_in_pairs() -> None:
-    log = Log()
+def test_an_excluded_tool_is_left_out_with_its_results() -> None:
+    log = LogBuilder()
     log.run("noisy", {}, text_result("noise"))
     log.run("noisy", {}, text_result("noise"), sender="b")
     kept = log.call("useful")
@@ -231,13 +231,13 @@ def test_an_excluded_tool_goes_with_its_results_in_pairs() -> None:
     assert len(prompt.report.left_out) == 4
 
 
-def test_a_call_that_the_filter_hides_takes_its_result_along() -> None:
-    log = Log()
+def test_a_filtered_call_is_left_out_with_its_result() -> None:
+    log = LogBuilder()
     hidden = log.call("a")
     log.answer(hidden, text_result("hidden"))
     prompt = build(log, filter=lambda envelope: envelope.id != hidden)
     assert "hidden" not in prompt.markdown()
-    log = Log()
+    log = LogBuilder()
     shown = log.call("a")
     response = log.answer(shown, text_result("shown"))
     prompt = build(log, filter=lambda envelope: envelope.id != response)
@@ -245,7 +245,7 @@ def test_a_call_that_the_filter_hides_takes_its_result_along() -> None:
 
 
 def test_housekeeping_is_left_out_and_refusals_are_shown() -> None:
-    log = Log()
+    log = LogBuilder()
     log.send("system/presence", {"event": "join"}, "system:gateway")
     log.send("mcp/request:tools/list", {}, "analyst", to=["crm"])
     log.send("system/error", {"error": "rate_limited"}, "system:gateway")
@@ -255,7 +255,7 @@ def test_housekeeping_is_left_out_and_refusals_are_shown() -> None:
 
 
 def test_the_same_log_gives_the_same_prompt_and_repeated_envelopes_change_nothing() -> None:
-    log = Log()
+    log = LogBuilder()
     log.chat("boss")
     log.run("a", {}, text_result("1"))
     builder = PromptBuilder("analyst")
@@ -266,8 +266,8 @@ def test_the_same_log_gives_the_same_prompt_and_repeated_envelopes_change_nothin
     assert builder.build().anthropic() == once
 
 
-def test_a_prompt_made_earlier_does_not_change_when_the_log_goes_on() -> None:
-    log = Log()
+def test_an_earlier_prompt_does_not_change_when_the_log_grows() -> None:
+    log = LogBuilder()
     builder = PromptBuilder("analyst")
     call = log.call("a")
     builder.add(log.envelopes[-1])
@@ -278,3 +278,11 @@ def test_a_prompt_made_earlier_does_not_change_when_the_log_goes_on() -> None:
     assert early.anthropic() == before
     assert builder.build().anthropic() != before
     check_anthropic(early.anthropic())
+
+
+def test_markdown_can_omit_the_system_text() -> None:
+    log = LogBuilder()
+    log.chat("boss", "Hello.")
+    prompt = build(log)
+    assert prompt.markdown(system=False) == "# 0 · user\n\n@boss:\n> Hello.\n"
+    assert prompt.markdown() == f"# System\n\n{prompt.system}\n\n{prompt.markdown(system=False)}"

@@ -77,6 +77,14 @@ def test_a_parent_without_envelopes_is_in_the_tree() -> None:
     assert tree.roots == [tree["above"]]
 
 
+def test_a_placeholder_that_expired_is_open_once_its_id_is_used() -> None:
+    tree = ContextTree([say("alice", "child", parent="p"), expiry("child"), expiry("p")])
+    assert tree["p"].state == "idle"
+    for _ in range(2):
+        tree.add(say("bob", "p"))
+    assert (tree["p"].state, len(tree["p"].envelopes)) == ("open", 2)
+
+
 def test_the_outline_has_one_line_per_context() -> None:
     tree = ContextTree(
         [

@@ -48,7 +48,7 @@ async def test_a_replay_is_paused_until_the_reader_catches_up() -> None:
     )
     pod = Pod(connection)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(5):
             for number in range(100):
                 assert (await anext(pod)).text == str(number)
@@ -65,7 +65,7 @@ async def test_a_replay_is_not_paused_while_an_envelope_waits_to_be_sent() -> No
     )
     pod = Pod(connection)
     async with background() as tasks:
-        await tasks.start(connection.keep, tasks)
+        await tasks.start(connection.run, tasks)
         with anyio.fail_after(0.9):  # without a reader
             await pod.send("chat", wait=False)
             while not connection.session.live:

@@ -1,4 +1,4 @@
-"""The server's side: marks, summaries by rule, workflows, lean mode."""
+"""Server side of transient results: marks, summaries, workflows, scratch."""
 
 import json
 from typing import Any
@@ -58,7 +58,7 @@ def test_marking_keeps_other_metadata_and_the_given_result() -> None:
 
 
 @pytest.mark.rule("T-02")
-def test_the_summary_has_the_sources_form() -> None:
+def test_the_summary_has_the_source_protocols_format() -> None:
     text = summarize(records(15, page=1, pages=9), noun="activity")
     assert text == "15 activity records (page 1/9, IDs: 72, 73, 74…)"
 
@@ -96,7 +96,7 @@ def test_a_long_text_is_marked_for_the_tokens_it_saves() -> None:
 
 
 @pytest.mark.rule("T-03")
-def test_the_rule_leaves_errors_marked_results_and_refusals_alone() -> None:
+def test_the_rule_does_not_mark_errors_or_results_already_marked_or_opted_out() -> None:
     assert "_meta" not in mark_by_rule({**records(50), "isError": True})
     assert "_meta" not in mark_by_rule(records(50), rule=False)
     by_hand = transient(records(50), "mine")
@@ -118,26 +118,26 @@ SOURCE_STEPS: list[Any] = [
 
 @pytest.mark.rule("T-04")
 @pytest.mark.parametrize("order", [2, 3])
-def test_a_loop_comes_whole_with_its_hints(order: int) -> None:
+def test_a_loops_steps_are_returned_together_with_their_hints(order: int) -> None:
     result = Workflow(SOURCE_STEPS).get_workflow_step(order)
     assert result["content"][0]["text"].startswith("## Steps 2–3 — loop")
     assert read_hints(result) == [Hint("search_records", "store_analysis_memory", 2)]
 
 
 @pytest.mark.rule("T-04")
-def test_a_step_outside_a_loop_comes_alone_and_an_unknown_one_is_an_error() -> None:
+def test_a_step_outside_a_loop_is_returned_alone_and_an_unknown_one_is_an_error() -> None:
     workflow = Workflow(SOURCE_STEPS)
     assert workflow.get_workflow_step(1) == text_result("## Step 1\n1. **Look around**")
     assert workflow.get_workflow_step(9)["isError"]
 
 
-def test_a_workflow_refuses_two_steps_of_one_order() -> None:
+def test_a_workflow_refuses_a_duplicate_order() -> None:
     with pytest.raises(ValueError, match="order 1"):
         Workflow([{"order": 1, "title": "a"}, {"order": 1, "title": "b"}])
 
 
 @pytest.mark.rule("T-20")
-def test_lean_mode_returns_a_reference_that_another_call_redeems() -> None:
+def test_scratch_returns_a_reference_that_another_call_redeems() -> None:
     scratch = Scratch()
     lean = scratch.keep(records(15, page=1, pages=9))
     assert "activity 3" not in json.dumps(lean)
@@ -148,7 +148,7 @@ def test_lean_mode_returns_a_reference_that_another_call_redeems() -> None:
 
 
 @pytest.mark.rule("T-20")
-def test_what_is_kept_behind_a_reference_cannot_be_changed() -> None:
+def test_a_stored_result_cannot_be_modified() -> None:
     scratch = Scratch()
     given = records(5)
     ref = scratch.keep(given)["structuredContent"]["scratch_ref"]
@@ -158,7 +158,7 @@ def test_what_is_kept_behind_a_reference_cannot_be_changed() -> None:
 
 
 @pytest.mark.rule("T-20")
-def test_scratch_forgets_the_oldest_first_and_says_so() -> None:
+def test_scratch_evicts_the_oldest_first_and_reports_it() -> None:
     scratch = Scratch(max_results=2)
     refs = [scratch.keep(records(n))["structuredContent"]["scratch_ref"] for n in (5, 6, 7)]
     assert [bool(scratch.redeem(ref).get("isError")) for ref in refs] == [True, False, False]
@@ -168,7 +168,7 @@ def test_scratch_forgets_the_oldest_first_and_says_so() -> None:
 
 
 @pytest.mark.rule("T-01")
-def test_another_vendors_word_under_the_bare_name_stays() -> None:
+def test_another_vendors_value_under_the_bare_name_stays() -> None:
     marked = transient({"content": [], "_meta": {"context": "theirs"}}, "a page")
     assert marked["_meta"]["context"] == "theirs"
     assert read_mark(marked).transient

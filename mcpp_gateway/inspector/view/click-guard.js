@@ -1,21 +1,21 @@
-// What has only just come to its place takes no click there: it was aimed at what stood there before.
+// Ignores clicks on buttons that have just moved: the click was aimed at what was there before.
 //
-// A list can hold still under a mouse. A finger is nowhere until it is down, and then it is too late.
+// A list can stop moving under a mouse pointer, but a touch has no position before it happens.
 
 const STILL_MS = 500;
-const NEAR_PX = 4; // much less than a button: a list settles by a pixel
+const NEAR_PX = 4; // much smaller than a button: layout may shift by a pixel
 
-export class Stillness {
-  /** Watch over the buttons in what `selector` selects: boxes with a `data-about` of their own. */
+export class ClickGuard {
+  /** Guard the buttons inside elements that match `selector`, identified by their `data-about`. */
   constructor(selector) {
     this._selector = selector;
-    this._places = new Map(); // list and what a box is about → {x, y, since}
+    this._places = new Map(); // list id and data-about → {x, y, since}
     const watch = () => {
       this._look();
       requestAnimationFrame(watch);
     };
     watch();
-    document.addEventListener("click", (event) => this._judge(event), { capture: true });
+    document.addEventListener("click", (event) => this._filter(event), { capture: true });
   }
 
   _look() {
@@ -24,7 +24,7 @@ export class Stillness {
     this._places = new Map();
     for (const box of document.querySelectorAll(this._selector)) {
       const { x, y } = box.getBoundingClientRect();
-      // A box that is drawn anew in its place has not moved.
+      // A box that was redrawn in the same place has not moved.
       const key = `${box.closest("[id]").id} ${box.dataset.about}`;
       const old = before.get(key);
       const isNear = old && Math.hypot(old.x - x, old.y - y) <= NEAR_PX;
@@ -37,9 +37,9 @@ export class Stillness {
     }
   }
 
-  _judge(event) {
+  _filter(event) {
     const button = event.target.closest?.(`:is(${this._selector}) button`);
-    // From the keyboard: the focus stays with what one has read.
+    // Clicks from the keyboard pass: the focus moves with the button.
     if (!button || event.detail === 0) return;
     this._look();
     if (button.ariaDisabled === "true") event.stopPropagation();

@@ -1,4 +1,4 @@
-"""A pod to look at: a gateway as a process, peers that speak in it, and a cable that can be cut."""
+"""Harness of the inspector tests: a gateway process, its clients and an interruptible proxy."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 import mcpp
 from mcpp.protocol.envelope import Context
 
-BOUND = 20.0  # seconds that anything may take before the test fails
+BOUND = 20.0  # seconds that any step may take
 MCPP = str(Path(sys.executable).parent / "mcpp")
 PARTICIPANTS = {
     "ada": "*",
@@ -29,16 +29,16 @@ PARTICIPANTS = {
     "files": "*",
     "guest": "chat",
     "critic": "mcp/reject",
-}  # and the kinds that they may send
+}  # with the kinds that they may send
 
 
 def chromium() -> str | None:
-    """Return where Chromium is on this machine, if it is."""
+    """Return the path of Chromium, if it is installed."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
-# What a page needs, and nothing that would reach for a network: the tests run without one.
+# Disables everything that would use the network: the tests run without one.
 CHROMIUM_FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -58,10 +58,10 @@ def free_port() -> int:
         return port
 
 
-class Stage:
-    """A gateway that can be stopped and started again on the same port, and those who speak.
+class InspectorHarness:
+    """A gateway process that can be restarted on the same port, and the clients of one pod.
 
-    It may hold many pods: `part` gives one of them to a test, which then has it to itself.
+    The gateway may serve many pods: `for_pod` returns a harness for one of them.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class Stage:
         self._path = folder / "pod.toml"
         self._path.write_text(_config(self.port, names, origins, limits))
         self._process: subprocess.Popen[str] | None = None
-        self._peers = ExitStack()
+        self._clients = ExitStack()
 
-    def part(self, number: int) -> "Stage":
-        """Return one pod of this gateway as a stage of its own. It is not started or stopped."""
-        part = copy(self)
-        part.pod = f"demo{number}"
-        part._process = None
-        part._peers = ExitStack()
-        return part
+    def for_pod(self, number: int) -> "InspectorHarness":
+        """Return a harness for one pod of this gateway, which does not own the process."""
+        harness = copy(self)
+        harness.pod = f"demo{number}"
+        harness._process = None
+        harness._clients = ExitStack()
+        return harness
 
     def start(self) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MCPP_")}
@@ -101,13 +101,13 @@ class Stage:
         for line in self._process.stderr:
             if "listening" in line:
                 break
-        # Read on, or a full pipe would stop the gateway.
+        # Keep reading, or a full pipe would block the gateway.
         self._reader = threading.Thread(target=self._process.stderr.read, daemon=True)
         self._reader.start()
 
     def stop(self) -> None:
-        """Let everybody leave, and end the gateway if it is ours to end."""
-        self._peers.close()
+        """Disconnect all clients, and stop the gateway if this harness started it."""
+        self._clients.close()
         if self._process is not None:
             self._process.terminate()
             self._process.wait(BOUND)
@@ -117,7 +117,7 @@ class Stage:
             self._process = None
 
     def revoke(self, participant: str) -> None:
-        """Take a participant's token away, and have the gateway know."""
+        """Replace a participant's token in the configuration and reload it."""
         assert self._process is not None
         now = self._path.read_text()
         self._path.write_text(now.replace(self.token(participant), f"another-{'x' * 16}"))
@@ -126,9 +126,9 @@ class Stage:
     def token(self, participant: str) -> str:
         return _token(self.pod, participant)
 
-    def peer(self, name: str) -> "Peer":
-        """Join as somebody who speaks when told to."""
-        line = self._peers.enter_context(
+    def join(self, name: str) -> "HarnessClient":
+        """Return a client that has joined as this participant."""
+        connection = self._clients.enter_context(
             connect(
                 f"ws://127.0.0.1:{self.port}/ws",
                 additional_headers={"Authorization": f"Bearer {self.token(name)}"},
@@ -136,7 +136,7 @@ class Stage:
                 close_timeout=1,
             )
         )
-        return Peer(name, line)
+        return HarnessClient(name, connection)
 
 
 def _token(pod: str, participant: str) -> str:
@@ -156,13 +156,13 @@ def _config(
     return "\n".join(lines)
 
 
-class Peer:
-    """A participant whose every envelope is known to have arrived when `send` returns."""
+class HarnessClient:
+    """A participant whose `send` returns when the envelope has been echoed."""
 
-    def __init__(self, name: str, line: ClientConnection) -> None:
+    def __init__(self, name: str, connection: ClientConnection) -> None:
         self.name = name
-        self._line = line
-        self._line.recv(BOUND)
+        self._connection = connection
+        self._connection.recv(BOUND)
 
     def send(
         self,
@@ -183,22 +183,22 @@ class Peer:
             to=[to] if to else None,
             correlation_id=about,
         )
-        self._line.send(mcpp.encode(envelope).decode())
+        self._connection.send(mcpp.encode(envelope).decode())
         if wait:
             self.receive(envelope.id)
         return envelope.id
 
     def receive(self, id: str) -> Any:
-        """Return the envelope with this id, or the one that answers it."""
+        """Return the next envelope with this id or correlation id."""
         while True:
-            envelope = json.loads(self._line.recv(BOUND))
+            envelope = json.loads(self._connection.recv(BOUND))
             if id in (envelope["id"], envelope.get("correlation_id")):
                 return envelope
 
     def receive_kind(self, prefix: str) -> Any:
-        """Return the next envelope of a kind."""
+        """Return the next envelope whose kind has this prefix."""
         while True:
-            envelope = json.loads(self._line.recv(BOUND))
+            envelope = json.loads(self._connection.recv(BOUND))
             if envelope["kind"].startswith(prefix):
                 return envelope
 
@@ -225,35 +225,35 @@ class Peer:
         return self.send(f"mcp/response:tools/call:{tool}", payload, about=request, **more)
 
 
-class Cable:
-    """A port in front of the gateway's whose connections can all be cut, or die, at once."""
+class BreakableProxy:
+    """A TCP proxy before the gateway whose connections can be closed or frozen."""
 
     def __init__(self, target: int, port: int) -> None:
         self._target = target
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._plugged = True
-        self._dead = False
+        self._accepting = True
+        self._frozen = False
         self._server = socket.create_server(("127.0.0.1", port))
         self._run(self._accept)
 
-    def cut(self) -> None:
-        """Cut what is connected, and let nothing through."""
-        self._plugged = False
+    def disconnect(self) -> None:
+        """Close all connections and accept no new ones."""
+        self._accepting = False
         for side in self._sockets:
             with suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
 
-    def die(self) -> None:
-        """Let nothing through any more without anybody being told."""
-        self._dead = True
+    def freeze(self) -> None:
+        """Discard all data silently."""
+        self._frozen = True
 
-    def plug(self) -> None:
-        self._plugged = True
-        self._dead = False
+    def restore(self) -> None:
+        self._accepting = True
+        self._frozen = False
 
     def close(self) -> None:
-        self.cut()
+        self.disconnect()
         self._server.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(BOUND)
@@ -270,7 +270,7 @@ class Cable:
             while True:
                 near, _ = self._server.accept()
                 self._sockets.append(near)
-                if not self._plugged:
+                if not self._accepting:
                     near.shutdown(socket.SHUT_RDWR)
                     continue
                 far = socket.create_connection(("127.0.0.1", self._target))
@@ -281,35 +281,35 @@ class Cable:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
-                if not self._dead:
+                if not self._frozen:
                     sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 
 
 @contextmanager
-def plugged(target: int, port: int) -> Iterator[Cable]:
-    """Lay a cable."""
-    cable = Cable(target, port)
+def breakable_proxy(target: int, port: int) -> Iterator[BreakableProxy]:
+    """Run a proxy."""
+    proxy = BreakableProxy(target, port)
     try:
-        yield cable
+        yield proxy
     finally:
-        cable.close()
+        proxy.close()
 
 
 @contextmanager
-def staged(folder: Path, **options: Any) -> Iterator[Stage]:
-    """Run a stage."""
-    stage = Stage(folder, **options)
-    stage.start()
+def inspector_harness(folder: Path, **options: Any) -> Iterator[InspectorHarness]:
+    """Run a harness."""
+    harness = InspectorHarness(folder, **options)
+    harness.start()
     try:
-        yield stage
+        yield harness
     finally:
-        stage.stop()
+        harness.stop()
 
 
 @contextmanager
 def up(folder: Path) -> Iterator[str]:
-    """Run `mcpp up` in a folder, and yield the link that it prints."""
+    """Run `mcpp up` in a folder and yield the link that it prints."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MCPP_")}
     command = [MCPP, "up", "--port", str(free_port())]
     with subprocess.Popen(
@@ -317,9 +317,9 @@ def up(folder: Path) -> Iterator[str]:
     ) as process:
         try:
             assert process.stdout is not None
-            said = "".join(iter(process.stdout.readline, "Stop with Ctrl-C.\n"))
-            found = re.search(r"inspector  (http://127\.0\.0\.1:\d+/#[\w-]{22})\s", said)
-            assert found is not None, said
+            output = "".join(iter(process.stdout.readline, "Stop with Ctrl-C.\n"))
+            found = re.search(r"inspector  (http://127\.0\.0\.1:\d+/#[\w-]{22})\s", output)
+            assert found is not None, output
             yield found[1]
         finally:
             process.terminate()

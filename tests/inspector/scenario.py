@@ -1,8 +1,8 @@
-"""A scene worth looking at: an analyst works through pages of a CRM, thinks, asks and concludes."""
+"""A demo conversation: an analyst reads pages of a CRM, reasons, concludes and proposes a write."""
 
 from mcpp.protocol.envelope import Context
 from mcpp.transient import Hint, consumed, transient, with_context_hints
-from tests.inspector.stage import Stage
+from tests.inspector.harness import InspectorHarness
 
 REVIEW = Context(id="review-2031", type="workflow")
 THOUGHT = Context(id="reason-789", type="reasoning", parent="review-2031")
@@ -21,10 +21,10 @@ def page(number: int) -> dict[str, object]:
     return transient(text(records), f"15 activity records (page {number}/9, IDs: {ids})")
 
 
-def play(stage: Stage) -> None:
-    """Play it: two pages fetched and one consumed, a thought within, a proposal left open."""
-    analyst, crm, files = stage.peer("analyst"), stage.peer("crm"), stage.peer("files")
-    ada = stage.peer("ada")
+def run_scenario(harness: InspectorHarness) -> None:
+    """Fetch two pages, consume one, reason in a sub-context and leave a proposal open."""
+    analyst, crm, files = harness.join("analyst"), harness.join("crm"), harness.join("files")
+    ada = harness.join("ada")
     ada.chat("Please reclassify November's activities, and tell me before you write anything.")
     analyst.chat("On it: 132 records, nine pages.", to="ada")
     step = analyst.ask("get_workflow_step", {"step": 2}, "crm", context=REVIEW)

@@ -1,13 +1,13 @@
-"""As many pictures as every API takes: the newest are shown, those before them named."""
+"""Image limits: the newest images are shown, older ones are described."""
 
 from itertools import pairwise
 from typing import Any
 
 from mcpp.prompts import CachePolicy, ImageBlock, Prompt, PromptBuilder, ResultBlock
-from mcpp.prompts.pictures import MAX_IMAGES, MAX_IMAGES_CHARS
+from mcpp.prompts.budget import MAX_IMAGES, MAX_IMAGES_CHARS
 from mcpp.transient import transient
 from tests.mcpp.prompts.formats import check_all
-from tests.mcpp.prompts.logs import Log, png
+from tests.mcpp.prompts.logs import LogBuilder, png
 
 NEVER = CachePolicy(further_calls=0)
 
@@ -32,14 +32,14 @@ def shown(prompt: Prompt) -> list[ImageBlock]:
     ]
 
 
-def build(log: Log, **options: Any) -> Prompt:
+def build(log: LogBuilder, **options: Any) -> Prompt:
     prompt = PromptBuilder("analyst", **options).build(log.envelopes)
     check_all(prompt)
     return prompt
 
 
-def test_the_newest_pictures_stay_and_the_report_counts_the_rest() -> None:
-    log = Log()
+def test_the_newest_images_stay_and_the_report_lists_the_rest() -> None:
+    log = LogBuilder()
     responses = [log.run("shot", {"n": n}, shots(n)) for n in range(1, 131)]
     prompt = build(log)
     sizes = [image.data for image in shown(prompt)]
@@ -48,8 +48,8 @@ def test_the_newest_pictures_stay_and_the_report_counts_the_rest() -> None:
     assert changed == [(response, "images") for response in responses[:110]]
 
 
-def test_a_named_picture_is_given_back_under_its_handle() -> None:
-    log = Log()
+def test_a_described_image_is_returned_by_its_handle() -> None:
+    log = LogBuilder()
     first = log.run("shot", {}, shots(1, 2))
     for n in range(3, MAX_IMAGES + 2):
         log.run("shot", {"n": n}, shots(n))
@@ -60,14 +60,14 @@ def test_a_named_picture_is_given_back_under_its_handle() -> None:
     assert prompt.expand(handle)["content"] == shots(1, 2)["content"]
 
 
-def test_of_one_result_the_last_pictures_stay() -> None:
-    log = Log()
+def test_the_last_images_of_one_result_stay() -> None:
+    log = LogBuilder()
     log.run("film", {}, shots(*range(1, 31)))
     assert [image.data for image in shown(build(log))] == [png(n, 1) for n in range(11, 31)]
 
 
-def test_pictures_go_a_few_at_a_time_so_that_the_beginning_holds() -> None:
-    log = Log()
+def test_images_are_removed_in_steps_so_that_the_beginning_rarely_changes() -> None:
+    log = LogBuilder()
     numbers = []
     for n in range(1, 41):
         log.run("shot", {"n": n}, shots(n))
@@ -77,8 +77,8 @@ def test_pictures_go_a_few_at_a_time_so_that_the_beginning_holds() -> None:
     assert sum(one > two for one, two in pairwise(numbers)) == 4
 
 
-def test_all_pictures_together_fit_a_request() -> None:
-    log = Log()
+def test_all_images_together_fit_a_request() -> None:
+    log = LogBuilder()
     for n in range(1, 13):
         log.run("shot", {"n": n}, shots(n, padding=3_600_000))
     images = shown(build(log))
@@ -86,8 +86,8 @@ def test_all_pictures_together_fit_a_request() -> None:
     assert MAX_IMAGES_CHARS / 2 < sum(len(image.data) for image in images) <= MAX_IMAGES_CHARS
 
 
-def test_a_result_whose_pictures_are_named_still_collapses_under_a_budget() -> None:
-    log = Log()
+def test_a_result_with_described_images_still_collapses_under_a_budget() -> None:
+    log = LogBuilder()
     content = [{"type": "text", "text": "many words " * 200}, *shots(*range(1, 31))["content"]]
     log.run("film", {}, transient({"content": content}, "a film"))
     log.chat("analyst", "I have seen it.")

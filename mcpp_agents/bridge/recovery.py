@@ -1,0 +1,57 @@
+"""Recovery of answers from server output that the MCP SDK cannot parse.
+
+Without it, the requests would wait until their timeout. An earlier revision of MCP had batches:
+several messages in a JSON list. An invalid answer may still carry the id of its request. And
+Python's parser accepts more than the SDK's: lone surrogates, where a server has truncated a text
+within a character, and deep nesting.
+"""
+
+import json
+from typing import Any
+
+from mcp.shared.message import SessionMessage
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from pydantic import ValidationError
+
+
+def recover_answers(item: SessionMessage | Exception) -> list[SessionMessage | Exception]:
+    """Return the item, or for a parse error the answers that can be recovered from its input."""
+    if not isinstance(item, ValidationError):
+        return [item]
+    value = _input_of(item)
+    parts = value if isinstance(value, list) else [value]
+    found: list[SessionMessage | Exception] = [
+        message for part in parts if (message := _read_message(part)) is not None
+    ]
+    return found or [item]
+
+
+def _input_of(error: ValidationError) -> Any:
+    """Return the JSON value that failed validation, as far as the error contains it."""
+    for detail in error.errors(include_url=False, include_context=False):
+        if detail["type"] in ("model_type", "missing"):
+            return detail["input"]
+        if detail["type"] == "json_invalid":
+            return _parse(detail["input"])
+    return None
+
+
+def _parse(line: str | bytes) -> Any:
+    """Return the JSON value of a line, with lone surrogates replaced by U+FFFD."""
+    try:
+        text = json.dumps(json.loads(line), ensure_ascii=False)
+        return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read_message(value: Any) -> SessionMessage | None:
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_python(value, by_name=False))
+    except ValidationError:
+        pass
+    id = value.get("id") if isinstance(value, dict) and "method" not in value else None
+    if type(id) not in (int, str):
+        return None
+    error = ErrorData(code=PARSE_ERROR, message="the MCP server's answer is not valid JSON-RPC")
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=error))

@@ -1,0 +1,69 @@
+"""The caller of a store, and the audit of its calls.
+
+Every public operation of the store opens one `CallAudit` and calls only private methods, so each
+operation is audited once, by whichever path it came: library, MCP server or bus (M-14).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mcpp_agents.memory.access import OWNER, Principal
+from mcpp_agents.memory.errors import MemoryStoreError
+from mcpp_agents.memory.storage.engine import AuditEntry, Engine
+
+
+@dataclass(frozen=True)
+class StoreCaller:
+    """The identity for which a store acts.
+
+    The principal determines what may be read and written. On the bus it is the pod, and `author`
+    is the participant that sent the request: it is recorded with each item, and has a quota.
+    """
+
+    principal: Principal = OWNER
+    author: str | None = None
+    origin: str = "direct"
+
+
+class CallAudit:
+    """Writes the audit row of one call. It contains ids and lengths, never goals or content."""
+
+    def __init__(
+        self, engine: Engine, caller: StoreCaller, clock: Callable[[], float], tool: str
+    ) -> None:
+        self._engine = engine
+        self._caller = caller
+        self._clock = clock
+        self._tool = tool
+        self._details: dict[str, Any] = {}
+
+    def add_details(self, **details: Any) -> None:
+        """Add details to the row, whether the call succeeds or is refused."""
+        self._details.update(details)
+
+    def succeeded(self, **details: Any) -> None:
+        """Write the row of a call that succeeded; inside a write, it commits with the write."""
+        self._write(details)
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Write the row of a call that the block refuses."""
+        try:
+            yield
+        except MemoryStoreError as error:
+            self._write({"refused": type(error).__name__})
+            raise
+
+    def _write(self, details: dict[str, Any]) -> None:
+        caller = self._caller
+        self._engine.audit(
+            AuditEntry(
+                at=self._clock(),
+                principal=caller.principal.id,
+                tool=self._tool,
+                details={**self._details, **details},
+                author=caller.author,
+            )
+        )

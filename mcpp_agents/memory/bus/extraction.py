@@ -1,0 +1,107 @@
+"""Extraction of memories from the record of a context (M-31, M-32, M-38)."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from mcpp import Envelope
+from mcpp.protocol.contexts import Lineage
+from mcpp_agents.memory.bus.context_record import MAX_TURN_CHARS, ContextRecord, EnvelopeRef
+from mcpp_agents.memory.bus.envelope_text import (
+    attribute_lines,
+    confidence,
+    kept_text,
+    valid_time,
+)
+from mcpp_agents.memory.bus.extracted_memory import (
+    ExtractedMemory,
+    join_content,
+    join_own_text,
+)
+from mcpp_agents.memory.bus.extractive_summary import Turn, headline, summarize
+from mcpp_agents.memory.requests import BUS_SCHEME, MemoryDraft
+
+# The kind of memory that a conclusion becomes, by the type of its context.
+KINDS_BY_TYPE: Final = {
+    "reasoning": "decision",
+    "decision": "decision",
+    "plan": "plan",
+    "planning": "plan",
+    "research": "fact",
+    "workflow": "summary",
+    "task": "summary",
+}
+
+
+@dataclass(frozen=True)
+class MemoryExtractor:
+    """Turns the record of one context into memories."""
+
+    pod: str
+    lineage: Lineage
+    record: ContextRecord
+    parent_generation: int
+
+    def conclude(self, conclusion: Envelope) -> list[ExtractedMemory]:
+        """Return the memories of a context that its creator concludes."""
+        text, ref = kept_text(conclusion), EnvelopeRef.of(conclusion)
+        if not text:
+            return self.end(ref)
+        # A conclusion is kept in full, so it needs no place in the summary.
+        turns = tuple(t for t in self.record.turns if t.text != text[:MAX_TURN_CHARS])
+        kind = KINDS_BY_TYPE.get(self.lineage.type or "", "summary")
+        own_text = join_own_text(attribute_lines(conclusion.sender, text), self.record.subject_text)
+        memory = self._memory(ref, kind, headline(text), own_text, turns=turns)
+        sure = confidence(conclusion)
+        if sure is not None:
+            memory = memory.with_metadata(confidence=sure)
+        return [memory, *self._gotchas()]
+
+    def end(self, ref: EnvelopeRef) -> list[ExtractedMemory]:
+        """Return the memories of a context that ends, with its conversation if unconcluded."""
+        if self.record.concluded or not self.record.turns:
+            return self._gotchas()
+        is_plan = KINDS_BY_TYPE.get(self.lineage.type or "") == "plan"
+        turns = tuple(self.record.turns)
+        title = headline(f"{self.lineage.type or 'context'}: {turns[0].text}")
+        own_text = self.record.subject_text
+        kind = "plan" if is_plan else "session"
+        return [self._memory(ref, kind, title, own_text, turns=turns), *self._gotchas()]
+
+    def _gotchas(self) -> list[ExtractedMemory]:
+        return [
+            self._memory(failed.response, "gotcha", headline(text), text, author=failed.caller)
+            for text, failed in self.record.failures.items()
+        ]
+
+    def _memory(
+        self,
+        ref: EnvelopeRef,
+        kind: str,
+        title: str,
+        own_text: str,
+        *,
+        turns: tuple[Turn, ...] = (),
+        author: str | None = None,
+    ) -> ExtractedMemory:
+        author = author or self.record.creator
+        assert author is not None
+        id, record = self.lineage.id, self.record
+        draft = MemoryDraft(
+            title=title,
+            content=join_content(own_text, summarize(turns)),
+            kind=kind,
+            source=f"{BUS_SCHEME}{self.pod}/{id}#{ref.id}",
+            valid_at=valid_time(ref.ts),
+            # M-34: a log that is read again, such as after a restart, is stored once.
+            idempotency_key=f"bus:{ref.id}",
+        )
+        metadata = {
+            "pod": self.pod,
+            "context": id,
+            "context_type": self.lineage.type,
+            "lineage": [id, *self.lineage.ancestors][::-1],
+            "envelopes": list(record.envelopes),
+            "participants": sorted(record.participants),
+        }
+        generations = (record.generation, self.parent_generation)
+        return ExtractedMemory(draft, author, metadata, own_text, turns, generations)

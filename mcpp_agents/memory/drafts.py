@@ -1,0 +1,77 @@
+"""Conversion of drafts to items, and of items to answers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import uuid6
+
+from mcpp_agents.memory.access import scope_for
+from mcpp_agents.memory.auditing import StoreCaller
+from mcpp_agents.memory.pack import Remembered
+from mcpp_agents.memory.redaction import redact_all
+from mcpp_agents.memory.requests import MemoryDraft
+from mcpp_agents.memory.storage.engine import Item
+from mcpp_agents.memory.vocabulary import facet_of
+
+
+def item_from_draft(
+    draft: MemoryDraft,
+    caller: StoreCaller,
+    *,
+    key: str | None,
+    now: float,
+    metadata: Mapping[str, Any],
+) -> Item:
+    """Return a new item for a draft that is redacted already.
+
+    Raises:
+        AccessDenied: the caller may not write to the draft's project or diary.
+    """
+    principal = caller.principal
+    return Item(
+        id=f"mem_{uuid6.uuid7().hex}",
+        scope=scope_for(principal, project=draft.project, agent=draft.agent_id),
+        kind=draft.kind,
+        title=draft.title,
+        content=draft.content,
+        principal=principal.id,
+        author=caller.author,
+        origin=caller.origin,
+        created_at=now,
+        updated_at=now,
+        domain=draft.domain,
+        project=draft.project or principal.home,
+        agent_id=draft.agent_id,
+        tags=draft.tags,
+        retrieval_keys=draft.retrieval_keys,
+        source=draft.source,
+        url=draft.url,
+        valid_at=draft.valid_at,
+        idempotency_key=key,
+        metadata=redact_all(dict(metadata)),
+    )
+
+
+def is_repeated(item: Item, stored: Item) -> bool:
+    """Return whether an item equals a stored one, apart from its id, times and metadata (M-02)."""
+    return stored == replace(
+        item,
+        id=stored.id,
+        created_at=stored.created_at,
+        updated_at=stored.updated_at,
+        metadata=stored.metadata,
+        seq=stored.seq,
+    )
+
+
+def answer_for(item: Item, *, created: bool, secrets_withheld: bool) -> Remembered:
+    """Return the answer to `remember` for an item."""
+    return Remembered(
+        id=item.id,
+        kind=item.kind,
+        facet=facet_of(item.kind),
+        project=item.project,
+        created=created,
+        secrets_withheld=secrets_withheld,
+    )

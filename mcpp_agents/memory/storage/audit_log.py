@@ -1,0 +1,67 @@
+"""The audit rows in the file, and those that still wait for the write lock."""
+
+import json
+import logging
+from collections import deque
+from typing import Final
+
+from mcpp_agents.memory.storage.connection import SqliteConnection
+from mcpp_agents.memory.storage.engine import AuditEntry
+
+logger = logging.getLogger("mcpp.memory")
+
+_MAX_PENDING: Final = 10_000
+
+
+class AuditLog:
+    """Reads and writes the table `audit`. It owns the entries that are not written yet (M-43)."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        self._connection = connection
+        self._pending: deque[AuditEntry] = deque()
+
+    @property
+    def pending(self) -> int:
+        """The number of entries that wait for a write."""
+        return len(self._pending)
+
+    def defer(self, entry: AuditEntry) -> None:
+        """Keep an entry for the next write."""
+        self._pending.append(entry)
+
+    def drop_excess(self) -> None:
+        """Bound the number of waiting entries; the oldest go to the log."""
+        while len(self._pending) > _MAX_PENDING:
+            self._log_lost(self._pending.popleft())
+
+    def insert(self, entry: AuditEntry) -> None:
+        """Insert one entry inside a transaction."""
+        self._connection.execute(
+            "INSERT INTO audit (at, principal, author, tool, details) VALUES (?, ?, ?, ?, ?)",
+            [entry.at, entry.principal, entry.author, entry.tool, json.dumps(entry.details)],
+        )
+
+    def insert_pending(self) -> None:
+        """Insert the waiting entries inside a transaction."""
+        for entry in self._pending:
+            self.insert(entry)
+
+    def clear_pending(self) -> None:
+        """Drop the waiting entries, once a transaction with them is committed."""
+        self._pending.clear()
+
+    def log_pending(self) -> None:
+        """Log the entries that could not be written before closing."""
+        for entry in self._pending:
+            self._log_lost(entry)
+
+    def read(self, last: int) -> list[AuditEntry]:
+        """Return the latest entries, oldest first."""
+        rows = self._connection.all(
+            "SELECT at, principal, tool, details, author FROM audit ORDER BY id DESC LIMIT ?", last
+        )
+        return [AuditEntry(at, who, tool, json.loads(d), by) for at, who, tool, d, by in rows][::-1]
+
+    @staticmethod
+    def _log_lost(entry: AuditEntry) -> None:
+        logger.error("audit entry lost: %s", entry)

@@ -1,0 +1,87 @@
+"""Sending one envelope and waiting for its answer."""
+
+import sys
+from typing import Any, Final
+
+import anyio
+
+from mcpp import Context, Envelope, Kind, Pod, kinds
+from mcpp.client import factory
+from mcpp.errors import NoAnswerError
+from mcpp.protocol import rpc
+from mcpp_agents.cli.display import progress_of
+
+# For the cancellation notice, which is sent even when this task is being cancelled.
+_CANCEL_SECONDS: Final = 1.0
+
+
+async def send(
+    pod: Pod,
+    kind: str,
+    payload: Any,
+    *,
+    to: list[str] | None = None,
+    context: Context | None = None,
+    correlation_id: str | None = None,
+) -> Envelope:
+    """Send an envelope and return it; a request's payload is completed."""
+    id = factory.new_id()
+    payload = complete_request(Kind.parse(kind), payload, id)
+    return await pod.send(
+        kind, payload, to=to, correlation_id=correlation_id, context=context, id=id
+    )
+
+
+async def wait_for_answer(pod: Pod, sent: Envelope, seconds: float) -> Envelope:
+    """Return the first answer to an envelope that we sent.
+
+    Cancels a request that is not answered in time. Raises NoAnswerError.
+    """
+    answer: Envelope | None = None
+    try:
+        with anyio.move_on_after(seconds):
+            answer = await _first_answer(pod, sent)
+    finally:
+        if answer is None and Kind.parse(sent.kind).family == kinds.REQUEST:
+            with anyio.move_on_after(_CANCEL_SECONDS, shield=True):  # P-18
+                await pod.notify(
+                    rpc.CANCELLED,
+                    {"requestId": sent.id, "reason": "the sender stopped waiting"},
+                    to=sent.to,
+                    correlation_id=sent.id,
+                    context=sent.context,
+                )
+    if answer is None:
+        raise NoAnswerError(", ".join(sent.to or ["the pod"]), sent.kind, seconds)
+    return answer
+
+
+def complete_request(kind: Kind, payload: Any, id: str) -> Any:
+    """Return the payload; for a request, add members that follow from its kind and id."""
+    if kind.family != kinds.REQUEST or not isinstance(payload, dict):
+        return payload
+    params = payload.get("params", {})
+    if kind.name is not None and isinstance(params, dict):
+        params = {"name": kind.name} | params
+    return rpc.request(id, kind.method or "", {}) | payload | {"params": params}
+
+
+def text_payload(kind: str, text: str) -> dict[str, str]:
+    """Return the payload that carries a text in an envelope of this kind."""
+    return {"thought": text} if kind == kinds.REFLECTION else {"text": text}
+
+
+async def _first_answer(pod: Pod, sent: Envelope) -> Envelope:
+    is_request = Kind.parse(sent.kind).family == kinds.REQUEST
+    async for message in pod:
+        if message.correlation_id != sent.id:
+            continue
+        if (progress := progress_of(message.envelope)) is not None:
+            if sys.stderr.isatty():
+                sys.stderr.write(f"{message.sender}: {progress}\n")
+        # P-14: only the addressee's response answers a request.
+        elif not is_request or (
+            message.sender in (sent.to or ()) and message.kind.startswith(kinds.RESPONSE)
+        ):
+            return message.envelope
+    raise AssertionError("iterating over a pod ends with an error")

@@ -1,0 +1,76 @@
+"""Following a pod: the last matching messages of its history, then live ones."""
+
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+
+from mcpp import Envelope, Pod
+from mcpp.client.tasks import background
+from mcpp.filters import Filter, everything
+from mcpp.protocol.contexts import ContextTracker
+
+
+async def follow(
+    pod: Pod,
+    show: Callable[[Envelope], None],
+    *,
+    live: bool = True,
+    filter: Filter = everything,
+    last: int | None = None,
+) -> None:
+    """Show the last matching envelopes of the history, then live ones until the pod ends.
+
+    Without `live`, return at the end of the history.
+    """
+    held: deque[Envelope] = deque(maxlen=last)
+    remaining = pod.history
+
+    def show_held() -> None:
+        while held:
+            show(held.popleft())
+
+    matches = _LocalFilter(pod, filter)
+    async with background() as tasks:
+        with anyio.CancelScope() as scope:
+
+            async def stop_after_history() -> None:
+                # Requests are sent only after the history has arrived (P-01), so this answer marks
+                # its end. The reader below is cancelled only while it waits for more.
+                await pod.set_filter(filter)
+                scope.cancel()
+
+            if not live:
+                tasks.start_soon(stop_after_history)
+            async for message in pod:
+                wanted = matches(message.envelope)
+                if message.replayed:
+                    remaining -= 1
+                    if wanted:
+                        held.append(message.envelope)
+                if not message.replayed or not remaining:
+                    show_held()
+                if wanted and not message.replayed:
+                    show(message.envelope)
+        show_held()
+
+
+class _LocalFilter:
+    """Applies the filter to the envelopes that bypass it at the gateway. Owns a context tracker.
+
+    These are the gateway's own envelopes, those that we sent, and those addressed to us.
+    """
+
+    def __init__(self, pod: Pod, filter: Filter) -> None:
+        self._me = pod.me
+        self._filter = filter
+        self._contexts = ContextTracker(pod.contexts.values())
+
+    def __call__(self, envelope: Envelope) -> bool:
+        lineage = self._contexts.observe(envelope)
+        bypasses_filter = (
+            envelope.kind.startswith("system/")
+            or envelope.sender == self._me
+            or self._me in (envelope.to or ())
+        )
+        return not bypasses_filter or self._filter.matches(envelope, lineage)

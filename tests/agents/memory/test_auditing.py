@@ -1,0 +1,213 @@
+"""Every operation leaves exactly one audit row by any path; quotas have a table of their own."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import mcpp
+from mcpp.protocol.rpc import Failure
+from mcpp_agents.memory import (
+    MemoryDraft,
+    MemoryStore,
+    MemoryStoreError,
+    PackRequest,
+    Principal,
+    QuotaExceeded,
+)
+from mcpp_agents.memory.bus.listener import ContextListener
+from mcpp_agents.memory.bus.recorder import Recorder
+from mcpp_agents.memory.bus.tool_handlers import MemoryToolHandlers
+from mcpp_agents.memory.store import BUS_HOURLY_CAP
+from tests.agents.memory.conftest import ManualClock, rows
+
+POD = Principal.for_pod("demo")
+DRAFT: dict[str, Any] = {"title": "Tokens", "content": "zebra", "kind": "note"}
+
+# Calls a tool by one path, and ignores a refusal.
+Call = Callable[[MemoryStore, str, dict[str, Any]], None]
+
+
+def call_library(store: MemoryStore, tool: str, arguments: dict[str, Any]) -> None:
+    operations: dict[str, Callable[..., Any]] = {
+        "remember": store.remember,
+        "context": store.context,
+        "forget": store.forget,
+    }
+    with suppress(MemoryStoreError):
+        operations[tool](**arguments)
+
+
+def call_objects(store: MemoryStore, tool: str, arguments: dict[str, Any]) -> None:
+    try:
+        if tool == "remember":
+            store.remember_many([MemoryDraft(**arguments)])
+        elif tool == "context":
+            store.compile(PackRequest(**arguments))
+        else:
+            store.forget(arguments["id"])
+    except MemoryStoreError:
+        pass
+
+
+def call_mcp(store: MemoryStore, tool: str, arguments: dict[str, Any]) -> None:
+    mcp = pytest.importorskip("mcp")
+    from mcpp_agents.memory.serving.mcp_server import build_server
+
+    async def run() -> None:
+        with anyio.fail_after(30):
+            async with mcp.Client(build_server(store, None)) as client:
+                await client.call_tool(tool, arguments)
+
+    anyio.run(run)
+
+
+def call_bus(store: MemoryStore, tool: str, arguments: dict[str, Any]) -> None:
+    with suppress(Failure):
+        MemoryToolHandlers(store, POD).call(tool, arguments, "ann")
+
+
+PATHS = pytest.mark.parametrize("call", [call_library, call_objects, call_mcp, call_bus])
+
+
+def audited(path: Path) -> list[tuple[str, str | None]]:
+    return rows(path, "SELECT tool, json_extract(details, '$.refused') FROM audit ORDER BY id")
+
+
+@PATHS
+@pytest.mark.rule("M-14")
+def test_a_successful_operation_leaves_one_audit_row(
+    store: MemoryStore, path: Path, call: Call
+) -> None:
+    call(store, "remember", DRAFT)
+    call(store, "context", {"goal": "zebra"})
+    [(id,)] = rows(path, "SELECT id FROM memory")
+    call(store, "forget", {"id": id})
+    assert audited(path) == [("remember", None), ("context", None), ("forget", None)]
+    assert rows(path, "SELECT count(*) FROM memory") == [(0,)]
+
+
+@PATHS
+@pytest.mark.rule("M-14")
+def test_a_refused_operation_leaves_one_audit_row(
+    store: MemoryStore, path: Path, call: Call
+) -> None:
+    call(store, "remember", {**DRAFT, "title": " "})
+    call(store, "remember", {**DRAFT, "related_to": ("mem_none",)})
+    call(store, "context", {"goal": " "})
+    call(store, "forget", {"id": "mem_none"})
+    assert audited(path) == [
+        ("remember", "InvalidMemory"),
+        ("remember", "UnknownMemory"),
+        ("context", "InvalidMemory"),
+        ("forget", "UnknownMemory"),
+    ]
+
+
+@pytest.mark.parametrize("call", [call_mcp, call_bus])
+@pytest.mark.rule("M-14")
+def test_arguments_that_cannot_be_read_leave_one_audit_row(
+    store: MemoryStore, path: Path, call: Call
+) -> None:
+    call(store, "remember", {"title": 1})
+    call(store, "context", {})
+    call(store, "zebra", {})
+    assert audited(path) == [
+        ("remember", "InvalidMemory"),
+        ("context", "InvalidMemory"),
+        ("unknown", "InvalidMemory"),
+    ]
+
+
+@pytest.mark.rule("M-14")
+def test_a_memory_recorded_from_the_pod_leaves_one_audit_row(
+    store: MemoryStore, path: Path
+) -> None:
+    listener, recorder = ContextListener("demo"), Recorder(store, POD)
+    conclusion = mcpp.new_envelope("conclusion", {"text": "Zebra."}, sender="ann", context="c1")
+    recorder.record(listener.receive(conclusion))
+    assert rows(path, "SELECT tool, principal, author FROM audit") == [
+        ("remember", "pod:demo", "ann")
+    ]
+
+
+def test_a_refusal_after_a_stored_batch_has_its_own_audit_row(
+    store: MemoryStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcpp_agents.memory.store.BATCH", 1)
+    unknown = MemoryDraft(**DRAFT, related_to=("mem_none",))
+    with pytest.raises(MemoryStoreError):
+        store.remember_many([MemoryDraft(**DRAFT), unknown])
+    assert audited(path) == [("remember", None), ("remember", "UnknownMemory")]
+
+
+@pytest.mark.rule("M-35")
+def test_the_quota_is_charged_on_the_bus_only(store: MemoryStore, path: Path) -> None:
+    store.remember("Own", "zebra", "note")
+    store.acting_as(POD).remember("Of the pod", "zebra", "note")
+    ann = store.acting_as(POD, author="ann", origin="bus")
+    ann.remember_many([MemoryDraft(**DRAFT), MemoryDraft(**DRAFT)])
+    ann.remember(**DRAFT, idempotency_key="k")
+    ann.remember(**DRAFT, idempotency_key="k")  # stored already
+    quota = rows(path, "SELECT principal, author, items FROM quota")
+    assert quota == [("pod:demo", "ann", 3)]
+
+
+@pytest.mark.rule("M-35")
+def test_the_quota_does_not_depend_on_the_audit(path: Path, clock: ManualClock) -> None:
+    with MemoryStore.open(path, embedder=None, clock=clock, bus_hourly_cap=1) as store:
+        eve = store.acting_as(POD, author="eve", origin="bus")
+        eve.remember(**DRAFT)
+        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+            raw.execute("DELETE FROM audit")
+        with pytest.raises(QuotaExceeded):
+            eve.remember(**DRAFT)
+        assert rows(path, "SELECT sum(items) FROM quota") == [(1,)]  # a refusal costs nothing
+
+
+def test_expired_charges_are_deleted(path: Path, clock: ManualClock) -> None:
+    with MemoryStore.open(path, embedder=None, clock=clock) as store:
+        for author in ("ann", "eve"):
+            store.acting_as(POD, author=author, origin="bus").remember(**DRAFT)
+        clock.now += 3600
+        store.acting_as(POD, author="eve", origin="bus").remember(**DRAFT)
+    assert rows(path, "SELECT author, at FROM quota") == [("eve", clock.now)]
+
+
+@pytest.mark.rule("M-35", "M-42")
+def test_a_file_of_version_5_keeps_the_quota_used_in_the_last_hour(
+    path: Path, clock: ManualClock
+) -> None:
+    def old_row(at: float, author: str | None, **details: Any) -> tuple[Any, ...]:
+        return at, "pod:demo", author, "remember", json.dumps(details)
+
+    MemoryStore.open(path, embedder=None).close()
+    cap = BUS_HOURLY_CAP
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        raw.executemany(
+            "INSERT INTO audit (at, principal, author, tool, details) VALUES (?, ?, ?, ?, ?)",
+            [
+                old_row(clock.now - 4000, "eve", ids=["mem_0"], created=cap),
+                old_row(clock.now - 60, "eve", ids=["mem_1"], created=cap - 2),
+                old_row(clock.now - 60, "eve", ids=["mem_2"], created=1),
+                old_row(clock.now - 30, "eve", refused="InvalidMemory"),
+                old_row(clock.now, None, ids=["mem_3"], created=9),
+            ],
+        )
+        raw.execute("DROP TABLE quota")
+        raw.execute(
+            "CREATE INDEX audit_author ON audit (principal, author, at) WHERE author IS NOT NULL"
+        )
+        raw.execute("PRAGMA user_version = 5")
+    with MemoryStore.open(path, embedder=None, clock=clock) as store:
+        assert rows(path, "SELECT author, items FROM quota") == [("eve", cap - 1)]
+        eve = store.acting_as(POD, author="eve", origin="bus")
+        eve.remember(**DRAFT)
+        with pytest.raises(QuotaExceeded):
+            eve.remember(**DRAFT)
+    assert rows(path, "SELECT name FROM sqlite_schema WHERE name = 'audit_author'") == []
