@@ -109,7 +109,7 @@ class PodCore:
             member = self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
             member.rejoin_until = rejoin_until if id in self._settings else 0.0
 
-    def snapshot(self, *, term: int, index: int, now: float) -> State:
+    def snapshot(self, *, term: int, index: int, boot: str, now: float) -> State:
         """Return everything that deciding needs, as of the end of the log."""
         live, dormant = self.tree.snapshot()
         return State(
@@ -122,6 +122,7 @@ class PodCore:
             self.journal.window(),
             live,
             dormant,
+            boot,
         )
 
     # --- joining and leaving --------------------------------------------------------------------

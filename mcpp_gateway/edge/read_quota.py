@@ -13,6 +13,7 @@ waits in the system's buffers and then at the sender, and nothing is lost. Three
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -72,13 +73,19 @@ class ReadAccount:
 class ReadQuota:
     """Decides how much is read. Owns the counters and the connections that are paused."""
 
-    def __init__(self, scheduler: Scheduler, tick_bytes: int) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        tick_bytes: int,
+        unwritten_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.cpu_clock = time.thread_time  # not wall time, which depends on the machine's load
         self.tick_bytes = tick_bytes
         self.tick_read_bytes = 0
         self.read_bytes = 0  # since the start
         self.second = 0  # number of the present second; accounts of an older one are renewed
         self._scheduler = scheduler
+        self._unwritten_bytes = unwritten_bytes
         self._accounts: WeakKeyDictionary[Member, ReadAccount] = WeakKeyDictionary()
         self._excess_seconds = 0.0  # in this second, of all participants
         self._until_next_second: set[PausableConnection] = set()
@@ -107,7 +114,7 @@ class ReadQuota:
         """Stop reading from a connection until its turn in the next tick."""
         connection.pause_reading()
         self._turns[connection] = None
-        self._schedule_turns()
+        self.resume_turns()
 
     def pause_for_second(self, connection: PausableConnection) -> None:
         """Stop reading from a connection until the next second."""
@@ -120,8 +127,8 @@ class ReadQuota:
         self._turns.pop(connection, None)
 
     def start_tick(self) -> None:
-        """Start a new tick: its quota of bytes is full again."""
-        self.tick_read_bytes = 0
+        """Start a new tick: its quota of bytes is full again, less what the log has to write."""
+        self.tick_read_bytes = self._unwritten_bytes()
 
     def start_second(self) -> None:
         """Start a new second: renew every account and resume the connections that wait for it."""
@@ -140,7 +147,12 @@ class ReadQuota:
                 break
             self._turns.pop(connection, None)
             connection.resume_reading()
-        self._schedule_turns()
+        self.resume_turns()
+
+    def resume_turns(self) -> None:
+        """Let paused connections have their turns soon, unless the log has too much to write."""
+        if self._unwritten_bytes() <= self.tick_bytes:
+            self._schedule_turns()
 
     def _schedule_turns(self) -> None:
         if self._turns and not self._turns_scheduled:

@@ -23,17 +23,18 @@ class FileJournal:
 
     kind: Final = "file"
 
-    def __init__(self, log: SegmentLog, writer: GroupWriter, window: Window, find: Find) -> None:
+    def __init__(self, log: SegmentLog, writer: GroupWriter, window: Window) -> None:
         self.committed = window.end
         self._log = log
         self._writer = writer
         self._window = window
-        self._find = find
+        self._find: Find = lambda id: None
+        self._readable_from = 0
 
     @property
     def start(self) -> int:
         """The oldest position that can still be read."""
-        return self._log.start
+        return max(self._log.start, self._readable_from)
 
     @property
     def end(self) -> int:
@@ -49,6 +50,15 @@ class FileJournal:
     def admitting(self) -> bool:
         """Whether the gateway's own envelopes can be taken."""
         return self._writer.admitting
+
+    @property
+    def disk_bytes(self) -> int:
+        """The bytes that the segments take on the disk."""
+        return self._log.disk_bytes
+
+    def use_index(self, find: Find) -> None:
+        """Look up ids that are not in the window with this function."""
+        self._find = find
 
     def append(self, entry: LogEntry) -> None:
         """Add an entry at the end. It is committed later."""

@@ -68,7 +68,7 @@ class GroupWriter:
         self._clock = clock
         self._on_failure = on_failure
         self._on_commit: Callable[[int], None]
-        self._snapshot: Callable[[], State]
+        self._snapshot: Callable[[int], State]
         self._term = 0
         self._index = 0
         self._end = 0
@@ -90,9 +90,12 @@ class GroupWriter:
         index: int,
         end: int,
         on_commit: Callable[[int], None],
-        snapshot: Callable[[], State],
+        snapshot: Callable[[int], State],
     ) -> None:
-        """Start to take entries behind what was recovered."""
+        """Start to take entries behind what was recovered.
+
+        `on_commit` is given the end of the committed log, and `snapshot` the next batch's index.
+        """
         self._term, self._index, self._end = term, index, end
         self._on_commit = on_commit
         self._snapshot = snapshot
@@ -124,6 +127,10 @@ class GroupWriter:
         self._entries.append(entry)
         self._unwritten_bytes += len(entry.text) + _ENTRY_BYTES
 
+    def roll(self) -> None:
+        """Begin a new segment now, with the present state."""
+        self._submit([self._state_job(self._clock())])
+
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
         self._submit([_Job()])
@@ -151,9 +158,12 @@ class GroupWriter:
         jobs = [_Job(record, size_bytes)]
         if self._roll_due:
             self._roll_due = False
-            state = encode_state(self._snapshot())
-            jobs.append(_Job(NewRecord(STATE, self._end, now, state)))
+            jobs.append(self._state_job(now))
         self._submit(jobs)
+
+    def _state_job(self, now: float) -> _Job:
+        state = encode_state(self._snapshot(self._index))
+        return _Job(NewRecord(STATE, self._end, now, state))
 
     def _submit(self, jobs: list[_Job]) -> None:
         with self._lock:
@@ -167,8 +177,15 @@ class GroupWriter:
         self._unwritten_bytes -= written_bytes
         self._room_bytes = room_bytes - self._options.reserve_bytes
         self._roll_due = roll_due
+        interval = self._options.sync_interval_seconds
+        if interval is not None and end and self._sync_timer is None:
+            self._sync_timer = self._loop.call_later(interval, self._sync_later)
         if end:
             self._on_commit(end)
+
+    def _sync_later(self) -> None:
+        self._sync_timer = None
+        self.check()
 
     # --- on the executor ------------------------------------------------------------------------
 
