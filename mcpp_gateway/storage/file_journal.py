@@ -4,6 +4,7 @@ Reads of what is no longer in memory come from the segments, a bounded piece at 
 of the page cache.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,8 @@ from mcpp_gateway.core.records import LogEntry, WindowEntry, decode_batch
 from mcpp_gateway.storage.group_writer import GroupWriter
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import DamagedError
+
+logger = logging.getLogger("mcpp.gateway")
 
 Find = Callable[[str], int | None]
 
@@ -28,7 +31,7 @@ class FileJournal:
         self._log = log
         self._writer = writer
         self._window = window
-        self._find: Find = lambda id: None
+        self._find: Find = window.position
         self._readable_from = 0
 
     @property
@@ -110,7 +113,19 @@ class FileJournal:
         """Return the dedupe window for a state."""
         return self._window.snapshot()
 
+    def hide_before(self, position: int) -> None:
+        """Serve nothing before a position: it is too old, or cannot be read."""
+        self._readable_from = max(self._readable_from, position)
+
     def _read_segments(self, position: int, stop: int) -> list[LogEntry]:
+        try:
+            return self._decode_segments(position, stop)
+        except DamagedError as error:
+            logger.error("a part of the log cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+            self.hide_before(stop)
+            raise
+
+    def _decode_segments(self, position: int, stop: int) -> list[LogEntry]:
         found: list[LogEntry] = []
         for record in self._log.read(position):
             if record.position >= stop:

@@ -69,6 +69,7 @@ class GroupWriter:
         self._on_failure = on_failure
         self._on_commit: Callable[[int], None]
         self._snapshot: Callable[[int], State]
+        self._on_retention: Callable[[int], None]
         self._term = 0
         self._index = 0
         self._end = 0
@@ -90,14 +91,17 @@ class GroupWriter:
         index: int,
         end: int,
         on_commit: Callable[[int], None],
+        on_retention: Callable[[int], None],
         snapshot: Callable[[int], State],
     ) -> None:
         """Start to take entries behind what was recovered.
 
-        `on_commit` is given the end of the committed log, and `snapshot` the next batch's index.
+        `on_commit` is given the end of the committed log, `on_retention` the position before which
+        entries are too old to be served, and `snapshot` the next batch's index.
         """
         self._term, self._index, self._end = term, index, end
         self._on_commit = on_commit
+        self._on_retention = on_retention
         self._snapshot = snapshot
         self._log.grow()
         self._room_bytes = self._log.room_bytes - self._options.reserve_bytes
@@ -241,3 +245,5 @@ class GroupWriter:
             self._log.sync()
         since = None if options.max_age_seconds is None else self._clock() - options.max_age_seconds
         self._log.retain(since=since, max_bytes=options.max_bytes)
+        if since is not None and (position := self._log.position_at(since)) is not None:
+            self._loop.call_soon_threadsafe(self._on_retention, position)

@@ -190,7 +190,14 @@ class LogStore:
         def snapshot(index: int) -> State:
             return pod.snapshot(term=term, index=index, boot=_boot_id(), now=self._clock())
 
-        writer.begin(term=term, index=index, end=journal.end, on_commit=commit, snapshot=snapshot)
+        writer.begin(
+            term=term,
+            index=index,
+            end=journal.end,
+            on_commit=commit,
+            on_retention=journal.hide_before,
+            snapshot=snapshot,
+        )
         if state is not None and pod.epoch != state.epoch:
             writer.roll()
         found.start(journal.end)
