@@ -81,6 +81,7 @@ class Gateway:
         self._ping_round = 0
         self._expiries: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
+        self._committed = asyncio.Event()
 
     async def listen(self) -> None:
         """Open the port. Raises ConfigError if that is not possible."""
@@ -235,17 +236,25 @@ class Gateway:
             loop=self.loop,
             clock=lambda: self.hub.clock(),
             perform=self.hub.perform_all,
-            on_commit=self.quota.resume_turns,
+            on_commit=self._on_commit,
             on_failure=_end_process,
         )
 
     def _unwritten_bytes(self) -> int:
         return 0 if self.logs is None else self.logs.unwritten_bytes
 
+    def _on_commit(self) -> None:
+        self.quota.resume_turns()
+        if not self._unwritten_bytes():
+            self._committed.set()
+
     async def _commit_logs(self) -> None:
-        """Wait until everything accepted is committed and was handed to the connections."""
+        """Read no more, and wait until everything accepted is committed and was sent on."""
+        for connection in self.connections:
+            connection.pause_reading()
         while self._unwritten_bytes():
-            await asyncio.sleep(0.001)
+            self._committed.clear()
+            await self._committed.wait()
 
     def _run_housekeeping(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
