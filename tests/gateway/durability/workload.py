@@ -103,7 +103,15 @@ class Witness:
     acknowledged: list[str] = field(default_factory=list)
     received: list[str] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    epochs: set[str] = field(default_factory=set)
+    _echoed: anyio.Event = field(default_factory=anyio.Event)
+
+    def acknowledge(self, id: str) -> None:
+        self.acknowledged.append(id)
+        self._echoed.set()
+        self._echoed = anyio.Event()
+
+    async def next_echo(self) -> None:
+        await self._echoed.wait()
 
 
 async def take_part(gateway: GatewayProcess, witness: Witness, stop: anyio.Event) -> None:
@@ -126,7 +134,7 @@ async def take_part(gateway: GatewayProcess, witness: Witness, stop: anyio.Event
             number = 0
             while not stop.is_set():
                 echo = await pod.send("chat", {"n": number, "by": witness.name, "pad": "x" * 200})
-                witness.acknowledged.append(echo.id)
+                witness.acknowledge(echo.id)
                 number += 1
             await pod.send("chat", {"last": True})
             tasks.cancel_scope.cancel()
