@@ -189,13 +189,16 @@ class SegmentLog:
         options = self._options
         if self.room_bytes >= options.reserve_bytes + options.chunk_bytes // 2:
             return True
-        try:
-            self._allocate(self._offset + _END_BYTES + options.reserve_bytes + options.chunk_bytes)
-        except OSError as error:
-            if error.errno not in _NO_SPACE:
-                raise
-            return self.room_bytes > options.reserve_bytes
-        return True
+        needed = self._offset + _END_BYTES + options.reserve_bytes
+        for part in (1, 4, 16):  # where a whole chunk does not fit, a part of one may
+            try:
+                self._allocate(needed + options.chunk_bytes // part)
+            except OSError as error:
+                if error.errno not in _NO_SPACE:
+                    raise
+            else:
+                break
+        return self.room_bytes > options.reserve_bytes
 
     def roll(self, state: NewRecord, salt: int) -> bool:
         """Begin a new segment with a state; False if the disk is full, and then nothing changes.

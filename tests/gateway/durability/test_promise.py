@@ -27,6 +27,7 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.rule("G-50")
 async def test_an_echo_is_sent_after_its_sync_has_returned(tmp_path: Path) -> None:
     gateway = GatewayProcess(tmp_path, 2)
     gateway.start()
@@ -52,6 +53,38 @@ async def test_an_echo_is_sent_after_its_sync_has_returned(tmp_path: Path) -> No
             if id in line and re.search(r"\b(write|writev|sendto|sendmsg)\(", line)
         )
         assert stored < synced < sent
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.rule("G-54")
+@pytest.mark.parametrize("call", ["fdatasync", "pwrite64"])
+async def test_a_write_that_fails_ends_the_gateway_before_anything_is_sent(
+    tmp_path: Path, call: str
+) -> None:
+    gateway = GatewayProcess(tmp_path, 2)
+    gateway.start()
+    seen: list[str] = []
+    try:
+        async with (
+            mcpp.connect(gateway.url, token=token("p1"), options=QUICK) as other,
+            mcpp.connect(gateway.url, token=token("p0"), options=QUICK) as pod,
+        ):
+            kept = await pod.send("chat", {"text": "before"})
+            inject = ["-e", f"inject={call}:error=EIO", "-e", f"trace={call}"]
+            command = ["strace", "-f", "-o", "/dev/null", *inject, "-p", str(gateway.pid)]
+            process = await anyio.open_process(command)
+            assert process.stderr is not None
+            await process.stderr.receive()  # "attached"
+            lost = await pod.send("chat", {"text": "never stored"}, wait=False)
+            with anyio.fail_after(10):
+                assert await anyio.to_thread.run_sync(gateway.wait) == 74
+                await process.wait()
+            gateway.start()  # with a disk that works again: the sender tries again by itself
+            while lost.id not in seen:
+                seen.append((await anext(other)).id)
+        assert seen.count(kept.id) == seen.count(lost.id) == 1
+    finally:
+        gateway.close()
 
 
 def first(lines: list[str], start: int, pattern: str) -> int:
@@ -91,6 +124,7 @@ async def health(gateway: GatewayProcess) -> tuple[int, str]:
     return await anyio.to_thread.run_sync(ask)
 
 
+@pytest.mark.rule("G-55")
 async def test_a_full_disk_refuses_envelopes_and_recovers_by_itself(small_disk: Path) -> None:
     gateway = GatewayProcess(small_disk, 2, reserve_bytes=2 << 20, segment_bytes=1 << 20)
     ballast = small_disk / "ballast"

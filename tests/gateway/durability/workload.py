@@ -81,13 +81,17 @@ class GatewayProcess:
         os.set_blocking(self._process.stderr.fileno(), False)
 
     def end(self, with_signal: signal.Signals) -> int:
-        process = self._process
+        assert self._process is not None
+        self._process.send_signal(with_signal)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until the gateway has ended by itself, and return its exit code."""
+        process, self._process = self._process, None
         assert process is not None
-        process.send_signal(with_signal)
         code = process.wait(_START_SECONDS)
         assert process.stderr is not None
         process.stderr.close()
-        self._process = None
         return code
 
     def close(self) -> None:
