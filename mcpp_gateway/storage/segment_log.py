@@ -334,6 +334,7 @@ class SegmentLog:
             offset = record.end
             if record.kind == STATE:
                 recovery.state = record
+                recovery.batches.clear()
             elif record.kind == BATCH:
                 recovery.batches.append(record)
                 segment.note(record.position, record.time, record.offset)
