@@ -18,7 +18,7 @@ from mcpp.prompts.entries import TEXT_KINDS, EntryKind, LoggedContext, PromptEnt
 from mcpp.prompts.folding import LoggedContexts, concludes, members_of
 from mcpp.prompts.prompt import Prompt
 from mcpp.prompts.turns import BEGINNING, NOTHING_NEW
-from mcpp.protocol.contexts import ContextTracker, Lineage, read_context_change
+from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter, estimate
 from mcpp.transient.calls import LoggedCall
@@ -252,11 +252,8 @@ class PromptBuilder:
         return _passes(self._pins, entry.envelope, lineage)
 
     def _expire_contexts(self, envelope: Envelope) -> None:
-        change = read_context_change(envelope)
-        if change is not None:
-            self._context_tracker.apply(change)
-            for expired in change.contexts:
-                self._contexts.forget(expired.id)
+        for expired in self._context_tracker.expire(envelope):
+            self._contexts.forget(expired.id)
 
     def _settle(self, settled: Iterable[TransientResult], index: int) -> None:
         """Record settled results; those already shown to the viewer become candidates."""

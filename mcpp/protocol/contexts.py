@@ -85,9 +85,7 @@ class ContextTracker:
         """Process the next envelope of the log and return its lineage, None in the main context."""
         known = self.learn(envelope)
         if envelope.kind == kinds.CONTEXT:
-            change = read_context_change(envelope)
-            if change is not None:
-                self.apply(change)
+            self.expire(envelope)
         return None if known is None else self._lineage(known)
 
     def learn(self, envelope: Envelope) -> ContextInfo | None:
@@ -107,10 +105,17 @@ class ContextTracker:
             return self._fix(known, context)
         return known
 
-    def apply(self, change: ContextChange) -> None:
-        """Apply a change: forget expired contexts, whose ids may be used anew (C-12)."""
+    def expire(self, envelope: Envelope) -> tuple[ContextInfo, ...]:
+        """Forget the contexts that expire with a `system/context` envelope, and return them.
+
+        Their ids may be used anew (C-12). Returns () for any other envelope.
+        """
+        change = read_context_change(envelope)
+        if change is None:
+            return ()
         for context in change.contexts:
             self.forget(context.id)
+        return change.contexts
 
     def find(self, id: str) -> Lineage | None:
         """Return the lineage of a known context, None for an unknown id."""

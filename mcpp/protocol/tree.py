@@ -10,7 +10,7 @@ from typing import Literal
 
 from mcpp import kinds
 from mcpp.payloads import text_of
-from mcpp.protocol.contexts import ContextTracker, read_context_change
+from mcpp.protocol.contexts import ContextTracker
 from mcpp.protocol.envelope import Envelope
 
 
@@ -131,11 +131,7 @@ class ContextTree:
         parent.children.append(node)
 
     def _expire(self, envelope: Envelope) -> None:
-        change = read_context_change(envelope)
-        if change is None:
-            return
-        self._tracker.apply(change)
-        for context in change.contexts:
+        for context in self._tracker.expire(envelope):
             if context.id in self._current:
                 self._current[context.id].expired = True
 

@@ -17,7 +17,7 @@ export function describe(envelope) {
       return {
         tone: "conclusion",
         label: "concludes",
-        ...prose(conclusionText(envelope.payload), envelope.payload),
+        ...prose(conclusionText(envelope.payload) || undefined, envelope.payload),
       };
     case "mcp/request":
       return call("call", name ? "calls" : method ?? "asks", name, envelope);
@@ -42,10 +42,13 @@ export function describe(envelope) {
   }
 }
 
-/** Return a context's conclusion as one text. */
+/** Return a conclusion as text: `decision` and `text`, else the payload as JSON, as the SDK's `text_of`. */
 export function conclusionText(payload) {
-  if (!isObject(payload)) return text(payload);
-  return text(payload.decision ?? payload.text ?? payload);
+  if (!isObject(payload)) return payload === null ? "" : text(payload);
+  const { decision, text: reason, ...rest } = payload;
+  const parts = [decision, reason].filter((part) => part !== undefined && part !== null && part !== "");
+  if (parts.length === 0 && Object.keys(rest).length > 0) parts.push(rest);
+  return [...new Set(parts.map(text))].join("\n");
 }
 
 const isText = (value) => typeof value === "string";

@@ -222,7 +222,7 @@ def test_a_failed_call_cannot_be_forged_or_crowd_out_the_creators() -> None:
     bus = Bus()
     bus.think("ann", "Deploying.")
     call = bus.ask("ann", "bob")
-    bus.fail("eve", "forged: nobody asked", call="nothing")
+    bus.fail("eve", "forged: no request", call="nothing")
     bus.fail("eve", "forged: it asked bob", call=call)
     own = bus.ask("eve", "eve")
     bus.fail("eve", "forged: it asked itself", to="eve", call=own)

@@ -18,6 +18,7 @@ const functions = {
   describe({ envelope }) {
     return reading.describe(envelope);
   },
+  conclusion: ({ payload }) => reading.conclusionText(payload),
   check({ filter }) {
     try {
       filters.check(filter);
