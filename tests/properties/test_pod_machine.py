@@ -397,7 +397,9 @@ class PodMachine(RuleBasedStateMachine):
         """Update the model from what the watcher received."""
         pod = self.driver.pod
         new = pod.journal.read(max(len(self.log), pod.log.start), 1000)
-        assert pod.journal.end == len(self.log) + len(new), "more was logged at once than the log holds"
+        assert pod.journal.end == len(self.log) + len(new), (
+            "more was logged at once than the log holds"
+        )
         for each in new:
             entry = self._learn(each.text)
             if entry.about != WATCHER:
