@@ -1,8 +1,8 @@
 """Contexts learned from a stream of envelopes: rule C-02 and `system/context` events.
 
 Only a context's creator fixes its type and parent, and its envelopes may omit them afterwards. So
-what a context *is* depends on the envelopes before. `ContextTracker` is the only implementation of that rule outside
-the gateway, and `read_context_change` is the only reader of `system/context`.
+what a context *is* depends on the envelopes before. `ContextTracker` is the only implementation of
+that rule outside the gateway, and `read_context_change` is the only reader of `system/context`.
 """
 
 from collections.abc import Iterable

@@ -135,8 +135,8 @@ def _add_unusual(log: LogBuilder, source: _Bytes, agent: str) -> None:
         case "revived":
             child = {"id": "k2", "parent": "k1", "type": "reasoning", "creator": agent}
             context = source.pick(({"id": "k1", "creator": agent}, child, {"id": "k1"}))
-            payload = {"event": "revived", "context": context, "messages": 1}
-            log.send("system/context", payload, "system:gateway")
+            revived: dict[str, Any] = {"event": "revived", "context": context, "messages": 1}
+            log.send("system/context", revived, "system:gateway")
         case "error":
             log.send("system/error", {"error": "x", "message": "y"}, "system:gateway")
         case _:
