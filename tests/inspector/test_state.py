@@ -220,6 +220,7 @@ def test_the_tree_equals_that_of_the_sdk(node: Node, log: list[Envelope]) -> Non
             list(found.participants),
             words.get(found.state, found.state),
             None if found.conclusion is None else found.conclusion.id,
+            found.creator,
         ]
         for found in ContextTree(log)
     ]
