@@ -92,7 +92,8 @@ class MemoryGateway:
         ]
         self._clock = clock
         self._scheduler = ManualScheduler()
-        self._hub = Hub(self._scheduler, clock, ReadQuota(self._scheduler, _TICK_BYTES))
+        quota = ReadQuota(self._scheduler, clock, tick_bytes=_TICK_BYTES)
+        self._hub = Hub(self._scheduler, clock, quota)
         self._connections: set[MemoryConnection] = set()
         self._undelivered: deque[tuple[MemoryConnection, bytes | tuple[int, str]]] = deque()
         self._delivering = False

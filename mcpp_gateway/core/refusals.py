@@ -75,7 +75,11 @@ def duplicate_id(id: str) -> Refusal:
 
 def unavailable() -> Refusal:
     """Refuse for now: the log has no room for more."""
-    return Refusal("unavailable", "the gateway cannot store more at the moment; try again")
+    return Refusal(
+        "unavailable",
+        "the gateway has no space left to store this; try again",
+        {"retry_after_seconds": 1.0},
+    )
 
 
 _CONTEXT_MESSAGES: Final = {

@@ -257,17 +257,17 @@ class ServerConnection(asyncio.Protocol):
         if peer.closed:
             return
         room = quota.tick_bytes - quota.tick_read_bytes
-        began, received = quota.cpu_clock(), hub.received
+        now, cpu_now, received = hub.clock(), quota.cpu_clock(), hub.received
         if member.rate_limited <= account.limit:
             try:
-                parser.parse(data, room, hub, self, peer, hub.clock())
+                parser.parse(data, room, hub, self, peer, now)
             except FrameError as error:
                 self.close(error.code, error.reason)
         else:
             parser.parsed = 0
         parsed = parser.parsed
         over_quota = member.rate_limited > account.limit
-        quota.charge(account, began, hub.received - received, parsed)
+        quota.charge(account, now, cpu_now, hub.received - received, parsed)
         if parsed < len(data) and not peer.closed:
             parser.keep(data[parsed:])
             if over_quota:

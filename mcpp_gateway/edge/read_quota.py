@@ -76,10 +76,13 @@ class ReadQuota:
     def __init__(
         self,
         scheduler: Scheduler,
+        clock: Callable[[], float],
+        *,
         tick_bytes: int,
         unwritten_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.cpu_clock = time.thread_time  # not wall time, which depends on the machine's load
+        self.clock = clock
+        self.cpu_clock = time.thread_time  # elapsed time depends on the load of the machine
         self.tick_bytes = tick_bytes
         self.tick_read_bytes = 0
         self.read_bytes = 0  # since the start
@@ -99,12 +102,20 @@ class ReadQuota:
             account = self._accounts[member] = ReadAccount(member, self.second)
         return account
 
-    def charge(self, account: ReadAccount, began: float, texts: int, size: int) -> None:
-        """Charge a chunk: its texts, its bytes and the CPU time since `began`."""
+    def charge(
+        self, account: ReadAccount, now: float, cpu_now: float, texts: int, size: int
+    ) -> None:
+        """Charge a chunk: its texts, its bytes and the CPU time since it was received.
+
+        `now` and `cpu_now` are the readings of both clocks when it was received. CPU time is never
+        more than elapsed time, which is cheaper to read and almost always short enough.
+        """
         self.tick_read_bytes += size
         self.read_bytes += size
         free = texts * _FREE_SECONDS_PER_TEXT + size * _FREE_SECONDS_PER_BYTE
-        excess = self.cpu_clock() - began - free
+        if self.clock() - now <= free:
+            return
+        excess = self.cpu_clock() - cpu_now - free
         if excess > 0:
             self._excess_seconds += excess
             factor = _BUSY_FACTOR if self._excess_seconds > _EXCESS_SECONDS else 1

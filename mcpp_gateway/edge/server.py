@@ -63,16 +63,19 @@ class Gateway:
     ) -> None:
         self.config = config
         self.loop = loop
+        clock = steady_clock()
         tick_bytes = min(_TICK_BYTES, config.limits.outbox_bytes // 4)
-        self.quota = ReadQuota(loop, tick_bytes, self._unwritten_bytes)
-        self.hub = Hub(loop, steady_clock(), self.quota)
+        self.quota = ReadQuota(
+            loop, clock, tick_bytes=tick_bytes, unwritten_bytes=self._unwritten_bytes
+        )
+        self.hub = Hub(loop, clock, self.quota)
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.logs = self._open_logs()
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
         if self.logs is not None:
             # Times never go back behind what the logs hold.
-            self.hub.clock = steady_clock(self.logs.time)
+            self.hub.clock = self.quota.clock = steady_clock(self.logs.time)
         self.admission: AdmissionControl
         self.port: int
         self._sessions = SessionTokens(session_key or secrets.token_bytes(32))

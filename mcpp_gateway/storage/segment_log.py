@@ -5,6 +5,7 @@ What is written counts only after `sync`. See `recovery` for the rules that writ
 """
 
 import errno
+import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -128,8 +129,10 @@ class SegmentLog:
             position += record.entries
             parts.append(data)
             offset += len(data)
-        if offset + END_BYTES > self._allocated:
-            self._allocate(offset + END_BYTES)
+        if offset + END_BYTES > self._allocated and not self._allocate_if_possible(
+            offset + END_BYTES
+        ):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._writing.write(self._offset, b"".join(parts))
         self._offset = segment.end = offset
         self._end_position = position
@@ -144,8 +147,11 @@ class SegmentLog:
         options = self._options
         if self.room_bytes >= options.reserve_bytes + options.chunk_bytes // 2:
             return True
-        size = self._offset + END_BYTES + options.reserve_bytes + options.chunk_bytes
-        return self._allocate_if_possible(size) or self.room_bytes > options.reserve_bytes
+        needed = self._offset + END_BYTES + options.reserve_bytes
+        for part in (1, 4, 16):  # where a whole chunk does not fit, a part of one may
+            if self._allocate_if_possible(needed + options.chunk_bytes // part):
+                break
+        return self.room_bytes > options.reserve_bytes
 
     def roll(self, state: NewRecord, salt: int) -> bool:
         """Begin a new segment with a state; False if the disk is full, and then nothing changes.
@@ -302,16 +308,12 @@ class SegmentLog:
             if error.errno not in _NO_SPACE:
                 raise
             return False
-        self._allocate(size)
-        return True
-
-    def _allocate(self, size: int) -> None:
-        self._writing.allocate(size)
         # Before a record uses the space: a record beyond the end of the file is taken for damage.
-        # This may sync records, too, so it never fails for lack of space without consequence.
+        # Outside of `try`: a sync that fails may lose records, whatever its reason.
         self._writing.sync()
         self._allocated = max(self._allocated, size)
         self._segments[-1].size_bytes = self._allocated
+        return True
 
 
 class _NoSpaceError(OSError):

@@ -111,7 +111,7 @@ class PodHarness:
         self.pod = _new_pod(ids, limits, capabilities or {}, multiple, log)
         self._message_numbers = count()
         self._scheduler = ManualScheduler()
-        quota = ReadQuota(self._scheduler, tick_bytes=1 << 20)
+        quota = ReadQuota(self._scheduler, lambda: self.now, tick_bytes=1 << 20)
         self._hub = Hub(self._scheduler, lambda: self.now, quota)
 
     def join(
@@ -226,7 +226,7 @@ class HubHarness:
     def __init__(self, loop: ManualLoop, *ids: str, **limits: float) -> None:
         self.loop = loop
         self.now = 1000.0
-        self.quota = ReadQuota(loop, tick_bytes=1 << 20)
+        self.quota = ReadQuota(loop, lambda: self.now, tick_bytes=1 << 20)
         self.hub = Hub(loop, lambda: self.now, self.quota)
         self.pod = _new_pod(ids, {**FREE, **limits}, {}, [id for id in ids if id.startswith("m")])
         self.peers: dict[RecordingTransport, Peer] = {}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -299,6 +300,7 @@ def test_the_writes_of_one_tick_fit_into_an_outbox(gateway: Gateway) -> None:
 @pytest.mark.parametrize("limits", [{"MCPP_LIMITS__MAX_MESSAGE_BYTES": "10000"}])
 def test_a_participant_over_its_cpu_share_waits_for_the_next_second(gateway: Gateway) -> None:
     alice, bob = ByteClient(gateway).upgrade(), ByteClient(gateway).upgrade("bob")
+    gateway.quota.clock = lambda: math.inf
     gateway.quota.cpu_clock = map(float, count(step=0.1)).__next__
     for number in range(4):
         alice.send(text(f"alice-{number}", "alice", payload="x" * 5000))

@@ -43,7 +43,7 @@ class GatewayHarness:
         self.loop = asyncio.SelectorEventLoop()
         self.gateway = Gateway(found, self.loop)
         self.gateway.admission = AdmissionControl(found, 8787)
-        self.gateway.quota.cpu_clock = float  # tracing takes time
+        self.gateway.quota.clock = self.gateway.quota.cpu_clock = float  # tracing takes time
         self.connections = [
             self._join(number, filters[number] if filters else {"all": []})
             for number in range(receivers)

@@ -52,7 +52,7 @@ def new_member() -> Member:
 @pytest.mark.rule("G-38")
 def test_connections_resume_in_order_until_the_tick_is_full() -> None:
     scheduler = ScheduledCalls()
-    quota = ReadQuota(scheduler, tick_bytes=100)
+    quota = ReadQuota(scheduler, lambda: 0.0, tick_bytes=100)
     waiting = [PausedConnection(quota, size=60) for _ in range(5)]
     for each in waiting:
         quota.pause_for_turn(each)
@@ -67,7 +67,7 @@ def test_connections_resume_in_order_until_the_tick_is_full() -> None:
 
 @pytest.mark.rule("C-16")
 def test_frames_without_a_token_are_limited_a_second_over_all_connections() -> None:
-    quota, member = ReadQuota(ScheduledCalls(), tick_bytes=100), new_member()
+    quota, member = ReadQuota(ScheduledCalls(), lambda: 10.0, tick_bytes=100), new_member()
     account = quota.account(member)
     assert quota.account(member) is account
     member.rate_limited += 300
@@ -87,16 +87,26 @@ def test_frames_without_a_token_are_limited_a_second_over_all_connections() -> N
 
 @pytest.mark.rule("G-47")
 def test_cpu_time_above_the_free_share_is_charged_and_more_so_when_all_use_much() -> None:
-    quota = ReadQuota(ScheduledCalls(), tick_bytes=100)
+    quota = ReadQuota(ScheduledCalls(), lambda: 10.0, tick_bytes=100)
     first, second = quota.account(new_member()), quota.account(member := new_member())
     quota.cpu_clock = lambda: 1.0
-    quota.charge(first, 1.0 - 99e-6, 1, 400)
+    quota.charge(first, 0.0, 1.0 - 99e-6, 1, 400)
     assert first.limit == 500
-    quota.charge(first, 1.0 - 0.24 - 100e-6, 1, 0)
+    quota.charge(first, 0.0, 1.0 - 0.24 - 100e-6, 1, 0)
     assert first.limit == pytest.approx(500 - 480)
-    quota.charge(second, 1.0 - 0.02 - 100e-6, 1, 0)
+    quota.charge(second, 0.0, 1.0 - 0.02 - 100e-6, 1, 0)
     assert second.limit == pytest.approx(500 - 400)
     quota.start_second()
     second.renew(member, quota.second)
-    quota.charge(second, 1.0 - 0.02 - 100e-6, 1, 0)
+    quota.charge(second, 0.0, 1.0 - 0.02 - 100e-6, 1, 0)
     assert second.limit == pytest.approx(500 - 40)
+
+
+@pytest.mark.rule("G-47")
+def test_the_cpu_clock_is_not_read_if_too_little_time_has_elapsed() -> None:
+    quota = ReadQuota(ScheduledCalls(), lambda: 10.0, tick_bytes=100)
+    account = quota.account(new_member())
+    quota.cpu_clock = lambda: pytest.fail("read")
+    quota.charge(account, 10.0 - 99e-6, 0.0, 1, 400)
+    assert account.limit == 500
+    assert quota.read_bytes == quota.tick_read_bytes == 400
