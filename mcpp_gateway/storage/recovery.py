@@ -33,8 +33,8 @@ from mcpp_gateway.storage.segments import (
     SegmentHeader,
 )
 
-# Behind the last record there are always zeros, where the next one's header would be.
-END_BYTES: Final = segments.RECORD_HEADER_BYTES
+# Behind the last record there are always zeros, with room for a seal.
+END_BYTES: Final = segments.ROLL_SEAL_BYTES
 _CHUNK_BYTES: Final = 1 << 20
 
 
@@ -163,7 +163,7 @@ def _read_newest(file: DiskFile, segment: Segment, found: Recovered) -> Record:
     result.stopped = last.kind == SEAL and last.payload == segments.STOPPED
     if last.kind == SEAL and not result.stopped:
         raise DamagedError(segment.name, offset, "the segment that follows it is missing")
-    _check_end(segment, file, offset)
+    check_end(segment, file, offset)
     rest = file.read(offset, file.size - offset)
     result.dropped_bytes = len(rest.rstrip(b"\0"))
     found.end_position = expected
@@ -171,10 +171,10 @@ def _read_newest(file: DiskFile, segment: Segment, found: Recovered) -> Record:
     return last
 
 
-def _check_end(segment: Segment, file: DiskFile, end: int) -> None:
+def check_end(segment: Segment, file: DiskFile, end: int) -> None:
     """Raise DamagedError if what follows the last valid record is no interrupted write."""
     size = file.size
-    if size < end + END_BYTES:
+    if size < end + segments.RECORD_HEADER_BYTES:
         raise DamagedError(segment.name, size, "the file is truncated")
     for head in segments.read_heads(file, end, end + segments.RECORD_HEADER_BYTES):
         if head.end > size:
@@ -281,6 +281,6 @@ def _finish_roll(file: DiskFile, old: Segment, following: SegmentHeader) -> None
         old.end = last.offset
     else:
         old.end = last.end
-        _check_end(old, file, last.end)
+        check_end(old, file, last.end)
     seal(file, old, following)
     old.end = None  # until it is indexed

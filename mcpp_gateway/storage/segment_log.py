@@ -171,9 +171,13 @@ class SegmentLog:
         return True
 
     def stop(self, position: int, time: float) -> None:
-        """Write the seal of an orderly stop."""
-        self.write([NewRecord(SEAL, position, time, segments.STOPPED)])
+        """Sync, and write the seal of an orderly stop if there is room for it."""
         self.sync()
+        seal = NewRecord(SEAL, position, time, segments.STOPPED)
+        size = self._offset + segments.record_bytes(len(seal.payload)) + END_BYTES
+        if size <= self._allocated or self._allocate_if_possible(size):
+            self.write([seal])
+            self.sync()
 
     def retain(self, *, since: float | None, max_bytes: int | None) -> int:
         """Delete the oldest segments that are too old or too many; return how many.
@@ -231,6 +235,15 @@ class SegmentLog:
             for head in heads_since(file, segment, time, self._end(segment, file)):
                 return head.position
         return self._end_position
+
+    def next_segment(self, position: int) -> int:
+        """Return where the segment begins that follows the one that holds a position, or the end.
+
+        Reading goes on there behind damage.
+        """
+        starts = [each.header.position for each in self._segments]
+        at = bisect_right(starts, position)
+        return starts[at] if at < len(starts) else self._end_position
 
     # --- private --------------------------------------------------------------------------------
 
