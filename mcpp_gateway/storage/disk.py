@@ -4,7 +4,9 @@
 unsynced writes, tears and reorders them, and fails on demand.
 """
 
+import fcntl
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -48,11 +50,8 @@ class Disk(Protocol):
     def remove(self, name: str) -> None:
         """Delete a file."""
 
-    def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing the target."""
-
     def sync(self) -> None:
-        """Return when created, renamed and removed names are on stable storage."""
+        """Return when created and removed names are on stable storage."""
 
 
 class OsFile:
@@ -84,11 +83,18 @@ class OsFile:
             written += os.pwrite(self._descriptor, data[written:], offset + written)
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        if sys.platform == "darwin":  # there fsync leaves the data in the drive's cache
+            fcntl.fcntl(self._descriptor, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(self._descriptor)
 
     def allocate(self, size: int) -> None:
         present = self.size
-        if size > present:
+        if size <= present:
+            return
+        if sys.platform == "darwin":
+            self.write(present, bytes(size - present))
+        else:
             os.posix_fallocate(self._descriptor, present, size - present)
 
     def truncate(self, size: int) -> None:
@@ -103,17 +109,20 @@ class OsFile:
 
 
 class OsDisk:
-    """A folder of the operating system, created if it is missing."""
+    """A folder of the operating system, created if it is missing unless `create` is False."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, create: bool = True) -> None:
         self.folder = folder
+        if not create:
+            return
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for each in missing:  # the folder's own name has to survive a power loss, too
             _sync_folder(each.parent)
 
     def names(self) -> list[str]:
-        return sorted(each.name for each in self.folder.iterdir() if each.is_file())
+        with os.scandir(self.folder) as found:
+            return sorted(each.name for each in found if each.is_file())
 
     def open(self, name: str, *, create: bool = False, write: bool = True) -> OsFile:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
@@ -123,9 +132,6 @@ class OsDisk:
 
     def remove(self, name: str) -> None:
         (self.folder / name).unlink()
-
-    def rename(self, old: str, new: str) -> None:
-        (self.folder / old).rename(self.folder / new)
 
     def sync(self) -> None:
         _sync_folder(self.folder)

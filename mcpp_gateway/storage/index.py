@@ -1,71 +1,112 @@
-"""A rebuildable index of a log in SQLite: positions by id, context, sender, kind and time.
+"""A rebuildable index of a log in SQLite: positions by id, sender, kind and context.
 
 The segments are the truth; the index is written behind them by a thread of its own and is on no
 commit path. It records how far it has read, in the same transaction as what it has read, so it goes
-on from there after any end. Deleted, it is built again. A lookup also searches the part of the log
-that is not yet indexed.
+on from there after any end. Deleted, damaged or of another log, it is built again. A lookup also
+searches the part of the log that is not yet indexed. Times need no index: positions are in their
+order, see `SegmentLog.position_at`.
 """
 
 import logging
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from mcpp_gateway.core.records import decode_batch
+import msgspec
+
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import DamagedError
 
 logger = logging.getLogger("mcpp.gateway")
 
-_VERSION: Final = 1
-_SCHEMA: Final = """
+_VERSION: Final = 2
+_TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (
     position INTEGER PRIMARY KEY,
     id TEXT NOT NULL,
-    time REAL NOT NULL,
     sender TEXT NOT NULL,
     kind TEXT NOT NULL,
     context TEXT
 );
-CREATE INDEX entries_id ON entries (id);
-CREATE INDEX entries_time ON entries (time);
-CREATE INDEX entries_sender ON entries (sender);
-CREATE INDEX entries_kind ON entries (kind);
-CREATE INDEX entries_context ON entries (context) WHERE context IS NOT NULL;
 """
-_INSERT: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?)"
+# Created behind a rebuild, which is twice as fast as keeping them up to date meanwhile.
+_INDEXES: Final = """
+CREATE INDEX IF NOT EXISTS entries_id ON entries (id);
+CREATE INDEX IF NOT EXISTS entries_sender ON entries (sender);
+CREATE INDEX IF NOT EXISTS entries_kind ON entries (kind);
+CREATE INDEX IF NOT EXISTS entries_context ON entries (context) WHERE context IS NOT NULL;
+"""
+_INSERT: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)"
 # A transaction holds this many entries. Between two the thread rests, so that it takes a quarter of
-# one core at most and the gateway's own thread is not kept waiting for the interpreter's lock.
+# one core at most and the gateway's own thread is not kept waiting for the interpreter's lock; and
+# for this long at least, so that a busy log is not a transaction for every commit.
 _ENTRIES_AT_ONCE: Final = 1000
 _REST_FACTOR: Final = 3.0
+_REST_SECONDS: Final = 0.1
+# Deleted in one transaction, so that retention of a day's segment holds up nothing.
+_DELETE_AT_ONCE: Final = 5000
+# Further behind than this at the start, the index is brought up to date first: a lookup that reads
+# so much of the log would hold up the gateway for longer than that.
+_MAX_BEHIND: Final = 20_000
+_REBUILD_AT_ONCE: Final = 50_000
 _PROGRESS_SECONDS: Final = 2.0
-_PROGRESS_ENTRIES: Final = 100_000
+_RETRY_SECONDS: Final = 30.0
+
+
+class _IndexedEntry(msgspec.Struct, array_like=True, gc=False):
+    """What the index needs of an entry; see `records` for the format."""
+
+    id: str
+    sender: str
+    to: msgspec.Raw
+    kind: str
+    context: tuple[str, msgspec.Raw, msgspec.Raw] | None
+
+
+class _IndexedBatch(msgspec.Struct, array_like=True, gc=False):
+    term: int
+    index: int
+    position: int
+    time: float
+    entries: list[_IndexedEntry]
+
+
+_decode = msgspec.msgpack.Decoder(_IndexedBatch).decode
+_Row = tuple[int, str, str, str, str | None]
 
 
 class LogIndex:
     """The index of one log. Owns its database file and the thread that writes it."""
 
     def __init__(self, path: Path, log: SegmentLog, epoch: str) -> None:
+        """Open the index, or create it. Raises OSError."""
         self._path = path
         self._log = log
         self._epoch = epoch
         self._committed = 0
         self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # held while the reader is used or replaced
         self._reader = _open(path, epoch)
         self.indexed_to = _indexed_to(self._reader)
 
     def start(self, committed: int) -> None:
-        """Start to index what is committed."""
+        """Catch up if the index is far behind, then index what is committed in a thread."""
         self._committed = committed
-        if self.indexed_to > committed:  # of a log that has lost its end since
-            self._reader.executescript("DELETE FROM entries; DELETE FROM meta WHERE key = 'to';")
-            self.indexed_to = 0
+        try:
+            if not self._fits_log():
+                self._reset()
+            if committed - max(self.indexed_to, self._log.start) > _MAX_BEHIND:
+                self._rebuild()
+            self._reader.executescript(_INDEXES)
+        except sqlite3.Error as error:
+            logger.warning("the log index is not up to date", extra={"reason": str(error)})
         self._thread = threading.Thread(target=self._run, name="log index", daemon=True)
         self._thread.start()
         self._wake.set()
@@ -77,69 +118,174 @@ class LogIndex:
             self._wake.set()
 
     def stop(self) -> None:
-        """Stop the thread and close the database."""
-        self._stopping = True
+        """Stop the thread and close the database. Takes as long as one transaction."""
+        self._stopping.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
         self._reader.close()
 
-    def find(self, id: str) -> int | None:
-        """Return the position of an envelope id."""
-        indexed_to = self.indexed_to
-        row = self._reader.execute("SELECT position FROM entries WHERE id = ?", (id,)).fetchone()
-        if row is not None:
-            return int(row[0])
-        key = id.encode()
-        for record in self._log.read(indexed_to):
-            # Searched as bytes first: that is a hundred times faster than decoding.
-            if key in record.payload:
-                for at, entry in enumerate(decode_batch(record.payload).entries):
-                    if entry.id == id:
-                        return record.position + at
-        return None
+    # --- lookups --------------------------------------------------------------------------------
 
-    # --- the thread -----------------------------------------------------------------------------
+    def find(self, id: str) -> int | None:
+        """Return the latest position of an envelope id that may still be read."""
+        indexed_to = self.indexed_to
+        found = [row[0] for row in self._unindexed(indexed_to, id.encode()) if row[1] == id]
+        if found:
+            return found[-1]
+        query = "SELECT max(position) FROM entries WHERE id = ? AND position >= ?"
+        rows = self._query(query, (id, self._log.start))
+        return rows[0][0] if rows else None
+
+    def search(
+        self,
+        *,
+        sender: str | None = None,
+        kind: str | None = None,
+        context: str | None = None,
+        start: int = 0,
+        limit: int = 100,
+    ) -> list[int]:
+        """Return the first positions from `start` on of entries with all the given properties."""
+        indexed_to = self.indexed_to
+        start = max(start, self._log.start)
+        wanted = {"sender": sender, "kind": kind, "context": context}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        clauses = " AND ".join(["position >= ?", *(f"{name} = ?" for name in given)])
+        query = f"SELECT position FROM entries WHERE {clauses} ORDER BY position LIMIT ?"
+        found = [row[0] for row in self._query(query, (start, *given.values(), limit))]
+        if len(found) < limit:
+            known = found[-1] if found else -1
+            for position, _, *properties in self._unindexed(max(indexed_to, start)):
+                row = dict(zip(wanted, properties, strict=True))
+                if position > known and all(row[name] == given[name] for name in given):
+                    found.append(position)
+        return found[:limit]
+
+    def _query(self, query: str, values: tuple[object, ...]) -> list[Any]:
+        try:
+            with self._lock:
+                return self._reader.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            # The thread finds the same and repairs it.
+            logger.warning("the log index cannot be read", extra={"reason": str(error)})
+            return []
+
+    def _unindexed(self, position: int, key: bytes = b"") -> Iterator[_Row]:
+        """Yield the committed rows from a position on, of batches that contain a key."""
+        position = max(position, self._log.start)
+        committed = self._committed
+        try:
+            for record in self._log.read(position) if position < committed else ():
+                if record.position >= committed:
+                    return
+                # Searched as bytes first: that is a hundred times faster than decoding.
+                if key in record.payload:
+                    yield from (row for row in _rows(record.payload) if row[0] >= position)
+        except (DamagedError, msgspec.DecodeError):
+            return  # what cannot be read cannot be found; the thread reports it
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def _fits_log(self) -> bool:
+        """Return whether the last indexed entry is the one that the log has there."""
+        last = self.indexed_to - 1
+        if last < self._log.start:
+            return True
+        row = self._reader.execute("SELECT id FROM entries WHERE position = ?", (last,)).fetchone()
+        found = next(self._unindexed(last), None)
+        return row is not None and found is not None and row[0] == found[1]
+
+    def _rebuild(self) -> None:
+        began = told = time.monotonic()
+        first = max(self.indexed_to, self._log.start)
+        while self.indexed_to < self._committed:
+            self._index_some(self._reader, _REBUILD_AT_ONCE)
+            now = time.monotonic()
+            if now - told > _PROGRESS_SECONDS:
+                told = now
+                done = (self.indexed_to - first) / (self._committed - first)
+                logger.info("indexing the log: %d %%", 100 * done)
+        self._reader.executescript(_INDEXES)
+        facts = {"entries": self._committed - first, "seconds": round(time.monotonic() - began, 1)}
+        logger.info("indexed the log", extra=facts)
+
+    def _reset(self) -> None:
+        """Replace the database by an empty one."""
+        with self._lock:
+            self._reader.close()
+            self._reader = _create(self._path, self._epoch)
+            self.indexed_to = 0
 
     def _run(self) -> None:
-        try:
-            with closing(sqlite3.connect(self._path)) as database:
-                while not self._stopping:
-                    self._wake.wait()
-                    self._wake.clear()
-                    self._catch_up(database)
-        except (sqlite3.Error, DamagedError, OSError):
-            # Nothing depends on the index but the speed of lookups.
-            logger.exception("the log index stopped; delete %s to build it again", self._path.name)
+        while not self._stopping.is_set():
+            try:
+                with closing(_connect(self._path)) as database:
+                    self._follow(database)
+            except sqlite3.OperationalError as error:  # such as a full disk
+                logger.warning("the log index cannot be written", extra={"reason": str(error)})
+                self._stopping.wait(_RETRY_SECONDS)
+            except sqlite3.DatabaseError as error:
+                logger.warning("building the log index again", extra={"reason": str(error)})
+                self._reset()
 
-    def _catch_up(self, database: sqlite3.Connection) -> None:
-        behind = self._committed - self.indexed_to
-        told = time.monotonic()
-        while self.indexed_to < self._committed and not self._stopping:
-            began = time.monotonic()
-            self._index_some(database)
-            now = time.monotonic()
-            if behind > _PROGRESS_ENTRIES and now - told > _PROGRESS_SECONDS:
-                told = now
-                logger.info("indexing the log: %d of %d", self.indexed_to, self._committed)
-            time.sleep((now - began) * _REST_FACTOR)
+    def _follow(self, database: sqlite3.Connection) -> None:
+        database.executescript(_INDEXES)
+        while not self._stopping.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            while not self._stopping.is_set():
+                began = time.monotonic()
+                busy = self._delete_some(database)
+                if self.indexed_to < self._committed:
+                    self._index_some(database, _ENTRIES_AT_ONCE)
+                elif not busy:
+                    break
+                spent = time.monotonic() - began
+                self._stopping.wait(max(spent * _REST_FACTOR, _REST_SECONDS))
 
-    def _index_some(self, database: sqlite3.Connection) -> None:
-        start = end = max(self.indexed_to, self._log.start)
-        rows: list[tuple[object, ...]] = []
-        for record in self._log.read(start):
-            if record.position >= self._committed or len(rows) >= _ENTRIES_AT_ONCE:
-                break
-            batch = decode_batch(record.payload)
-            for position, entry in enumerate(batch.entries, batch.position):
-                context = None if entry.lineage is None else entry.lineage.id
-                rows.append((position, entry.id, batch.time, entry.sender, entry.kind, context))
-            end = batch.position + len(batch.entries)
+    def _index_some(self, database: sqlite3.Connection, limit: int) -> None:
+        rows, end = self._read_some(max(self.indexed_to, self._log.start), limit)
         with database:
             database.executemany(_INSERT, rows)
-            database.execute("DELETE FROM entries WHERE position < ?", (self._log.start,))
             database.execute("INSERT OR REPLACE INTO meta VALUES ('to', ?)", (str(end),))
-        self.indexed_to = end if rows else self._committed
+        self.indexed_to = end
+
+    def _read_some(self, end: int, limit: int) -> tuple[list[_Row], int]:
+        """Return the rows of some batches from a position on, and where they end."""
+        committed = self._committed
+        rows: list[_Row] = []
+        try:
+            for record in self._log.read(end) if end < committed else ():
+                if record.position >= committed or len(rows) >= limit:
+                    break
+                rows += _rows(record.payload)
+                end = record.position + record.entries
+        except (DamagedError, msgspec.DecodeError) as error:
+            if not rows:
+                end = min(self._log.next_segment(end), committed)
+                if end > self._log.start:  # otherwise retention was faster
+                    logger.warning("cannot index a part of the log", extra={"reason": str(error)})
+        return rows, end
+
+    def _delete_some(self, database: sqlite3.Connection) -> bool:
+        """Delete some of the rows that retention has cut off; return whether there were any."""
+        (first,) = database.execute("SELECT min(position) FROM entries").fetchone()
+        start = self._log.start
+        if first is None or first >= start:
+            return False
+        with database:
+            below = min(start, first + _DELETE_AT_ONCE)
+            database.execute("DELETE FROM entries WHERE position < ?", (below,))
+        return True
+
+
+def _rows(payload: bytes) -> list[_Row]:
+    batch = _decode(payload)
+    return [
+        (at, entry.id, entry.sender, entry.kind, entry.context and entry.context[0])
+        for at, entry in enumerate(batch.entries, batch.position)
+    ]
 
 
 def _open(path: Path, epoch: str) -> sqlite3.Connection:
@@ -152,10 +298,17 @@ def _open(path: Path, epoch: str) -> sqlite3.Connection:
         database.close()
     except sqlite3.DatabaseError:
         pass
+    try:
+        return _create(path, epoch)
+    except sqlite3.Error as error:
+        raise OSError(f"{path.name}: {error}") from error
+
+
+def _create(path: Path, epoch: str) -> sqlite3.Connection:
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     database = _connect(path)
-    database.executescript(_SCHEMA)
+    database.executescript(_TABLES)
     with database:
         rows = [("version", str(_VERSION)), ("epoch", epoch)]
         database.executemany("INSERT INTO meta VALUES (?, ?)", rows)
@@ -163,7 +316,8 @@ def _open(path: Path, epoch: str) -> sqlite3.Connection:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path)
+    # After damage, the thread closes and replaces the connection of lookups.
+    database = sqlite3.connect(path, check_same_thread=False)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
     return database

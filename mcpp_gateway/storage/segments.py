@@ -19,11 +19,15 @@ All numbers are little-endian. Records begin at multiples of 8 bytes.
         time      f64       Unix time at which the record was made
         durable   u64       the length of this file that was synced when this record was written
 
+The payload of a state is a MessagePack `State`, that of a batch a `Batch`, and that of a seal
+"stopped", or "rolled" and the salt of the segment that follows as u32.
+
 `durable` tells a torn write from damage. An invalid record may be the remains of a write that a
 crash interrupted, and nothing in it was ever acknowledged; unless a valid record behind it says
 that the file was synced beyond its offset. Then something acknowledged is damaged.
 """
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -44,10 +48,15 @@ RECORD_HEADER_BYTES: Final = _RECORD.size
 # No batch is near this: a tick takes in 256 KiB and one message more. A state may be 20 MB.
 MAX_PAYLOAD_BYTES: Final = 1 << 28
 _READ_BYTES: Final = 1 << 20
+_HEADS_BYTES: Final = 1 << 17  # a lookup reads this much
 
 STATE: Final = 1
 BATCH: Final = 2
-SEAL: Final = 3  # the gateway stopped in an orderly way
+SEAL: Final = 3  # the segment is continued by another one, or the gateway stopped
+KINDS: Final = (STATE, BATCH, SEAL)
+STOPPED: Final = b"stopped"
+_ROLLED: Final = b"rolled"
+_NAME: Final = re.compile(r"([0-9]{20})\.seg")
 
 
 class LogFormatError(McppError):
@@ -108,6 +117,24 @@ class RecordHead(NamedTuple):
     end: int
 
 
+def segment_name(position: int) -> str:
+    """Return the name of the segment whose first batch has this position."""
+    return f"{position:020}.seg"
+
+
+def is_segment_name(name: str) -> bool:
+    """Return whether a file of this name is a segment. All others are left alone."""
+    return _NAME.fullmatch(name) is not None
+
+
+def rolled(salt: int) -> bytes:
+    """Return the payload of the seal of a segment that is followed by the one with this salt."""
+    return _ROLLED + salt.to_bytes(4, "little")
+
+
+ROLL_SEAL_BYTES: Final = RECORD_HEADER_BYTES + 16
+
+
 def encode_header(header: SegmentHeader, version: int = VERSION) -> bytes:
     """Return the first bytes of a segment."""
     magic = _MAGIC + bytes((version,))
@@ -118,18 +145,22 @@ def encode_header(header: SegmentHeader, version: int = VERSION) -> bytes:
 def decode_header(name: str, data: bytes) -> SegmentHeader | None:
     """Return a segment's header; None where it was never completely written.
 
-    Raises LogFormatError for a version that this program does not know.
+    Raises LogFormatError for a version that this program does not know, DamagedError for the header
+    of another file.
     """
     if len(data) < HEADER_BYTES:
         return None
     magic, salt, checksum, position, created = _SEGMENT.unpack(data[:HEADER_BYTES])
-    bare = _SEGMENT.pack(magic, salt, 0, position, created)
-    if crc32(bare) != checksum or magic[:7] != _MAGIC:
+    if magic[:7] != _MAGIC:
         return None
-    if magic[7] != VERSION:
+    if magic[7] != VERSION:  # before the checksum, which may be another one there
         raise LogFormatError(
-            f"{name} has format version {magic[7]}; this gateway reads version {VERSION}"
+            f"{name} has format version {magic[7]}; this program reads version {VERSION}"
         )
+    if crc32(_SEGMENT.pack(magic, salt, 0, position, created)) != checksum:
+        return None
+    if name != segment_name(position):
+        raise DamagedError(name, 0, f"its header is that of {segment_name(position)}")
     return SegmentHeader(salt, position, created)
 
 
@@ -170,7 +201,7 @@ def read_heads(file: DiskFile, offset: int, end: int) -> Iterator[RecordHead]:
     while offset + RECORD_HEADER_BYTES <= end:
         at = offset - start
         if at + RECORD_HEADER_BYTES > len(window):
-            window, start, at = file.read(offset, _READ_BYTES), offset, 0
+            window, start, at = file.read(offset, _HEADS_BYTES), offset, 0
             if len(window) < RECORD_HEADER_BYTES:
                 return
         magic, tag, length, _, position, time, _ = _RECORD.unpack_from(window, at)
