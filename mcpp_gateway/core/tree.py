@@ -247,6 +247,15 @@ class LiveContexts:
 
     def replay(self, lineage: Lineage, sender: str, now: float) -> None:
         """Apply an accepted envelope from the log, without deciding on it again."""
+        known = self._nodes.get(lineage.id)
+        if (
+            known is not None
+            and known.creator is not None
+            and known.type == lineage.type
+            and known.lineage.ancestors == lineage.ancestors
+        ):
+            self.enter(known, sender, now)  # the common case
+            return
         self.advance(now)
         path = (*reversed(lineage.ancestors), lineage.id)
         self._make_room(sender, sum(id not in self._nodes for id in path), now)

@@ -1,8 +1,8 @@
 """A state machine test of the context tree alone against a naive model, and of its rebuilding.
 
-The model keeps plain facts and searches through all of them for every question. Beside it, the
-accepted envelopes, expiries and revivals are kept as a log would keep them: a tree that is restored
-from any snapshot and given the rest of the log must equal the live one.
+The model keeps plain facts and searches all of them each time. The accepted envelopes, expiries and
+revivals are kept as a log would keep them: a tree that is restored from any snapshot and given the
+rest of the log must equal the live one.
 """
 
 from collections import Counter

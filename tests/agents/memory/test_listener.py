@@ -71,6 +71,11 @@ class Bus:
         payload = {"event": "expired", "context": {"id": context}, "messages": 1}
         return self.say(sender, "system/context", payload, None)
 
+    def revive(self, creator: str, context: str = "c1", **more: str) -> None:
+        info = {"id": context, "type": "reasoning", "creator": creator, **more}
+        payload = {"event": "revived", "context": info, "messages": 1}
+        assert self.say("system:gateway", "system/context", payload, None) == []
+
 
 @pytest.mark.rule("M-34")
 def test_a_conclusion_of_reasoning_becomes_a_decision_with_its_source() -> None:
@@ -527,6 +532,49 @@ def test_an_expired_id_may_be_reused_by_another_creator() -> None:
     bus.expire()
     [memory] = bus.conclude("bob", "Mine now.")
     assert memory.author == "bob"
+
+
+@pytest.mark.rule("M-30", "C-12")
+def test_the_creator_concludes_a_revived_context() -> None:
+    bus = Bus()
+    bus.think("ann", "A thought.", parent="top")
+    [session] = bus.expire()
+    bus.revive("ann", parent="top")
+    assert bus.conclude("bob", "Mine now.") == []
+    [memory] = bus.conclude("ann", "Rotate.", type="other")
+    assert (memory.author, memory.draft.kind) == ("ann", "decision")
+    assert memory.metadata["lineage"] == ["top", "c1"]
+    assert memory.generations[0] == session.generations[0]
+    assert bus.expire() == []
+
+
+@pytest.mark.rule("M-33", "C-12")
+def test_an_opt_out_holds_again_after_a_revival() -> None:
+    bus = Bus()
+    bus.think("ann", "Private.", metadata={"memory": "off"})
+    bus.expire()
+    assert bus.listener.opted_out == frozenset()
+    bus.revive("ann")
+    assert bus.listener.opted_out == {"c1"}
+    assert bus.conclude("ann", "Private.") == []
+    assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
+
+
+@pytest.mark.rule("M-30", "M-33")
+@pytest.mark.parametrize("known", ["never", "before a gap", "with another creator"])
+def test_a_revived_context_that_is_not_known_is_excluded_with_all_below(known: str) -> None:
+    bus = Bus()
+    if known != "never":
+        bus.think("eve" if known == "with another creator" else "ann", "A thought.")
+        bus.expire()
+    if known == "before a gap":
+        bus.listener.forget_creators()
+    bus.revive("ann")
+    assert bus.conclude("ann", "Rotate.") == []
+    assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
+    bus.expire("c2")
+    assert bus.expire() == []
+    assert len(bus.conclude("bob", "Anew.")) == 1
 
 
 def test_a_context_that_began_earlier_has_no_creator() -> None:
