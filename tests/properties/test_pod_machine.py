@@ -24,8 +24,8 @@ from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import ContextTracker, Lineage, read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
+from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.core.tree import LiveContext
 from tests.gateway.harness import HubHarness, ManualLoop, PodHarness, RecordingTransport, text
 
 WATCHER, MANY = "watcher", "many"
