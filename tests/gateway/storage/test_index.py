@@ -53,7 +53,7 @@ class IndexedLog:
 
     def add(self, items: list[Item]) -> None:
         entries = [
-            LogEntry(id, sender, None, kind, (context and Lineage(context)) or None, b"{}")
+            LogEntry(id, sender, None, kind, None if context is None else Lineage(context), b"{}")
             for id, sender, kind, context in items
         ]
         at = len(self.items)
