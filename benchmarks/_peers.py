@@ -137,11 +137,20 @@ class WebSocketWire:
         return b"\r\n\r\n" in answer
 
 
-class NatsWire:
-    """Clients of nats-server, which subscribe and publish on the same connection."""
+class _BrokerWire:
+    """Clients of a broker to which a sender publishes the same bytes each time."""
 
     mark: bytes | None = None
     keepalive = b""
+    _message: bytes
+
+    def messages(self, sender: int, first: int, count: int) -> bytes:
+        return self._message * count
+
+
+class NatsWire(_BrokerWire):
+    """Clients of nats-server, which subscribe and publish on the same connection."""
+
     separate_senders = False
 
     def __init__(self, size: int) -> None:
@@ -155,15 +164,10 @@ class NatsWire:
     def is_greeted(self, answer: bytes) -> bool:
         return answer.endswith(b"PONG\r\n")
 
-    def messages(self, sender: int, first: int, count: int) -> bytes:
-        return self._message * count
 
-
-class RedisWire:
+class RedisWire(_BrokerWire):
     """Clients of Redis; senders use a second connection, since a subscriber cannot publish."""
 
-    mark: bytes | None = None
-    keepalive = b""
     separate_senders = True
 
     def __init__(self, size: int) -> None:
@@ -176,9 +180,6 @@ class RedisWire:
 
     def is_greeted(self, answer: bytes) -> bool:
         return answer.endswith(b":1\r\n")
-
-    def messages(self, sender: int, first: int, count: int) -> bytes:
-        return self._message * count
 
 
 def pin(pid: int, core: int) -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import settings
 
 # No deadlines: a shared machine may be slow. CI runs are deterministic.
-settings.register_profile("house", deadline=None, derandomize="CI" in os.environ)
-settings.register_profile("quick", settings.get_profile("house"), max_examples=25)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+settings.register_profile("standard", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("quick", settings.get_profile("standard"), max_examples=25)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "standard"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from mcpp.testing import MemoryPod
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 pytest_plugins = ["mcpp.testing.plugin"]
 
@@ -44,7 +44,7 @@ async def test_a_test_of_the_guide_passes(test: Callable[[MemoryPod], Any], pod:
 async def test_the_script_of_the_guide_finds_the_pod_by_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pod = SocketVenue()
+    pod = SocketPod()
     try:
         pod.add("alice")
         monkeypatch.setenv("MCPP_URL", pod.url)

@@ -1,13 +1,16 @@
 """The tools, resources and prompts of a participant, served as MCP methods."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from mcpp.agent.request_server import Method
 from mcpp.agent.resources import PromptTemplate, Resource
 from mcpp.agent.tools import Tool, ToolCall
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -47,10 +50,7 @@ class Catalog:
         return {"tools": [tool.to_json() for tool in self.tools.values()]}
 
     async def _call_tool(self, params: dict[str, Any], call: ToolCall) -> Any:
-        tool = self.tools.get(params.get("name", ""))
-        if tool is None:
-            problem = f"{self.participant} has no tool {params.get('name')!r}"
-            raise Failure(rpc.INVALID_PARAMS, problem)
+        tool = self._find("tool", self.tools, params)
         arguments = params.get("arguments", {})
         if not isinstance(arguments, dict):
             raise Failure(rpc.INVALID_PARAMS, "$.arguments: must be an object")
@@ -73,8 +73,12 @@ class Catalog:
         return {"prompts": [prompt.to_json() for prompt in self.prompts.values()]}
 
     async def _get_prompt(self, params: dict[str, Any], call: ToolCall) -> Any:
-        prompt = self.prompts.get(params.get("name", ""))
-        if prompt is None:
-            problem = f"{self.participant} has no prompt {params.get('name')!r}"
-            raise Failure(rpc.INVALID_PARAMS, problem)
+        prompt = self._find("prompt", self.prompts, params)
         return await prompt.get(params.get("arguments", {}))
+
+    def _find(self, what: str, among: Mapping[str, T], params: dict[str, Any]) -> T:
+        name = params.get("name")
+        found = among.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise Failure(rpc.INVALID_PARAMS, f"{self.participant} has no {what} {name!r}")
+        return found

@@ -21,7 +21,7 @@ from mcpp.client.message import Message
 from mcpp.client.pod import OnGap, Pod
 from mcpp.client.tasks import background, contained
 from mcpp.errors import ConnectionLostError
-from mcpp.session.session import Gap
+from mcpp.session.session import Gap, HistoryEnd
 
 Handler: TypeAlias = Callable[[Message], Awaitable[None]]
 Task: TypeAlias = Callable[[Pod], Awaitable[None]]
@@ -95,10 +95,12 @@ class Dispatcher:
             await self._finish_history([])
             history = None
         while True:
-            item = await self._pod.next()
-            if history is not None and (isinstance(item, Gap) or not item.replayed):
+            item = await self._pod.next_item()
+            if history is not None and not (isinstance(item, Message) and item.replayed):
                 await self._finish_history(history)
                 history = None
+            if isinstance(item, HistoryEnd):
+                continue
             for observer in self._hooks.observers:
                 await self._guard(observer, item)
             if isinstance(item, Gap):
@@ -109,9 +111,6 @@ class Dispatcher:
                 self._queue(item)
             elif history is not None:
                 history.append(item)
-                if len(history) == self._pod.history:
-                    await self._finish_history(history)
-                    history = None
 
     async def _finish_history(self, history: list[Message]) -> None:
         for hook in self._hooks.on_history:

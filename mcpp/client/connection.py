@@ -36,7 +36,7 @@ from mcpp.session.effects import (
     Unreadable,
     Unsendable,
 )
-from mcpp.session.session import ClientSession, Delivery, Gap, is_final
+from mcpp.session.session import ClientSession, Delivery, Gap, HistoryEnd, is_final
 from mcpp.transports.transport import ABNORMAL, Connector, Transport, TransportClosed
 
 logger = logging.getLogger("mcpp.client")
@@ -159,8 +159,8 @@ class Connection:
             with anyio.move_on_after(_SHIELDED_SECONDS, shield=True):
                 await self._transmit()
 
-    def take(self) -> Delivery | Gap | None:
-        """Return the next message or gap, or None if there is none yet."""
+    def take(self) -> Delivery | HistoryEnd | Gap | None:
+        """Return the next item in the log's order, or None if there is none yet."""
         item = self.session.take()
         if item is not None:
             self._resumed.set()

@@ -182,27 +182,21 @@ class LocalPod:
     def remove(self, name: str) -> bool:
         """Remove a participant, reload a running gateway, and return whether it existed."""
         with self._lock():
-            text = self.path.read_text()
-            expected = tomllib.loads(text)
+            text, expected = self._read_document()
             if _participants(expected).pop(name, None) is None:
                 return False
             rest = _without_table(text, ("pods", self.name, "participants", name))
-            if tomllib.loads(rest) != expected:
-                raise LocalPodError(f"{name!r} does not have its own table: edit {self.path}")
-            self._write(rest)
+            self._write_expected(rest, expected, f"{name!r} does not have its own table")
         self.reload()
         return True
 
     def set_port(self, port: int) -> None:
         """Set the port that the gateway listens on from its next start, and that agents use."""
         with self._lock():
-            text = self.path.read_text()
-            expected = tomllib.loads(text)
+            text, expected = self._read_document()
             expected.setdefault("gateway", {})["port"] = port
             changed = re.sub(r"(?m)^port\s*=\s*\d+", f"port = {port}", text, count=1)
-            if tomllib.loads(changed) != expected:
-                raise LocalPodError(f"cannot change the port automatically: edit {self.path}")
-            self._write(changed)
+            self._write_expected(changed, expected, "cannot change the port automatically")
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -256,6 +250,16 @@ class LocalPod:
         if not document.get("pods"):
             raise LocalPodError(f"{self.path} has no pod")
         return document
+
+    def _read_document(self) -> tuple[str, dict[str, Any]]:
+        text = self.path.read_text()
+        return text, tomllib.loads(text)
+
+    def _write_expected(self, text: str, expected: dict[str, Any], problem: str) -> None:
+        # The text was edited by pattern; TOML has more ways to write it than the patterns know.
+        if tomllib.loads(text) != expected:
+            raise LocalPodError(f"{problem}: edit {self.path}")
+        self._write(text)
 
     def _write(self, text: str) -> None:
         # mkstemp creates the file with mode 0600; replacing it is atomic for readers.

@@ -27,7 +27,7 @@ from mcpp.kinds import Kind
 from mcpp.payloads import ContextInfo, ParticipantInfo
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Context, Envelope
-from mcpp.session.session import Gap
+from mcpp.session.session import Delivery, Gap, HistoryEnd
 
 __all__ = ["OnGap", "OnProgress", "Pod", "Progress"]
 
@@ -107,17 +107,24 @@ class Pod(Sender):
 
         Raises ConnectionLostError when the connection has ended for good.
         """
-        while isinstance(item := await self.next(), Gap):
-            await self.handle_gap(item)
+        while not isinstance(item := await self.next_item(), Message):
+            if isinstance(item, Gap):
+                await self.handle_gap(item)
         return item
 
     async def next(self) -> Message | Gap:
         """Return the next message like `anext`, or a Gap instead of calling `on_gap`."""
+        while isinstance(item := await self.next_item(), HistoryEnd):
+            pass
+        return item
+
+    async def next_item(self) -> Message | HistoryEnd | Gap:
+        """Return the next item like `next`, or a HistoryEnd after the last replayed message."""
         while True:
             item = self._connection.take()
             if item is None:
                 await self._connection.wait_for_messages()
-            elif isinstance(item, Gap):
+            elif not isinstance(item, Delivery):
                 return item
             elif self._own or item.envelope.sender != self._session.name:
                 return Message(self, item.envelope, item.replayed)

@@ -18,7 +18,7 @@ from mcpp.prompts.entries import TEXT_KINDS, EntryKind, LoggedContext, PromptEnt
 from mcpp.prompts.folding import LoggedContexts, concludes, members_of
 from mcpp.prompts.prompt import Prompt
 from mcpp.prompts.turns import BEGINNING, NOTHING_NEW
-from mcpp.protocol.contexts import ContextTracker, Lineage, read_context_change
+from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter, estimate
 from mcpp.transient.calls import LoggedCall
@@ -159,7 +159,7 @@ class PromptBuilder:
             context = None if lineage is None else self._contexts.observe(envelope, lineage)
         change = self._tracker.add(envelope)
         if envelope.kind == kinds.CONTEXT:
-            self._expire_contexts(envelope)
+            self._change_contexts(envelope)
         entry = self._read(envelope, index, lineage, context, change.call)
         if entry is not None:
             self._append(entry, context)
@@ -251,12 +251,14 @@ class PromptBuilder:
         lineage = None if context is None else self._context_tracker.find(context.id)
         return _passes(self._pins, entry.envelope, lineage)
 
-    def _expire_contexts(self, envelope: Envelope) -> None:
-        change = read_context_change(envelope)
+    def _change_contexts(self, envelope: Envelope) -> None:
+        change = self._context_tracker.change(envelope)
         if change is not None:
-            self._context_tracker.apply(change)
-            for expired in change.contexts:
-                self._contexts.forget(expired.id)
+            for context in change.contexts:
+                if change.event == "expired":
+                    self._contexts.expire(context.id)
+                else:
+                    self._contexts.revive(context)
 
     def _settle(self, settled: Iterable[TransientResult], index: int) -> None:
         """Record settled results; those already shown to the viewer become candidates."""

@@ -49,6 +49,11 @@ class _Value(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, eq=Fals
         """Members that the protocol does not know, as JSON values."""
         return {name: msgspec.json.decode(raw) for name, raw in raw_extra(self).items()}
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return _comparable(self) == _comparable(other)
+
     def __copy__(self) -> Self:
         return self
 
@@ -77,11 +82,6 @@ class Context(_Value, frozen=True, eq=False, kw_only=True):
         if self.raw_metadata is UNSET:
             return {}
         return msgspec.json.decode(self.raw_metadata, type=dict[str, Any])
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Context):
-            return NotImplemented
-        return _context_value(self) == _context_value(other)
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -126,11 +126,6 @@ class Envelope(_Value, frozen=True, eq=False, kw_only=True):
                 raise  # a type that msgspec does not support is the caller's mistake
             raise DecodeError("$.payload", "has an object or array as a member of a set") from None
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Envelope):
-            return NotImplemented
-        return _envelope_value(self) == _envelope_value(other)
-
     def __hash__(self) -> int:
         return hash(self.id)
 
@@ -163,40 +158,15 @@ def _rebuild(cls: type[V], members: dict[str, Any], extra: dict[str, Raw]) -> V:
     return with_extra(cls(**members), extra)
 
 
-def _canonical(raw: Raw | UnsetType) -> bytes | None:
+def _canonical(raw: Raw) -> bytes:
     """Return a canonical encoding, because Python values would not do: `True == 1`."""
-    if raw is UNSET:
-        return None
     return msgspec.json.encode(msgspec.json.decode(raw), order="sorted")
 
 
-def _canonical_extra(value: _Value) -> dict[str, bytes | None]:
-    return {name: _canonical(member) for name, member in raw_extra(value).items()}
-
-
-def _context_value(context: Context) -> tuple[object, ...]:
-    return (
-        context.id,
-        context.type,
-        context.parent,
-        _canonical(context.raw_metadata),
-        _canonical_extra(context),
-    )
-
-
-def _envelope_value(envelope: Envelope) -> tuple[object, ...]:
-    return (
-        envelope.protocol,
-        envelope.id,
-        envelope.ts,
-        envelope.sender,
-        envelope.to,
-        envelope.kind,
-        envelope.correlation_id,
-        envelope.context,
-        _canonical(envelope.raw_payload),
-        _canonical_extra(envelope),
-    )
+def _comparable(value: _Value) -> list[object]:
+    members = [getattr(value, name) for name in value.__struct_fields__]
+    known = [_canonical(each) if isinstance(each, Raw) else each for each in members]
+    return [*known, {name: _canonical(raw) for name, raw in raw_extra(value).items()}]
 
 
 def _shortened(text: str, limit: int = 80) -> str:

@@ -52,6 +52,11 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryEnd:
+    """The history from before joining ends here. It follows the last replayed envelope."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """Envelopes were missed here. `lost_log` says whether the gateway itself has lost its log."""
 
@@ -86,7 +91,7 @@ class Resumption:
         self.overflowed = False  # whether the inbox was full on this connection
         self._last = last
         self._capacity = capacity
-        self._inbox: deque[Delivery | Gap] = deque()
+        self._inbox: deque[Delivery | HistoryEnd | Gap] = deque()
         self._resuming = False
         self._history_left = 0  # of `history`, over as many connections as it takes
         self._end_of_replay: str | None = None
@@ -134,7 +139,7 @@ class Resumption:
         """Whether the inbox overflowed on this connection and has been read since."""
         return self.overflowed and len(self._inbox) <= self._capacity // 8
 
-    def take(self) -> Delivery | Gap | None:
+    def take(self) -> Delivery | HistoryEnd | Gap | None:
         """Return the next item of the inbox, or None when it is empty."""
         return self._inbox.popleft() if self._inbox else None
 
@@ -164,9 +169,9 @@ class Resumption:
                 if times_sent <= 1:
                     self.position = id
                 history = self._history_left > 0
-                if history:
-                    self._history_left -= 1
                 self._inbox.append(Delivery(envelope, history))
+                if history:
+                    self._count_history()
         if self.replaying:
             self.replaying -= 1
             if not self.replaying:
@@ -177,13 +182,19 @@ class Resumption:
         """Count an unreadable envelope of the connection."""
         if self.replaying:
             self.replaying -= 1
-            self._history_left = max(0, self._history_left - 1)
+            if self._history_left:
+                self._count_history()
 
     def mark_reported(self, id: str) -> None:
         """Remember an envelope that was acted on although there was no room for it."""
         if len(self._reported) >= _SEEN_IDS:
             self._reported.clear()  # bounds memory where the inbox is never read
         self._reported.add(id)
+
+    def _count_history(self) -> None:
+        self._history_left -= 1
+        if not self._history_left:
+            self._inbox.append(HistoryEnd())
 
     def _finish_replay(self) -> None:
         # The replay may have ended with envelopes that the filter withheld.

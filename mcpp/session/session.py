@@ -27,7 +27,7 @@ from mcpp.payloads import (
     Welcome,
 )
 from mcpp.protocol.codec import decode, encode
-from mcpp.protocol.contexts import ContextTracker, read_context_change
+from mcpp.protocol.contexts import ContextTracker
 from mcpp.protocol.envelope import Envelope
 from mcpp.session.correlations import Correlations
 from mcpp.session.effects import (
@@ -40,9 +40,16 @@ from mcpp.session.effects import (
     Unsendable,
 )
 from mcpp.session.outgoing import Outgoing
-from mcpp.session.resumption import MISSED_MESSAGES, Delivery, Gap, Join, Resumption
+from mcpp.session.resumption import (
+    MISSED_MESSAGES,
+    Delivery,
+    Gap,
+    HistoryEnd,
+    Join,
+    Resumption,
+)
 
-__all__ = ["MISSED_MESSAGES", "ClientSession", "Delivery", "Gap", "Join", "is_final"]
+__all__ = ["MISSED_MESSAGES", "ClientSession", "Delivery", "Gap", "HistoryEnd", "Join", "is_final"]
 
 
 def is_final(code: int) -> bool:
@@ -153,7 +160,7 @@ class ClientSession:
 
     # --- receiving ---
 
-    def take(self) -> Delivery | Gap | None:
+    def take(self) -> Delivery | HistoryEnd | Gap | None:
         """Return the next item in the log's order, or None when there is none."""
         return self._resumption.take()
 
@@ -252,12 +259,10 @@ class ClientSession:
         return () if settled is None else (Echoed(settled[0]),)
 
     def _update_contexts(self, envelope: Envelope) -> None:
-        change = read_context_change(envelope)
-        if change is None:
-            return
-        self._contexts.apply(change)
-        for context in change.contexts:
-            self.outgoing.forget_context(context.id)
+        change = self._contexts.change(envelope)
+        if change is not None and change.event == "expired":
+            for context in change.contexts:
+                self.outgoing.forget_context(context.id)
 
     def _update_participants(self, presence: Presence) -> None:
         if presence.event == "join":

@@ -7,7 +7,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from mcpp import ContextScope, Envelope, Kind, McppError, Message, Participant, Pod, kinds
+from mcpp import ContextScope, Kind, McppError, Message, Participant, Pod, kinds
 from mcpp.client.tasks import background, until_signal
 from mcpp.errors import CallError, Refused
 from mcpp.protocol import rpc
@@ -32,6 +32,7 @@ def agent(pause: Pause = reading_pause, rest_seconds: float = REST_SECONDS) -> P
     """
     analyst = Participant("analyst", last=_HISTORY)
     done = ["I have only just begun."]
+    analyst.on_history(withdraw_open_proposals)
 
     @analyst.on("chat")
     async def answer(message: Message) -> None:
@@ -158,28 +159,27 @@ async def propose(pod: Pod, month: int, verdict: dict[str, Any], proposed: set[i
         proposed.discard(id)
 
 
-async def withdraw_open_proposals(pod: Pod) -> None:
+async def withdraw_open_proposals(history: list[Message]) -> None:
     """Withdraw proposals left open by an earlier run of the analyst; no task awaits them now."""
-    open: dict[str, Envelope] = {}
-    for _ in range(pod.history):
-        envelope = (await anext(pod)).envelope
+    open: dict[str, Message] = {}
+    for message in history:
+        envelope, me = message.envelope, message.pod.me
         answered = open.get(envelope.correlation_id or "")
-        if envelope.sender == pod.me and Kind.parse(envelope.kind).family == kinds.PROPOSAL:
-            open[envelope.id] = envelope
+        if envelope.sender == me and Kind.parse(envelope.kind).family == kinds.PROPOSAL:
+            open[envelope.id] = message
         elif answered is not None and (
-            rpc.fulfils(envelope, answered)
-            or (envelope.kind, envelope.sender) == (kinds.WITHDRAW, pod.me)
+            rpc.fulfils(envelope, answered.envelope)
+            or (envelope.kind, envelope.sender) == (kinds.WITHDRAW, me)
         ):
             del open[answered.id]
     for proposal in open.values():
         reason = {"reason": "I was restarted"}
-        await pod.send(kinds.WITHDRAW, reason, to=proposal.to, correlation_id=proposal.id)
+        await proposal.pod.send(kinds.WITHDRAW, reason, to=proposal.to, correlation_id=proposal.id)
 
 
 async def run(analyst: Participant) -> None:
-    """Join as the analyst, clean up after an earlier run, and work until cancelled."""
+    """Join as the analyst and work until cancelled."""
     async with analyst.connect() as pod:
-        await withdraw_open_proposals(pod)
         await analyst.serve(pod)
 
 

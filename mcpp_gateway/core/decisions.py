@@ -11,7 +11,7 @@ import msgspec
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core import refusals
 from mcpp_gateway.core.journal import Journal
-from mcpp_gateway.core.records import SHORT_LIST, LogEntry
+from mcpp_gateway.core.records import SHORT_LIST, DormantState, LogEntry
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.core.tree import LiveContext, LiveContexts, Placement
@@ -20,9 +20,12 @@ _RESERVED: Final = ("pod/", "system/")
 
 
 class Revival(msgspec.Struct, frozen=True):
-    """An accepted envelope that revived dormant contexts, parents first. They are told first."""
+    """An accepted envelope, and the dormant contexts that it revived, as they were.
 
-    contexts: tuple[LiveContext, ...]
+    Those come first in the log, parents before their children (C-12).
+    """
+
+    contexts: tuple[DormantState, ...]
     entry: LogEntry
 
 
@@ -50,7 +53,7 @@ class Decisions:
             return None if kind.startswith("pod/") else refusals.reserved_kind(kind)
         context = envelope.context
         lineage = node = None
-        dormant: list[str] = []
+        revived: tuple[DormantState, ...] = ()
         if context is not None:
             node = self._tree.find(context, sender)
             lineage = self._tree.lineage(context, sender) if node is None else node.lineage
@@ -66,7 +69,7 @@ class Decisions:
         if context is not None:
             place: LiveContext | Placement | None = node
             if place is None:
-                found = self._tree.check(context, sender)
+                found = self._tree.check(context, sender, now)
                 if isinstance(found, str):
                     return refusals.context(found, context.id)
                 place = found
@@ -76,9 +79,9 @@ class Decisions:
                 if wait:
                     return refusals.rate_limited(wait, "context")
             if type(place) is Placement:
-                dormant = [id for id in place.opened if self._tree.is_dormant(id)]
+                revived = place.revived
             lineage = self._tree.enter(place, sender, now)
         to = envelope.to
         recipients = to if to is None or len(to) <= SHORT_LIST else frozenset(to)
         entry = LogEntry(envelope.id, sender, recipients, kind, lineage, text)
-        return Revival(tuple(map(self._tree.__getitem__, dormant)), entry) if dormant else entry
+        return Revival(revived, entry) if revived else entry

@@ -288,8 +288,12 @@ class PodCore:
                 present.pop(entry.about, None)
         elif entry.kind == kinds.CONTEXT and entry.sender == GATEWAY:
             change = read_context_change(decode(entry.text))
-            if change is not None and change.event == "expired":
-                self.tree.replay_expiry(context.id for context in change.contexts)
+            if change is None:
+                return
+            if change.event == "expired":
+                self.tree.replay_expiry((each.id for each in change.contexts), time)
+            else:
+                self.tree.replay_revival(change.contexts, time)
 
     def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
         """Answer an envelope that is for the gateway itself."""
@@ -335,8 +339,8 @@ class PodCore:
         """Log the revived contexts, then the envelope that revived them (C-12)."""
         effects = [
             effect
-            for node in revival.contexts
-            for effect in self._broadcast(kinds.CONTEXT, system_envelopes.revival(node), now)
+            for state in revival.contexts
+            for effect in self._broadcast(kinds.CONTEXT, system_envelopes.revival(state), now)
         ]
         effects += self._append(revival.entry)
         return Several(tuple(effects)) if effects else None

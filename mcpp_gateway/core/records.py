@@ -52,9 +52,9 @@ class LiveState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     participants: tuple[str, ...]
     started: float
     last: float
-    holder: str
+    holder: str | None
     holder_last: float
-    heir: str | None
+    heirs: tuple[tuple[str, float], ...]
 
 
 class DormantState(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -105,7 +105,7 @@ class Hub:
             self.perform(effect)
             if type(effect) is Broadcast:
                 return False
-        return peer.closed or peer.session.member.rate_limited > peer.account.limit
+        return peer.closed or peer.account.is_exhausted(peer.session.member)
 
     def catch_up(self, peer: Peer) -> None:
         """Send a session that is behind as much of the log as its connection accepts now."""

@@ -50,9 +50,7 @@ class PausableConnection(Protocol):
 class ReadAccount:
     """What one participant has left of this second's quota, over all of its connections.
 
-    The participant is over its quota while `member.rate_limited > account.limit`: one comparison a
-    frame, although texts refused for the rate are counted by the pod and everything else is charged
-    here.
+    Texts refused for the rate are counted by the pod; everything else is charged here.
     """
 
     __slots__ = ("limit", "second")
@@ -64,6 +62,10 @@ class ReadAccount:
         """Start a new second with a full quota."""
         self.second = second
         self.limit: float = member.rate_limited + _FREE_FRAMES_PER_SECOND
+
+    def is_exhausted(self, member: Member) -> bool:
+        """Whether the participant has used up its quota of this second."""
+        return member.rate_limited > self.limit
 
     def charge_frame(self) -> None:
         """Charge a frame that costs no rate token."""
@@ -101,6 +103,16 @@ class ReadQuota:
         if account is None:
             account = self._accounts[member] = ReadAccount(member, self.second)
         return account
+
+    def renew(self, account: ReadAccount, member: Member) -> None:
+        """Start a new second of an account if it has begun since."""
+        if account.second != self.second:
+            account.renew(member, self.second)
+
+    @property
+    def room_bytes(self) -> int:
+        """How much may still be read in this tick; negative if it was exceeded."""
+        return self.tick_bytes - self.tick_read_bytes
 
     def charge(
         self, account: ReadAccount, now: float, cpu_now: float, texts: int, size: int

@@ -88,6 +88,14 @@ class Gateway:
 
     async def listen(self) -> None:
         """Open the port. Raises ConfigError if that is not possible."""
+        try:
+            await self._listen()
+        except ConfigError:
+            if self.logs is not None:
+                self.logs.close()
+            raise
+
+    async def _listen(self) -> None:
         section = self.config.gateway
         tls = _tls(self.config)
         try:
@@ -275,12 +283,13 @@ class Gateway:
                 connection.ping()
 
 
-def _end_process(error: OSError) -> None:
+def _end_process(error: BaseException) -> None:
     """End the process at once after a write to a log failed: nothing may be sent any more (G-54).
 
     A write or sync that failed is not tried again: the kernel may have dropped the data.
     """
-    logger.critical("cannot write the log: %s; the gateway ends", error.strerror or error)
+    known = isinstance(error, OSError)
+    logger.critical("cannot write the log, exiting: %s", error, exc_info=None if known else error)
     os._exit(_EXIT_IO_ERROR)
 
 

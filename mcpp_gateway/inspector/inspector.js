@@ -14,7 +14,7 @@ import { Announcer } from "./view/announcer.js";
 import { Bar } from "./view/bar.js";
 import { Composer } from "./view/composer.js";
 import { askArguments, askReason, showLink, showProblem, showSettings } from "./view/dialogs.js";
-import { byId, h, isTyping, setText } from "./view/dom.js";
+import { byId, h, isTyping, oncePerFrame, setText } from "./view/dom.js";
 import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
 import { PeopleView } from "./view/people.js";
@@ -32,6 +32,7 @@ export class Inspector {
     this._view = view;
     this._signOut = signOut;
     this._target = null; // id of an envelope to show once the filter passes it
+    this.schedule = oncePerFrame(() => this.refresh());
     this.settings = loadSettings();
     const model = (this.model = new Model({ newId }));
     this.rows = new Rows(model);
@@ -88,13 +89,6 @@ export class Inspector {
     if (what === "welcome" || what === "filter") this._slow = 0;
     if (!model.session.isReplaying) this._resolveView();
     this.schedule();
-  }
-
-  schedule() {
-    this._frame ??= requestAnimationFrame(() => {
-      this._frame = undefined;
-      this.refresh();
-    });
   }
 
   refresh() {

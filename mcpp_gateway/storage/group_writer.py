@@ -21,6 +21,8 @@ from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
 
 # What a batch takes beyond its entries' texts, estimated generously: lists, names and headers.
 _ENTRY_BYTES: Final = 512
+# Where there is no space for a new segment, the old one goes on; a state is not made for nothing.
+_ROLL_RETRY_SECONDS: Final = 10.0
 
 
 class _Job(NamedTuple):
@@ -59,7 +61,7 @@ class GroupWriter:
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
         clock: Callable[[], float],
-        on_failure: Callable[[OSError], None],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self._log = log
         self._options = options
@@ -77,6 +79,7 @@ class GroupWriter:
         self._unwritten_bytes = 0  # of what was appended and is not yet known to be written
         self._room_bytes = 0  # that participants may fill, as of the last group
         self._roll_due = False
+        self._roll_not_before = 0.0  # after one that found no space
         self._sync_timer: asyncio.TimerHandle | None = None
         # Shared with the writing thread, under the lock.
         self._lock = threading.Lock()
@@ -130,10 +133,6 @@ class GroupWriter:
             self._loop.call_soon(self._seal)
         self._entries.append(entry)
         self._unwritten_bytes += len(entry.text) + _ENTRY_BYTES
-
-    def roll(self) -> None:
-        """Begin a new segment now, with the present state."""
-        self._submit([self._state_job(self._clock())])
 
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
@@ -203,7 +202,7 @@ class GroupWriter:
                         self._idle.notify_all()
                         return
                 self._write_group(group)
-        except OSError as error:
+        except BaseException as error:  # whatever it is: nothing more can be committed
             self._on_failure(error)
 
     def _write_group(self, group: list[_Job]) -> None:
@@ -218,7 +217,8 @@ class GroupWriter:
                 self._commit(batches)
                 batches = []
                 self._log.sync()
-                self._log.roll(record, secrets.randbits(32))
+                if not self._log.roll(record, secrets.randbits(32)):
+                    self._roll_not_before = self._clock() + _ROLL_RETRY_SECONDS
         self._commit(batches)
 
     def _commit(self, batches: list[_Job]) -> None:
@@ -231,7 +231,7 @@ class GroupWriter:
                 log.sync()
             end = records[-1].position + records[-1].entries
         now = self._clock()
-        roll_due = (
+        roll_due = now >= self._roll_not_before and (
             log.written_bytes >= options.segment_bytes
             or now - log.newest_created >= options.segment_seconds
         )

@@ -61,7 +61,7 @@ class LogStore:
         clock: Callable[[], float],
         perform: Callable[[Iterable[Effect]], None],
         on_commit: Callable[[], None],
-        on_failure: Callable[[OSError], None],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self.time = 0.0  # of the newest record found when the logs were opened
         self._section = section
@@ -177,6 +177,9 @@ class LogStore:
             if section.fsync == "interval" and not recovery.stopped and state.boot != _boot_id():
                 # The machine went down, and what was not yet synced may be lost (G-16).
                 pod.epoch = new_epoch
+                now_lost = pod.snapshot(term=term, index=index, boot=_boot_id(), now=now)
+                log.write([NewRecord(STATE, journal.end, now, encode_state(now_lost))])
+                log.sync()
                 logger.warning("the log may have lost its end: new epoch", extra={"pod": name})
         found = LogIndex(folder / INDEX, log, pod.epoch)
         journal.use_index(found.find)
@@ -198,8 +201,6 @@ class LogStore:
             on_retention=journal.hide_before,
             snapshot=snapshot,
         )
-        if state is not None and pod.epoch != state.epoch:
-            writer.roll()
         found.start(journal.end)
         self._pods[name] = _OpenPod(pod, journal, writer, found)
         return pod

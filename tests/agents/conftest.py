@@ -10,7 +10,7 @@ import pytest
 
 from mcpp.testing import MemoryPod
 from tests.agents.processes import Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 # For a whole test, in case one of its waits has no bound of its own.
 _TEST_SECONDS: Final = 120.0
@@ -45,12 +45,12 @@ def pod(limits: dict[str, Any]) -> MemoryPod:
 
 
 @pytest.fixture
-def sockets(limits: dict[str, Any]) -> Iterator[SocketVenue]:
-    venue = SocketVenue(limits)
-    yield venue
-    venue.close()
+def sockets(limits: dict[str, Any]) -> Iterator[SocketPod]:
+    pod = SocketPod(limits)
+    yield pod
+    pod.close()
 
 
 @pytest.fixture
-def commands(sockets: SocketVenue) -> Commands:
+def commands(sockets: SocketPod) -> Commands:
     return Commands(sockets)

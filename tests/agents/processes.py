@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 BOUND = 20.0
 MCPP = str(Path(sys.executable).parent / "mcpp")
@@ -52,13 +52,13 @@ class RunningCommand:
 class Commands:
     """Starts commands with the pod's address in their environment."""
 
-    venue: SocketVenue
+    sockets: SocketPod
 
     def environ(self, name: str) -> dict[str, str]:
         """Return the environment of a command that joins as `name`."""
-        if name not in self.venue._participants:
-            self.venue.add(name)
-        return os.environ | {"MCPP_URL": self.venue.url, "MCPP_TOKEN": self.venue.token(name)}
+        if name not in self.sockets._participants:
+            self.sockets.add(name)
+        return os.environ | {"MCPP_URL": self.sockets.url, "MCPP_TOKEN": self.sockets.token(name)}
 
     @asynccontextmanager
     async def start(self, name: str, *arguments: str) -> AsyncIterator[RunningCommand]:

@@ -13,7 +13,7 @@ from mcpp.testing import MemoryPod
 from mcpp_agents.approver.commands import approver
 from mcpp_agents.approver.rules import RuleError, read_rules
 from tests.agents.processes import BOUND, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
 
@@ -151,7 +151,7 @@ async def test_an_invalid_rule_is_refused_at_the_start(text: str, reason: str) -
 
 
 async def test_the_command_reads_its_rules_from_a_file(
-    sockets: SocketVenue, commands: Commands, tmp_path: Path
+    sockets: SocketPod, commands: Commands, tmp_path: Path
 ) -> None:
     (tmp_path / "rules.toml").write_text(RULES)
     async with (

@@ -21,8 +21,8 @@ from mcpp.testing import MemoryPod
 from mcpp_agents.bridge.agent import bridge
 from mcpp_agents.bridge.upstream import Open, StartError, Upstream, over_http, over_stdio
 from tests.agents.http_server import QuietHandler, serve_http
-from tests.agents.processes import BOUND, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.agents.processes import BOUND, Commands, RunningCommand
+from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
 ODD_SERVER = [sys.executable, str(Path(__file__).with_name("odd_server.py"))]
@@ -37,6 +37,14 @@ async def bridged(pod: MemoryPod, open: Open | None = None) -> AsyncIterator[mcp
         async with pod.run(bridge("odd", upstream)), pod.connect("alice") as alice:
             with anyio.fail_after(BOUND):
                 yield alice
+
+
+@asynccontextmanager
+async def started_bridge(commands: Commands) -> AsyncIterator[RunningCommand]:
+    """Run `mcpp bridge` for `odd_server.py` and wait until it has joined."""
+    async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
+        await command.line_with("odd is in the pod")
+        yield command
 
 
 async def test_meta_is_forwarded_unchanged_both_ways(pod: MemoryPod) -> None:
@@ -199,15 +207,15 @@ async def test_an_invalid_answer_and_one_in_a_batch_reach_the_requester(pod: Mem
         assert (await alice.call("odd", "batch")).text == "1"
 
 
-async def test_an_invalid_utf8_byte_is_replaced(pod: MemoryPod) -> None:
+@pytest.mark.parametrize(
+    ("tool", "text"), [("no_utf8", '"caf\ufffd"'), ("half_emoji", "well done \ufffd")]
+)
+async def test_an_invalid_utf8_byte_and_a_lone_surrogate_are_replaced(
+    pod: MemoryPod, tool: str, text: str
+) -> None:
     async with bridged(pod) as alice:
-        assert (await alice.call("odd", "no_utf8")).text == '"caf\ufffd"'
+        assert (await alice.call("odd", tool)).text == text
         assert (await alice.call("odd", "was_cancelled")).value == "false"
-
-
-async def test_a_lone_surrogate_is_replaced(pod: MemoryPod) -> None:
-    async with bridged(pod) as alice:
-        assert (await alice.call("odd", "half_emoji")).text == "well done \ufffd"
 
 
 @pytest.mark.parametrize("tool", ["deep", "nan"])
@@ -254,7 +262,7 @@ async def test_a_program_that_does_not_exist_is_reported_at_once() -> None:
 
 
 async def test_the_reason_why_a_server_cannot_start_is_reported(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     short = ("--", sys.executable, "-c", "")
     async with commands.start("odd", "bridge", "odd", *short) as command:
@@ -289,10 +297,9 @@ async def test_a_server_that_never_answers_is_reported_and_started_again(
 
 
 async def test_the_command_runs_a_server_and_ctrl_c_ends_both(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
-    async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
-        await command.line_with("odd is in the pod")
+    async with started_bridge(commands) as command:
         async with sockets.connect("alice") as alice:
             with anyio.fail_after(BOUND):
                 while "odd" not in alice.participants:
@@ -302,7 +309,7 @@ async def test_the_command_runs_a_server_and_ctrl_c_ends_both(
 
 
 async def test_a_second_ctrl_c_leaves_no_server_behind(
-    sockets: SocketVenue, commands: Commands, tmp_path: Path
+    sockets: SocketPod, commands: Commands, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -327,10 +334,9 @@ async def test_a_second_ctrl_c_leaves_no_server_behind(
 
 
 async def test_noise_of_a_server_is_reported_in_one_line(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
-    async with commands.start("odd", "bridge", "odd", "--", *ODD_SERVER) as command:
-        await command.line_with("odd is in the pod")
+    async with started_bridge(commands) as command:
         async with sockets.connect("alice") as alice:
             await alice.call("odd", "babble")
         assert (await command.line()).startswith("mcpp bridge: Failed to parse JSONRPC message")
@@ -340,7 +346,7 @@ async def test_noise_of_a_server_is_reported_in_one_line(
 
 
 async def test_the_server_does_not_inherit_the_pods_token(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     names = "sorted(name for name in os.environ if name.startswith('MCPP'))"
     show = f"import os, sys; sys.stderr.write(str({names}) + chr(10))"

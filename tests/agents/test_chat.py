@@ -30,7 +30,8 @@ from mcpp_agents.chat.transcript import Transcript
 from mcpp_agents.cli.display import clean, describe
 from mcpp_agents.cli.shorthand import read_filter
 from tests.agents.processes import BOUND, MCPP, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.agents import waiting
+from tests.interaction.conftest import SocketPod
 
 KINDS = [
     "chat",
@@ -387,15 +388,8 @@ async def test_a_proposal_is_approved_by_a_command_or_by_a_key(
 
 @pytest.mark.anyio
 async def test_an_approved_call_goes_on_after_the_approver_leaves(pod: MemoryPod) -> None:
-    slow = Participant("slow")
     may_end = anyio.Event()
-
-    @slow.tool
-    async def work() -> str:
-        await may_end.wait()
-        return "done"
-
-    async with pod.run(slow), pod.connect("bob") as bob:
+    async with pod.run(waiting("slow", may_end)), pod.connect("bob") as bob:
         proposal = await bob.propose("slow", "work")
         async with chat_session(pod) as (keys, left):
             keys.send_text("here\r")
@@ -496,7 +490,7 @@ async def test_a_proposal_is_rejected_with_a_reason(pod: MemoryPod, rejection: s
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux for a real terminal")
 async def test_it_works_in_a_real_terminal(
-    sockets: SocketVenue, commands: Commands, tmp_path: Path
+    sockets: SocketPod, commands: Commands, tmp_path: Path
 ) -> None:
     def tmux(*arguments: str) -> str:
         command = ["tmux", "-S", str(tmp_path / "tmux"), *arguments]

@@ -240,19 +240,23 @@ async def test_a_restarted_analyst_withdraws_its_open_proposals(pod: MemoryPod) 
             # Only the proposer can withdraw it.
             await watcher.send("mcp/withdraw", {}, to=["records"], correlation_id=open.id)
             await before.send("mcp/withdraw", {}, to=["records"], correlation_id=withdrawn.id)
-        async with pod.connect("analyst", own=True, last=5000) as after:
-            await analyst.withdraw_open_proposals(after)
+        withdrawals = (
+            m async for m in watcher if m.kind == "mcp/withdraw" and m.sender != watcher.me
+        )
+        async with pod.run(analyst.agent(no_pause)):
+            with anyio.fail_after(BOUND):
+                sent = [await anext(withdrawals) for _ in range(2)]
+                await watcher.request("analyst", "ping")
+        await watcher.send("end")
         with anyio.fail_after(BOUND):
-            sent = [m async for m in _until_left(watcher) if m.kind == "mcp/withdraw"]
-    assert [m.correlation_id for m in sent if m.sender == "analyst"] == [withdrawn.id, open.id]
+            sent += [m async for m in _until_kind(watcher, "end") if m.kind == "mcp/withdraw"]
+    assert [m.correlation_id for m in sent] == [withdrawn.id, open.id]
 
 
-async def _until_left(pod: mcpp.Pod) -> AsyncIterator[Message]:
-    leaves = 0
+async def _until_kind(pod: mcpp.Pod, kind: str) -> AsyncIterator[Message]:
     async for message in pod:
         yield message
-        leaves += message.kind == "system/presence" and message.payload["event"] == "leave"
-        if leaves == 2:
+        if message.kind == kind:
             return
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.agents.model_server import model_server
 from tests.agents.processes import Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 REPLACED = "replaced by a newer connection"
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 @pytest.mark.parametrize("command", ["agent", "mcp"])
 async def test_a_replaced_agent_reports_it_in_one_line(
-    sockets: SocketVenue, commands: Commands, command: str
+    sockets: SocketPod, commands: Commands, command: str
 ) -> None:
     with model_server([]) as server:
         options = {

@@ -12,7 +12,7 @@ from mcpp.agent.tools import ToolCall
 from mcpp.errors import NoAnswerError, RemoteError
 from tests.agents.processes import BOUND, Commands
 from tests.agents.test_bridge import ODD_SERVER
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -28,7 +28,7 @@ def good() -> Participant:
 
 
 async def test_a_crash_a_hang_and_invalid_answers_leave_the_others_working(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     hanging, lying, raising = Participant("hanging"), Participant("lying"), Participant("raising")
 
@@ -78,7 +78,7 @@ async def test_a_crash_a_hang_and_invalid_answers_leave_the_others_working(
 
 
 async def test_a_server_that_writes_noise_to_standard_output_still_answers(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     noise = "print('noise\\n' * 1000, flush=True); "
     program = f"{noise}import runpy; runpy.run_path({ODD_SERVER[1]!r}, run_name='__main__')"

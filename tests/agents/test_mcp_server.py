@@ -18,7 +18,8 @@ from mcpp.testing import MemoryPod
 from mcpp_agents.mcp_server.server import PodServer
 from mcpp_agents.toolbox import Toolbox
 from tests.agents.processes import BOUND, MCPP, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.agents import stalling, waiting
+from tests.interaction.conftest import SocketPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 Mode = Literal["auto", "legacy"]
@@ -53,7 +54,7 @@ def calculator() -> Participant:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_all_participants_tools_are_listed_and_called_under_stable_names(
-    sockets: SocketVenue, commands: Commands, mode: Mode
+    sockets: SocketPod, commands: Commands, mode: Mode
 ) -> None:
     async with sockets.run(calculator()), client_of(commands, mode=mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -80,7 +81,7 @@ async def test_all_participants_tools_are_listed_and_called_under_stable_names(
             await client.call_tool("calc__subtract")
 
 
-async def test_the_client_sends_and_reads(sockets: SocketVenue, commands: Commands) -> None:
+async def test_the_client_sends_and_reads(sockets: SocketPod, commands: Commands) -> None:
     async with sockets.connect("alice") as alice:
         await alice.send("chat", {"text": "who is there?"})
         async with alice.context("reasoning", id="think") as thinking:
@@ -111,7 +112,7 @@ async def test_the_client_sends_and_reads(sockets: SocketVenue, commands: Comman
 
 
 async def test_a_call_that_is_not_allowed_can_be_proposed(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     sockets.add("ide", [{"kind": ["chat", "mcp/proposal:*", "mcp/request:tools/list"]}])
     approver = Participant("approver")
@@ -137,7 +138,7 @@ async def test_a_call_that_is_not_allowed_can_be_proposed(
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_client_is_notified_when_a_participant_with_tools_joins(
-    sockets: SocketVenue, commands: Commands, mode: Mode
+    sockets: SocketPod, commands: Commands, mode: Mode
 ) -> None:
     notified = anyio.Event()
 
@@ -159,37 +160,22 @@ async def test_the_client_is_notified_when_a_participant_with_tools_joins(
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_participant(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
-    slow = Participant("slow")
     cancelled = anyio.Event()
-
-    @slow.tool
-    async def work(call: ToolCall) -> None:
-        try:
-            await call.progress(0)
-            await anyio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    async with sockets.run(slow), client_of(commands) as client:
+    async with sockets.run(stalling("slow", cancelled)), client_of(commands) as client:
         with anyio.CancelScope() as scope:
 
             async def stop(progress: float, total: float | None, message: str | None) -> None:
                 scope.cancel()
 
-            await client.call_tool("slow__work", progress_callback=stop)
+            await client.call_tool("slow__stall", progress_callback=stop)
         await cancelled.wait()
 
 
 async def test_a_call_ends_when_the_participant_leaves(pod: MemoryPod) -> None:
-    slow = Participant("slow")
     asked = anyio.Event()
-
-    @slow.tool
-    async def work() -> None:
-        asked.set()
-        await anyio.sleep_forever()
+    slow = waiting("slow", anyio.Event(), asked)
 
     async def stay_until_asked(*, task_status: TaskStatus[None]) -> None:
         async with pod.run(slow):
@@ -332,7 +318,7 @@ async def test_an_answer_that_is_invalid_in_the_client_s_revision_is_an_error_re
 
 @pytest.mark.parametrize("end", ["it leaves", "Ctrl-C", "it cancels the call"])
 async def test_a_client_s_proposals_are_withdrawn_when_it_stops_waiting(
-    sockets: SocketVenue, commands: Commands, end: str
+    sockets: SocketPod, commands: Commands, end: str
 ) -> None:
     proposed = {"participant": "calc", "tool": "add", "arguments": {"a": 2, "b": 3}}
     async with sockets.run(calculator()), sockets.connect("alice") as alice:
@@ -378,7 +364,7 @@ async def propose_until_ctrl_c(
 
 async def test_ctrl_c_ends_it(commands: Commands) -> None:
     async with commands.start("ide", "mcp") as command:
-        async with commands.venue.connect("alice") as alice:
+        async with commands.sockets.connect("alice") as alice:
             with anyio.fail_after(BOUND):
                 while "ide" not in alice.participants:
                     await anext(alice)

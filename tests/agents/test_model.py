@@ -25,7 +25,8 @@ from mcpp_agents.model.openai_chat import OpenAI
 from mcpp_agents.model.progress import ProgressReporter
 from tests.agents.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.agents import waiting
+from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
 APIS = pytest.mark.parametrize("api", ["openai", "anthropic"])
@@ -569,27 +570,20 @@ async def test_a_question_that_is_longer_than_a_prompt_is_answered(pod: MemoryPo
 
 
 async def test_a_call_ends_when_the_called_participant_leaves(pod: MemoryPod) -> None:
-    guest = Participant("guest")
     asked = anyio.Event()
-
-    @guest.tool
-    async def ponder() -> None:
-        asked.set()
-        await anyio.sleep_forever()
+    guest = waiting("guest", anyio.Event(), asked)
 
     async def stay_until_asked() -> None:
         async with pod.run(guest):
             await asked.wait()
 
-    script = [Scripted("", [("guest__ponder", {})]), Scripted("It has left.")]
+    script = [Scripted("", [("guest__work", {})]), Scripted("It has left.")]
     async with joined(pod, "openai", script) as (alice, server), background() as tasks:
         tasks.start_soon(stay_until_asked)
         while "guest" not in alice.participants:
             await anext(alice)
         assert (await ask(alice, "Ask it"))[0].text == "It has left."
-        assert "ponder of 'guest': left the pod before it answered" in json.dumps(
-            server.requests[1]
-        )
+        assert "work of 'guest': left the pod before it answered" in json.dumps(server.requests[1])
 
 
 async def test_a_call_survives_a_short_loss_of_the_connection(pod: MemoryPod) -> None:
@@ -714,7 +708,7 @@ def test_an_invalid_url_is_refused_at_once(
 
 
 async def test_a_missing_key_is_reported_in_one_line(
-    sockets: SocketVenue, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    sockets: SocketPod, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "")
     code, out, error = await commands.run("model", "agent", "--model", "anthropic:m")
@@ -726,7 +720,7 @@ async def test_a_missing_key_is_reported_in_one_line(
 
 
 async def test_the_command_runs_a_model_until_ctrl_c(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     with model_server([Scripted("Good day.")]) as server:
         arguments = ("agent", "--model", "openai:m", "--base-url", f"{server.url}/v1")
@@ -743,7 +737,7 @@ async def test_the_command_runs_a_model_until_ctrl_c(
         assert server.problems == []
 
 
-async def test_ctrl_c_withdraws_open_proposals(sockets: SocketVenue, commands: Commands) -> None:
+async def test_ctrl_c_withdraws_open_proposals(sockets: SocketPod, commands: Commands) -> None:
     own = ["chat", "reflection", "conclusion", "mcp/proposal:*", "mcp/withdraw"]
     sockets.add("model", [{"kind": [*own, "mcp/request:tools/list"]}])
     with model_server([Scripted("", [("library__burn", {"book": 7})])]) as server:

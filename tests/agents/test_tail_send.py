@@ -21,7 +21,7 @@ from mcpp_agents.send.exchange import send, wait_for_answer
 from mcpp_agents.tail.follow import follow
 from mcpp_agents.tail.line_printer import LinePrinter
 from tests.agents.processes import BOUND, MCPP, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 
 @given(envelopes())
@@ -190,7 +190,7 @@ async def test_the_last_messages_are_counted_after_filtering(pod: MemoryPod) -> 
 
 @pytest.mark.anyio
 async def test_tail_prints_matching_messages_until_ctrl_c(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     async with sockets.connect("alice") as alice:
         await alice.send("chat", {"text": "before"})
@@ -206,7 +206,7 @@ async def test_tail_prints_matching_messages_until_ctrl_c(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("arguments", [["tail"], ["tail", "--json", "--no-follow"], ["send", "hi"]])
 async def test_a_full_disk_is_reported_in_one_line(
-    sockets: SocketVenue, commands: Commands, arguments: list[str]
+    sockets: SocketPod, commands: Commands, arguments: list[str]
 ) -> None:
     async with sockets.connect("alice") as alice, await anyio.open_file("/dev/full", "wb") as full:
         await alice.send("chat", {"text": "hello"})
@@ -223,7 +223,7 @@ async def test_a_full_disk_is_reported_in_one_line(
 
 @pytest.mark.anyio
 async def test_send_sends_one_message_and_prints_its_id(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     async with sockets.connect("alice", filter=filters.kind("chat")) as alice:
         code, out, _ = await commands.run(
@@ -237,7 +237,7 @@ async def test_send_sends_one_message_and_prints_its_id(
 
 
 @pytest.mark.anyio
-async def test_send_waits_for_an_answer(sockets: SocketVenue, commands: Commands) -> None:
+async def test_send_waits_for_an_answer(sockets: SocketPod, commands: Commands) -> None:
     echo = mcpp.Participant("echo")
 
     @echo.on("*")
@@ -255,7 +255,7 @@ async def test_send_waits_for_an_answer(sockets: SocketVenue, commands: Commands
 
 @pytest.mark.anyio
 async def test_send_calls_a_tool_and_fails_if_the_tool_does(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     files = mcpp.Participant("files")
 
@@ -328,7 +328,7 @@ def test_the_answer_to_a_call_is_not_truncated(meta: dict[str, Any]) -> None:
     ],
 )
 async def test_invalid_input_is_reported_without_a_traceback(
-    sockets: SocketVenue, commands: Commands, arguments: list[str], input: bytes, problem: str
+    sockets: SocketPod, commands: Commands, arguments: list[str], input: bytes, problem: str
 ) -> None:
     code, _, error = await commands.run("bob", "send", *arguments, input=input)
     assert code != 0
@@ -338,7 +338,7 @@ async def test_invalid_input_is_reported_without_a_traceback(
 
 @pytest.mark.anyio
 async def test_a_refused_envelope_is_one_line_and_a_failure(
-    sockets: SocketVenue, commands: Commands
+    sockets: SocketPod, commands: Commands
 ) -> None:
     sockets.add("mute", [{"kind": "chat"}])
     code, out, error = await commands.run("mute", "send", "--kind", "acme/x", "--json", "{}")

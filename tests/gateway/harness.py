@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from mcpp.filters import Filter, everything
+from mcpp.filters import everything
 from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.effects import Effect
 from mcpp_gateway.core.journal import Journal
@@ -24,6 +24,7 @@ from mcpp_gateway.edge.read_quota import ReadQuota
 from mcpp_gateway.testing import ManualScheduler
 
 EVERYTHING: Sequence[Mapping[str, Any]] = ({"kind": "*"},)
+JOIN_DEFAULTS: dict[str, Any] = {"filter": everything, "after": None, "last": None}
 FREE: Mapping[str, Any] = {"messages_per_second": 0, "context_messages_per_second": 0}
 
 
@@ -114,18 +115,10 @@ class PodHarness:
         quota = ReadQuota(self._scheduler, lambda: self.now, tick_bytes=1 << 20)
         self._hub = Hub(self._scheduler, lambda: self.now, quota)
 
-    def join(
-        self,
-        id: str,
-        *,
-        filter: Filter = everything,
-        after: str | None = None,
-        last: int | None = None,
-        behind: bool = False,
-    ) -> HarnessClient:
+    def join(self, id: str, *, behind: bool = False, **options: Any) -> HarnessClient:
         """Join a participant; with `behind` even the welcome is left to `catch_up`."""
         client = HarnessClient(full=behind)
-        client.peer = self._hub.join(self.pod, id, client, filter=filter, after=after, last=last)
+        client.peer = self._hub.join(self.pod, id, client, **(JOIN_DEFAULTS | options))
         self._scheduler.run()
         return client
 
@@ -231,20 +224,10 @@ class HubHarness:
         self.pod = _new_pod(ids, {**FREE, **limits}, {}, [id for id in ids if id.startswith("m")])
         self.peers: dict[RecordingTransport, Peer] = {}
 
-    def join(
-        self,
-        id: str,
-        *,
-        filter: Filter = everything,
-        after: str | None = None,
-        last: int | None = None,
-        reads: bool = True,
-    ) -> RecordingTransport:
+    def join(self, id: str, *, reads: bool = True, **options: Any) -> RecordingTransport:
         transport = RecordingTransport(self._on_outbox_full)
         transport.reads = reads
-        self.peers[transport] = self.hub.join(
-            self.pod, id, transport, filter=filter, after=after, last=last
-        )
+        self.peers[transport] = self.hub.join(self.pod, id, transport, **(JOIN_DEFAULTS | options))
         return transport
 
     def _on_outbox_full(self, transport: RecordingTransport) -> None:

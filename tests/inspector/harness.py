@@ -126,7 +126,7 @@ class InspectorHarness:
     def token(self, participant: str) -> str:
         return _token(self.pod, participant)
 
-    def join(self, name: str) -> "HarnessClient":
+    def join(self, name: str) -> "InspectorClient":
         """Return a client that has joined as this participant."""
         connection = self._clients.enter_context(
             connect(
@@ -136,7 +136,7 @@ class InspectorHarness:
                 close_timeout=1,
             )
         )
-        return HarnessClient(name, connection)
+        return InspectorClient(name, connection)
 
 
 def _token(pod: str, participant: str) -> str:
@@ -156,7 +156,7 @@ def _config(
     return "\n".join(lines)
 
 
-class HarnessClient:
+class InspectorClient:
     """A participant whose `send` returns when the envelope has been echoed."""
 
     def __init__(self, name: str, connection: ClientConnection) -> None:

@@ -3,7 +3,8 @@
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mcpp.protocol.envelope import Context
 from mcpp.transient.summaries import summarize
 from tests.inspector.conftest import press, sign_in
 from tests.inspector.harness import (
+    BreakableProxy,
     InspectorHarness,
     breakable_proxy,
     free_port,
@@ -23,6 +25,25 @@ from tests.inspector.harness import (
 from tests.inspector.scenario import run_scenario
 
 NewPage = Callable[..., Page]
+
+
+@contextmanager
+def proxied_harness(folder: Path) -> Iterator[tuple[InspectorHarness, BreakableProxy, str]]:
+    """Run a gateway, a proxy in front of it, and return the origin of the page behind the proxy."""
+    port = free_port()
+    origin = f"http://127.0.0.1:{port}"
+    with (
+        inspector_harness(folder, origins=(origin,)) as harness,
+        breakable_proxy(harness.port, port) as proxy,
+    ):
+        yield harness, proxy, origin
+
+
+def submit_arguments(page: Page, arguments: str, problem: str) -> None:
+    """Submit invalid arguments in the dialog and expect a problem."""
+    page.fill("dialog textarea", arguments)
+    page.click("dialog .primary")
+    expect(page.locator("dialog .problem")).to_contain_text(problem)
 
 
 # --- sign-in --------------------------------------------------------------------------------------
@@ -54,34 +75,39 @@ def test_signing_out_forgets_the_token(page: Page) -> None:
     assert page.evaluate("sessionStorage.length") == 0
 
 
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[str]:
+    """Run `mcpp up` and return the link that it prints."""
+    with up(tmp_path) as link:
+        yield link
+
+
 @pytest.mark.rule("G-60")
 def test_the_link_of_up_signs_in_once_and_is_removed_from_the_address(
-    new_page: NewPage, tmp_path: Path
+    new_page: NewPage, link: str
 ) -> None:
-    with up(tmp_path) as link:
-        page = new_page()
-        page.goto(link)
-        expect(page.locator("#status")).to_have_attribute("data-state", "open")
-        assert page.url == link.partition("#")[0]
-        page.reload()
-        expect(page.locator("#status")).to_have_attribute("data-state", "open")
-        late = new_page()
-        late.goto(link)
-        expect(late.locator("#sign-in-problem")).to_contain_text("This link has already been used")
-        assert late.url == link.partition("#")[0]
+    page = new_page()
+    page.goto(link)
+    expect(page.locator("#status")).to_have_attribute("data-state", "open")
+    assert page.url == link.partition("#")[0]
+    page.reload()
+    expect(page.locator("#status")).to_have_attribute("data-state", "open")
+    late = new_page()
+    late.goto(link)
+    expect(late.locator("#sign-in-problem")).to_contain_text("This link has already been used")
+    assert late.url == link.partition("#")[0]
 
 
 @pytest.mark.rule("G-60")
 def test_a_link_opened_on_the_loaded_page_signs_in_and_is_removed_from_the_address(
-    new_page: NewPage, tmp_path: Path
+    new_page: NewPage, link: str
 ) -> None:
-    with up(tmp_path) as link:
-        page = new_page()
-        page.goto(link.partition("#")[0])
-        expect(page.locator("#token")).to_be_visible()
-        page.evaluate("link => { location.href = link; }", link)
-        expect(page.locator("#status")).to_have_attribute("data-state", "open")
-        assert page.url == link.partition("#")[0]
+    page = new_page()
+    page.goto(link.partition("#")[0])
+    expect(page.locator("#token")).to_be_visible()
+    page.evaluate("link => { location.href = link; }", link)
+    expect(page.locator("#status")).to_have_attribute("data-state", "open")
+    assert page.url == link.partition("#")[0]
 
 
 def test_a_replaced_connection_can_be_restored(
@@ -289,12 +315,12 @@ def test_a_message_to_an_expired_context_is_sent_to_it(new_page: NewPage, tmp_pa
         item = page.locator("#tree .tree-item", has_text="expired")
         item.click()
         note = page.locator("#composer-problem")
-        expect(note).to_have_text("This context has expired. A message creates it again.")
+        expect(note).to_have_text("This context has expired. A message revives it.")
         page.fill("#composer-text", "still here?")
         page.press("#composer-text", "Enter")
         assert files.receive_kind("chat")["context"] == {"id": "brief", "type": "task"}
-        expect(page.locator("#log .row")).to_have_count(1)
-        expect(page.locator("#log .row")).to_contain_text("still here?")
+        expect(page.locator("#log .row")).to_have_count(2)
+        expect(page.locator("#log .row").last).to_contain_text("still here?")
         # Even if a filter hides all of that context.
         files.think("hm", Context(id="hidden", type="task"))
         page.locator("#tree .tree-item", has_text=re.compile("hidden.*expired")).click()
@@ -587,12 +613,8 @@ def test_a_proposal_is_approved_edited_and_rejected(page: Page, harness: Inspect
 
     press(rows.nth(1).locator("text=Edit"))
     expect(page.get_by_role("dialog", name="Edit the arguments of write_file")).to_be_visible()
-    page.fill("dialog textarea", "{")
-    page.click("dialog >> text=Send request")
-    expect(page.locator("dialog .problem")).to_contain_text("Invalid JSON")
-    page.fill("dialog textarea", "[1, 2]")
-    page.click("dialog >> text=Send request")
-    expect(page.locator("dialog .problem")).to_contain_text("The arguments must be a JSON object")
+    submit_arguments(page, "{", "Invalid JSON")
+    submit_arguments(page, "[1, 2]", "The arguments must be a JSON object")
     page.fill("dialog textarea", '{"path": "other.csv"}')
     page.click("dialog >> text=Send request")
     request = files.receive_kind("mcp/request")
@@ -682,12 +704,8 @@ def test_a_proposal_decided_by_another_cannot_be_decided_again(
     press(page.locator("#proposals").get_by_text("Edit"))
     press(other.locator("#proposals").get_by_text("Approve"))
     expect(page.locator("#log .tone-proposal")).to_contain_text("Approved by crm")
-    page.fill("dialog textarea", '{"path": 1, "path": 2}')
-    page.click("dialog .primary")
-    expect(page.locator("dialog .problem")).to_contain_text("A key occurs twice")
-    page.fill("dialog textarea", '{"path": 1}')
-    page.click("dialog .primary")
-    expect(page.locator("dialog .problem")).to_contain_text("Already decided: Approved by crm")
+    submit_arguments(page, '{"path": 1, "path": 2}', "A key occurs twice")
+    submit_arguments(page, '{"path": 1}', "Already decided: Approved by crm")
     page.click("dialog >> text=Cancel")
     # The button is gone, but the page keeps a focus.
     expect(page.locator(":focus")).to_have_count(1)
@@ -955,12 +973,7 @@ def test_a_link_distinguishes_the_main_context_a_context_called_main_and_an_unkn
 
 
 def test_a_lost_connection_loses_no_messages(new_page: NewPage, tmp_path: Path) -> None:
-    port = free_port()
-    origin = f"http://127.0.0.1:{port}"
-    with (
-        inspector_harness(tmp_path, origins=(origin,)) as harness,
-        breakable_proxy(harness.port, port) as proxy,
-    ):
+    with proxied_harness(tmp_path) as (harness, proxy, origin):
         page = sign_in(new_page(), harness, url=origin)
         analyst = harness.join("analyst")
         analyst.chat("before 1")
@@ -990,12 +1003,7 @@ def test_a_lost_connection_loses_no_messages(new_page: NewPage, tmp_path: Path) 
 def test_a_silently_dead_connection_is_detected_and_its_messages_are_sent_again(
     new_page: NewPage, tmp_path: Path
 ) -> None:
-    port = free_port()
-    origin = f"http://127.0.0.1:{port}"
-    with (
-        inspector_harness(tmp_path, origins=(origin,)) as harness,
-        breakable_proxy(harness.port, port) as proxy,
-    ):
+    with proxied_harness(tmp_path) as (harness, proxy, origin):
         page = new_page()
         sockets: list[WebSocket] = []
         page.on("websocket", lambda socket: sockets.append(socket))
@@ -1033,12 +1041,7 @@ def test_a_silently_dead_connection_is_detected_and_its_messages_are_sent_again(
 def test_a_decision_made_while_disconnected_is_sent_once_after_reconnecting(
     new_page: NewPage, tmp_path: Path
 ) -> None:
-    port = free_port()
-    origin = f"http://127.0.0.1:{port}"
-    with (
-        inspector_harness(tmp_path, origins=(origin,)) as harness,
-        breakable_proxy(harness.port, port) as proxy,
-    ):
+    with proxied_harness(tmp_path) as (harness, proxy, origin):
         page = sign_in(new_page(), harness, url=origin)
         analyst = harness.join("analyst")
         for name in ("first", "second", "third"):
@@ -1077,12 +1080,7 @@ def test_a_decision_made_while_disconnected_is_sent_once_after_reconnecting(
 def test_a_filter_widened_while_disconnected_misses_nothing(
     new_page: NewPage, tmp_path: Path
 ) -> None:
-    port = free_port()
-    origin = f"http://127.0.0.1:{port}"
-    with (
-        inspector_harness(tmp_path, origins=(origin,)) as harness,
-        breakable_proxy(harness.port, port) as proxy,
-    ):
+    with proxied_harness(tmp_path) as (harness, proxy, origin):
         page = sign_in(new_page(), harness, url=origin)
         page.click("[data-strategy=main]")
         expect(page.locator("#filter")).to_have_value("main")

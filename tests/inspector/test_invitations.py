@@ -69,7 +69,7 @@ def test_a_modified_session_token_is_refused() -> None:
 
 
 @pytest.fixture
-def door() -> AdmissionControl:
+def control() -> AdmissionControl:
     return AdmissionControl(config.parse(config_text({"ada": ""}), {}), 8787, SessionTokens(b"key"))
 
 
@@ -79,29 +79,29 @@ def headers(**more: str) -> dict[str, list[str]]:
 
 @pytest.mark.rule("G-60", "G-61")
 def test_a_code_is_exchanged_for_a_token_that_joins_as_the_participant(
-    door: AdmissionControl,
+    control: AdmissionControl,
 ) -> None:
-    door.invitations.add("code", ADA, 0.0)
-    found = door.sign_in(headers() | {CODE_HEADER: ["code"]}, "127.0.0.1", 1.0)
+    control.invitations.add("code", ADA, 0.0)
+    found = control.sign_in(headers() | {CODE_HEADER: ["code"]}, "127.0.0.1", 1.0)
     assert isinstance(found, SignIn)
     assert found.identity == ADA
-    again = door.sign_in(headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)
+    again = control.sign_in(headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)
     assert again == SignIn(ADA)
-    admission = door.admit("", headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)
+    admission = control.admit("", headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)
     assert not isinstance(admission, Denial)
     assert (admission.pod, admission.participant) == ADA
 
 
 @pytest.mark.rule("G-63")
 def test_a_participants_own_token_may_request_a_link_and_a_session_token_may_not(
-    door: AdmissionControl,
+    control: AdmissionControl,
 ) -> None:
     def ask(bearer: str, **more: str) -> object:
         asked = headers(authorization=f"Bearer {bearer}", **more)
-        return door.recognise_owner(asked, "127.0.0.1", 1.0)
+        return control.recognise_owner(asked, "127.0.0.1", 1.0)
 
-    door.invitations.add("code", ADA, 0.0)
-    found = door.sign_in(headers() | {CODE_HEADER: ["code"]}, "127.0.0.1", 1.0)
+    control.invitations.add("code", ADA, 0.0)
+    found = control.sign_in(headers() | {CODE_HEADER: ["code"]}, "127.0.0.1", 1.0)
     assert isinstance(found, SignIn)
     assert found.token is not None
     assert ask(token("ada")) == ADA
@@ -111,9 +111,9 @@ def test_a_participants_own_token_may_request_a_link_and_a_session_token_may_not
 
 
 @pytest.mark.rule("G-60")
-def test_wrong_codes_count_as_failed_authentications(door: AdmissionControl) -> None:
+def test_wrong_codes_count_as_failed_authentications(control: AdmissionControl) -> None:
     verdicts = [
-        door.sign_in(headers() | {CODE_HEADER: [str(number)]}, "192.0.2.1", 0.0)
+        control.sign_in(headers() | {CODE_HEADER: [str(number)]}, "192.0.2.1", 0.0)
         for number in range(12)
     ]
     assert all(isinstance(verdict, Denial) for verdict in verdicts)
@@ -122,15 +122,15 @@ def test_wrong_codes_count_as_failed_authentications(door: AdmissionControl) -> 
 
 
 @pytest.mark.rule("G-60")
-def test_a_foreign_page_cannot_sign_in(door: AdmissionControl) -> None:
-    door.invitations.add("code", ADA, 0.0)
+def test_a_foreign_page_cannot_sign_in(control: AdmissionControl) -> None:
+    control.invitations.add("code", ADA, 0.0)
     foreign = headers(origin="https://example.org") | {CODE_HEADER: ["code"]}
-    verdict = door.sign_in(foreign, "127.0.0.1", 1.0)
+    verdict = control.sign_in(foreign, "127.0.0.1", 1.0)
     assert isinstance(verdict, Denial)
     assert verdict.status == 403
-    assert door.invitations.redeem("code", 1.0) == ADA
+    assert control.invitations.redeem("code", 1.0) == ADA
 
 
-def test_a_participants_own_token_signs_in_too(door: AdmissionControl) -> None:
-    found = door.sign_in(headers(authorization=f"Bearer {token('ada')}"), "127.0.0.1", 0.0)
+def test_a_participants_own_token_signs_in_too(control: AdmissionControl) -> None:
+    found = control.sign_in(headers(authorization=f"Bearer {token('ada')}"), "127.0.0.1", 0.0)
     assert found == SignIn(ADA)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import mcpp
 from mcpp import filters
 from mcpp.errors import FilterError
+from mcpp.payloads import text_of
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextTree
 from mcpp.testing.strategies import json_values
@@ -219,6 +220,7 @@ def test_the_tree_equals_that_of_the_sdk(node: Node, log: list[Envelope]) -> Non
             list(found.participants),
             words.get(found.state, found.state),
             None if found.conclusion is None else found.conclusion.id,
+            found.creator,
         ]
         for found in ContextTree(log)
     ]
@@ -771,6 +773,27 @@ def test_the_colour_of_a_name_depends_on_nothing_else(node: Node) -> None:
     assert len(set(hues)) == 4
     assert node.call("hues", names=names[::-1]) == hues[::-1]
     assert set(node.call("hues", names=[f"agent-{n}" for n in range(99)])) == set(range(8))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        "Deny it.",
+        3,
+        [1, "two"],
+        {},
+        {"decision": "deny", "text": "It is not safe."},
+        {"decision": "deny", "text": "deny"},
+        {"decision": {"grant": False}, "confidence": 0.5},
+        {"decision": None, "text": "It is not safe."},
+        {"decision": "", "text": "", "found": [1, 2]},
+        {"text": "Only this."},
+    ],
+)
+def test_a_conclusion_has_the_same_text_as_in_the_sdk(node: Node, payload: Any) -> None:
+    conclusion = mcpp.new_envelope("conclusion", payload, sender="a")
+    assert node.call("conclusion", payload=payload) == (text_of(conclusion) or "")
 
 
 def test_progress_is_one_line(node: Node) -> None:

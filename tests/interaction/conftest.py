@@ -27,7 +27,7 @@ T = TypeVar("T")
 QUICK = Options(backoff=lambda attempt: 0.0)
 
 
-class PodHarness(Protocol):
+class AnyPod(Protocol):
     """A pod that participants can be connected to by name."""
 
     def add(self, name: str, capabilities: Sequence[Mapping[str, Any]] = ANYTHING) -> None: ...
@@ -38,7 +38,7 @@ class PodHarness(Protocol):
     def restart(self) -> None: ...
 
 
-class SocketVenue:
+class SocketPod:
     """A gateway on a real socket, in a thread."""
 
     def __init__(self, limits: Mapping[str, Any] | None = None, *, tls: Path | None = None) -> None:
@@ -154,17 +154,17 @@ def limits() -> dict[str, Any]:
 
 
 @pytest.fixture
-def sockets(limits: dict[str, Any]) -> Iterator[SocketVenue]:
-    harness = SocketVenue(limits)
+def sockets(limits: dict[str, Any]) -> Iterator[SocketPod]:
+    harness = SocketPod(limits)
     yield harness
     harness.close()
 
 
 @pytest.fixture(params=["memory", "socket"])
-def harness(request: pytest.FixtureRequest, limits: dict[str, Any]) -> Iterator[PodHarness]:
+def harness(request: pytest.FixtureRequest, limits: dict[str, Any]) -> Iterator[AnyPod]:
     if request.param == "memory":
         yield MemoryPod(limits=limits)
         return
-    harness = SocketVenue(limits)
+    harness = SocketPod(limits)
     yield harness
     harness.close()

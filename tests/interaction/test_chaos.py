@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from mcpp.client.connection import Options
-from tests.interaction.conftest import PodHarness
+from tests.interaction.conftest import AnyPod
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ BUFFERS = {"ample": 1024, "small": 16, "tiny": 4}
     "limits", [{"messages_per_second": 0, "context_messages_per_second": 0}], ids=["unlimited"]
 )
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_all_see_one_order_and_nothing_twice_or_never(harness: PodHarness, seed: int) -> None:
+async def test_all_see_one_order_and_nothing_twice_or_never(harness: AnyPod, seed: int) -> None:
     chance = random.Random(seed)
     seen: dict[str, list[str]] = {name: [] for name in BUFFERS}
     sent: set[str] = set()

@@ -1,5 +1,7 @@
 """Sending, receiving and surviving, against the real gateway in memory and on a socket."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,7 @@ from mcpp import filters
 from mcpp.client.connection import Options
 from mcpp.errors import ClosedError, TooLargeError, WrongParticipantError
 from mcpp.session.session import Gap
-from tests.interaction.conftest import QUICK, PodHarness, SocketVenue
+from tests.interaction.conftest import QUICK, AnyPod, SocketPod
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +29,7 @@ async def texts(pod: mcpp.Pod, count: int) -> list[str]:
     return found
 
 
-async def test_a_send_returns_its_echo_and_others_receive_it(harness: PodHarness) -> None:
+async def test_a_send_returns_its_echo_and_others_receive_it(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         echo = await alice.send("chat", {"text": "hello"}, to=["bob"])
         assert echo.sender == "alice"
@@ -37,7 +39,7 @@ async def test_a_send_returns_its_echo_and_others_receive_it(harness: PodHarness
 
 
 @pytest.mark.rule("P-13")
-async def test_own_envelopes_are_delivered_only_with_own(harness: PodHarness) -> None:
+async def test_own_envelopes_are_delivered_only_with_own(harness: AnyPod) -> None:
     async with harness.connect("alice", own=True) as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "mine"})
         assert await texts(alice, 1) == ["mine"]
@@ -46,25 +48,25 @@ async def test_own_envelopes_are_delivered_only_with_own(harness: PodHarness) ->
         assert await texts(bob, 2) == ["mine", "again"]
 
 
-async def test_two_readers_of_one_pod_share_its_messages(harness: PodHarness) -> None:
+async def test_two_readers_of_one_pod_share_its_messages(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
-        heard: list[str] = []
+        received: list[str] = []
 
-        async def hear() -> None:
-            heard.append((await anext(bob)).text)
+        async def read_one() -> None:
+            received.append((await anext(bob)).text)
 
         with anyio.fail_after(5):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(hear)
-                tasks.start_soon(hear)
+                tasks.start_soon(read_one)
+                tasks.start_soon(read_one)
                 await anyio.wait_all_tasks_blocked()
                 await alice.send("chat", {"text": "one"})
                 await alice.send("chat", {"text": "two"})
-        assert sorted(heard) == ["one", "two"]
+        assert sorted(received) == ["one", "two"]
 
 
 @pytest.mark.rule("P-04")
-async def test_participants_and_contexts_are_known(harness: PodHarness) -> None:
+async def test_participants_and_contexts_are_known(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         assert list(alice.participants) == ["alice"]
         async with harness.connect("bob") as bob:
@@ -81,7 +83,7 @@ async def test_participants_and_contexts_are_known(harness: PodHarness) -> None:
     assert alice.name == "test"
 
 
-async def test_a_refusal_raises_with_its_code(harness: PodHarness) -> None:
+async def test_a_refusal_raises_with_its_code(harness: AnyPod) -> None:
     harness.add("mute", [{"kind": "reflection"}])
     async with harness.connect("mute") as mute:
         with pytest.raises(mcpp.Refused) as caught:
@@ -92,7 +94,7 @@ async def test_a_refusal_raises_with_its_code(harness: PodHarness) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"burst": 2}])
-async def test_a_cancelled_send_blocks_no_other(harness: PodHarness) -> None:
+async def test_a_cancelled_send_blocks_no_other(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         for _ in range(3):
             async with anyio.create_task_group() as tasks:
@@ -106,7 +108,7 @@ async def test_a_cancelled_send_blocks_no_other(harness: PodHarness) -> None:
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 100, "burst": 1}])
 async def test_leaving_waits_as_long_as_the_rate_limits_require(
-    harness: PodHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: AnyPod, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mcpp.client.connection._LEAVE_SECONDS", 0.1)
     async with harness.connect("bob") as bob:
@@ -118,7 +120,7 @@ async def test_leaving_waits_as_long_as_the_rate_limits_require(
 
 
 async def test_envelopes_lost_by_an_exception_are_logged(
-    harness: PodHarness, caplog: pytest.LogCaptureFixture
+    harness: AnyPod, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> None:
         async with harness.connect("alice") as alice:
@@ -132,7 +134,7 @@ async def test_envelopes_lost_by_an_exception_are_logged(
 
 
 @pytest.mark.rule("P-11")
-async def test_a_new_filter_does_not_affect_earlier_messages(harness: PodHarness) -> None:
+async def test_a_new_filter_does_not_affect_earlier_messages(harness: AnyPod) -> None:
     options = replace(QUICK, buffer_messages=4)
     async with harness.connect("alice") as alice, harness.connect("bob", options=options) as bob:
         for number in range(20):
@@ -143,7 +145,7 @@ async def test_a_new_filter_does_not_affect_earlier_messages(harness: PodHarness
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 50, "burst": 2}])
 @pytest.mark.rule("P-06")
-async def test_a_rate_limit_is_waited_out(harness: PodHarness) -> None:
+async def test_a_rate_limit_is_waited_out(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         async with anyio.create_task_group() as tasks:
             for number in range(12):
@@ -153,7 +155,7 @@ async def test_a_rate_limit_is_waited_out(harness: PodHarness) -> None:
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 200, "burst": 20}])
 @pytest.mark.rule("P-06")
-async def test_a_rate_limit_does_not_change_the_order(harness: PodHarness) -> None:
+async def test_a_rate_limit_does_not_change_the_order(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         for number in range(60):
             await alice.send("chat", {"text": str(number)}, wait=False)
@@ -162,7 +164,7 @@ async def test_a_rate_limit_does_not_change_the_order(harness: PodHarness) -> No
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 4, "burst": 1}])
 @pytest.mark.rule("P-06")
-async def test_a_send_cancelled_during_a_rate_limit_is_never_sent(harness: PodHarness) -> None:
+async def test_a_send_cancelled_during_a_rate_limit_is_never_sent(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "one"})
         with anyio.move_on_after(0.05):
@@ -172,7 +174,7 @@ async def test_a_send_cancelled_during_a_rate_limit_is_never_sent(harness: PodHa
 
 
 @pytest.mark.parametrize("limits", [{"messages_per_second": 0.001, "burst": 1}])
-async def test_a_rate_limit_that_lasts_too_long_raises(harness: PodHarness) -> None:
+async def test_a_rate_limit_that_lasts_too_long_raises(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         await alice.send("chat", {"text": "one"})
         with pytest.raises(mcpp.Refused) as caught:
@@ -183,7 +185,7 @@ async def test_a_rate_limit_that_lasts_too_long_raises(harness: PodHarness) -> N
 
 
 @pytest.mark.rule("P-05", "P-08")
-async def test_a_lost_connection_loses_nothing_and_repeats_nothing(harness: PodHarness) -> None:
+async def test_a_lost_connection_loses_nothing_and_repeats_nothing(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         for number in range(30):
             await alice.send("chat", {"text": str(number)})
@@ -195,7 +197,7 @@ async def test_a_lost_connection_loses_nothing_and_repeats_nothing(harness: PodH
 
 
 @pytest.mark.rule("P-05")
-async def test_an_envelope_sent_while_disconnected_arrives_once(harness: PodHarness) -> None:
+async def test_an_envelope_sent_while_disconnected_arrives_once(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "0"})
         for number in range(1, 20):
@@ -205,7 +207,7 @@ async def test_an_envelope_sent_while_disconnected_arrives_once(harness: PodHarn
 
 
 @pytest.mark.rule("P-10")
-async def test_a_restart_of_the_gateway_is_a_gap(harness: PodHarness) -> None:
+async def test_a_restart_of_the_gateway_is_a_gap(harness: AnyPod) -> None:
     gaps: list[Gap] = []
     async with (
         harness.connect("alice") as alice,
@@ -220,7 +222,7 @@ async def test_a_restart_of_the_gateway_is_a_gap(harness: PodHarness) -> None:
 
 
 async def test_a_gap_without_an_on_gap_function_is_logged(
-    harness: PodHarness, caplog: pytest.LogCaptureFixture
+    harness: AnyPod, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "before"})
@@ -228,12 +230,12 @@ async def test_a_gap_without_an_on_gap_function_is_logged(
         harness.restart()
         await alice.send("chat", {"text": "after"})
         assert await texts(bob, 1) == ["after"]
-    (told,) = [one.getMessage() for one in caplog.records if "were missed" in one.getMessage()]
-    assert told.endswith("were missed: the gateway has lost its log")
+    (warning,) = [one.getMessage() for one in caplog.records if "were missed" in one.getMessage()]
+    assert warning.endswith("were missed: the gateway has lost its log")
 
 
 @pytest.mark.rule("P-08")
-async def test_an_id_that_was_seen_before_a_restart_is_dropped(harness: PodHarness) -> None:
+async def test_an_id_that_was_seen_before_a_restart_is_dropped(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         echo = await alice.send("chat", {"text": "once"})
         assert await texts(bob, 1) == ["once"]
@@ -243,7 +245,7 @@ async def test_an_id_that_was_seen_before_a_restart_is_dropped(harness: PodHarne
         assert await texts(bob, 1) == ["then"]
 
 
-async def test_history_is_marked_as_replayed(harness: PodHarness) -> None:
+async def test_history_is_marked_as_replayed(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         for number in range(3):
             await alice.send("chat", {"text": str(number)})
@@ -256,7 +258,7 @@ async def test_history_is_marked_as_replayed(harness: PodHarness) -> None:
 
 @pytest.mark.rule("P-03")
 async def test_history_is_marked_even_if_it_exceeds_the_buffer(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
     async with harness.connect("alice") as alice:
@@ -270,7 +272,7 @@ async def test_history_is_marked_even_if_it_exceeds_the_buffer(
     assert [message.replayed for message in seen] == [True] * 50 + [False]
 
 
-async def test_after_resumes_from_an_earlier_position(harness: PodHarness) -> None:
+async def test_after_resumes_from_an_earlier_position(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         async with harness.connect("bob") as bob:
             await alice.send("chat", {"text": "seen"})
@@ -285,7 +287,7 @@ async def test_after_resumes_from_an_earlier_position(harness: PodHarness) -> No
             assert not message.replayed
 
 
-async def test_a_filter_is_in_force_when_setting_it_returns(harness: PodHarness) -> None:
+async def test_a_filter_is_in_force_when_setting_it_returns(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await alice.send("chat", {"text": "before"})
         await bob.set_filter(filters.kind("reflection"))
@@ -295,7 +297,7 @@ async def test_a_filter_is_in_force_when_setting_it_returns(harness: PodHarness)
 
 
 @pytest.mark.rule("P-09")
-async def test_a_filter_survives_a_lost_connection(harness: PodHarness) -> None:
+async def test_a_filter_survives_a_lost_connection(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         await bob.set_filter(filters.kind("reflection"))
         harness.cut("bob")
@@ -308,17 +310,21 @@ async def test_a_filter_survives_a_lost_connection(harness: PodHarness) -> None:
         assert message.text == "shown"
 
 
-@pytest.mark.rule("P-11")
-async def test_a_full_buffer_reconnects_without_loss(
-    harness: PodHarness,
-) -> None:
-    small = Options(buffer_messages=8, backoff=lambda attempt: 0.0)
-    async with (
-        harness.connect("alice") as alice,
-        harness.connect("bob", options=small) as bob,
-    ):
-        for number in range(100):
+@asynccontextmanager
+async def flooded(
+    harness: AnyPod, *, messages: int, buffer: int
+) -> AsyncIterator[tuple[mcpp.Pod, mcpp.Pod]]:
+    """Connect @alice, which has sent numbered chats, and @bob, whose buffer they fill."""
+    small = Options(buffer_messages=buffer, backoff=lambda attempt: 0.0)
+    async with harness.connect("alice") as alice, harness.connect("bob", options=small) as bob:
+        for number in range(messages):
             await alice.send("chat", {"text": str(number)})
+        yield alice, bob
+
+
+@pytest.mark.rule("P-11")
+async def test_a_full_buffer_reconnects_without_loss(harness: AnyPod) -> None:
+    async with flooded(harness, messages=100, buffer=8) as (alice, bob):
         assert await texts(bob, 100) == [str(number) for number in range(100)]
         # The new connection replaced the old one: no leave and join were broadcast.
         await bob.send("done")
@@ -329,20 +335,14 @@ async def test_a_full_buffer_reconnects_without_loss(
 
 
 @pytest.mark.rule("P-11")
-async def test_sending_works_with_a_full_buffer(harness: PodHarness) -> None:
-    small = Options(buffer_messages=4, backoff=lambda attempt: 0.0)
-    async with (
-        harness.connect("alice") as alice,
-        harness.connect("bob", options=small) as bob,
-    ):
-        for number in range(50):
-            await alice.send("chat", {"text": str(number)})
+async def test_sending_works_with_a_full_buffer(harness: AnyPod) -> None:
+    async with flooded(harness, messages=50, buffer=4) as (_, bob):
         with anyio.fail_after(5):
             await bob.send("chat", {"text": "still here"})
 
 
 @pytest.mark.rule("P-12")
-async def test_a_newer_connection_ends_the_older_for_good(harness: PodHarness) -> None:
+async def test_a_newer_connection_ends_the_older_for_good(harness: AnyPod) -> None:
     async with harness.connect("alice") as older, harness.connect("alice") as newer:
         with anyio.fail_after(5), pytest.raises(ClosedError) as caught:
             await anext(older)
@@ -354,7 +354,7 @@ async def test_a_newer_connection_ends_the_older_for_good(harness: PodHarness) -
 
 @pytest.mark.parametrize("limits", [{"max_message_bytes": 2000}])
 @pytest.mark.rule("P-07")
-async def test_a_too_large_envelope_is_an_error_before_it_is_sent(harness: PodHarness) -> None:
+async def test_a_too_large_envelope_is_an_error_before_it_is_sent(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         with pytest.raises(TooLargeError) as caught:
             await alice.send("chat", {"text": "x" * 3000})
@@ -362,13 +362,13 @@ async def test_a_too_large_envelope_is_an_error_before_it_is_sent(harness: PodHa
         await alice.send("chat", {"text": "x" * 100})
 
 
-async def test_an_exception_of_the_block_is_raised_as_it_is(harness: PodHarness) -> None:
+async def test_an_exception_of_the_block_is_raised_as_it_is(harness: AnyPod) -> None:
     with pytest.raises(ZeroDivisionError):
         async with harness.connect("alice"):
             raise ZeroDivisionError
 
 
-async def test_after_the_block_everything_raises(harness: PodHarness) -> None:
+async def test_after_the_block_everything_raises(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         pass
     with pytest.raises(ClosedError):
@@ -378,7 +378,7 @@ async def test_after_the_block_everything_raises(harness: PodHarness) -> None:
 
 
 @pytest.mark.rule("P-02")
-async def test_the_token_of_another_participant_is_an_error(sockets: SocketVenue) -> None:
+async def test_the_token_of_another_participant_is_an_error(sockets: SocketPod) -> None:
     sockets.add("alice")
     with pytest.raises(WrongParticipantError) as caught:
         async with mcpp.connect(sockets.url, token=sockets.token("alice"), name="bob"):
@@ -387,7 +387,7 @@ async def test_the_token_of_another_participant_is_an_error(sockets: SocketVenue
 
 
 async def test_what_was_sent_without_waiting_arrives_before_the_block_ends(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     async with harness.connect("bob") as bob:
         async with harness.connect("alice") as alice:
@@ -396,7 +396,7 @@ async def test_what_was_sent_without_waiting_arrives_before_the_block_ends(
         assert await texts(bob, 10) == [str(number) for number in range(10)]
 
 
-async def test_a_cancelled_send_that_was_never_written_is_not_sent(harness: PodHarness) -> None:
+async def test_a_cancelled_send_that_was_never_written_is_not_sent(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         with anyio.CancelScope() as scope:
             scope.cancel()
@@ -410,7 +410,7 @@ def options(**changes: Any) -> Options:
 
 
 async def test_a_reader_that_is_cancelled_with_its_connection_ends_quietly(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     async def read(pod: mcpp.Pod) -> None:
         async for _ in pod:

@@ -6,7 +6,7 @@ import pytest
 import mcpp
 from mcpp import Gap, Message
 from mcpp.errors import RemoteError
-from tests.interaction.conftest import PodHarness
+from tests.interaction.conftest import AnyPod
 
 pytestmark = pytest.mark.anyio
 
@@ -15,7 +15,7 @@ def text_or_gap(item: Message | Gap) -> str:
     return "gap" if isinstance(item, Gap) else item.text
 
 
-async def test_on_join_runs_before_any_message_is_dispatched(harness: PodHarness) -> None:
+async def test_on_join_runs_before_any_message_is_dispatched(harness: AnyPod) -> None:
     agent = mcpp.Participant("late", last=10)
     steps: list[str] = []
 
@@ -37,7 +37,7 @@ async def test_on_join_runs_before_any_message_is_dispatched(harness: PodHarness
     assert steps == ["joined as late", "chat", "note"]
 
 
-async def test_an_exception_in_on_join_ends_the_agent(harness: PodHarness) -> None:
+async def test_an_exception_in_on_join_ends_the_agent(harness: AnyPod) -> None:
     agent = mcpp.Participant("broken")
 
     @agent.on_join
@@ -51,7 +51,7 @@ async def test_an_exception_in_on_join_ends_the_agent(harness: PodHarness) -> No
 
 @pytest.mark.rule("P-03")
 async def test_on_history_gets_all_replayed_messages_at_once_and_own_ones_too(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("late", last=2)
     steps: list[list[str]] = []
@@ -79,7 +79,7 @@ async def test_on_history_gets_all_replayed_messages_at_once_and_own_ones_too(
     assert steps == [["mine", "before"], ["after"]]
 
 
-async def test_on_history_runs_with_an_empty_list_where_there_is_none(harness: PodHarness) -> None:
+async def test_on_history_runs_with_an_empty_list_where_there_is_none(harness: AnyPod) -> None:
     agent = mcpp.Participant("first")
     called = anyio.Event()
 
@@ -94,7 +94,7 @@ async def test_on_history_runs_with_an_empty_list_where_there_is_none(harness: P
 
 
 async def test_a_request_finds_what_an_observer_has_made_of_earlier_messages(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("memory", last=10)
     seen: list[str] = []
@@ -119,7 +119,7 @@ async def test_a_request_finds_what_an_observer_has_made_of_earlier_messages(
 
 
 @pytest.mark.rule("P-10")
-async def test_an_observer_gets_a_gap_in_its_place(harness: PodHarness) -> None:
+async def test_an_observer_gets_a_gap_in_its_place(harness: AnyPod) -> None:
     agent = mcpp.Participant("steady")
     seen: list[str] = []
 
@@ -140,7 +140,7 @@ async def test_an_observer_gets_a_gap_in_its_place(harness: PodHarness) -> None:
 
 
 async def test_an_observer_that_fails_leaves_the_agent_working(
-    harness: PodHarness, caplog: pytest.LogCaptureFixture
+    harness: AnyPod, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = mcpp.Participant("shaky")
 
@@ -160,7 +160,7 @@ async def test_an_observer_that_fails_leaves_the_agent_working(
 
 
 async def test_resources_and_prompts_are_unknown_methods_where_there_are_none(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     async with harness.run(mcpp.Participant("plain")), harness.connect("alice") as alice:
         assert await alice.request("plain", "tools/list", timeout=5) == {"tools": []}
@@ -170,7 +170,7 @@ async def test_resources_and_prompts_are_unknown_methods_where_there_are_none(
 
 
 async def test_a_background_task_ends_with_the_block_and_can_still_send(
-    harness: PodHarness, caplog: pytest.LogCaptureFixture
+    harness: AnyPod, caplog: pytest.LogCaptureFixture
 ) -> None:
     started = anyio.Event()
 

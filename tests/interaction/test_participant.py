@@ -4,8 +4,8 @@ import asyncio
 import gc
 import math
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 import anyio
@@ -25,7 +25,8 @@ from mcpp.errors import CallError, ClosedError, DecodeError, NoAnswerError, Remo
 from mcpp.protocol.rpc import ToolResult
 from mcpp.session.session import Gap
 from mcpp.transient import Mark, consumed, read_mark
-from tests.interaction.conftest import PodHarness
+from tests.interaction.agents import stalling, waiting
+from tests.interaction.conftest import AnyPod
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +58,17 @@ def toolbox(options: Options = Options()) -> mcpp.Participant:  # noqa: B008  (f
     return agent
 
 
+@asynccontextmanager
+async def proposing(harness: AnyPod, other: str) -> AsyncIterator[tuple[mcpp.Pod, mcpp.Pod]]:
+    """Run the toolbox and connect `other` and @intern, which makes the proposals."""
+    async with (
+        harness.run(toolbox()),
+        harness.connect(other) as connected,
+        harness.connect("intern") as intern,
+    ):
+        yield connected, intern
+
+
 async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
     with anyio.fail_after(10):
         async for message in pod:
@@ -69,7 +81,7 @@ async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
 
 
 @pytest.mark.rule("P-13")
-async def test_a_handler_answers_and_never_gets_its_own_messages(harness: PodHarness) -> None:
+async def test_a_handler_answers_and_never_gets_its_own_messages(harness: AnyPod) -> None:
     agent = mcpp.Participant("parrot")
 
     @agent.on("chat")
@@ -84,14 +96,14 @@ async def test_a_handler_answers_and_never_gets_its_own_messages(harness: PodHar
             assert answer.to == ("alice",)
 
 
-async def test_a_handler_may_opt_in_to_its_own_messages(harness: PodHarness) -> None:
+async def test_a_handler_may_opt_in_to_its_own_messages(harness: AnyPod) -> None:
     agent = mcpp.Participant("echo")
-    heard: list[str] = []
+    received: list[str] = []
     done = anyio.Event()
 
     @agent.on("note", own=True)
-    async def hear(message: mcpp.Message) -> None:
-        heard.append(message.sender)
+    async def receive(message: mcpp.Message) -> None:
+        received.append(message.sender)
         if message.sender != "echo":
             await message.pod.send("note")
         else:
@@ -101,10 +113,10 @@ async def test_a_handler_may_opt_in_to_its_own_messages(harness: PodHarness) -> 
         await alice.send("note")
         with anyio.fail_after(5):
             await done.wait()
-    assert heard == ["alice", "echo"]
+    assert received == ["alice", "echo"]
 
 
-async def test_handlers_run_one_after_another_in_the_logs_order(harness: PodHarness) -> None:
+async def test_handlers_run_one_after_another_in_the_logs_order(harness: AnyPod) -> None:
     agent = mcpp.Participant("slow")
     steps: list[str] = []
     done = anyio.Event()
@@ -127,15 +139,15 @@ async def test_handlers_run_one_after_another_in_the_logs_order(harness: PodHarn
 
 
 @pytest.mark.rule("P-03")
-async def test_history_runs_no_handler_and_no_tool(harness: PodHarness) -> None:
+async def test_history_runs_no_handler_and_no_tool(harness: AnyPod) -> None:
     agent = mcpp.Participant("late", last=100)
-    heard: list[str] = []
+    received: list[str] = []
     called: list[str] = []
 
     @agent.on("chat")
-    async def hear(message: mcpp.Message) -> None:
-        heard.append(message.text)
-        await message.reply("heard", kind="ack")
+    async def receive(message: mcpp.Message) -> None:
+        received.append(message.text)
+        await message.reply("received", kind="ack")
 
     @agent.tool
     async def work(item: str) -> None:
@@ -149,10 +161,10 @@ async def test_history_runs_no_handler_and_no_tool(harness: PodHarness) -> None:
             await alice.send("chat", {"text": "after"})
             await next_of(alice, "ack")
             await alice.call("late", "work", item="after", timeout=5)
-    assert (heard, called) == (["after"], ["after"])
+    assert (received, called) == (["after"], ["after"])
 
 
-async def test_a_pod_shows_whether_it_is_connected(harness: PodHarness) -> None:
+async def test_a_pod_shows_whether_it_is_connected(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
         assert alice.connected
     assert not alice.connected
@@ -160,7 +172,7 @@ async def test_a_pod_shows_whether_it_is_connected(harness: PodHarness) -> None:
 
 @pytest.mark.rule("P-03")
 async def test_messages_missed_while_disconnected_run_their_handlers(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("steady")
 
@@ -175,28 +187,8 @@ async def test_messages_missed_while_disconnected_run_their_handlers(
         assert (await next_of(alice, "chat")).text == "here"
 
 
-async def test_a_handler_that_fails_leaves_the_agent_working(harness: PodHarness) -> None:
-    agent = mcpp.Participant("shaky")
-
-    @agent.on("chat")
-    async def answer(message: mcpp.Message) -> None:
-        if message.text == "bad":
-            raise ZeroDivisionError("by zero")
-        await message.reply("fine")
-
-    async with (
-        harness.connect("shaky", own=True) as pod,
-        harness.connect("alice") as alice,
-        background() as tasks,
-    ):
-        tasks.start_soon(agent.serve, pod)
-        await alice.send("chat", {"text": "bad"})
-        await alice.send("chat", {"text": "good"})
-        assert (await next_of(alice, "chat")).text == "fine"
-
-
 async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
-    harness: PodHarness, caplog: pytest.LogCaptureFixture
+    harness: AnyPod, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = mcpp.Participant("shaky")
 
@@ -214,7 +206,7 @@ async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
     assert "answer of shaky failed" in caplog.text
 
 
-async def test_a_handler_may_call_while_others_call_it(harness: PodHarness) -> None:
+async def test_a_handler_may_call_while_others_call_it(harness: AnyPod) -> None:
     first, second = mcpp.Participant("first"), mcpp.Participant("second")
 
     @first.on("chat")
@@ -237,7 +229,7 @@ async def test_a_handler_may_call_while_others_call_it(harness: PodHarness) -> N
 
 
 @pytest.mark.rule("P-10")
-async def test_a_failing_gap_hook_leaves_the_agent_working(harness: PodHarness) -> None:
+async def test_a_failing_gap_hook_leaves_the_agent_working(harness: AnyPod) -> None:
     agent = mcpp.Participant("steady")
     gaps: list[Gap] = []
 
@@ -260,7 +252,7 @@ async def test_a_failing_gap_hook_leaves_the_agent_working(harness: PodHarness) 
 
 
 @pytest.mark.rule("P-10")
-async def test_a_gap_comes_in_its_place_between_the_handlers(harness: PodHarness) -> None:
+async def test_a_gap_comes_in_its_place_between_the_handlers(harness: AnyPod) -> None:
     agent = mcpp.Participant("slow")
     steps: list[str] = []
     begun, go_on, done = anyio.Event(), anyio.Event(), anyio.Event()
@@ -297,7 +289,7 @@ async def test_a_gap_comes_in_its_place_between_the_handlers(harness: PodHarness
 
 @pytest.mark.rule("P-11")
 async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("busy", options=Options(buffer_messages=4))
 
@@ -313,7 +305,7 @@ async def test_a_handler_with_a_full_buffer_behind_it_may_send_and_call(
         assert answers == [str(number + 1) for number in range(40)]
 
 
-async def test_a_task_runs_concurrently_with_the_handlers(harness: PodHarness) -> None:
+async def test_a_task_runs_concurrently_with_the_handlers(harness: AnyPod) -> None:
     agent = mcpp.Participant("clock")
 
     @agent.task
@@ -326,11 +318,11 @@ async def test_a_task_runs_concurrently_with_the_handlers(harness: PodHarness) -
 
 
 @pytest.mark.rule("P-12")
-async def test_a_final_close_code_reaches_an_idle_agent_as_itself(harness: PodHarness) -> None:
+async def test_a_final_close_code_reaches_an_idle_agent_as_itself(harness: AnyPod) -> None:
     agent = mcpp.Participant("double")
 
     @agent.on("chat")
-    async def hear(message: mcpp.Message) -> None: ...
+    async def receive(message: mcpp.Message) -> None: ...
 
     async with harness.connect("double", own=True) as pod, anyio.create_task_group() as tasks:
 
@@ -348,7 +340,7 @@ async def test_a_final_close_code_reaches_an_idle_agent_as_itself(harness: PodHa
 # --- requests ---
 
 
-async def test_a_tool_is_called_and_its_result_read(harness: PodHarness) -> None:
+async def test_a_tool_is_called_and_its_result_read(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         result = await alice.call("files", "read_file", path="notes.md", timeout=5)
         assert result.text == "10 lines of notes.md"
@@ -358,7 +350,7 @@ async def test_a_tool_is_called_and_its_result_read(harness: PodHarness) -> None
 
 
 async def test_wrong_arguments_are_reported_before_anything_is_sent(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     async with harness.connect("alice") as alice:
         with pytest.raises(TypeError, match=r"by name, as in call\('files', 'sum', text=...\)"):
@@ -370,7 +362,7 @@ async def test_wrong_arguments_are_reported_before_anything_is_sent(
 
 @pytest.mark.rule("T-03")
 async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("records")
 
@@ -395,7 +387,7 @@ async def test_a_transient_tool_s_large_results_are_marked_with_a_summary(
         assert read_mark(stored.to_json()) == Mark(consumed=True)
 
 
-async def test_tools_are_listed_with_schemas_from_their_hints(harness: PodHarness) -> None:
+async def test_tools_are_listed_with_schemas_from_their_hints(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         listed = await alice.request("files", "tools/list")
         tools = {tool["name"]: tool for tool in listed["tools"]}
@@ -424,7 +416,7 @@ async def test_tools_are_listed_with_schemas_from_their_hints(harness: PodHarnes
 )
 @pytest.mark.rule("P-17")
 async def test_arguments_that_do_not_fit_are_errors_with_their_path(
-    harness: PodHarness, arguments: dict[str, Any], path: str
+    harness: AnyPod, arguments: dict[str, Any], path: str
 ) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         with pytest.raises(RemoteError) as caught:
@@ -435,7 +427,7 @@ async def test_arguments_that_do_not_fit_are_errors_with_their_path(
 
 
 @pytest.mark.rule("P-17")
-async def test_a_tool_that_raises_gives_an_error_without_a_traceback(harness: PodHarness) -> None:
+async def test_a_tool_that_raises_gives_an_error_without_a_traceback(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         with pytest.raises(ToolError) as caught:
             await alice.call("files", "read_file", path="missing")
@@ -451,7 +443,7 @@ def nested(levels: int) -> list[Any]:
 @pytest.mark.rule("P-17")
 @pytest.mark.parametrize("value", [math.nan, "bad \ud800", 10**100, nested(80), {"x": object()}])
 async def test_a_result_that_the_protocol_cannot_carry_is_an_error(
-    harness: PodHarness, value: Any
+    harness: AnyPod, value: Any
 ) -> None:
     agent = mcpp.Participant("odd")
 
@@ -476,6 +468,8 @@ async def test_a_result_that_the_protocol_cannot_carry_is_an_error(
 
 
 async def end_oddly(how: str) -> None:
+    if how == "raise":
+        raise ZeroDivisionError("by zero")
     if how == "exit":
         raise SystemExit(2)
     if sniffio.current_async_library() == "trio":
@@ -488,7 +482,7 @@ async def end_oddly(how: str) -> None:
 @pytest.mark.rule("P-17")
 @pytest.mark.parametrize("how", ["exit", "cancelled"])
 async def test_a_tool_that_exits_or_awaits_what_is_cancelled_fails_alone(
-    harness: PodHarness, how: str
+    harness: AnyPod, how: str
 ) -> None:
     agent = toolbox()
 
@@ -513,9 +507,9 @@ async def test_a_tool_that_exits_or_awaits_what_is_cancelled_fails_alone(
         assert (await alice.call("files", "sum", numbers=[1, 2], timeout=5)).value == 3
 
 
-@pytest.mark.parametrize("how", ["exit", "cancelled"])
-async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
-    harness: PodHarness, how: str
+@pytest.mark.parametrize("how", ["raise", "exit", "cancelled"])
+async def test_a_handler_that_raises_exits_or_awaits_what_is_cancelled_fails_alone(
+    harness: AnyPod, how: str
 ) -> None:
     agent = mcpp.Participant("shaky")
 
@@ -536,7 +530,7 @@ async def test_a_handler_that_exits_or_awaits_what_is_cancelled_fails_alone(
         assert (await next_of(alice, "chat")).text == "fine"
 
 
-async def test_an_unknown_tool_or_method_is_an_error(harness: PodHarness) -> None:
+async def test_an_unknown_tool_or_method_is_an_error(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         with pytest.raises(RemoteError, match="no tool 'nothing'"):
             await alice.call("files", "nothing")
@@ -546,65 +540,35 @@ async def test_an_unknown_tool_or_method_is_an_error(harness: PodHarness) -> Non
         assert await alice.request("files", "ping") == {}
 
 
-async def test_progress_reaches_the_caller(harness: PodHarness) -> None:
-    heard: list[Progress] = []
+async def test_progress_reaches_the_caller(harness: AnyPod) -> None:
+    received: list[Progress] = []
     async with harness.run(toolbox()), harness.connect("alice") as alice:
-        result = await alice.call("files", "count", upto=3, on_progress=heard.append)
+        result = await alice.call("files", "count", upto=3, on_progress=received.append)
         assert result.text == "counted for alice"
-    assert heard == [Progress(n, 3, f"at {n}") for n in (1, 2, 3)]
+    assert received == [Progress(n, 3, f"at {n}") for n in (1, 2, 3)]
 
 
-async def test_a_timeout_error_names_the_called_participant(harness: PodHarness) -> None:
+async def test_a_timeout_error_names_the_called_participant(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice:
-        with pytest.raises(NoAnswerError, match="'nobody'") as caught:
-            await alice.call("nobody", "read_file", path="x", timeout=0.01)
-        assert caught.value.participant == "nobody"
+        with pytest.raises(NoAnswerError, match="'absent'") as caught:
+            await alice.call("absent", "read_file", path="x", timeout=0.01)
+        assert caught.value.participant == "absent"
         assert isinstance(caught.value, TimeoutError)
 
 
 @pytest.mark.rule("P-18")
-async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(harness: PodHarness) -> None:
-    agent = mcpp.Participant("worker")
-    started, stopped = anyio.Event(), anyio.Event()
-
-    @agent.tool
-    async def hang() -> None:
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stopped.set()
-
-    async with (
-        harness.run(agent),
-        harness.connect("alice") as alice,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(alice.call, "worker", "hang")
+async def test_a_call_that_is_given_up_is_cancelled_at_the_other_side(harness: AnyPod) -> None:
+    given_up = anyio.Event()
+    async with harness.run(stalling("worker", given_up)), harness.connect("alice") as alice:
+        with anyio.fail_after(5), anyio.CancelScope() as scope:
+            await alice.call("worker", "stall", on_progress=lambda progress: scope.cancel())
+        assert scope.cancelled_caught
         with anyio.fail_after(5):
-            await started.wait()
-            tasks.cancel_scope.cancel()
-    with anyio.fail_after(5, shield=True):
-        await stopped.wait()
-
-
-def stalling(given_up: anyio.Event) -> mcpp.Participant:
-    """Return an agent whose tool reports progress once and then never ends."""
-    agent = mcpp.Participant("files")
-
-    @agent.tool
-    async def stall(call: ToolCall) -> None:
-        try:
-            await call.progress(1)
-            await anyio.sleep_forever()
-        finally:
-            given_up.set()
-
-    return agent
+            await given_up.wait()
 
 
 @pytest.mark.rule("P-18")
-async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: PodHarness) -> None:
+async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: AnyPod) -> None:
     down = Options(unechoed_messages=2, backoff=lambda attempt: 3600.0)
 
     async def give_up() -> None:
@@ -617,7 +581,7 @@ async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: P
 
             await alice.call("files", "stall", timeout=0.2, on_progress=break_and_fill)
 
-    async with harness.run(stalling(anyio.Event())):
+    async with harness.run(stalling("files", anyio.Event())):
         with anyio.fail_after(5), pytest.raises(NoAnswerError):
             await give_up()
 
@@ -625,14 +589,14 @@ async def test_cancelling_waits_neither_for_a_connection_nor_for_room(harness: P
 @pytest.mark.rule("P-18")
 @pytest.mark.parametrize("error", [ZeroDivisionError, TimeoutError])
 async def test_a_failing_progress_callback_cancels_the_call(
-    harness: PodHarness, error: type[Exception]
+    harness: AnyPod, error: type[Exception]
 ) -> None:
     given_up = anyio.Event()
 
     def fail(progress: Progress) -> None:
         raise error
 
-    async with harness.run(stalling(given_up)), harness.connect("alice") as alice:
+    async with harness.run(stalling("files", given_up)), harness.connect("alice") as alice:
         with pytest.raises(error) as caught:
             await alice.call("files", "stall", timeout=5, on_progress=fail)
         assert caught.type is error
@@ -644,10 +608,10 @@ UNLIMITED = {"messages_per_second": 0, "context_messages_per_second": 0}
 
 
 async def test_malformed_progress_and_an_unwrapped_value_are_tolerated(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("odd")
-    heard: list[Progress] = []
+    received: list[Progress] = []
     odd: tuple[dict[str, Any], ...] = (
         {"progress": True},
         {"progress": "z"},
@@ -666,16 +630,16 @@ async def test_malformed_progress_and_an_unwrapped_value_are_tolerated(
         return {"content": [], "structuredContent": [1], "_meta": {"mcpp/wrapped": True}}
 
     async with harness.run(agent), harness.connect("alice") as alice:
-        result = await alice.call("odd", "x", on_progress=heard.append, timeout=5)
+        result = await alice.call("odd", "x", on_progress=received.append, timeout=5)
     assert result.value == [1]
-    assert heard[-1] == Progress(2, 4, "half")
-    assert all(isinstance(each.progress, float) for each in heard)
+    assert received[-1] == Progress(2, 4, "half")
+    assert all(isinstance(each.progress, float) for each in received)
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
 @pytest.mark.rule("P-18")
 async def test_more_calls_than_an_agent_serves_at_once_leave_it_responsive(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = toolbox()
     full, approved = anyio.Event(), anyio.Event()
@@ -692,7 +656,7 @@ async def test_more_calls_than_an_agent_serves_at_once_leave_it_responsive(
         return "approved"
 
     @agent.on("chat")
-    async def hear(message: mcpp.Message) -> None:
+    async def receive(message: mcpp.Message) -> None:
         approved.set()
 
     async with harness.run(agent), harness.connect("alice") as alice, harness.connect("bob") as bob:
@@ -716,7 +680,7 @@ async def test_more_calls_than_an_agent_serves_at_once_leave_it_responsive(
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_backlog_of_the_handlers_delays_no_request(harness: PodHarness) -> None:
+async def test_a_backlog_of_the_handlers_delays_no_request(harness: AnyPod) -> None:
     agent = toolbox(Options(buffer_messages=64))
     go = anyio.Event()
 
@@ -735,7 +699,7 @@ async def test_a_backlog_of_the_handlers_delays_no_request(harness: PodHarness) 
 
 
 @pytest.mark.rule("P-14")
-async def test_a_response_counts_only_from_the_called_participant(harness: PodHarness) -> None:
+async def test_a_response_counts_only_from_the_called_participant(harness: AnyPod) -> None:
     async with (
         harness.connect("owner") as owner,
         harness.connect("mallory") as mallory,
@@ -760,7 +724,7 @@ async def test_a_response_counts_only_from_the_called_participant(harness: PodHa
 
 
 @pytest.mark.rule("P-15")
-async def test_a_request_whose_kind_and_payload_disagree_is_refused(harness: PodHarness) -> None:
+async def test_a_request_whose_kind_and_payload_disagree_is_refused(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         for kind, params in (
             ("mcp/request:tools/list", {"name": "read_file", "arguments": {"path": "x"}}),
@@ -778,7 +742,7 @@ async def test_a_request_whose_kind_and_payload_disagree_is_refused(harness: Pod
 
 
 @pytest.mark.rule("P-16")
-async def test_a_request_to_several_participants_is_not_served(harness: PodHarness) -> None:
+async def test_a_request_to_several_participants_is_not_served(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         await alice.send(
             "mcp/request:ping",
@@ -791,7 +755,7 @@ async def test_a_request_to_several_participants_is_not_served(harness: PodHarne
 
 
 @pytest.mark.rule("P-19")
-async def test_a_call_in_a_context_is_answered_inside_it(harness: PodHarness) -> None:
+async def test_a_call_in_a_context_is_answered_inside_it(harness: AnyPod) -> None:
     async with harness.run(toolbox()), harness.connect("alice") as alice:
         async with alice.context("workflow") as work:
             await work.call("files", "sum", numbers=[1])
@@ -800,21 +764,14 @@ async def test_a_call_in_a_context_is_answered_inside_it(harness: PodHarness) ->
         assert answer.context.id == work.id
 
 
-async def test_a_call_survives_a_cut_on_either_side(harness: PodHarness) -> None:
-    agent = mcpp.Participant("worker")
+async def test_a_call_survives_a_cut_on_either_side(harness: AnyPod) -> None:
     started, go = anyio.Event(), anyio.Event()
-
-    @agent.tool
-    async def wait() -> str:
-        started.set()
-        await go.wait()
-        return "done"
-
-    async with harness.run(agent), harness.connect("alice") as alice:
+    worker = waiting("worker", go, started)
+    async with harness.run(worker), harness.connect("alice") as alice:
         results: list[str] = []
 
         async def ask() -> None:
-            results.append((await alice.call("worker", "wait", timeout=10)).text)
+            results.append((await alice.call("worker", "work", timeout=10)).text)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
@@ -826,7 +783,7 @@ async def test_a_call_survives_a_cut_on_either_side(harness: PodHarness) -> None
     assert results == ["done"]
 
 
-async def test_resources_and_prompts_are_served(harness: PodHarness) -> None:
+async def test_resources_and_prompts_are_served(harness: AnyPod) -> None:
     agent = mcpp.Participant("library")
 
     @agent.resource("memo://today", name="today")
@@ -868,7 +825,7 @@ async def test_resources_and_prompts_are_served(harness: PodHarness) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"max_message_bytes": 4096}])
-async def test_an_answer_that_is_too_large_is_an_error(harness: PodHarness) -> None:
+async def test_an_answer_that_is_too_large_is_an_error(harness: AnyPod) -> None:
     agent = mcpp.Participant("big")
 
     @agent.tool
@@ -884,7 +841,7 @@ async def test_an_answer_that_is_too_large_is_an_error(harness: PodHarness) -> N
 
 
 @pytest.mark.rule("P-22")
-async def test_contexts_nest_and_conclude(harness: PodHarness) -> None:
+async def test_contexts_nest_and_conclude(harness: AnyPod) -> None:
     async with harness.connect("alice") as alice, harness.connect("bob") as bob:
         async with alice.context("reasoning", trigger="question") as thinking:
             await thinking.send("reflection", {"thought": "is it safe?"})
@@ -903,15 +860,15 @@ async def test_contexts_nest_and_conclude(harness: PodHarness) -> None:
         assert seen[2].payload == {"decision": "deny"}
 
 
-async def test_everything_sent_by_a_context_scope_is_in_the_context(harness: PodHarness) -> None:
-    heard: list[Progress] = []
+async def test_everything_sent_by_a_context_scope_is_in_the_context(harness: AnyPod) -> None:
+    received: list[Progress] = []
     async with (
         harness.run(toolbox()),
         harness.connect("watcher") as watcher,
         harness.connect("alice") as alice,
     ):
         async with alice.context("task", goal="count") as task:
-            await task.call("files", "count", upto=1, timeout=5, on_progress=heard.append)
+            await task.call("files", "count", upto=1, timeout=5, on_progress=received.append)
             await task.request("files", "tools/list")
             await task.notify("notifications/message")
             proposal = await task.propose("files", "sum", numbers=[1])
@@ -920,11 +877,11 @@ async def test_everything_sent_by_a_context_scope_is_in_the_context(harness: Pod
         seen: list[mcpp.Message] = []
         while not seen or seen[-1].kind != "conclusion":
             seen.append(await anext(watcher))
-    said = [message.context for message in seen if message.sender == "alice"]
-    assert len(heard) == 1
-    assert [context and context.id for context in said] == [task.id] * 6
-    told = [sorted(context.metadata) for context in said if context is not None]
-    assert told == [["goal", "started_at"], [], [], [], [], ["ended_at"]]
+    contexts = [message.context for message in seen if message.sender == "alice"]
+    assert len(received) == 1
+    assert [context and context.id for context in contexts] == [task.id] * 6
+    metadata = [sorted(context.metadata) for context in contexts if context is not None]
+    assert metadata == [["goal", "started_at"], [], [], [], [], ["ended_at"]]
 
 
 # --- proposals ---
@@ -939,7 +896,7 @@ RULES: Sequence[dict[str, Any]] = (
 
 @pytest.mark.rule("P-20")
 async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     harness.add("intern", RULES)
     approver = mcpp.Participant("boss")
@@ -959,7 +916,7 @@ async def test_a_proposal_is_fulfilled_and_its_answer_reaches_the_proposer(
 
 @pytest.mark.rule("P-21")
 async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     harness.add("intern", RULES)
     async with (
@@ -981,13 +938,9 @@ async def test_a_rejection_is_an_opinion_and_a_later_answer_still_counts(
 
 
 async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "boss") as (boss, intern):
         proposal = await intern.propose("files", "count", upto=100)
         await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:count"))
         await next_of(intern, "mcp/response:tools/call:count")
@@ -997,13 +950,9 @@ async def test_who_fulfilled_a_proposal_is_known_after_any_amount_of_progress(
 
 
 @pytest.mark.parametrize("withdrawn", [False, True])
-async def test_several_tasks_may_wait_for_a_proposal(harness: PodHarness, withdrawn: bool) -> None:
+async def test_several_tasks_may_wait_for_a_proposal(harness: AnyPod, withdrawn: bool) -> None:
     outcomes: list[str] = []
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+    async with proposing(harness, "boss") as (boss, intern):
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
 
         async def wait() -> None:
@@ -1020,7 +969,7 @@ async def test_several_tasks_may_wait_for_a_proposal(harness: PodHarness, withdr
     assert outcomes == ["the proposal was withdrawn" if withdrawn else "3"] * 2
 
 
-async def test_what_is_kept_of_proposals_is_bounded(harness: PodHarness) -> None:
+async def test_what_is_kept_of_proposals_is_bounded(harness: AnyPod) -> None:
     async with harness.connect("mallory") as mallory, harness.connect("intern") as intern:
         connection = intern._connection
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
@@ -1038,7 +987,7 @@ async def test_what_is_kept_of_proposals_is_bounded(harness: PodHarness) -> None
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_a_flood_of_proposals_is_not_decided_all_at_once(harness: PodHarness) -> None:
+async def test_a_flood_of_proposals_is_not_decided_all_at_once(harness: AnyPod) -> None:
     approver = toolbox()
     deciding = 0
     full = anyio.Event()
@@ -1064,7 +1013,7 @@ async def test_a_flood_of_proposals_is_not_decided_all_at_once(harness: PodHarne
 @pytest.mark.rule("P-20")
 @pytest.mark.parametrize("gives_up", ["timed out", "cancelled"])
 async def test_cancelling_a_fulfilment_ends_it_for_the_proposer(
-    harness: PodHarness, gives_up: str
+    harness: AnyPod, gives_up: str
 ) -> None:
     async with (
         harness.run(toolbox()),
@@ -1099,16 +1048,9 @@ async def test_cancelling_a_fulfilment_ends_it_for_the_proposer(
         assert not intern._connection.session._correlations
 
 
-async def test_an_approved_call_continues_after_its_approver_has_left(harness: PodHarness) -> None:
-    agent = mcpp.Participant("files")
+async def test_an_approved_call_continues_after_its_approver_has_left(harness: AnyPod) -> None:
     done = anyio.Event()
-
-    @agent.tool
-    async def work() -> str:
-        await done.wait()
-        return "done"
-
-    async with harness.run(agent), harness.connect("intern") as intern:
+    async with harness.run(waiting("files", done)), harness.connect("intern") as intern:
         proposal = await intern.propose("files", "work")
         async with harness.connect("boss") as boss:
             request = await boss.approve(proposal.envelope)
@@ -1119,7 +1061,7 @@ async def test_an_approved_call_continues_after_its_approver_has_left(harness: P
 
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
-async def test_calls_that_never_end_do_not_block_a_policy(harness: PodHarness) -> None:
+async def test_calls_that_never_end_do_not_block_a_policy(harness: AnyPod) -> None:
     approver = mcpp.Participant("boss")
 
     @approver.policy
@@ -1138,7 +1080,7 @@ async def test_calls_that_never_end_do_not_block_a_policy(harness: PodHarness) -
 
 @pytest.mark.parametrize("limits", [UNLIMITED])
 async def test_a_proposal_beyond_the_concurrency_limit_is_decided_later(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     approver = mcpp.Participant("boss")
     go_on = anyio.Event()
@@ -1160,12 +1102,8 @@ async def test_a_proposal_beyond_the_concurrency_limit_is_decided_later(
 
 
 @pytest.mark.rule("P-21")
-async def test_a_malformed_rejection_is_ignored(harness: PodHarness) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("mallory") as mallory,
-        harness.connect("intern") as intern,
-    ):
+async def test_a_malformed_rejection_is_ignored(harness: AnyPod) -> None:
+    async with proposing(harness, "mallory") as (mallory, intern):
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
         for payload in ([1, 2], None, {"reason": 3}):
             await mallory.send(kinds.REJECT, payload, to=["intern"], correlation_id=proposal.id)
@@ -1175,12 +1113,8 @@ async def test_a_malformed_rejection_is_ignored(harness: PodHarness) -> None:
 
 
 @pytest.mark.rule("P-20")
-async def test_only_the_first_fulfilment_counts(harness: PodHarness) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+async def test_only_the_first_fulfilment_counts(harness: AnyPod) -> None:
+    async with proposing(harness, "boss") as (boss, intern):
         await intern.propose("files", "read_file", path="x")
         proposal = await next_of(boss, "mcp/proposal:tools/call:read_file")
         await boss.fulfil(proposal)
@@ -1189,12 +1123,8 @@ async def test_only_the_first_fulfilment_counts(harness: PodHarness) -> None:
 
 
 @pytest.mark.rule("P-21")
-async def test_a_withdrawn_proposal_is_not_fulfilled(harness: PodHarness) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+async def test_a_withdrawn_proposal_is_not_fulfilled(harness: AnyPod) -> None:
+    async with proposing(harness, "boss") as (boss, intern):
         mine = await intern.propose("files", "read_file", path="x")
         proposal = await next_of(boss, "mcp/proposal:tools/call:read_file")
         await boss.send(kinds.WITHDRAW, {}, to=["files"], correlation_id=mine.id)  # not theirs
@@ -1207,19 +1137,15 @@ async def test_a_withdrawn_proposal_is_not_fulfilled(harness: PodHarness) -> Non
 
 
 @pytest.mark.rule("P-21")
-async def test_a_withdrawal_that_comes_too_late_changes_nothing(harness: PodHarness) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("boss") as boss,
-        harness.connect("intern") as intern,
-    ):
+async def test_a_withdrawal_that_comes_too_late_changes_nothing(harness: AnyPod) -> None:
+    async with proposing(harness, "boss") as (boss, intern):
         mine = await intern.propose("files", "read_file", path="x")
         await boss.fulfil(await next_of(boss, "mcp/proposal:tools/call:read_file"))
         await mine.withdraw()
         assert (await mine.result(timeout=5)).text == "10 lines of x"
 
 
-async def test_a_policy_decides_on_proposals_concurrently(harness: PodHarness) -> None:
+async def test_a_policy_decides_on_proposals_concurrently(harness: AnyPod) -> None:
     approver = mcpp.Participant("boss")
 
     @approver.policy
@@ -1233,12 +1159,8 @@ async def test_a_policy_decides_on_proposals_concurrently(harness: PodHarness) -
 
 
 @pytest.mark.rule("P-20")
-async def test_a_request_for_something_else_does_not_use_up_a_proposal(harness: PodHarness) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("mallory") as mallory,
-        harness.connect("intern") as intern,
-    ):
+async def test_a_request_for_something_else_does_not_use_up_a_proposal(harness: AnyPod) -> None:
+    async with proposing(harness, "mallory") as (mallory, intern):
         proposal = await intern.propose("files", "read_file", path="x")
         await next_of(mallory, "mcp/proposal:tools/call:read_file")
         other = {"name": "read_file", "arguments": {"path": "y"}}
@@ -1250,7 +1172,7 @@ async def test_a_request_for_something_else_does_not_use_up_a_proposal(harness: 
 
 @pytest.mark.rule("P-19")
 async def test_replies_to_a_request_or_a_proposal_are_in_its_context(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     agent = mcpp.Participant("files")
 
@@ -1288,7 +1210,7 @@ async def test_replies_to_a_request_or_a_proposal_are_in_its_context(
 
 @pytest.mark.rule("P-15")
 async def test_an_inconsistent_proposal_is_not_decided(
-    harness: PodHarness,
+    harness: AnyPod,
 ) -> None:
     approver = mcpp.Participant("boss")
     decided: list[str] = []
@@ -1319,12 +1241,8 @@ async def test_an_inconsistent_proposal_is_not_decided(
 
 
 @pytest.mark.rule("P-20")
-async def test_a_request_with_a_wrong_id_does_not_use_up_a_proposal(harness: PodHarness) -> None:
-    async with (
-        harness.run(toolbox()),
-        harness.connect("mallory") as mallory,
-        harness.connect("intern") as intern,
-    ):
+async def test_a_request_with_a_wrong_id_does_not_use_up_a_proposal(harness: AnyPod) -> None:
+    async with proposing(harness, "mallory") as (mallory, intern):
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
         params = {"name": "sum", "arguments": {"numbers": [1, 2]}}
         await mallory.send(

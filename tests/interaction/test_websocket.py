@@ -1,5 +1,6 @@
 """The WebSocket transport: refused connections, TLS, fragmented frames, late gateways."""
 
+import asyncio
 import ssl
 import subprocess
 from pathlib import Path
@@ -19,13 +20,13 @@ from mcpp.client.tasks import background
 from mcpp.errors import AddressError, BusyError, JoinError, TooLargeError, UnreachableError
 from mcpp.session.session import Join
 from mcpp.transports.websocket import WebSocketConnector
-from tests.interaction.conftest import QUICK, SocketVenue
+from tests.interaction.conftest import QUICK, SocketPod
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.rule("P-12")
-async def test_refused_connections_are_final_and_typed(sockets: SocketVenue) -> None:
+async def test_refused_connections_are_final_and_typed(sockets: SocketPod) -> None:
     sockets.add("alice")
     for url, token, status in (
         (sockets.url, "wrong-token-0123456789", 401),
@@ -41,7 +42,7 @@ async def test_refused_connections_are_final_and_typed(sockets: SocketVenue) -> 
 
 @pytest.mark.rule("P-12")
 async def test_a_gateway_that_is_asked_too_often_says_when_to_retry(
-    sockets: SocketVenue,
+    sockets: SocketPod,
 ) -> None:
     sockets.add("alice")
     connector = WebSocketConnector(sockets.url, sockets.token("alice"))
@@ -78,7 +79,7 @@ async def test_a_malformed_url_is_an_address_error(url: str) -> None:
 
 
 async def test_a_gateway_without_tls_at_a_secure_address_is_unreachable(
-    sockets: SocketVenue,
+    sockets: SocketPod,
 ) -> None:
     soon = Options(open_seconds=0.2)  # the gateway waits for the rest of a request
     with pytest.raises(UnreachableError):
@@ -92,7 +93,7 @@ async def test_a_gateway_that_is_not_running_is_an_error_at_once(free_tcp_port: 
             pass
 
 
-async def test_a_patient_participant_waits_for_a_gateway(sockets: SocketVenue) -> None:
+async def test_a_patient_participant_waits_for_a_gateway(sockets: SocketPod) -> None:
     sockets.add("alice")
     sockets.drain()
     patient = Options(keep_trying=True, backoff=lambda attempt: 0.01)
@@ -103,7 +104,7 @@ async def test_a_patient_participant_waits_for_a_gateway(sockets: SocketVenue) -
                 await alice.send("chat", {"text": "at last"})
 
 
-async def test_a_client_reconnects_after_a_gateway_drained(sockets: SocketVenue) -> None:
+async def test_a_client_reconnects_after_a_gateway_drained(sockets: SocketPod) -> None:
     async with sockets.connect("alice") as alice:
         await alice.send("chat", {"text": "before"})
         await anyio.to_thread.run_sync(sockets.drain)
@@ -114,7 +115,7 @@ async def test_a_client_reconnects_after_a_gateway_drained(sockets: SocketVenue)
 
 @pytest.mark.rule("P-07")
 async def test_a_lower_size_limit_after_a_restart_is_respected(
-    sockets: SocketVenue,
+    sockets: SocketPod,
 ) -> None:
     # Reconnect only after the old gateway has closed its port.
     options = Options(backoff=lambda attempt: 0.5)
@@ -128,7 +129,7 @@ async def test_a_lower_size_limit_after_a_restart_is_respected(
         await alice.send("chat", {"text": "short"})
 
 
-async def test_a_revoked_token_closes_the_connection_for_good(sockets: SocketVenue) -> None:
+async def test_a_revoked_token_closes_the_connection_for_good(sockets: SocketPod) -> None:
     async with sockets.connect("alice") as alice:
         sockets.remove("alice")
         with anyio.fail_after(5), pytest.raises(mcpp.errors.ClosedError) as caught:
@@ -136,7 +137,7 @@ async def test_a_revoked_token_closes_the_connection_for_good(sockets: SocketVen
         assert caught.value.code == 4501
 
 
-async def test_the_token_is_not_logged(sockets: SocketVenue, caplog: Any) -> None:
+async def test_the_token_is_not_logged(sockets: SocketPod, caplog: Any) -> None:
     caplog.set_level(0)
     async with sockets.connect("alice"):
         pass
@@ -274,18 +275,31 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_a_pod_is_joined_over_tls(certificate: Path) -> None:
-    venue = SocketVenue(tls=certificate)
+    pod = SocketPod(tls=certificate)
     try:
-        venue.add("alice")
+        pod.add("alice")
         trusting = ssl.create_default_context(cafile=str(certificate))
         options = Options(backoff=QUICK.backoff, ssl_context=trusting)
-        async with venue.connect("alice", options=options) as alice:
+        async with pod.connect("alice", options=options) as alice:
             for number in range(20):
                 await alice.send("chat", {"text": str(number)})
                 if number == 10:
-                    venue.cut("alice")
+                    pod.cut("alice")
         with pytest.raises(UnreachableError, match="certificate"):
-            async with venue.connect("alice"):
+            async with pod.connect("alice"):
                 pass
     finally:
-        venue.close()
+        pod.close()
+
+
+def test_a_participant_connects_on_uvloop(sockets: SocketPod) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    sockets.add("alice")
+    by_name = sockets.url.replace("127.0.0.1", "localhost")
+
+    async def send() -> str:
+        async with mcpp.connect(by_name, token=sockets.token("alice")) as pod:
+            return (await pod.send("chat", {"text": "hello"})).kind
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(send()) == "chat"

@@ -165,17 +165,14 @@ def test_the_globs_of_a_filter_have_at_most_64_stars_together() -> None:
         parse({"any": [{"kind": "*a*"}] * 32 + [{"kind": "a*"}]})
 
 
-@pytest.mark.rule("F-08")
-@pytest.mark.parametrize("text", ["[" * 4000, '{"not":' * 500, "9" * 4096, '"\ud800"', "\x00", ""])
-def test_hostile_texts_are_filter_errors_and_nothing_else(text: str) -> None:
-    with pytest.raises(FilterError):
-        parse(text)
+HOSTILE = ["[" * 4000, '{"not":' * 500, "9" * 4096, '"\ud800"', "\x00", ""]
 
 
-@pytest.mark.rule("F-14")
+@pytest.mark.rule("F-08", "F-14")
 @pytest.mark.parametrize(
     "value",
     [
+        *HOSTILE,
         {"type": ""},
         {"type": "a b"},
         {"type": 1},
@@ -191,7 +188,7 @@ def test_hostile_texts_are_filter_errors_and_nothing_else(text: str) -> None:
         {"type": "t\n"},
     ],
 )
-def test_a_text_that_could_never_match_is_an_error(value: object) -> None:
+def test_a_hostile_text_or_one_that_could_never_match_is_a_filter_error(value: object) -> None:
     with pytest.raises(FilterError):
         parse(value)
 

@@ -17,7 +17,7 @@ export function describe(envelope) {
       return {
         tone: "conclusion",
         label: "concludes",
-        ...prose(conclusionText(envelope.payload), envelope.payload),
+        ...prose(conclusionText(envelope.payload) || undefined, envelope.payload),
       };
     case "mcp/request":
       return call("call", name ? "calls" : method ?? "asks", name, envelope);
@@ -34,7 +34,7 @@ export function describe(envelope) {
     case "system/presence":
       return presence(payload);
     case "system/context":
-      return expiry(payload);
+      return contextChange(payload);
     case "system/error":
       return { tone: "error", label: "refused", code: text(payload.error), ...prose(payload.message) };
     default:
@@ -42,10 +42,13 @@ export function describe(envelope) {
   }
 }
 
-/** Return a context's conclusion as one text. */
+/** Return a conclusion as text: `decision` and `text`, else the payload as JSON, as the SDK's `text_of`. */
 export function conclusionText(payload) {
-  if (!isObject(payload)) return text(payload);
-  return text(payload.decision ?? payload.text ?? payload);
+  if (!isObject(payload)) return payload === null ? "" : text(payload);
+  const { decision, text: reason, ...rest } = payload;
+  const parts = [decision, reason].filter((part) => part !== undefined && part !== null && part !== "");
+  if (parts.length === 0 && Object.keys(rest).length > 0) parts.push(rest);
+  return [...new Set(parts.map(text))].join("\n");
 }
 
 const isText = (value) => typeof value === "string";
@@ -118,9 +121,10 @@ function presence({ event, participant }) {
   return { tone: "system", label: event === "join" ? "joined" : "left", who };
 }
 
-function expiry({ context, messages, participants }) {
+function contextChange({ event, context, messages, participants }) {
   const id = isObject(context) ? text(context.id) : "";
   const type = isObject(context) && context.type ? text(context.type) : "context";
-  const by = Array.isArray(participants) ? participants.map(text).join(", ") : "";
-  return { tone: "system", label: "expired", who: `${type} ${id}`, text: `${text(messages)} ${messages === 1 ? "message" : "messages"} by ${by}` };
+  const by = Array.isArray(participants) ? ` by ${participants.map(text).join(", ")}` : "";
+  const label = event === "revived" ? "revived" : "expired";
+  return { tone: "system", label, who: `${type} ${id}`, text: `${text(messages)} ${messages === 1 ? "message" : "messages"}${by}` };
 }

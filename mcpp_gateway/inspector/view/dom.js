@@ -30,6 +30,17 @@ function append(element, children) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** Return a function that calls `draw` once in the next frame, however often it is called before. */
+export function oncePerFrame(draw) {
+  let frame;
+  return () => {
+    frame ??= requestAnimationFrame(() => {
+      frame = undefined;
+      draw();
+    });
+  };
+}
+
 /** Set an element's text, if it differs. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;

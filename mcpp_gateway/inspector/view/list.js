@@ -4,7 +4,7 @@
 // stays on the same row while rows are added or removed; at the end, the list follows new rows.
 
 import { Heights } from "../state/heights.js";
-import { h } from "./dom.js";
+import { h, oncePerFrame } from "./dom.js";
 
 const OVERSCAN_PX = 400;
 const AT_END_PX = 32;
@@ -23,6 +23,7 @@ export class VirtualList {
     this.isAtEnd = true;
     this.active = 0; // index of the row with the keyboard focus
     this._source = source;
+    this.schedule = oncePerFrame(() => this.draw());
     this._heights = new Heights();
     this._measured = new Map();
     this._drawn = new Map(); // key → element
@@ -66,13 +67,6 @@ export class VirtualList {
   invalidateAll() {
     for (const key of this._drawn.keys()) this._stale.add(key);
     this.schedule();
-  }
-
-  schedule() {
-    this._frame ??= requestAnimationFrame(() => {
-      this._frame = undefined;
-      this.draw();
-    });
   }
 
   draw() {

@@ -30,7 +30,7 @@ def test_the_library_example_prints_a_pack(
 
 
 def test_the_wiring_example_records_and_answers(store: MemoryStore) -> None:
-    hear, call = run(WIRING)["memory_of"](store, "demo", "memory")
+    receive, call = run(WIRING)["memory_of"](store, "demo", "memory")
     said = mcpp.new_envelope("conclusion", {"text": "Use zebras."}, sender="ann", context="c1")
-    hear(said)
+    receive(said)
     assert call("context", {"goal": "zebras"}, "bob").value["total_items"] == 1

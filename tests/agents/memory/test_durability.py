@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -140,16 +141,20 @@ def test_one_process_sees_what_another_stores(path: Path) -> None:
         assert other.context("apple").total_items == 0
 
 
+def check_left_alone(path: Path, problem: str) -> None:
+    before = path.read_bytes()
+    with pytest.raises(MemoryStoreError, match=problem):
+        MemoryStore.open(path, embedder=None)
+    assert path.read_bytes() == before
+
+
 @pytest.mark.rule("M-42")
 @pytest.mark.parametrize("version", [0, 1, 2, 99])
 def test_a_file_of_another_program_is_left_alone(path: Path, version: int) -> None:
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("CREATE TABLE theirs (x)")
         raw.execute(f"PRAGMA user_version = {version}")
-    before = path.read_bytes()
-    with pytest.raises(MemoryStoreError, match="another program"):
-        MemoryStore.open(path, embedder=None)
-    assert path.read_bytes() == before
+    check_left_alone(path, "another program")
 
 
 @pytest.mark.rule("M-42")
@@ -157,10 +162,7 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     MemoryStore.open(path, embedder=None).close()
     rows(path, "PRAGMA journal_mode = DELETE")
     rows(path, "PRAGMA user_version = 99")
-    before = path.read_bytes()
-    with pytest.raises(MemoryStoreError, match="version 99"):
-        MemoryStore.open(path, embedder=None)
-    assert path.read_bytes() == before
+    check_left_alone(path, "version 99")
 
 
 @pytest.mark.rule("M-42")
@@ -261,12 +263,19 @@ def test_a_file_that_is_not_a_database_is_refused(path: Path) -> None:
         MemoryStore.open(path, embedder=None)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[sqlite3.Connection]:
+    """Lock a file for writing, as another process would."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield other
+
+
 @pytest.mark.rule("M-43")
 def test_a_lock_of_another_process_refuses_writes_but_delays_no_pack(path: Path) -> None:
     with MemoryStore(SqliteEngine(str(path), busy_seconds=0.1)) as store:
         store.remember("Pear", "shared pear", "note")
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with locked(path) as other:
             with pytest.raises(StoreUnavailable, match="busy; try again"):
                 store.remember("Plum", "shared plum", "note")
             began = time.monotonic()
@@ -282,8 +291,7 @@ def test_a_lock_of_another_process_refuses_writes_but_delays_no_pack(path: Path)
 def test_packs_are_compiled_while_a_write_waits_for_another_process(path: Path) -> None:
     with MemoryStore(SqliteEngine(str(path), busy_seconds=60)) as store:
         store.remember("Pear", "shared pear", "note")
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with locked(path) as other:
             writer = threading.Thread(target=store.remember, args=("Plum", "late plum", "note"))
             writer.start()
             assert store.context("pear").total_items == 1

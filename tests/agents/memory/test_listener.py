@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcpp
+from mcpp.payloads import ContextInfo
 from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
 from mcpp_agents.memory.bus.extractive_summary import Turn, summarize
@@ -222,7 +223,7 @@ def test_a_failed_call_cannot_be_forged_or_crowd_out_the_creators() -> None:
     bus = Bus()
     bus.think("ann", "Deploying.")
     call = bus.ask("ann", "bob")
-    bus.fail("eve", "forged: nobody asked", call="nothing")
+    bus.fail("eve", "forged: no request", call="nothing")
     bus.fail("eve", "forged: it asked bob", call=call)
     own = bus.ask("eve", "eve")
     bus.fail("eve", "forged: it asked itself", to="eve", call=own)
@@ -356,7 +357,7 @@ def test_only_the_creator_names_the_question_and_a_private_one_is_not_kept() -> 
 def test_no_question_is_kept_of_a_context_with_an_unknown_beginning(lost: str) -> None:
     bus = Bus()
     if lost == "before it was asked":
-        bus.listener.add_context("c0")
+        bus.listener.add_context(ContextInfo(id="c0"))
     bus.say("bob", "chat", {"text": "A secret walrus."}, "c0")
     asked = bus.sent[-1].id
     if lost == "after it was asked":
@@ -454,7 +455,7 @@ def test_an_opt_out_is_handed_on_until_the_context_ends() -> None:
     bus = Bus()
     bus.think("ann", "Private.", metadata={"memory": "off"})
     later = Bus()
-    later.listener.add_context("c1")
+    later.listener.add_context(ContextInfo(id="c1"))
     later.listener.opt_out(bus.listener.opted_out)
     assert later.conclude("bob", "Below.", "c2", parent="c1") == []
     later.expire("c2")
@@ -466,7 +467,7 @@ def test_an_opt_out_is_handed_on_until_the_context_ends() -> None:
 @pytest.mark.rule("M-33")
 def test_without_a_known_creator_any_participant_may_opt_out() -> None:
     bus = Bus()
-    bus.listener.add_context("c1")
+    bus.listener.add_context(ContextInfo(id="c1"))
     bus.think("ann", "Still private.", metadata={"memory": "off"})
     assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
 
@@ -497,7 +498,7 @@ def test_a_lost_log_ends_every_context() -> None:
     bus.think("bob", "Leaf thought.", "b", parent="a")
     bus.think("eve", "Private.", "c", metadata={"memory": "off"})
     bus.conclude("ann", "Done.", "d")
-    bus.listener.add_context("e")
+    bus.listener.add_context(ContextInfo(id="e"))
     bus.think("eve", "Whose?", "e")
     found = [memory for id in bus.listener.contexts for memory in bus.listener.end_context(id)]
     bus.listener.clear()
@@ -530,7 +531,7 @@ def test_an_expired_id_may_be_reused_by_another_creator() -> None:
 
 def test_a_context_that_began_earlier_has_no_creator() -> None:
     bus = Bus()
-    bus.listener.add_context("c1", "reasoning")
+    bus.listener.add_context(ContextInfo(id="c1", type="reasoning"))
     assert bus.conclude("eve", "Mine.") == []
 
 

@@ -122,80 +122,76 @@ def test_memory_lists_its_tools_and_capabilities(run_scenario: Callable[..., Non
     run_scenario(scenario)
 
 
+@pytest.fixture
+def recalled(run_scenario: Callable[..., None]) -> Callable[..., list[str]]:
+    """Conclude contexts r1 and r2 as ann; return the conclusions that memory recalls."""
+
+    def run(r1: str, r2: str, **options: Any) -> list[str]:
+        names: list[str] = []
+
+        async def scenario(ann: mcpp.Pod) -> None:
+            await ann.send("conclusion", {"decision": r1}, context="r1")
+            await ann.send("conclusion", {"decision": r2}, context="r2")
+            names.extend(item["name"] for item in await recall(ann, "zebras"))
+
+        run_scenario(scenario, **options)
+        return names
+
+    return run
+
+
 @pytest.mark.rule("M-30")
 def test_the_creator_is_known_from_the_history_before_memory_joined(
-    run_scenario: Callable[..., None],
+    recalled: Callable[..., list[str]],
 ) -> None:
-    async def scenario(ann: mcpp.Pod) -> None:
-        await ann.send("conclusion", {"decision": "Take bob's zebras."}, context="r1")
-        await ann.send("conclusion", {"decision": "Keep the zebras."}, context="r2")
-        assert [item["name"] for item in await recall(ann, "zebras")] == ["Keep the zebras."]
-
-    run_scenario(scenario, before=[("bob", "reflection", {"thought": "My zebras."}, "r1")])
+    said = ("bob", "reflection", {"thought": "My zebras."}, "r1")
+    names = recalled("Take bob's zebras.", "Keep the zebras.", before=[said])
+    assert names == ["Keep the zebras."]
 
 
 @pytest.mark.rule("M-30")
 def test_a_truncated_history_proves_no_creator(
-    run_scenario: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    recalled: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(participant, "HISTORY_MESSAGES", 1)
     said = ("ann", "reflection", {"thought": "My zebras."}, "r1")
-
-    async def scenario(ann: mcpp.Pod) -> None:
-        await ann.send("conclusion", {"decision": "Keep the zebras."}, context="r1")
-        await ann.send("conclusion", {"decision": "New zebras."}, context="r2")
-        assert "Keep the zebras." not in [item["name"] for item in await recall(ann, "zebras")]
-
-    run_scenario(scenario, before=[said, said])
-
-
-@pytest.mark.rule("M-30")
-def test_a_log_truncated_by_bytes_proves_no_creator(
-    run_scenario: Callable[..., None],
-) -> None:
-    async def scenario(ann: mcpp.Pod) -> None:
-        await ann.send("conclusion", {"decision": "Take bob's zebras."}, context="r1")
-        await ann.send("conclusion", {"decision": "New zebras."}, context="r2")
-        assert "Take bob's zebras." not in [item["name"] for item in await recall(ann, "zebras")]
-
-    long = {"text": "x" * 8_000}
-    said = [
-        ("bob", "reflection", {"thought": "My zebras."}, "r1"),
-        *[("ann", "chat", long, "r1") for _ in range(8)],
-    ]
-    run_scenario(
-        scenario, before=said, limits={"history_bytes": 65_536, "max_message_bytes": 16_384}
+    assert "Keep the zebras." not in recalled(
+        "Keep the zebras.", "New zebras.", before=[said, said]
     )
 
 
 @pytest.mark.rule("M-30")
-def test_a_long_history_proves_the_creators_of_complete_contexts(
-    run_scenario: Callable[..., None],
-) -> None:
-    async def scenario(ann: mcpp.Pod) -> None:
-        await ann.send("conclusion", {"decision": "Keep the zebras."}, context="r1")
-        await ann.send("conclusion", {"decision": "Take bob's zebras."}, context="r2")
-        assert [item["name"] for item in await recall(ann, "zebras")] == ["Keep the zebras."]
+def test_a_log_truncated_by_bytes_proves_no_creator(recalled: Callable[..., list[str]]) -> None:
+    said = [
+        ("bob", "reflection", {"thought": "My zebras."}, "r1"),
+        *[("ann", "chat", {"text": "x" * 8_000}, "r1") for _ in range(8)],
+    ]
+    limits = {"history_bytes": 65_536, "max_message_bytes": 16_384}
+    names = recalled("Take bob's zebras.", "New zebras.", before=said, limits=limits)
+    assert "Take bob's zebras." not in names
 
+
+@pytest.mark.rule("M-30")
+def test_a_long_history_proves_the_creators_of_complete_contexts(
+    recalled: Callable[..., list[str]],
+) -> None:
     said = [
         ("ann", "reflection", {"thought": "My zebras."}, "r1"),
         ("bob", "reflection", {"thought": "My zebras."}, "r2"),
         *[("bob", "chat", {"text": f"Hm, {number}."}, "r1") for number in range(200)],
     ]
-    run_scenario(scenario, before=said)
+    names = recalled("Keep the zebras.", "Take bob's zebras.", before=said)
+    assert names == ["Keep the zebras."]
 
 
 @pytest.mark.rule("M-30")
 def test_without_a_history_live_contexts_have_no_creator(
-    run_scenario: Callable[..., None],
+    recalled: Callable[..., list[str]],
 ) -> None:
-    async def scenario(ann: mcpp.Pod) -> None:
-        await ann.send("conclusion", {"decision": "Take bob's zebras."}, context="r1")
-        await ann.send("conclusion", {"decision": "New zebras."}, context="r2")
-        assert [item["name"] for item in await recall(ann, "zebras")] == ["New zebras."]
-
     said = ("bob", "reflection", {"thought": "My zebras."}, "r1")
-    run_scenario(scenario, before=[said], limits={"history_messages": 0})
+    limits = {"history_messages": 0}
+    names = recalled("Take bob's zebras.", "New zebras.", before=[said], limits=limits)
+    assert names == ["New zebras."]
 
 
 @pytest.mark.rule("M-33")

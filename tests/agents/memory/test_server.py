@@ -268,12 +268,17 @@ def test_a_mistyped_file_is_reported_and_not_created(
     assert not typo.parent.exists()
 
 
+def remember_rotation(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Store an item by the command line and return its id."""
+    main(["remember", "Rotation", "tokens rotate", "--file", str(path)])
+    return capsys.readouterr().out.strip()
+
+
 def test_the_command_line_shows_the_latest_audit_entries(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = ["--file", str(tmp_path / "memory.db")]
-    main(["remember", "Rotation", "tokens rotate", *file])
-    stored = capsys.readouterr().out.strip()
+    file = ["--file", str(path)]
+    stored = remember_rotation(path, capsys)
     main(["context", "rotation", "--embedder", "none", *file])
     main(["forget", "mem_none", *file])
     capsys.readouterr()
@@ -286,11 +291,10 @@ def test_the_command_line_shows_the_latest_audit_entries(
 
 
 def test_the_command_line_shows_as_many_related_items_as_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = ["--file", str(tmp_path / "memory.db")]
-    main(["remember", "Rotation", "tokens rotate", *file])
-    stored = capsys.readouterr().out.strip()
+    file = ["--file", str(path)]
+    stored = remember_rotation(path, capsys)
     for name in ("One", "Two"):
         main(["remember", name, "no match", "--related-to", f"supports:{stored}", *file])
     capsys.readouterr()

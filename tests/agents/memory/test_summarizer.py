@@ -25,7 +25,7 @@ from mcpp_agents.toolbox import RemoteTool
 from tests.agents.memory.conftest import ManualClock
 from tests.agents.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
-from tests.interaction.conftest import SocketVenue
+from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
 APIS = pytest.mark.parametrize("api", ["openai", "anthropic"])
@@ -246,7 +246,7 @@ async def test_the_command_names_a_missing_key_or_model(
 
 @pytest.mark.rule("M-37")
 async def test_the_command_summarizes_with_a_model(
-    sockets: SocketVenue, commands: Commands, path: Path
+    sockets: SocketPod, commands: Commands, path: Path
 ) -> None:
     with model_server([Scripted("They found that zebras leak.")]) as server:
         model = ["--model", "openai:m", "--base-url", f"{server.url}/v1"]

@@ -372,7 +372,7 @@ def test_only_the_secret_part_is_withheld(text: str, kept: str) -> None:
         "the S3 key: uploads/2026/Report_Final_v2/file",
         "primary key: 550e8400-e29b-41d4-a716-446655440000",
         "key=settings.abcdefgh12345678.name",
-        "secret: nobody reads it",
+        "secret: no one reads it",
         "the secret: Kubernetes",
         "token=none",
         "token = read_token()",

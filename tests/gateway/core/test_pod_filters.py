@@ -29,9 +29,9 @@ def test_what_is_addressed_to_me_and_my_own_pass_every_filter() -> None:
 def test_each_connection_of_the_addressed_gets_it_exactly_once() -> None:
     harness = PodHarness("a", "b", multiple=["b"])
     a = harness.join("a")
-    seats = [harness.join("b", filter=f) for f in (NOTHING, filters.everything, NOTHING)]
+    clients = [harness.join("b", filter=f) for f in (NOTHING, filters.everything, NOTHING)]
     harness.send(a, id="x", to=["b", "b", "a"])
-    assert [client.ids.count("x") for client in (*seats, a)] == [1, 1, 1, 1]
+    assert [client.ids.count("x") for client in (*clients, a)] == [1, 1, 1, 1]
 
 
 @pytest.mark.rule("F-09")
@@ -156,8 +156,8 @@ def test_what_is_remembered_of_routes_is_bounded_in_number_and_in_size() -> None
     b = harness.join("b", filter=filters.main_only & filters.parse({"to": "p7"}))
     for i in range(20_000):
         harness.pod.receive(a.session, text(str(i), "a", f"k{i}"), harness.now)
-    audiences = getattr(harness.pod, "_audiences")  # noqa: B009
-    routes = getattr(audiences, "_routes")  # noqa: B009
+    delivery = getattr(harness.pod, "_delivery")  # noqa: B009
+    routes = getattr(delivery, "_routes")  # noqa: B009
     assert len(routes) <= 4096
     routes.clear()
     for i in range(100):

@@ -35,9 +35,13 @@ async def restart_often(folder: Path, clients: int, signals: list[signal.Signals
     return sum(len(witness.acknowledged) for witness in witnesses)
 
 
-async def test_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    assert await restart_often(tmp_path, 5, [signal.SIGKILL] * 5) > 25
+@pytest.mark.rule("G-50", "G-51", "G-42")
+async def test_twenty_kills_and_twenty_graceful_restarts_lose_nothing(tmp_path: Path) -> None:
+    signals = [signal.SIGKILL, signal.SIGTERM] * 20
+    assert await restart_often(tmp_path, 10, signals) > len(signals)
 
 
-async def test_graceful_restarts_lose_nothing(tmp_path: Path) -> None:
-    assert await restart_often(tmp_path, 5, [signal.SIGTERM] * 3) > 15
+@pytest.mark.torture
+@pytest.mark.timeout(1800)
+async def test_two_hundred_kills_with_twenty_clients_lose_nothing(tmp_path: Path) -> None:
+    assert await restart_often(tmp_path, 20, [signal.SIGKILL] * 200) > 4000

@@ -95,7 +95,7 @@ def test_a_token_in_the_url_is_none() -> None:
 
 
 @pytest.mark.rule("G-04")
-def test_the_door_keeps_digests_and_repeats_no_token() -> None:
+def test_admission_keeps_digests_and_repeats_no_token() -> None:
     assert TOKEN not in repr(vars(new_admission()))
     denial = admit(request("a-wrong-token-that-is-secret"))
     assert isinstance(denial, Denial)

@@ -42,13 +42,21 @@ def test_a_tick_is_one_write_and_the_same_bytes_for_everyone_with_the_same_filte
     assert own(b) == [f"{i}" for i in range(50)]
 
 
-@pytest.mark.rule("G-30", "G-17")
-def test_direct_texts_are_inserted_where_they_were_caused(loop: ManualLoop) -> None:
+def with_a_refusal(
+    loop: ManualLoop,
+) -> tuple[HubHarness, RecordingTransport, RecordingTransport]:
+    """Return a pod in whose current tick @a has sent an envelope and @b one that is refused."""
     harness = HubHarness(loop, "a", "b")
     a, b = harness.join("a"), harness.join("b")
     loop.turn()
     harness.send(a, "1")
     harness.send(b, "bad", "system/x")
+    return harness, a, b
+
+
+@pytest.mark.rule("G-30", "G-17")
+def test_direct_texts_are_inserted_where_they_were_caused(loop: ManualLoop) -> None:
+    harness, a, b = with_a_refusal(loop)
     harness.send(a, "2")
     harness.send(b, "2")
     harness.send(a, "3")
@@ -175,13 +183,18 @@ def test_a_resumption_catches_up_however_busy_the_gateway_is(loop: ManualLoop) -
     assert [id for id in ids(b) if "-" in id and not id.startswith("sys")] == wanted
 
 
-@pytest.mark.rule("G-15", "G-33")
-def test_a_connection_that_fell_behind_the_log_is_closed_and_leaves(loop: ManualLoop) -> None:
-    harness = HubHarness(loop, "a", "b", history_messages=20)
+def join_behind(harness: HubHarness) -> tuple[RecordingTransport, RecordingTransport]:
+    """Join @a, which sends 140 kB, and @b, which asks for it and reads nothing."""
     a = harness.join("a")
     for i in range(20):
         harness.send(a, str(i), payload="x" * 7000)
-    b = harness.join("b", last=20, reads=False)
+    return a, harness.join("b", last=20, reads=False)
+
+
+@pytest.mark.rule("G-15", "G-33")
+def test_a_connection_that_fell_behind_the_log_is_closed_and_leaves(loop: ManualLoop) -> None:
+    harness = HubHarness(loop, "a", "b", history_messages=20)
+    a, b = join_behind(harness)
     loop.turn()
     for i in range(100):
         harness.send(a, f"later{i}")
@@ -194,10 +207,7 @@ def test_a_connection_that_fell_behind_the_log_is_closed_and_leaves(loop: Manual
 @pytest.mark.rule("G-39", "G-33")
 def test_a_client_that_only_sends_while_behind_is_closed_and_leaves(loop: ManualLoop) -> None:
     harness = HubHarness(loop, "a", "b", outbox_bytes=5000)
-    a = harness.join("a")
-    for i in range(20):
-        harness.send(a, str(i), payload="x" * 7000)
-    b = harness.join("b", last=20, reads=False)
+    _, b = join_behind(harness)
     for i in range(1000):
         if b.closed is None:
             harness.send(b, f"bad{i}", "system/x")
@@ -237,11 +247,7 @@ def test_several_connections_of_one_participant_keep_their_own_filters(loop: Man
 
 
 def test_a_lost_connection_is_owed_nothing(loop: ManualLoop) -> None:
-    harness = HubHarness(loop, "a", "b")
-    a, b = harness.join("a"), harness.join("b")
-    loop.turn()
-    harness.send(a, "1")
-    harness.send(b, "bad", "system/x")
+    harness, a, b = with_a_refusal(loop)
     harness.hub.leave(harness.peers[b])
     count = len(b.writes)
     loop.turn()

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
 import pytest
@@ -10,6 +11,7 @@ from websockets.asyncio.client import ClientConnection
 
 import mcpp
 from mcpp_gateway import config
+from mcpp_gateway.edge.server import Gateway
 from tests.gateway.sockets import (
     BOUND,
     chat,
@@ -50,7 +52,7 @@ async def test_all_receive_the_same_order_the_sender_included() -> None:
 
         await asyncio.gather(*(talk(index) for index in range(len(names))))
 
-        async def hear(client: object) -> list[str]:
+        async def receive_ids(client: object) -> list[str]:
             ids: list[str] = []
             while len(ids) < 160:
                 envelope = await receive(client)  # type: ignore[arg-type]
@@ -58,9 +60,9 @@ async def test_all_receive_the_same_order_the_sender_included() -> None:
                     ids.append(envelope["id"])
             return ids
 
-        heard = await asyncio.gather(*map(hear, clients))
-        assert len(set(heard[0])) == 160
-        assert all(ids == heard[0] for ids in heard)
+        received = await asyncio.gather(*map(receive_ids, clients))
+        assert len(set(received[0])) == 160
+        assert all(ids == received[0] for ids in received)
 
 
 async def test_the_senders_own_bytes_are_relayed() -> None:
@@ -181,13 +183,14 @@ async def test_a_slow_reader_is_closed_with_4001_and_the_others_lose_nothing() -
         while not left:
             sent.append(chat("alice", "x" * 90_000))
             await alice.send(sent[-1])
-            heard = await receive_until(alice, id_of(sent[-1]))
+            received = await receive_until(alice, id_of(sent[-1]))
             left = any(
-                e["kind"] == "system/presence" and e["payload"]["event"] == "leave" for e in heard
+                e["kind"] == "system/presence" and e["payload"]["event"] == "leave"
+                for e in received
             )
             assert len(sent) < 2000
-        heard = await receive_until(carol, id_of(sent[-1]))
-        assert [e["id"] for e in heard if e["kind"] == "chat"] == list(map(id_of, sent))
+        received = await receive_until(carol, id_of(sent[-1]))
+        assert [e["id"] for e in received if e["kind"] == "chat"] == list(map(id_of, sent))
         assert await bob.close_code() == 4001
 
 
@@ -216,14 +219,17 @@ async def test_a_person_may_hold_several_connections() -> None:
         assert kinds == ["system/presence", "chat", "system/presence"]
 
 
-async def test_a_revoked_token_closes_its_connections_for_good() -> None:
-    async with (
-        running() as gateway,
-        joined(gateway, "alice") as alice,
-        joined(gateway, "bob") as bob,
-    ):
+@asynccontextmanager
+async def both_joined(gateway: Gateway) -> AsyncIterator[tuple[ClientConnection, ClientConnection]]:
+    """Join @alice and then @bob, and receive both welcomes."""
+    async with joined(gateway, "alice") as alice, joined(gateway, "bob") as bob:
         await receive(alice)
         await receive(bob)
+        yield alice, bob
+
+
+async def test_a_revoked_token_closes_its_connections_for_good() -> None:
+    async with running() as gateway, both_joined(gateway) as (alice, bob):
         remaining = config_text({"bob": "", "carol": ""})
         gateway.reconfigure(config.parse(remaining, {}))
         assert await closed_with(alice) == 4501
@@ -251,12 +257,7 @@ async def test_draining_flushes_and_tells_everyone_to_reconnect() -> None:
 
 
 async def test_a_filter_is_changed_live_where_the_answer_stands() -> None:
-    async with (
-        running() as gateway,
-        joined(gateway, "alice") as alice,
-        joined(gateway, "bob") as bob,
-    ):
-        await receive(bob)
+    async with running() as gateway, both_joined(gateway) as (alice, bob):
         inside = mcpp.new_context("reasoning")
         change = mcpp.new_envelope("pod/filter", {"filter": {"main": True}}, sender="bob")
         before, hidden = chat("alice", context=inside), chat("alice", context=inside)
@@ -268,8 +269,8 @@ async def test_a_filter_is_changed_live_where_the_answer_stands() -> None:
         assert answer["kind"] == "system/filter"
         for envelope in (hidden, seen, addressed):
             await alice.send(envelope)
-        heard = await receive_until(bob, id_of(addressed))
-        assert [e["id"] for e in heard] == [id_of(seen), id_of(addressed)]
+        received = await receive_until(bob, id_of(addressed))
+        assert [e["id"] for e in received] == [id_of(seen), id_of(addressed)]
 
 
 async def test_idle_contexts_are_forgotten_and_announced_by_themselves() -> None:
@@ -326,8 +327,8 @@ async def test_a_flood_of_pings_is_held_back_and_nothing_is_lost() -> None:
         async with joined(gateway, "bob") as bob:
             mine = chat("bob")
             await bob.send(mine)
-            heard = await receive_until(bob, id_of(mine))
-            assert id_of(text.decode()) not in [envelope["id"] for envelope in heard]
+            received = await receive_until(bob, id_of(mine))
+            assert id_of(text.decode()) not in [envelope["id"] for envelope in received]
         while (await alice.frame())[1] != text:
             pass
 
@@ -365,9 +366,9 @@ async def test_a_burst_larger_than_the_outbox_closes_no_client_that_reads() -> N
         async with raw(gateway, "alice") as alice:
             alice.writer.write(b"".join(raw_frame(0x81, each.encode()) for each in burst))
             echoes = asyncio.create_task(alice.reader.readexactly(sum(map(len, burst))))
-            heard = await receive_until(bob, id_of(burst[-1]))
+            received = await receive_until(bob, id_of(burst[-1]))
             await echoes
-        assert [e["id"] for e in heard if e["kind"] == "chat"] == list(map(id_of, burst))
+        assert [e["id"] for e in received if e["kind"] == "chat"] == list(map(id_of, burst))
 
 
 @pytest.mark.rule("G-49")

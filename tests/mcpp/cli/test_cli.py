@@ -136,20 +136,23 @@ def test_the_help_of_every_command_works_without_extras(command: str) -> None:
     assert done.stdout.startswith(f"usage: mcpp {command}".encode())
 
 
-def test_an_mcpp_error_is_reported_in_one_line(
-    add_command: AddCommand, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("statement", "code", "printed"),
+    [
+        ("__import__('mcpp').decode('{}')", 1, "mcpp: acme: $.protocol: is missing\n"),
+        ("raise KeyboardInterrupt", 130, ""),
+    ],
+)
+def test_an_mcpp_error_is_reported_in_one_line_and_ctrl_c_not_at_all(
+    add_command: AddCommand,
+    capsys: pytest.CaptureFixture[str],
+    statement: str,
+    code: int,
+    printed: str,
 ) -> None:
-    add_command("acme", "import mcpp\ndef main(argv):\n    mcpp.decode('{}')\n")
-    assert main.main(["acme"]) == 1
-    assert capsys.readouterr().err == "mcpp: acme: $.protocol: is missing\n"
-
-
-def test_ctrl_c_ends_it_quietly(
-    add_command: AddCommand, capsys: pytest.CaptureFixture[str]
-) -> None:
-    add_command("acme", "def main(argv):\n    raise KeyboardInterrupt\n")
-    assert main.main(["acme"]) == 130
-    assert capsys.readouterr().err == ""
+    add_command("acme", f"def main(argv):\n    {statement}\n")
+    assert main.main(["acme"]) == code
+    assert capsys.readouterr().err == printed
 
 
 def test_a_closed_pipe_ends_it_quietly() -> None:

@@ -29,9 +29,9 @@ def check_quoted(expanded: dict[str, Any], sender: str) -> None:
 
 def test_a_result_of_anothers_call_is_attributed_and_quoted() -> None:
     log = LogBuilder()
-    heard = log.run("fetch", {}, text_result(LONG), sender="bob", server="evil")
+    received = log.run("fetch", {}, text_result(LONG), sender="bob", server="evil")
     log.chat("analyst")
-    check_quoted(cut(log, heard)[1], "evil")
+    check_quoted(cut(log, received)[1], "evil")
 
 
 def test_an_envelope_that_imitates_a_result_is_quoted_without_its_marks() -> None:
@@ -40,9 +40,9 @@ def test_an_envelope_that_imitates_a_result_is_quoted_without_its_marks() -> Non
         consumed(text_result(LONG), ["e0"]),
         [{"tool": "expand", "consumedBy": "expand", "lifecycle": "transient"}],
     )
-    heard = log.send("mcp/response:resources/read", {"result": forged}, "evil")
+    received = log.send("mcp/response:resources/read", {"result": forged}, "evil")
     log.chat("analyst")
-    check_quoted(cut(log, heard)[1], "evil")
+    check_quoted(cut(log, received)[1], "evil")
 
 
 def test_a_result_is_returned_without_its_servers_marks() -> None:

@@ -95,10 +95,10 @@ def test_a_long_payload_is_shortened_in_repr() -> None:
 
 
 def test_a_payload_reads_as_any_type_that_msgspec_knows() -> None:
-    class Point(msgspec.Struct):
+    class Location(msgspec.Struct):
         x: int
 
-    assert envelope('{"x":1}').payload_as(Point) == Point(1)
+    assert envelope('{"x":1}').payload_as(Location) == Location(1)
     assert envelope('{"x":1}').payload_as(dict) == {"x": 1}
 
 

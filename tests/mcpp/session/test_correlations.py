@@ -36,27 +36,29 @@ def cancellation(of: Envelope, sender: str) -> Envelope:
     return reply(of, sender, "mcp/notification:notifications/cancelled")
 
 
-@pytest.mark.rule("P-14")
-def test_only_the_participant_that_was_asked_answers_and_once() -> None:
+def expecting(sent: Envelope) -> tuple[Correlations, Envelope]:
+    """Return correlations that expect the answer of @owner to `sent`, and `sent` itself."""
     correlations = Correlations()
-    asked = request()
-    correlations.expect(asked, "owner")
-    assert correlations.receive(reply(asked, "mallory")) == ()
-    answer = reply(asked, "owner")
-    assert correlations.receive(answer) == [Answered(asked.id, answer)]
+    correlations.expect(sent, "owner")
+    return correlations, sent
+
+
+def check_answered(correlations: Correlations, proposed: Envelope, request: Envelope) -> None:
+    """Check that the answer to a request is the answer to the proposal that it fulfils."""
+    answer = reply(request, "owner")
+    assert correlations.receive(answer) == [Answered(proposed.id, answer)]
+
+
+@pytest.mark.rule("P-14")
+def test_only_the_participant_that_was_asked_reports_progress_and_answers_once() -> None:
+    correlations, asked = expecting(request())
+    for news, effect in ((progress, Noted), (reply, Answered)):
+        assert correlations.receive(news(asked, "mallory")) == ()
+        assert correlations.has_requests
+        right = news(asked, "owner")
+        assert correlations.receive(right) == [effect(asked.id, right)]
     assert correlations.receive(reply(asked, "owner")) == ()
     assert not correlations
-
-
-@pytest.mark.rule("P-14")
-def test_only_the_participant_that_was_asked_reports_progress() -> None:
-    correlations = Correlations()
-    asked = request()
-    correlations.expect(asked, "owner")
-    assert correlations.receive(progress(asked, "mallory")) == ()
-    news = progress(asked, "owner")
-    assert correlations.receive(news) == [Noted(asked.id, news)]
-    assert correlations.has_requests
 
 
 @pytest.mark.parametrize("correlation_id", [None, "unknown"])
@@ -80,25 +82,20 @@ def test_a_forgotten_request_or_proposal_is_not_answered() -> None:
 
 @pytest.mark.rule("P-20")
 def test_the_first_fulfilment_wins_and_its_answer_is_the_proposals() -> None:
-    correlations = Correlations()
-    proposed = proposal()
-    correlations.expect(proposed, "owner")
+    correlations, proposed = expecting(proposal())
     assert not correlations.has_requests
     first = request("boss", correlation_id=proposed.id)
     second = request("rival", correlation_id=proposed.id)
     assert correlations.receive(first) == (Noted(proposed.id, first),)
     assert correlations.receive(second) == ()
     assert correlations.receive(reply(second, "owner")) == ()
-    answer = reply(first, "owner")
-    assert correlations.receive(answer) == [Answered(proposed.id, answer)]
+    check_answered(correlations, proposed, first)
 
 
 @pytest.mark.rule("P-20")
 def test_a_request_of_ours_that_fulfils_our_proposal_answers_both() -> None:
-    correlations = Correlations()
-    proposed = proposal()
+    correlations, proposed = expecting(proposal())
     own = request("me", correlation_id=proposed.id)
-    correlations.expect(proposed, "owner")
     correlations.expect(own, "owner")
     correlations.receive(own)
     answer = reply(own, "owner")
@@ -109,22 +106,17 @@ def test_a_request_of_ours_that_fulfils_our_proposal_answers_both() -> None:
 
 
 def test_to_forget_one_of_two_origins_keeps_the_other() -> None:
-    correlations = Correlations()
-    proposed = proposal()
+    correlations, proposed = expecting(proposal())
     own = request("me", correlation_id=proposed.id)
-    correlations.expect(proposed, "owner")
     correlations.expect(own, "owner")
     correlations.receive(own)
     correlations.forget(own.id)
-    answer = reply(own, "owner")
-    assert correlations.receive(answer) == [Answered(proposed.id, answer)]
+    check_answered(correlations, proposed, own)
 
 
 @pytest.mark.rule("P-20")
 def test_a_cancelled_fulfilment_ends_the_proposal_but_a_strangers_cancellation_does_not() -> None:
-    correlations = Correlations()
-    proposed = proposal()
-    correlations.expect(proposed, "owner")
+    correlations, proposed = expecting(proposal())
     fulfilment = request("boss", correlation_id=proposed.id)
     correlations.receive(fulfilment)
     assert correlations.receive(cancellation(fulfilment, "mallory")) == ()
@@ -135,9 +127,7 @@ def test_a_cancelled_fulfilment_ends_the_proposal_but_a_strangers_cancellation_d
 
 @pytest.mark.rule("P-21")
 def test_a_rejection_is_noted_and_closes_nothing() -> None:
-    correlations = Correlations()
-    proposed = proposal()
-    correlations.expect(proposed, "owner")
+    correlations, proposed = expecting(proposal())
     rejection = reply(proposed, "anyone", "mcp/reject")
     assert correlations.receive(rejection) == (Noted(proposed.id, rejection),)
     assert len(correlations) == 1
@@ -145,9 +135,7 @@ def test_a_rejection_is_noted_and_closes_nothing() -> None:
 
 @pytest.mark.rule("P-21")
 def test_only_the_proposer_withdraws_a_proposal() -> None:
-    correlations = Correlations()
-    proposed = proposal()
-    correlations.expect(proposed, "owner")
+    correlations, proposed = expecting(proposal())
     assert correlations.receive(reply(proposed, "mallory", "mcp/withdraw")) == ()
     withdrawal = reply(proposed, "me", "mcp/withdraw")
     assert correlations.receive(withdrawal) == (Noted(proposed.id, withdrawal),)

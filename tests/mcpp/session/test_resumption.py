@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mcpp import Envelope, new_envelope
-from mcpp.session.resumption import MISSED_MESSAGES, Delivery, Gap, Resumption
+from mcpp.session.resumption import MISSED_MESSAGES, Delivery, Gap, HistoryEnd, Resumption
 
 
 def chat(text: str = "") -> Envelope:
@@ -29,7 +29,7 @@ def welcome(resumption: Resumption, replayed: int = 0, **changes: Any) -> None:
     resumption.welcome(replayed, **facts | changes)
 
 
-def taken(resumption: Resumption) -> list[Delivery | Gap]:
+def taken(resumption: Resumption) -> list[Delivery | HistoryEnd | Gap]:
     items = []
     while (item := resumption.take()) is not None:
         items.append(item)
@@ -113,6 +113,25 @@ def test_an_unreadable_envelope_counts_as_replayed() -> None:
     resumption.receive(chat(), 0)
     resumption.skip()
     assert resumption.replaying == 0
+
+
+@pytest.mark.rule("P-03")
+@pytest.mark.parametrize("unreadable", [0, 1, 2])
+def test_the_end_of_the_history_is_marked_even_if_its_envelopes_are_unreadable(
+    unreadable: int,
+) -> None:
+    resumption = welcomed(3, last=3)
+    for number in range(3):
+        if number < 3 - unreadable:
+            resumption.receive(chat(), 0)
+        else:
+            resumption.skip()
+    resumption.receive(chat(), 0)
+    assert [type(item) for item in taken(resumption)] == [
+        *[Delivery] * (3 - unreadable),
+        HistoryEnd,
+        Delivery,
+    ]
 
 
 @pytest.mark.rule("P-10")

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from mcpp import Envelope, decode, encode, filters, new_envelope
 from mcpp.errors import TooLargeError, WrongParticipantError
 from mcpp.session.effects import Answered, Echoed, EnvelopeRefused, Noted, Unreadable, Unsendable
-from mcpp.session.session import MISSED_MESSAGES, ClientSession, Delivery, Gap, Join, is_final
+from mcpp.session.session import (
+    MISSED_MESSAGES,
+    ClientSession,
+    Delivery,
+    Gap,
+    HistoryEnd,
+    Join,
+    is_final,
+)
 
 
 def welcome(**changes: Any) -> bytes:
@@ -49,7 +57,8 @@ def taken(session: ClientSession) -> list[str | Gap]:
     """Empty the inbox and return its gaps and the texts of its envelopes."""
     items: list[str | Gap] = []
     while (item := session.take()) is not None:
-        items.append(item if isinstance(item, Gap) else item.envelope.payload["text"])
+        if not isinstance(item, HistoryEnd):
+            items.append(item if isinstance(item, Gap) else item.envelope.payload["text"])
     return items
 
 
@@ -112,7 +121,7 @@ def test_only_history_is_marked_as_replayed() -> None:
     session.join()
     session.receive(welcome(resumed=True, replayed=1), 0)
     session.receive(encode(chat("meanwhile")), 0)
-    items = [session.take(), session.take()]
+    items = [session.take(), session.take(), session.take()]
     assert [item.replayed for item in items if isinstance(item, Delivery)] == [True, False]
 
 
@@ -278,7 +287,7 @@ def test_every_envelope_is_delivered_once_and_in_order(
             connect()
         elif step == "cut short":
             connect(1)
-        elif (item := session.take()) is not None:
+        elif (item := session.take()) is not None and not isinstance(item, HistoryEnd):
             assert isinstance(item, Delivery)
             found.append((item.envelope.payload["text"], item.replayed))
         if session.should_rejoin:
@@ -341,20 +350,22 @@ def test_an_answer_counts_once_and_only_from_the_participant_that_was_asked() ->
     assert session.receive(encode(answer("you")), 0) == []
 
 
+PARAMS = {"name": "t", "arguments": {}}
+
+
+def proposal_to(participant: str) -> Envelope:
+    payload = {"method": "tools/call", "params": PARAMS}
+    return new_envelope("mcp/proposal:tools/call:t", payload, sender="me", to=[participant])
+
+
 @pytest.mark.rule("P-20")
 def test_the_answer_to_a_proposal_is_that_of_its_first_fulfilment() -> None:
     session = joined()
-    params = {"name": "t", "arguments": {}}
-    proposal = new_envelope(
-        "mcp/proposal:tools/call:t",
-        {"method": "tools/call", "params": params},
-        sender="me",
-        to=["owner"],
-    )
+    proposal = proposal_to("owner")
     session.expect(proposal, "owner")
 
     def request(sender: str) -> Envelope:
-        payload = {"jsonrpc": "2.0", "id": sender, "method": "tools/call", "params": params}
+        payload = {"jsonrpc": "2.0", "id": sender, "method": "tools/call", "params": PARAMS}
         return new_envelope(
             "mcp/request:tools/call:t",
             payload,
@@ -390,19 +401,13 @@ def test_progress_that_did_not_fit_the_inbox_is_reported_once() -> None:
 @pytest.mark.rule("P-14")
 def test_a_reused_request_id_does_not_let_another_participant_answer() -> None:
     session = joined()
-    params = {"name": "t", "arguments": {}}
     call = new_envelope("mcp/request:tools/call:t", sender="me", to=["files"])
-    proposal = new_envelope(
-        "mcp/proposal:tools/call:t",
-        {"method": "tools/call", "params": params},
-        sender="me",
-        to=["mallory"],
-    )
+    proposal = proposal_to("mallory")
     session.expect(call, "files")
     session.expect(proposal, "mallory")
     forged = new_envelope(
         "mcp/request:tools/call:t",
-        {"jsonrpc": "2.0", "id": call.id, "method": "tools/call", "params": params},
+        {"jsonrpc": "2.0", "id": call.id, "method": "tools/call", "params": PARAMS},
         sender="mallory",
         to=["mallory"],
         correlation_id=proposal.id,
