@@ -99,7 +99,7 @@ def export(folder: Path) -> Iterator[bytes]:
     """Yield the lines of a log, without line ends. Raises McppError and OSError."""
     reader = LogReader(folder)
     first = reader.segments[0].segment.header.position
-    epoch = _newest_state(reader).epoch
+    epoch = _epoch(reader)
     header = ExportHeader(format=FORMAT, version=VERSION, pod=reader.pod, epoch=epoch, start=first)
     yield _encode(header)
     for each in reader.segments:
@@ -114,9 +114,13 @@ def export(folder: Path) -> Iterator[bytes]:
                 raise DamagedError(each.segment.name, record.offset, str(error)) from error
 
 
-def _newest_state(reader: LogReader) -> State:
-    each = reader.segments[-1]
-    return decode_state(next(reader.records(each)).payload)
+def _epoch(reader: LogReader) -> str:
+    """Return the epoch of the last state."""
+    epoch = ""
+    for record in reader.records(reader.segments[-1]):
+        if record.kind == STATE:
+            epoch = decode_state(record.payload).epoch
+    return epoch
 
 
 def _exported(batch: Batch) -> Iterator[ExportedEntry]:

@@ -8,11 +8,12 @@ order, see `SegmentLog.position_at`.
 """
 
 import logging
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ CREATE TABLE entries (
     context TEXT
 );
 """
-# Created behind a rebuild, which is twice as fast as keeping them up to date meanwhile.
+# Created behind a rebuild, which is faster than keeping them up to date meanwhile.
 _INDEXES: Final = """
 CREATE INDEX IF NOT EXISTS entries_id ON entries (id);
 CREATE INDEX IF NOT EXISTS entries_sender ON entries (sender);
@@ -103,10 +104,11 @@ class LogIndex:
             if not self._fits_log():
                 self._reset()
             if committed - max(self.indexed_to, self._log.start) > _MAX_BEHIND:
-                self._rebuild()
-            self._reader.executescript(_INDEXES)
+                self._catch_up()
         except sqlite3.Error as error:
             logger.warning("the log index is not up to date", extra={"reason": str(error)})
+            with suppress(sqlite3.Error):
+                self._reset()
         self._thread = threading.Thread(target=self._run, name="log index", daemon=True)
         self._thread.start()
         self._wake.set()
@@ -196,19 +198,43 @@ class LogIndex:
         found = next(self._unindexed(last), None)
         return row is not None and found is not None and row[0] == found[1]
 
-    def _rebuild(self) -> None:
+    def _catch_up(self) -> None:
         began = told = time.monotonic()
         first = max(self.indexed_to, self._log.start)
+        database = self._reader
+        rebuild = self.indexed_to <= self._log.start
+        if rebuild:
+            database = self._begin_rebuild()
         while self.indexed_to < self._committed:
-            self._index_some(self._reader, _REBUILD_AT_ONCE)
+            self._index_some(database, _REBUILD_AT_ONCE)
             now = time.monotonic()
             if now - told > _PROGRESS_SECONDS:
                 told = now
                 done = (self.indexed_to - first) / (self._committed - first)
                 logger.info("indexing the log: %d %%", 100 * done)
-        self._reader.executescript(_INDEXES)
+        if rebuild:
+            self._end_rebuild(database)
         facts = {"entries": self._committed - first, "seconds": round(time.monotonic() - began, 1)}
         logger.info("indexed the log", extra=facts)
+
+    def _begin_rebuild(self) -> sqlite3.Connection:
+        """Return a new database without protection against crashes, which is written once.
+
+        Until the end it does not say of which log it is, so it is not used after a crash.
+        """
+        self._reader.close()
+        _remove(self._path)
+        database = sqlite3.connect(self._path)
+        database.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {_TABLES}")
+        return database
+
+    def _end_rebuild(self, database: sqlite3.Connection) -> None:
+        database.executescript(_INDEXES)
+        database.close()
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
+        self._reader = _connect(self._path)
+        _identify(self._reader, self._epoch)
 
     def _reset(self) -> None:
         """Replace the database by an empty one."""
@@ -305,14 +331,23 @@ def _open(path: Path, epoch: str) -> sqlite3.Connection:
 
 
 def _create(path: Path, epoch: str) -> sqlite3.Connection:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    _remove(path)
     database = _connect(path)
     database.executescript(_TABLES)
+    _identify(database, epoch)
+    return database
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _identify(database: sqlite3.Connection, epoch: str) -> None:
+    """Note of which log and version a database is."""
     with database:
         rows = [("version", str(_VERSION)), ("epoch", epoch)]
         database.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-    return database
 
 
 def _connect(path: Path) -> sqlite3.Connection:
