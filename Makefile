@@ -31,7 +31,7 @@ PIP_SERVERS := mcp-server-time==2026.10.19
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+.PHONY: torture setup-faults help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
 	screenshots clean setup-mcp setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
@@ -43,12 +43,12 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
-test: check setup-mcp setup-browser
+test: check setup-mcp setup-browser setup-faults
 	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
 quick: check
-	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest $(PARALLEL) -m "not slow" --ignore=tests/agents --ignore=tests/inspector
+	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest $(PARALLEL) -m "not slow and not torture" --ignore=tests/agents --ignore=tests/inspector
 
 ## make check           ruff and mypy
 check: $(DEV)
@@ -68,6 +68,10 @@ MEASURES_CPU := tests/mcpp/cli/test_cli.py::test_help_takes_less_than_200_millis
 coverage: $(DEV) setup-mcp setup-browser
 	@$(BIN)/pytest $(PARALLEL) --cov --cov-report= --deselect $(MEASURES_CPU)
 	@$(BIN)/coverage report --skip-covered --skip-empty
+
+## make torture         the long fault-injection and kill tests, one after another
+torture: $(DEV) setup-faults
+	@$(BIN)/pytest -m torture --timeout=3600
 
 # As the extra `dev`: there are no wheels of wordllama for other machines.
 LOWEST_EXTRAS := --extra all $(if $(filter x86_64,$(shell uname -m)),--extra wordllama)
@@ -139,6 +143,18 @@ $(SERVERS)/.tried:
 	else echo "There is no npm here; its servers' tests are skipped."; fi
 	@$(PYTHON) -m venv $(SERVERS)/venv && timeout 180 $(SERVERS)/venv/bin/python -m pip install \
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
+	@touch $@
+
+# strace for the tests that watch and fail system calls. If it cannot be installed, they are skipped.
+setup-faults: $(VENV)/.faults
+
+$(VENV)/.faults: $(DEV)
+	@if command -v strace >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "Installing strace for the durability tests (first run only) ..."; \
+		{ apt-get install -y -qq strace || { apt-get update -qq && apt-get install -y -qq strace; }; } \
+			>/dev/null 2>&1 || echo "apt-get could not install strace; its tests are skipped."; \
+	else echo "No strace: its tests are skipped; as root, 'apt-get install strace'."; fi
 	@touch $@
 
 # Debian's Chromium for the inspector's tests. If it cannot be installed, they are skipped with a message.

@@ -126,14 +126,16 @@ class PodInfo(_Payload, frozen=True):
 
     name: str
     epoch: str
+    log: str | None = None  # where the log is: memory, file or cluster
 
 
 class ContextInfo(_Payload, frozen=True):
-    """A context with its fixed type and parent (C-02)."""
+    """A context with its creator, and the type and parent that the creator fixed (C-02)."""
 
     id: str
     type: str | None = None
     parent: str | None = None
+    creator: str | None = None  # None: nothing was sent in it yet
     messages: int | None = None  # in a welcome: how many envelopes it had by then
 
 
@@ -170,14 +172,14 @@ class Error(_Payload, frozen=True):
 
 
 class ContextEvent(_Payload, frozen=True):
-    """A context expired; the times are the gateway's."""
+    """A context expired, or was revived. The last three members are those of an expiry."""
 
-    event: Literal["expired"]
+    event: Literal["expired", "revived"]
     context: ContextInfo
     messages: int
-    participants: list[str]
-    started: str
-    last: str
+    participants: list[str] | None = None
+    started: str | None = None  # by the gateway's clock, as `last`
+    last: str | None = None
 
 
 class SetFilter(_Payload, frozen=True):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mcpp.client import local_pod
 from mcpp.errors import McppError
@@ -19,6 +19,8 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.process import serve
 
 _EXIT_USAGE: Final = 2
+# The log of a local pod, unless its configuration has a section [log]: durable, in `.mcpp/log`.
+_LOCAL_LOG: Final = {"kind": "file", "path": "log"}
 
 
 def gateway(argv: list[str]) -> int:
@@ -76,7 +78,7 @@ def up(argv: list[str]) -> int:
 
             with agents:
                 key = _session_key(pod.folder)
-                return _run("up", pod.path, os.environ, announce, key, loading)
+                return _run("up", pod.path, os.environ, announce, key, loading, _LOCAL_LOG)
     except McppError as error:
         return _fail("up", error)
 
@@ -130,12 +132,13 @@ def _run(
     announce: Callable[[Gateway], None] = lambda gateway: None,
     session_key: bytes | None = None,
     loading: local_pod.Loading = nullcontext,
+    log: Mapping[str, Any] | None = None,
 ) -> int:
     def load() -> Config:
         # The gateway applies what this returns before it reads from a connection again.
         with loading():
             # Checked on reload too: a file that is being written must not revoke all tokens.
-            config = configuration.load(path, environment)
+            config = configuration.load(path, environment, log)
             if not config.pods:
                 raise ConfigError(f"{path}: no pods; add [pods.NAME.participants.NAME]")
         return config

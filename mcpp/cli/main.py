@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "up": _Command("start a pod in this folder (--demo: with agents)", "gateway"),
     "token": _Command("add or remove a participant of this folder's pod", "gateway"),
     "gateway": _Command("run the gateway with a configuration file", "gateway"),
+    "log": _Command("inspect, check, export or copy the log of a pod", "gateway"),
     "tail": _Command("show the messages of a pod"),
     "send": _Command("send one message to a pod"),
     "chat": _Command("chat in a pod", "chat"),

@@ -159,7 +159,7 @@ class PromptBuilder:
             context = None if lineage is None else self._contexts.observe(envelope, lineage)
         change = self._tracker.add(envelope)
         if envelope.kind == kinds.CONTEXT:
-            self._expire_contexts(envelope)
+            self._change_contexts(envelope)
         entry = self._read(envelope, index, lineage, context, change.call)
         if entry is not None:
             self._append(entry, context)
@@ -251,9 +251,14 @@ class PromptBuilder:
         lineage = None if context is None else self._context_tracker.find(context.id)
         return _passes(self._pins, entry.envelope, lineage)
 
-    def _expire_contexts(self, envelope: Envelope) -> None:
-        for expired in self._context_tracker.expire(envelope):
-            self._contexts.forget(expired.id)
+    def _change_contexts(self, envelope: Envelope) -> None:
+        change = self._context_tracker.change(envelope)
+        if change is not None:
+            for context in change.contexts:
+                if change.event == "expired":
+                    self._contexts.expire(context.id)
+                else:
+                    self._contexts.revive(context)
 
     def _settle(self, settled: Iterable[TransientResult], index: int) -> None:
         """Record settled results; those already shown to the viewer become candidates."""

@@ -21,6 +21,8 @@ from mcpp.protocol.envelope import Envelope
 
 # Used where a refusal does not say when to retry.
 _DEFAULT_RETRY_SECONDS: Final = 1.0
+# Refusals after which the envelope is sent again.
+_TEMPORARY: Final = ("rate_limited", "unavailable")
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +164,7 @@ class Outgoing:
         entry = self._entries.get(id)
         if entry is None:
             return None
-        if details.error == "rate_limited":
+        if details.error in _TEMPORARY:
             due = now + (details.retry_after_seconds or _DEFAULT_RETRY_SECONDS)
             if due <= entry.give_up_at:
                 self._postpone(entry, due, now, context_only=details.scope == "context")

@@ -256,8 +256,10 @@ class ClientSession:
         return () if settled is None else (Echoed(settled[0]),)
 
     def _update_contexts(self, envelope: Envelope) -> None:
-        for context in self._contexts.expire(envelope):
-            self.outgoing.forget_context(context.id)
+        change = self._contexts.change(envelope)
+        if change is not None and change.event == "expired":
+            for context in change.contexts:
+                self.outgoing.forget_context(context.id)
 
     def _update_participants(self, presence: Presence) -> None:
         if presence.event == "join":

@@ -14,8 +14,8 @@ from typing import Any
 from mcpp.filters import everything
 from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.effects import Effect
+from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.log import PodLog
 from mcpp_gateway.core.pod import ParticipantSettings, PodCore, Session
 from mcpp_gateway.edge.frames import decode_texts
 from mcpp_gateway.edge.hub import Hub
@@ -106,7 +106,7 @@ class PodHarness:
         limits: Mapping[str, Any] = FREE,
         capabilities: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
         multiple: Iterable[str] = (),
-        log: PodLog | None = None,
+        log: Journal | None = None,
     ) -> None:
         self.now = 1000.0
         self.pod = _new_pod(ids, limits, capabilities or {}, multiple, log)
@@ -158,7 +158,7 @@ def _new_pod(
     limits: Mapping[str, Any],
     capabilities: Mapping[str, Sequence[Mapping[str, Any]]],
     multiple: Iterable[str],
-    log: PodLog | None = None,
+    log: Journal | None = None,
 ) -> PodCore:
     numbers = count()
     settings = [
@@ -166,7 +166,7 @@ def _new_pod(
         for id in ids
     ]
     return PodCore(
-        "test", settings, PodLimits(**limits), new_id=lambda: f"sys-{next(numbers)}", log=log
+        "test", settings, PodLimits(**limits), new_id=lambda: f"sys-{next(numbers)}", journal=log
     )
 
 
