@@ -40,14 +40,14 @@ class _Command(NamedTuple):
 
 COMMANDS: Final = {
     "up": _Command("start a pod in this folder (--demo: with agents)", "gateway"),
-    "token": _Command("add or remove a participant of this folder's pod", "gateway"),
+    "token": _Command("add or remove a participant in this folder's pod", "gateway"),
     "gateway": _Command("run the gateway with a configuration file", "gateway"),
-    "tail": _Command("show the messages of a pod"),
+    "tail": _Command("show a pod's messages"),
     "send": _Command("send one message to a pod"),
     "chat": _Command("chat in a pod", "chat"),
     "bridge": _Command("connect an MCP server to a pod", "bridge"),
     "mcp": _Command("serve a pod to an MCP client", "mcp"),
-    "agent": _Command("run a model as a participant of a pod", "agent"),
+    "agent": _Command("run a model as a participant in a pod", "agent"),
     "approver": _Command("decide on proposals by rules"),
     "memory": _Command("store and search what a pod concludes", "memory"),
     "bench": _Command("measure a gateway"),

@@ -17,7 +17,7 @@ from mcpp.transient.tracker import new_handle
 
 
 class LoggedContexts:
-    """Contexts of a log, as prompts group them. Owns the ones that have not expired."""
+    """A log's contexts, as prompts group them. Owns those that have not expired."""
 
     def __init__(self) -> None:
         self._live: dict[str, LoggedContext] = {}
