@@ -323,7 +323,7 @@ def _parse(value: object, path: str, depth: int, count: _Count) -> Filter:
         case "kind":
             count.stars += str(inner).count("*")
             if count.stars > MAX_STARS:
-                raise FilterError(here, f"is more than {MAX_STARS} stars in one filter")
+                raise FilterError(here, f"makes the filter exceed {MAX_STARS} stars")
             return _parse_kind(inner, here)
         case "from":
             return _From(_checked(inner, _is_participant, here))

@@ -212,7 +212,7 @@ class _Said(msgspec.Struct):
     thought: Any = None
 
 
-# Skips the dictionary of the payload: most of a log is chat.
+# Does not build the payload's dictionary: most of a log is chat.
 _read_said: Final = msgspec.json.Decoder(_Said).decode
 
 

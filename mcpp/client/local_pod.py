@@ -53,7 +53,7 @@ class Address:
 def find(start: Path | None = None) -> "LocalPod | None":
     """Return the local pod of this directory or of the nearest one above it, or None.
 
-    A folder of another user is skipped: its tokens could lead an agent into a foreign pod.
+    Another user's folder is skipped: its tokens could lead an agent into a foreign pod.
     """
     start = (Path.cwd() if start is None else start).absolute()
     for directory in (start, *start.parents):
@@ -168,9 +168,10 @@ class LocalPod:
         capabilities: Sequence[Mapping[str, Any]] = ANYTHING,
         multiple: bool = False,
     ) -> str:
-        """Add a participant, reload a running gateway, and return the token, which is valid now.
+        """Add a participant, reload a running gateway, and return the token.
 
-        An existing participant keeps its token and its capabilities.
+        The gateway accepts the token when this returns. An existing participant keeps its token and
+        its capabilities.
 
         Raises LocalPodError for a name that the protocol does not allow.
         """
@@ -240,8 +241,8 @@ class LocalPod:
     def reload(self) -> bool:
         """Have a running gateway reload its configuration; return whether one is running.
 
-        Waits until the gateway has loaded the present file, but not longer than two seconds: a
-        file that it rejects is never loaded.
+        Waits until the gateway has loaded the current file, for two seconds at most: it never loads
+        a file that it rejects.
         """
         try:
             descriptor = os.open(self._pid_path, os.O_RDONLY)
@@ -268,7 +269,7 @@ class LocalPod:
             if running != number or version == self._version():
                 return
             if time.monotonic() > deadline:
-                logger.warning("the gateway has not loaded %s; its log may say why", self.path)
+                logger.warning("the gateway has not loaded %s; see its log", self.path)
                 return
             time.sleep(_POLL_SECONDS)
 

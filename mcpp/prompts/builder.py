@@ -56,7 +56,7 @@ _HOUSEKEEPING: Final = (
 
 
 class PromptBuilder:
-    """Builds the prompt of one viewer from a log. Owns the entries of the envelopes added to it.
+    """Builds one viewer's prompt from a log. Owns the entries for the envelopes added to it.
 
     Args:
         viewer: the participant whose prompt this is. Its own messages become assistant messages
@@ -70,7 +70,7 @@ class PromptBuilder:
         keep_last: number of most recent envelopes that the budget protects.
         exclude_tools: tools whose calls and results are left out.
         system: your system text; an explanation of the quoting is appended to it.
-        counter: counts the tokens of a text.
+        counter: counts the tokens in a text.
         cache: the prices of the prompt cache, by which collapses are decided; None collapses as
             soon as possible.
     """

@@ -18,7 +18,7 @@ from mcpp.transient.tracker import new_handle
 
 
 class LoggedContexts:
-    """Contexts of a log, as prompts group them. Owns the latest with each id."""
+    """A log's contexts, as prompts group them. Owns the latest with each id."""
 
     def __init__(self) -> None:
         self._live: dict[str, LoggedContext] = {}

@@ -33,7 +33,7 @@ _CACHED_KINDS: Final = 1024
 
 
 class Capabilities:
-    """The compiled patterns of a participant. Owns a cache of decisions per kind.
+    """A participant's compiled patterns. Owns a cache of decisions per kind.
 
     Raises CapabilityError, with the path, for an invalid pattern.
     """

@@ -68,7 +68,7 @@ def read_context_change(envelope: Envelope) -> ContextChange | None:
 
 
 class ContextTracker:
-    """The contexts of a pod as its envelopes describe them (C-14). Owns `contexts`, by id.
+    """A pod's contexts as its envelopes describe them (C-14). Owns `contexts`, by id.
 
     It also accepts logs that no gateway has checked: a parent that would close a cycle is ignored.
     """

@@ -115,7 +115,7 @@ def read_proposal(envelope: Envelope) -> Proposal:
     """
     kind = Kind.parse(envelope.kind)
     if kind.family != kinds.PROPOSAL:
-        raise DecodeError("$.kind", "is not the kind of a proposal")
+        raise DecodeError("$.kind", "is not a proposal's kind")
     if envelope.to is None or len(envelope.to) != 1:
         raise DecodeError("$.to", "must name exactly one participant")
     decode_unambiguous(envelope.raw_payload, "$.payload")

@@ -53,7 +53,7 @@ class ContextNode:
 
 
 class ContextTree:
-    """The contexts of a log. Call `add` for each envelope in order. Owns the nodes."""
+    """A log's contexts. Call `add` for each envelope in order. Owns the nodes."""
 
     def __init__(self, envelopes: Iterable[Envelope] = ()) -> None:
         self.main: list[Envelope] = []

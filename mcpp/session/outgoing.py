@@ -5,7 +5,7 @@ that was refused for its rate returns to its place in the queue, but envelopes i
 may be accepted and so overtake it. Therefore no more are in flight than the limit certainly allows,
 and beyond that one at a time: of a thousand resent at once, all but one would be refused again.
 
-The limit of a context is shared with other participants. Its accepted envelopes show how much of
+A context's limit is shared with other participants. Its accepted envelopes show how much of
 it is left, but not what others have in flight: so once half is used, one envelope at a time.
 """
 
@@ -87,7 +87,7 @@ class Outgoing:
             self._full_at[context] = min(full_at, now + longest)
 
     def forget_context(self, context: str) -> None:
-        """Forget the count of an expired context."""
+        """Drop an expired context's count."""
         self._full_at.pop(context, None)
 
     def add(self, envelope: Envelope, text: bytes, *, give_up_at: float) -> None:
@@ -173,9 +173,9 @@ class Outgoing:
         return entry.envelope
 
     def discard(self, id: str) -> bool:
-        """Give an envelope up: it is not sent, or not resent, any more.
+        """Cancel an envelope: do not send it, or do not resend it.
 
-        Return whether it certainly was not accepted.
+        Return whether the gateway certainly has not accepted it.
         """
         entry = self._entries.get(id)
         if entry is None:

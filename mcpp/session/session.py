@@ -1,4 +1,4 @@
-"""The protocol of a participant without I/O: texts and time in, effects and texts out.
+"""A participant's side of the protocol, without I/O: texts and time in, effects and texts out.
 
 The first text of a connection is the welcome, then come the envelopes that it announces as
 replayed, then live ones. `ClientSession` composes four parts:
@@ -50,7 +50,7 @@ from mcpp.session.resumption import (
 
 
 def is_final(code: int) -> bool:
-    """Return whether a close code forbids to reconnect."""
+    """Return whether a close code is final: the client must not reconnect."""
     return 4500 <= code <= 4999
 
 
@@ -82,7 +82,7 @@ class ClientSession:
 
     @property
     def contexts(self) -> dict[str, ContextInfo]:
-        """The live contexts of the pod by id, as far as this participant knows them."""
+        """The pod's live contexts that this participant knows, by id."""
         return self._contexts.contexts
 
     @property
@@ -133,7 +133,7 @@ class ClientSession:
     # --- sending ---
 
     def send(self, envelope: Envelope, *, give_up_at: float) -> None:
-        """Accept an envelope to be sent; `transmit` returns its text when it may be written.
+        """Queue an envelope; `transmit` returns its text when it may be written.
 
         Raises TooLargeError where the gateway would close the connection for its size.
         """
@@ -282,7 +282,7 @@ class ClientSession:
 
 
 def _either(one: Filter | None, other: Filter) -> Filter | None:
-    """Return a filter that passes what either passes; None, for everything, if it is too long."""
+    """Return a filter that passes what either passes, or None (no filter) if that is too long."""
     try:
         return None if one is None else filters.parse((one | other).to_json())
     except FilterError:

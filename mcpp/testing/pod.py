@@ -105,7 +105,7 @@ class MemoryPod:
             yield pod
 
     def connector(self, name: str) -> "MemoryConnector":
-        """Return the connector of a participant."""
+        """Return a participant's connector."""
         if name not in self._known:
             self.add(name)
         return MemoryConnector(self.gateway, name)

@@ -20,7 +20,7 @@ class Stream(Protocol):
     """A bidirectional byte stream."""
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Return the available bytes. Raises anyio.EndOfStream or another error of anyio's."""
+        """Return the available bytes. Raises anyio.EndOfStream or another anyio error."""
 
     async def send(self, item: bytes) -> None:
         """Write all bytes."""

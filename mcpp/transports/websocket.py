@@ -61,7 +61,7 @@ class WebSocketConnector:
 
     @property
     def address(self) -> str:
-        """The URL of the pod."""
+        """The pod's URL."""
         return self.url
 
     async def open(self, join: Join) -> "WebSocket":

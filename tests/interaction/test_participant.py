@@ -203,7 +203,7 @@ async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
 
     with anyio.fail_after(5), pytest.raises(ZeroDivisionError):
         await talk()
-    assert "answer of shaky failed" in caplog.text
+    assert "shaky: answer failed" in caplog.text
 
 
 async def test_a_handler_may_call_while_others_call_it(harness: AnyPod) -> None:
