@@ -41,4 +41,4 @@ def test_every_source_file_that_is_named_exists(document: Path) -> None:
     named = re.findall(
         r"`((?:mcpp\w*|tests|docs|spec)/[\w./-]+\.(?:py|md|js))`", document.read_text()
     )
-    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert [each for each in named if not (ROOT / each).exists()] == []

@@ -410,19 +410,19 @@ def test_a_chain_of_dormant_contexts_is_not_followed_beyond_the_depth() -> None:
         grove.now += 1
         grove.tree.expire(grove.now)
 
-    class Counted(dict[str, Any]):
+    class CountedContext(dict[str, Any]):
         reads = 0
 
         def get(self, *args: Any) -> Any:
-            Counted.reads += 1
+            CountedContext.reads += 1
             return super().get(*args)
 
-    dormant = Counted(getattr(grove.tree, "_dormant"))  # noqa: B009
+    dormant = CountedContext(getattr(grove.tree, "_dormant"))  # noqa: B009
     setattr(grove.tree, "_dormant", dormant)  # noqa: B010
     assert grove.enter("0") == DEPTH_EXCEEDED
     assert grove.enter("new", "0") == DEPTH_EXCEEDED
     grove.tree.lineage(Context(id="0"), "a")
-    assert Counted.reads < 30
+    assert CountedContext.reads < 30
 
 
 @pytest.mark.rule("G-47")

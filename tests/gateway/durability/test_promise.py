@@ -13,7 +13,7 @@ import pytest
 
 import mcpp
 from mcpp import Options, Refused
-from tests.gateway.durability.workload import QUICK, GatewayProcess
+from tests.gateway.durability.workload import QUICK, DurableProcess
 from tests.gateway.sockets import token
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.rule("G-50")
 async def test_an_echo_is_sent_after_its_sync_has_returned(tmp_path: Path) -> None:
-    gateway = GatewayProcess(tmp_path, 2)
+    gateway = DurableProcess(tmp_path, 2)
     gateway.start()
     trace = tmp_path / "trace"
     try:
@@ -61,7 +61,7 @@ async def test_an_echo_is_sent_after_its_sync_has_returned(tmp_path: Path) -> No
 async def test_a_write_that_fails_ends_the_gateway_before_anything_is_sent(
     tmp_path: Path, call: str
 ) -> None:
-    gateway = GatewayProcess(tmp_path, 2)
+    gateway = DurableProcess(tmp_path, 2)
     gateway.start()
     seen: list[str] = []
     try:
@@ -112,7 +112,7 @@ async def fill(pod: mcpp.Pod, text: str) -> tuple[list[str], Refused]:
             return accepted, refused
 
 
-async def health(gateway: GatewayProcess) -> tuple[int, str]:
+async def health(gateway: DurableProcess) -> tuple[int, str]:
     def ask() -> tuple[int, str]:
         try:
             with urlopen(f"http://127.0.0.1:{gateway.port}/healthz", timeout=5) as answer:
@@ -126,7 +126,7 @@ async def health(gateway: GatewayProcess) -> tuple[int, str]:
 
 @pytest.mark.rule("G-55")
 async def test_a_full_disk_refuses_envelopes_and_recovers_by_itself(small_disk: Path) -> None:
-    gateway = GatewayProcess(small_disk, 2, reserve_bytes=2 << 20, segment_bytes=1 << 20)
+    gateway = DurableProcess(small_disk, 2, reserve_bytes=2 << 20, segment_bytes=1 << 20)
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(3 << 20))
     gateway.start()

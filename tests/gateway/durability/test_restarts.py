@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.gateway.durability.workload import GatewayProcess, check, load, read_log
+from tests.gateway.durability.workload import DurableProcess, check, load, read_log
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -20,7 +20,7 @@ def anyio_backend() -> str:
 async def restart_often(folder: Path, clients: int, signals: list[signal.Signals]) -> int:
     """Restart a gateway under load with each of these signals; return how much was acknowledged."""
     choices = random.Random(7)
-    gateway = GatewayProcess(folder, clients)
+    gateway = DurableProcess(folder, clients)
     gateway.start()
     try:
         async with load(gateway) as witnesses:

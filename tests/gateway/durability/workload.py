@@ -32,7 +32,7 @@ def free_port() -> int:
     return port
 
 
-class GatewayProcess:
+class DurableProcess:
     """A gateway with a file log, started and ended as an operator would, or a power failure."""
 
     def __init__(self, folder: Path, participants: int, **log: object) -> None:
@@ -118,7 +118,7 @@ class Witness:
         await self._echoed.wait()
 
 
-async def take_part(gateway: GatewayProcess, witness: Witness, stop: anyio.Event) -> None:
+async def take_part(gateway: DurableProcess, witness: Witness, stop: anyio.Event) -> None:
     """Send numbered messages one after another, and note everything that comes."""
     async with mcpp.connect(
         gateway.url,
@@ -144,7 +144,7 @@ async def take_part(gateway: GatewayProcess, witness: Witness, stop: anyio.Event
             tasks.cancel_scope.cancel()
 
 
-async def read_log(gateway: GatewayProcess) -> list[str]:
+async def read_log(gateway: DurableProcess) -> list[str]:
     """Return the ids of all chat messages in the log, in its order."""
     ids: list[str] = []
     async with mcpp.connect(
@@ -158,7 +158,7 @@ async def read_log(gateway: GatewayProcess) -> list[str]:
 
 
 @asynccontextmanager
-async def load(gateway: GatewayProcess) -> AsyncIterator[list[Witness]]:
+async def load(gateway: DurableProcess) -> AsyncIterator[list[Witness]]:
     """Run all clients beside the block, then let each of them finish what it sends."""
     witnesses = [Witness(name) for name in gateway.names]
     stop = anyio.Event()
