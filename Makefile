@@ -73,12 +73,15 @@ coverage: $(DEV) setup-mcp setup-browser
 torture: $(DEV) setup-faults
 	@$(BIN)/pytest -m torture --timeout=3600
 
+# As the extra `dev`: there are no wheels of wordllama for other machines.
+LOWEST_EXTRAS := --extra all $(if $(filter x86_64,$(shell uname -m)),--extra wordllama)
+
 ## make test-lowest     the tests with every requirement at its lowest declared version
 test-lowest: $(DEV)
 	@rm -rf $(ENVS)/lowest $(ENVS)/lowest-sdk
 	@$(UV) venv --quiet --python $(BIN)/python $(ENVS)/lowest
 	@$(UV) pip compile --quiet --python $(ENVS)/lowest --resolution lowest-direct \
-		--extra all pyproject.toml --output-file $(ENVS)/lowest/requirements.txt
+		$(LOWEST_EXTRAS) pyproject.toml --output-file $(ENVS)/lowest/requirements.txt
 	@sed -i.bak '/^pytest==/d' $(ENVS)/lowest/requirements.txt  # `dev` pins the one that runs the tests
 	@$(UV) pip install --quiet --python $(ENVS)/lowest \
 		--constraints $(ENVS)/lowest/requirements.txt --editable '.[dev]'
@@ -111,6 +114,7 @@ test-all: $(DEV) setup-mcp setup-browser
 	done
 
 ## make dist            build sdist and wheel into dist/, check them, install them in an empty venv
+# MCPP_PROJECT_URL: the address of the repository, for the links in the package's metadata.
 dist: $(DEV)
 	@rm -rf dist $(ENVS)/dist
 	@$(BIN)/hatchling build
@@ -121,6 +125,7 @@ dist: $(DEV)
 		(cd $(ENVS)/dist && bin/mcpp --version && bin/python -c 'import mcpp, mcpp_agents, mcpp_gateway') && \
 		echo "$$file installs and runs." || exit 1; \
 	done
+	@test -n "$$MCPP_PROJECT_URL" || echo "MCPP_PROJECT_URL is not set: these have no project links. Do not publish them."
 
 ## make bench           measure speed beside other servers
 bench: setup-bench

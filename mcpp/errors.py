@@ -1,4 +1,4 @@
-"""The errors that MCPP raises. The facts of each are attributes.
+"""The errors that MCPP raises. Their details are attributes.
 
 McppError
 ├── DecodeError         invalid bytes for an envelope, or a payload of another type than requested
@@ -19,6 +19,9 @@ McppError
     ├── NoAnswerError           no answer within the timeout
     ├── RemoteError             the answer is a JSON-RPC error
     └── ToolError               the tool ran and failed (`isError`)
+
+`mcpp.prompts.BudgetError` and `mcpp.cli.extras.MissingExtraError` are in the modules that raise
+them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,6 +30,28 @@ if TYPE_CHECKING:
     from mcpp.payloads import Error
     from mcpp.protocol.envelope import Envelope
     from mcpp.protocol.rpc import ToolResult
+
+__all__ = [
+    "AddressError",
+    "BusyError",
+    "CallError",
+    "CapabilityError",
+    "ClosedError",
+    "ConnectionLostError",
+    "DecodeError",
+    "FilterError",
+    "JoinError",
+    "LocalPodError",
+    "McppError",
+    "NoAnswerError",
+    "PodNotFoundError",
+    "Refused",
+    "RemoteError",
+    "TooLargeError",
+    "ToolError",
+    "UnreachableError",
+    "WrongParticipantError",
+]
 
 
 class McppError(Exception):

@@ -13,6 +13,28 @@ from mcpp import kinds
 if TYPE_CHECKING:
     from mcpp.protocol.envelope import Envelope
 
+__all__ = [
+    "Chat",
+    "Conclusion",
+    "ContextEvent",
+    "ContextInfo",
+    "Error",
+    "Notification",
+    "ParticipantInfo",
+    "PodInfo",
+    "Presence",
+    "Proposal",
+    "Reflection",
+    "Reject",
+    "Request",
+    "Response",
+    "RpcError",
+    "SetFilter",
+    "Welcome",
+    "Withdraw",
+    "text_of",
+]
+
 
 class _Payload(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     pass

@@ -23,6 +23,16 @@ from itertools import compress
 from typing import Final
 from zlib import adler32
 
+__all__ = [
+    "DEFAULT_IMAGE_TOKENS",
+    "Counter",
+    "chunks",
+    "estimate",
+    "exact",
+    "image_size",
+    "image_tokens",
+]
+
 Counter = Callable[[str], int]
 """A function that counts the tokens of a text. It must be pure."""
 

@@ -21,7 +21,7 @@ from mcpp.client.message import Message
 from mcpp.client.pod import OnGap, Pod
 from mcpp.client.tasks import background, contained
 from mcpp.errors import ConnectionLostError
-from mcpp.session.session import Gap, HistoryEnd
+from mcpp.session.resumption import Gap, HistoryEnd
 
 Handler: TypeAlias = Callable[[Message], Awaitable[None]]
 Task: TypeAlias = Callable[[Pod], Awaitable[None]]

@@ -17,6 +17,8 @@ from typing import Final
 from mcpp.cli.console import default_interrupt
 from mcpp.errors import McppError
 
+__all__ = ["MissingExtraError", "importing"]
+
 DISTRIBUTION: Final = "mcpp-pods"
 
 

@@ -36,7 +36,8 @@ from mcpp.session.effects import (
     Unreadable,
     Unsendable,
 )
-from mcpp.session.session import ClientSession, Delivery, Gap, HistoryEnd, is_final
+from mcpp.session.resumption import Delivery, Gap, HistoryEnd
+from mcpp.session.session import ClientSession, is_final
 from mcpp.transports.transport import ABNORMAL, Connector, Transport, TransportClosed
 
 logger = logging.getLogger("mcpp.client")

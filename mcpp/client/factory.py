@@ -14,6 +14,8 @@ from mcpp.kinds import Kind
 from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import ENVELOPE_MEMBERS, PROTOCOL, Context, Envelope, with_extra
 
+__all__ = ["new_context", "new_envelope", "new_id", "now", "timestamp"]
+
 
 def new_id() -> str:
     """Return a UUIDv7: unguessable and ordered by time."""

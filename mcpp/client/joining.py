@@ -1,9 +1,8 @@
 """Connecting to a pod and staying connected."""
 
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 from mcpp.client import local_pod
 from mcpp.client.connection import Connection, Options
@@ -14,9 +13,6 @@ from mcpp.filters import Filter
 from mcpp.session.session import ClientSession
 from mcpp.transports.transport import Connector
 from mcpp.transports.websocket import WebSocketConnector
-
-# Time for a running gateway to load a token that was just created.
-NEW_TOKEN_SECONDS: Final = 5.0
 
 
 @asynccontextmanager
@@ -68,7 +64,6 @@ async def connect(
         address.token,
         options.ssl_context,
         options.silence_seconds,
-        unknown_until=time.monotonic() + NEW_TOKEN_SECONDS if address.fresh else 0.0,
     )
     async with open_pod(session, connector, own=own, on_gap=on_gap, options=options) as pod:
         yield pod

@@ -19,7 +19,7 @@ from mcpp.client import factory
 from mcpp.client.connection import Connection
 from mcpp.client.context_scope import ContextScope
 from mcpp.client.message import Message
-from mcpp.client.sender import OnProgress, Progress, Sender
+from mcpp.client.sender import Sender
 from mcpp.client.tasks import contained
 from mcpp.errors import ConnectionLostError
 from mcpp.filters import Filter, parse
@@ -27,9 +27,7 @@ from mcpp.kinds import Kind
 from mcpp.payloads import ContextInfo, ParticipantInfo
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Context, Envelope
-from mcpp.session.session import Delivery, Gap, HistoryEnd
-
-__all__ = ["OnGap", "OnProgress", "Pod", "Progress"]
+from mcpp.session.resumption import Delivery, Gap, HistoryEnd
 
 OnGap = Callable[[Gap], Awaitable[None] | None]
 
@@ -37,9 +35,10 @@ logger = logging.getLogger("mcpp.client")
 
 
 class Pod(Sender):
-    """A pod as one participant sees it. `connect` yields one.
+    """A pod as one participant sees it.
 
-    Iterate over it, in one task, to get the messages of others.
+    `async with mcpp.connect(…) as pod` yields one; programs do not construct it. Iterate over it,
+    in one task, to get the messages of others.
     """
 
     def __init__(

@@ -51,7 +51,10 @@ class ProposalState(PendingResponse):
 
 @dataclass(slots=True, weakref_slot=True)
 class OpenProposal:
-    """A proposal that this participant has made. `Pod.propose` returns it."""
+    """A proposal that this participant has made.
+
+    `await pod.propose(…)` returns one; programs do not construct it.
+    """
 
     _sender: "Sender"
     envelope: Envelope

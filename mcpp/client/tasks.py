@@ -9,6 +9,8 @@ from typing import TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+__all__ = ["background", "until_signal"]
+
 T = TypeVar("T")
 
 

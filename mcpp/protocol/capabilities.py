@@ -15,10 +15,12 @@ import msgspec
 from msgspec import UNSET
 
 from mcpp.errors import CapabilityError, DecodeError
-from mcpp.protocol.codec import decode_unambiguous
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.globs import compile_glob
+from mcpp.protocol.jsontext import decode_unambiguous
+
+__all__ = ["Capabilities", "compile_pattern"]
 
 _Test: TypeAlias = Callable[[Any], bool]
 _Rule: TypeAlias = Callable[["_Subject"], bool]

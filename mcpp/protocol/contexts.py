@@ -15,6 +15,8 @@ from mcpp import kinds
 from mcpp.payloads import ContextInfo
 from mcpp.protocol.envelope import GATEWAY, Context, Envelope
 
+__all__ = ["ContextChange", "ContextTracker", "Lineage", "read_context_change"]
+
 
 # Compared by identity, which makes it a cheap key: the gateway keeps one per context.
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,15 +41,12 @@ from mcpp.session.effects import (
 )
 from mcpp.session.outgoing import Outgoing
 from mcpp.session.resumption import (
-    MISSED_MESSAGES,
     Delivery,
     Gap,
     HistoryEnd,
     Join,
     Resumption,
 )
-
-__all__ = ["MISSED_MESSAGES", "ClientSession", "Delivery", "Gap", "HistoryEnd", "Join", "is_final"]
 
 
 def is_final(code: int) -> bool:

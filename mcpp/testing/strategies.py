@@ -36,6 +36,19 @@ except ModuleNotFoundError:
         "mcpp.testing.strategies needs Hypothesis: pip install 'mcpp-pods[testing]'"
     ) from None
 
+__all__ = [
+    "contexts",
+    "envelopes",
+    "hostile_json",
+    "ids",
+    "json_values",
+    "kinds",
+    "mangled_envelopes",
+    "participants",
+    "texts",
+    "timestamps",
+]
+
 _KNOWN_KINDS: Final = (
     "chat",
     "reflection",

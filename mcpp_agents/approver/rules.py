@@ -26,7 +26,7 @@ class RuleError(McppError):
     """A rules file that is invalid."""
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ApprovalRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to do with matching proposals. An absent key matches everything."""
 
     then: Literal["fulfil", "reject", "leave"]
@@ -38,19 +38,19 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reason: str = ""
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
-    rules: list[Rule]
+class _RulesFile(msgspec.Struct, forbid_unknown_fields=True):
+    rules: list[ApprovalRule]
 
 
 class RuleSet:
     """Compiled rules, in order. Stateless: the same proposal always gets the same decision."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[ApprovalRule]) -> None:
         """Compile the rules. Raises RuleError that names the first invalid one."""
         self.rules = tuple(rules)
         self._compiled = [_compile(rule, number) for number, rule in enumerate(self.rules, 1)]
 
-    def decide(self, proposal: Envelope, lineage: Lineage | None = None) -> Rule | None:
+    def decide(self, proposal: Envelope, lineage: Lineage | None = None) -> ApprovalRule | None:
         """Return the first rule that matches, or None."""
         for rule, (is_from, allowed) in zip(self.rules, self._compiled, strict=True):
             if is_from(proposal.sender) and allowed.allow(proposal, lineage):
@@ -61,12 +61,12 @@ class RuleSet:
 def read_rules(document: Mapping[str, Any]) -> RuleSet:
     """Return the rules of a parsed file. Raises RuleError that names the first invalid one."""
     try:
-        return RuleSet(msgspec.convert(document, _Document).rules)
+        return RuleSet(msgspec.convert(document, _RulesFile).rules)
     except msgspec.ValidationError as error:
         raise RuleError(f"rules: {error}") from None
 
 
-def _compile(rule: Rule, number: int) -> tuple[Any, Capabilities]:
+def _compile(rule: ApprovalRule, number: int) -> tuple[Any, Capabilities]:
     pattern = {"kind": rule.kind, "to": rule.to, "context": rule.context, "payload": rule.payload}
     given = {key: value for key, value in pattern.items() if value is not None}
     try:

@@ -1,7 +1,6 @@
 """The bridge's participant: forwards requests to an MCP server and its notifications to the pod."""
 
 import logging
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from mcpp.errors import TooLargeError
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.bridge.upstream import UNAVAILABLE, Open, Upstream
+from mcpp_agents.cli.joining import announce_join
 
 # MCP's requests from client to server, except those about the connection itself.
 METHODS: Final = (
@@ -34,10 +34,7 @@ async def run(name: str, open: Open, address: Address) -> None:
     """Run the server and its participant until a signal arrives."""
     upstream = Upstream(open, name=f"the MCP server of {name}")
     agent = bridge(name, upstream)
-
-    @agent.task
-    async def announce(pod: Pod) -> None:
-        sys.stderr.write(f"mcpp bridge: {pod.me} is in the pod\n")
+    announce_join(agent, "bridge")
 
     async def work() -> None:
         async with background() as tasks:
@@ -86,7 +83,10 @@ def _forwarder(
 
 
 def _checked(result: dict[str, Any], call: ToolCall, name: str) -> dict[str, Any]:
-    """Return a result that fits into an envelope. Raises Failure that blames the server."""
+    """Return the result if it fits into an envelope.
+
+    Raises Failure, which names the server, if it does not.
+    """
     try:
         new_envelope(call.envelope.kind, rpc.response(call.envelope.id, result), sender=call.pod.me)
     except DecodeError as error:

@@ -32,11 +32,11 @@ def _input_of(error: ValidationError) -> Any:
         if detail["type"] in ("model_type", "missing"):
             return detail["input"]
         if detail["type"] == "json_invalid":
-            return _parse(detail["input"])
+            return _parse_line(detail["input"])
     return None
 
 
-def _parse(line: str | bytes) -> Any:
+def _parse_line(line: str | bytes) -> Any:
     """Return the JSON value of a line, with lone surrogates replaced by U+FFFD."""
     try:
         text = json.dumps(json.loads(line), ensure_ascii=False)

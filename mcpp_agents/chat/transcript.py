@@ -9,11 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from mcpp import ContextNode, ContextTree, Envelope, Gap, Kind, kinds
-from mcpp.errors import DecodeError
+from mcpp import ContextNode, ContextTree, DecodeError, Envelope, Gap, Kind, kinds
 from mcpp.filters import Filter
 from mcpp.protocol import rpc
-from mcpp.protocol.contexts import ContextTracker, Lineage
+from mcpp.protocol.contexts import Lineage
 from mcpp_agents.cli.display import clean, describe, describe_fully, one_line, progress_of
 
 _HIDDEN: Final = (kinds.NOTIFICATION, kinds.CONTEXT, kinds.FILTER_SET, kinds.WELCOME)
@@ -90,7 +89,9 @@ class Transcript:
         self._listed_roots: set[int] = set()  # the tree's roots that are among the entries
         self._entries: list[_Entry] = []
         self._order: dict[str, int] = {}
-        self._contexts = ContextTracker()
+        # Contexts of logs that the gateway has lost: all of them, and the latest of each id.
+        self._lost_nodes: set[ContextNode] = set()
+        self._lost_by_id: dict[str, ContextNode] = {}
         self._lineage_of: dict[str, Lineage | None] = {}
         self._texts: dict[str, tuple[str, bool]] = {}
 
@@ -105,9 +106,9 @@ class Transcript:
                 self._add(kept)
 
     def _add(self, envelope: Envelope) -> None:
-        self._lineage_of[envelope.id] = self._contexts.observe(envelope)
         self._order[envelope.id] = len(self._order)
         self._tree.add(envelope)
+        self._lineage_of[envelope.id] = self._lineage(envelope)
         if envelope.context is None:
             self._entries.append(envelope)
         else:
@@ -118,6 +119,17 @@ class Transcript:
                     self._entries.append(root)
         self._track_proposal(envelope)
 
+    def _lineage(self, envelope: Envelope) -> Lineage | None:
+        if envelope.context is None:
+            return None
+        node = self._tree[envelope.context.id]
+        ancestors = []
+        above = node.parent
+        while above is not None:
+            ancestors.append(above.id)
+            above = above.parent
+        return Lineage(node.id, node.type, tuple(ancestors))
+
     def add_gap(self, gap: Gap) -> None:
         """Note that envelopes were missed. If the log was lost, so are open proposals."""
         lost = "The gateway has lost its log."
@@ -126,9 +138,10 @@ class Transcript:
             return
         for proposal in self.proposals.values():
             proposal.end = proposal.end or _LOST
-        for node in self._tree:
-            node.expired = True
-        self._contexts.reset()
+        # The new log may use the same ids for other contexts.
+        self._lost_nodes.update(self._tree)
+        self._lost_by_id |= {node.id: node for node in self._tree}
+        self._tree = ContextTree()
         self._log.clear()
 
     def notify(self, text: str) -> None:
@@ -176,7 +189,7 @@ class Transcript:
         more = f" with {', '.join(others)}" if others else ""
         head = f"{'▾' if is_open else '▸'} [{self.number(node.id)}] {node.type or 'context'}"
         # The outcome before the rest, which a narrow window cuts off.
-        text = one_line(f"{head} by {creator} · {_outcome(node, below)} · {count}{more}")
+        text = one_line(f"{head} by {creator} · {self._outcome(node, below)} · {count}{more}")
         key = f"context {id(node)}"
         yield TranscriptRow(key, depth, "", text, "class:context", opens=node.id, is_heading=True)
         if is_open:
@@ -200,8 +213,8 @@ class Transcript:
         answered = envelope.correlation_id or ""
         if answered in self.proposals:
             text = f"on [{self.number(answered)}]: {text}"
-        elif answered in self._tree:
-            text = f"on [{self.number(answered)}] {self._tree[answered].type or 'context'}: {text}"
+        elif node := self._find_context(answered):
+            text = f"on [{self.number(answered)}] {node.type or 'context'}: {text}"
         if envelope.to and kind.family in (kinds.CHAT, kinds.REQUEST, kinds.PROPOSAL):
             text = f"→ {', '.join(envelope.to)}: {text}"
         style = f"class:{kind.family.replace('/', '-')}"
@@ -215,6 +228,18 @@ class Transcript:
                 opens=envelope.id,
                 proposal=None if proposal is None else envelope.id,
             )
+
+    def _outcome(self, node: ContextNode, below: list[Envelope]) -> str:
+        """Return a context's conclusion, or its state and latest progress."""
+        if node.conclusion is not None:
+            return describe(node.conclusion)
+        state = "idle" if node in self._lost_nodes else node.state
+        if state == "open" and below and (progress := progress_of(below[-1])):
+            return f"open · {progress}"
+        return state
+
+    def _find_context(self, id: str) -> ContextNode | None:
+        return self._tree[id] if id in self._tree else self._lost_by_id.get(id)
 
     def _brief(self, envelope: Envelope) -> tuple[str, bool]:
         """Return the text of an envelope that is not opened, and whether it is truncated."""
@@ -263,15 +288,6 @@ class Transcript:
             proposal.rejected_by[envelope.sender] = None
         elif family == kinds.WITHDRAW and envelope.sender == proposal.envelope.sender:
             proposal.end = "withdrawn"
-
-
-def _outcome(node: ContextNode, below: list[Envelope]) -> str:
-    """Return a context's conclusion, or its state and latest progress."""
-    if node.conclusion is not None:
-        return describe(node.conclusion)
-    if node.state == "open" and below and (progress := progress_of(below[-1])):
-        return f"open · {progress}"
-    return node.state
 
 
 def _lines(text: str) -> Iterator[str]:

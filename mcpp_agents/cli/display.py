@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp import Envelope, ToolResult, kinds
-from mcpp.kinds import Kind
+from mcpp import Envelope, Kind, ToolResult, kinds
 from mcpp.payloads import text_of
-from mcpp.protocol.contexts import Lineage
+from mcpp.protocol.contexts import Lineage, read_context_change
 from mcpp.transient import read_mark, read_result, summarize
 
 # Peers' text must not move the cursor, change colours or reverse the reading direction: control
@@ -64,9 +63,9 @@ def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> 
             participant = _object(known.get("participant")).get("id")
             event = "joins" if known.get("event") == "join" else "leaves"
             return one_line(f"{participant} {event}")
-        case kinds.CONTEXT:
-            context = _object(known.get("context"))
-            return one_line(f"{context.get('type') or 'context'} {context.get('id')} has expired")
+        case kinds.CONTEXT if change := read_context_change(envelope):
+            names = (f"{context.type or 'context'} {context.id}" for context in change.contexts)
+            return one_line(f"{', '.join(names)} has {change.event}")
         case _:
             return one_line(f"{envelope.kind} {_plain(payload)}")
 

@@ -67,10 +67,10 @@ def scope_for(principal: Principal, *, project: str | None, agent: str | None) -
     if project is not None and principal.projects is not None and project not in principal.projects:
         raise ProjectDenied(project)
     if agent is not None:
-        return _join(organization, "diary", principal.id, agent, project or "")
+        return _scope_name(organization, "diary", principal.id, agent, project or "")
     if project is not None:
-        return _join(organization, "project", project)
-    return _join(organization, "private", principal.id)
+        return _scope_name(organization, "project", project)
+    return _scope_name(organization, "private", principal.id)
 
 
 def view_of(
@@ -89,13 +89,13 @@ def view_of(
     all_projects = project is None and principal.projects is None
     projects = {project} if project is not None else principal.projects or frozenset()
     scopes = {scope_for(principal, project=each, agent=None) for each in projects}
-    prefixes = {_join(organization, "project", "")} if all_projects else set()
+    prefixes = {_scope_name(organization, "project", "")} if all_projects else set()
     if principal.home is None:
         scopes.add(scope_for(principal, project=None, agent=None))
     if agent is not None:
         scopes.update(scope_for(principal, project=each, agent=agent) for each in (None, *projects))
         if all_projects:
-            prefixes.add(_join(organization, "diary", principal.id, agent, ""))
+            prefixes.add(_scope_name(organization, "diary", principal.id, agent, ""))
     return View(frozenset(scopes), frozenset(prefixes), domain)
 
 
@@ -104,11 +104,11 @@ def reach_of(principal: Principal) -> View:
     view = view_of(principal)
     if principal.home is not None:
         return view
-    diaries = _join(_organization(principal), "diary", principal.id, "")
+    diaries = _scope_name(_organization(principal), "diary", principal.id, "")
     return View(view.scopes, view.prefixes | {diaries})
 
 
-def _join(*parts: str) -> str:
+def _scope_name(*parts: str) -> str:
     return _SEPARATOR.join(parts)
 
 

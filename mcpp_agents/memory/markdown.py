@@ -25,7 +25,7 @@ _ADDRESS: Final = re.compile(
 
 def render(goal: str, sections: Sequence[PackSection], usage_hint: str) -> str:
     """Return the complete pack as Markdown."""
-    blocks = [f"# Context: {_one_line(goal)}", usage_hint]
+    blocks = [f"# Context: {_collapsed(goal)}", usage_hint]
     for section in sections:
         blocks.append(f"## {section.title}")
         blocks += [_render_item(item) for item in section.items]
@@ -67,12 +67,12 @@ def _without_links(text: str) -> str:
     return _ADDRESS.sub(r"`\g<0>`", text)
 
 
-def _one_line(text: str) -> str:
+def _collapsed(text: str) -> str:
     return " ".join(text.split())
 
 
 def _escaped(text: str, max_chars: int = _MAX_LINE_CHARS) -> str:
     """Return the text on one line, cut to a length and with its markup escaped."""
-    line = _one_line(text)
+    line = _collapsed(text)
     line = line if len(line) <= max_chars else line[: max_chars - 1] + "…"
     return _MARKUP.sub(r"\\\g<0>", line)

@@ -98,7 +98,7 @@ _FORMS: Final = tuple(
     )
 )
 # Secrets recognized by their name. Text without any of these names skips the patterns below.
-_NAMES: Final = (
+_SECRET_NAMES: Final = (
     "pass",
     "pw",
     "contraseña",
@@ -176,15 +176,15 @@ def redact(text: str) -> str:
     for pattern in (*_LONG_FORMS, *_FORMS) if _has_long_word(text) else _FORMS:
         text = pattern.sub(_withhold, text)
     folded = text.casefold()
-    if any(name in folded for name in _NAMES):
+    if any(name in folded for name in _SECRET_NAMES):
         for pattern in _NAMED:
             text = pattern.sub(_withhold, text)
     return text
 
 
-def redact_named(name: str, text: str) -> str:
-    """Return a named value, replaced entirely if its name says that it is a password."""
-    return WITHHELD if _PASSWORD_NAME.search(name) else text
+def is_password_name(name: str) -> bool:
+    """Return whether a member of this name is a password, so that all of its value is secret."""
+    return _PASSWORD_NAME.search(name) is not None
 
 
 def redact_all(value: Any) -> Any:

@@ -38,7 +38,7 @@ BATCH: Final = 1_000
 TOOL_NAMES: Final = ("context", "remember", "forget")
 
 # The library and the stdio server act as the owner of the file.
-_OWNER: Final = StoreCaller()
+_OWNER_CALLER: Final = StoreCaller()
 
 Answer = ContextPack | Remembered | Forgotten
 
@@ -54,7 +54,7 @@ class MemoryStore:
         self,
         engine: Engine,
         *,
-        caller: StoreCaller = _OWNER,
+        caller: StoreCaller = _OWNER_CALLER,
         background: "EmbeddingWorker | None" = None,
         clock: Callable[[], float] = time.time,
         bus_hourly_cap: int = BUS_HOURLY_CAP,
@@ -206,7 +206,7 @@ class MemoryStore:
         Raises:
             AccessDenied: the caller is not the file's owner.
         """
-        if self._caller != _OWNER:
+        if self._caller != _OWNER_CALLER:
             raise AccessDenied("Only the file's owner may read the audit")
         return self._engine.audit_entries(last)
 
@@ -306,11 +306,11 @@ class MemoryStore:
         with self._engine.writing():
             caller = self._caller
             # M-07: the owner could erase the file, and may erase any part of it.
-            view = None if caller == _OWNER else reach_of(caller.principal)
+            view = None if caller == _OWNER_CALLER else reach_of(caller.principal)
             item = self._engine.find([request.id], view).get(request.id)
             if item is None:
                 raise UnknownMemory(request.id)
-            if not self._is_author_of(item) and caller != _OWNER:
+            if not self._is_author_of(item) and caller != _OWNER_CALLER:
                 raise AccessDenied(f"Only its author may forget {request.id}")
             self._engine.remove(item.seq)
             audit.succeeded(ids=[item.id])

@@ -17,11 +17,15 @@ import anyio
 import msgspec
 
 from mcpp import (
+    CallError,
+    ConnectionLostError,
     ContextScope,
+    DecodeError,
     Envelope,
     Gap,
     McppError,
     Message,
+    NoAnswerError,
     Options,
     Participant,
     Pod,
@@ -30,7 +34,7 @@ from mcpp import (
     ToolResult,
     kinds,
 )
-from mcpp.errors import CallError, ConnectionLostError, DecodeError, NoAnswerError, TooLargeError
+from mcpp.errors import TooLargeError
 from mcpp.prompts import EXPAND, Prompt, PromptBuilder
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure

@@ -144,19 +144,19 @@ def _translated_errors(client_error: type[Exception]) -> Iterator[None]:
     except client_error as error:
         if isinstance(error.__cause__, httpx2.HTTPError):
             # The pod does not need to know the API's address; the log does.
-            logger.warning("%s: %s", _address(error), _one_line(error.__cause__))
+            logger.warning("%s: %s", _address(error), _shortened(error.__cause__))
             raise ProviderError("the model's API does not answer") from error
         raise ProviderError(_api_message(error), _retry_seconds(error)) from error
     except httpx2.HTTPError as error:
-        raise ProviderError(f"{CUT_OFF}: {_one_line(error)}") from error
+        raise ProviderError(f"{CUT_OFF}: {_shortened(error)}") from error
     except Exception as error:
         # The clients do not validate what a server sends, and fail on it in any way.
         kind = type(error).__name__
-        logger.warning("the model's API sent an invalid reply: %s: %s", kind, _one_line(error))
+        logger.warning("the model's API sent an invalid reply: %s: %s", kind, _shortened(error))
         raise ProviderError("the model's API sent an invalid reply") from error
 
 
-def _one_line(error: Exception | str) -> str:
+def _shortened(error: Exception | str) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -166,9 +166,9 @@ def _api_message(error: Exception) -> str:
     details = body.get("error", body) if isinstance(body, dict) else None
     message = details.get("message") if isinstance(details, dict) else None
     if not isinstance(message, str):
-        return _one_line(error)
+        return _shortened(error)
     status = getattr(error, "status_code", None)
-    return _one_line(message) if status is None else f"{_one_line(message)} (HTTP {status})"
+    return _shortened(message) if status is None else f"{_shortened(message)} (HTTP {status})"
 
 
 def _address(error: Exception) -> str:

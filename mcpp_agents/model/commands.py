@@ -1,7 +1,6 @@
 """`mcpp agent`: run a model as a participant of a pod."""
 
 import argparse
-import sys
 from pathlib import Path
 
 import anyio
@@ -10,6 +9,7 @@ from mcpp import McppError
 from mcpp.client import local_pod
 from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
+from mcpp_agents.cli.joining import announce_join
 from mcpp_agents.cli.log_format import log_to_terminal
 from mcpp_agents.model.agent import ModelAgent, ModelLimits
 from mcpp_agents.model.providers import Provider, make_provider
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
             type=options.positive,
             default=default,
             metavar="N",
-            help=f"the maximum of {meaning} (default: {default})",
+            help=f"the maximum number of {meaning} (default: {default})",
         )
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -77,7 +77,7 @@ async def run(
 ) -> None:
     """Join a pod and run a model agent in it until a signal arrives."""
     agent = ModelAgent(name, provider, system=system, limits=limits).participant
+    announce_join(agent, "agent")
     async with agent.connect(address) as pod:
-        sys.stderr.write(f"mcpp agent: {pod.me} is in the pod\n")
         # A signal ends the agent before the connection, so that it can withdraw its proposals.
         await until_signal(lambda: agent.serve(pod))

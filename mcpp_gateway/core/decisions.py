@@ -10,11 +10,12 @@ import msgspec
 
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core import refusals
+from mcpp_gateway.core.contexts.live_context import LiveContext
+from mcpp_gateway.core.contexts.tree import LiveContexts, Placement
 from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.records import SHORT_LIST, DormantState, LogEntry
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import ParticipantSettings
-from mcpp_gateway.core.tree import LiveContext, LiveContexts, Placement
 
 _RESERVED: Final = ("pod/", "system/")
 

@@ -35,7 +35,7 @@ _UNSENT_BYTES: Final = 256
 _encode = msgspec.json.Encoder().encode
 
 
-class Delivery:
+class Router:
     """Routes entries and answers to sessions. Owns the audiences and the remembered routes."""
 
     __slots__ = (

@@ -3,7 +3,7 @@
     text -> decision -> journal -> gate -> delivery
 
 `Decisions` says what becomes of an envelope, the journal makes it durable, the gate holds back what
-must not leave before that, and `Delivery` chooses the recipients. Participants are configured;
+must not leave before that, and `Router` chooses the recipients. Participants are configured;
 sessions are their connections.
 """
 
@@ -20,8 +20,9 @@ from mcpp.protocol.codec import decode, decode_unambiguous
 from mcpp.protocol.contexts import read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
+from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.decisions import Decisions, Revival
-from mcpp_gateway.core.delivery import Delivery
+from mcpp_gateway.core.delivery import Router
 from mcpp_gateway.core.effects import REPLACED, REVOKED, Broadcast, CatchUp, Close, Effect, Several
 from mcpp_gateway.core.gate import Gate
 from mcpp_gateway.core.journal import Journal, MemoryJournal, UnreadableError
@@ -30,7 +31,6 @@ from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.core.records import Batch, LogEntry, State
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Session
-from mcpp_gateway.core.tree import LiveContexts
 
 __all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "Session"]
 
@@ -80,7 +80,7 @@ class PodCore:
         self._joins: dict[str, Bucket] = {}
         self._members: dict[str, Member] = {}
         self._decisions = Decisions(self.tree, self.journal)
-        self._delivery = Delivery(self.journal, self._members, limits.outbox_bytes)
+        self._delivery = Router(self.journal, self._members, limits.outbox_bytes)
         # None: every entry is committed as soon as it is appended.
         self._gate: Gate[LogEntry | _Answer] | None = None
         if not isinstance(self.journal, MemoryJournal):
@@ -180,7 +180,7 @@ class PodCore:
         return [] if member.sessions or self.stopping else self._remove_member(member, now)
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
-        """Return what a session that is behind gets next; see `Delivery.catch_up`."""
+        """Return what a session that is behind gets next; see `Router.catch_up`."""
         texts, effect = self._delivery.catch_up(session, max_bytes)
         if not texts and effect is None:
             self._waiting_for_commit[session] = None

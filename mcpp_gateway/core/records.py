@@ -91,7 +91,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     boot: str = ""  # of the machine, while this was written
 
 
-class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: str
     sender: str
     to: tuple[str, ...] | None
@@ -101,16 +101,16 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     about: str | None = None
 
 
-class _Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _BatchRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     term: int
     index: int
     position: int
     time: float
-    entries: list[_Entry]
+    entries: list[_EntryRow]
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_batch = msgspec.msgpack.Decoder(_Batch).decode
+_decode_batch = msgspec.msgpack.Decoder(_BatchRow).decode
 _decode_state = msgspec.msgpack.Decoder(State).decode
 
 
@@ -151,7 +151,7 @@ def _row(entry: LogEntry) -> tuple[Any, ...]:
     return (entry.id, entry.sender, entry.to, entry.kind, context, entry.text, entry.about)
 
 
-def _entry(found: _Entry) -> LogEntry:
+def _entry(found: _EntryRow) -> LogEntry:
     return LogEntry(
         found.id,
         found.sender,

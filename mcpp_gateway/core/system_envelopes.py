@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Raw
 
 from mcpp.protocol.envelope import GATEWAY, PROTOCOL
+from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.records import DormantState
 from mcpp_gateway.core.sessions import Member
-from mcpp_gateway.core.tree import LiveContext
 
 MAX_WELCOME_BYTES: Final = 262_144
 # Reserved for everything that is not a list: envelope, pod, limits, position.

@@ -18,9 +18,8 @@ from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.utils import get_cwidth
 
 import mcpp
-from mcpp import Participant
+from mcpp import Gap, Participant
 from mcpp.client.tasks import background
-from mcpp.session.session import Gap
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
 from mcpp_agents.chat.actions import Actions
@@ -149,6 +148,20 @@ def test_a_lost_log_leaves_nothing_to_decide() -> None:
         "|Some messages were missed here.",
         "|The gateway has lost its log.",
         "|▸ [2] reasoning by b · open · 1 message",
+    ]
+
+
+def test_a_lost_log_leaves_its_context_ids_to_others() -> None:
+    transcript = Transcript()
+    for type in ("reasoning", "plan"):
+        context = mcpp.new_context(type, id="c")
+        transcript.add(said("reflection", {"thought": "hm"}, context=context))
+        transcript.add_gap(Gap(lost_log=True))
+    transcript.add(said("chat", {"text": "why?"}, correlation_id="c"))
+    assert [text for text in shown(transcript) if "lost" not in text] == [
+        "|▸ [1] reasoning by a · idle · 1 message",
+        "|▸ [1] plan by a · idle · 1 message",
+        "a|on [1] plan: why?",
     ]
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import termios
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -18,12 +17,11 @@ import pytest
 import mcpp
 from mcpp import ContextTree, Envelope, Message
 from mcpp.client import local_pod
-from mcpp.client.tasks import background
 from mcpp.prompts import PromptBuilder
 from mcpp.testing import MemoryPod
 from mcpp_agents.demo import analyst, records, reviewer
 from mcpp_agents.memory import MemoryStore
-from mcpp_agents.memory.bus.participant import join
+from mcpp_agents.memory.bus.participant import MemoryAgent
 from mcpp_agents.memory.store import BUS_HOURLY_CAP
 from tests.agents.processes import BOUND, MCPP
 
@@ -119,16 +117,15 @@ async def test_the_analyst_reports_what_memory_returns_and_its_conclusions_are_s
         pod.run(reviewer.agent(no_pause)),
         pod.connect("alice") as alice,
         pod.connect("watcher") as watcher,
-        background() as tasks,
     ):
         with MemoryStore.open(tmp_path / "memory.db", embedder="none") as store:
-            tasks.start_soon(join, partial(pod.connect, "memory"), store)
-            with anyio.fail_after(BOUND):
-                await analyst.wait_for_participants(alice, "memory")
-                texts = [(await analyst.check_month(alice, n, no_pause))["text"] for n in (1, 2)]
-                messages = [m async for m in _until(watcher, "I remember")]
-            found = await alice.call("memory", "context", {"goal": "Check the time sheet"})
-            tasks.cancel_scope.cancel()
+            async with pod.run(MemoryAgent(store).participant):
+                with anyio.fail_after(BOUND):
+                    await analyst.wait_for_participants(alice, "memory")
+                    checks = [await analyst.check_month(alice, n, no_pause) for n in (1, 2)]
+                    messages = [m async for m in _until(watcher, "I remember")]
+                found = await alice.call("memory", "context", {"goal": "Check the time sheet"})
+    texts = [check["text"] for check in checks]
     thoughts = [m.payload["thought"] for m in messages if m.kind == "reflection"]
     assert thoughts[0] == "Memory has nothing about this yet."
     assert texts[0] in thoughts[-1]
@@ -151,17 +148,16 @@ async def test_a_long_demo_stays_below_the_hourly_limit_of_memory(
         pod.run(records.agent()),
         pod.run(reviewer.agent(count_pause)),
         pod.connect("alice") as alice,
-        background() as tasks,
     ):
         # Exactly one memory a month for each of the two agents.
         path = tmp_path / "memory.db"
         with MemoryStore.open(path, embedder="none", bus_hourly_cap=len(months)) as store:
-            tasks.start_soon(join, partial(pod.connect, "memory"), store)
-            with anyio.fail_after(BOUND):
-                await analyst.wait_for_participants(alice, "memory")
-                texts = [(await analyst.check_month(alice, n, count_pause))["text"] for n in months]
-                found = await alice.call("memory", "context", {"goal": texts[-1]})
-            tasks.cancel_scope.cancel()
+            async with pod.run(MemoryAgent(store).participant):
+                with anyio.fail_after(BOUND):
+                    await analyst.wait_for_participants(alice, "memory")
+                    checks = [await analyst.check_month(alice, n, count_pause) for n in months]
+                    texts = [check["text"] for check in checks]
+                    found = await alice.call("memory", "context", {"goal": texts[-1]})
     assert texts[-1] in found.text
     assert not [one.getMessage() for one in caplog.records if "this hour" in one.getMessage()]
     month_seconds = analyst.REST_SECONDS + pauses / len(months) * reviewer.PAUSE_SECONDS
@@ -286,7 +282,7 @@ async def test_the_demo_runs_in_a_terminal_and_all_its_processes_end(
                 seen += os.read(terminal, 65536)
             pod = local_pod.find(tmp_path)
             assert pod is not None
-            address = local_pod.Address(pod.url, pod.add("tester"), fresh=True)
+            address = local_pod.Address(pod.url, pod.add("tester"))
             async with mcpp.connect(address, last=1000) as tester:
                 while not {"analyst", "records", "reviewer", "memory"} <= set(tester.participants):
                     await anext(tester)

@@ -72,6 +72,17 @@ def test_a_line_describes_the_envelope(kind: str, payload: object, line: str) ->
     assert describe(mcpp.new_envelope(kind, payload, sender="a")) == line
 
 
+@pytest.mark.rule("C-11")
+def test_only_the_gateway_announces_that_a_context_has_expired() -> None:
+    payload = {"event": "expired", "context": {"id": "c", "type": "plan"}, "messages": 1}
+    announced, forged = (
+        describe(mcpp.new_envelope("system/context", payload, sender=sender))
+        for sender in ("system:gateway", "a")
+    )
+    assert announced == "plan c has expired"
+    assert forged.startswith("system/context {")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -14,7 +14,7 @@ from typing import Any
 from mcpp.filters import everything
 from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.effects import Effect
-from mcpp_gateway.core.journal import Journal
+from mcpp_gateway.core.journal import Journal, MemoryJournal
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import ParticipantSettings, PodCore, Session
 from mcpp_gateway.edge.frames import decode_texts
@@ -170,6 +170,34 @@ def _new_pod(
     )
 
 
+class DelayedJournal:
+    """A journal in memory that commits only when it is told to."""
+
+    kind = "file"
+    accepting = True
+    admitting = True
+
+    def __init__(self, max_messages: int, max_bytes: int = 1 << 20) -> None:
+        self._journal = MemoryJournal(max_messages, max_bytes)
+        self.committed = 0
+        self.append = self._journal.append
+        self.find = self._journal.find
+        self.after = self._journal.after
+        self.read = self._journal.read
+        self.window = self._journal.window
+
+    @property
+    def start(self) -> int:
+        return self._journal.start
+
+    @property
+    def end(self) -> int:
+        return self._journal.end
+
+    def uncommitted(self) -> list[bytes]:
+        return [entry.text for entry in self.read(self.committed, self.end - self.committed)]
+
+
 class RecordingTransport:
     """A transport that records what is written to it.
 
@@ -216,12 +244,15 @@ class ManualLoop(asyncio.SelectorEventLoop):
 class HubHarness:
     """A hub with one pod and transports that record; texts arrive when the loop is turned."""
 
-    def __init__(self, loop: ManualLoop, *ids: str, **limits: float) -> None:
+    def __init__(
+        self, loop: ManualLoop, *ids: str, journal: Journal | None = None, **limits: float
+    ) -> None:
         self.loop = loop
         self.now = 1000.0
         self.quota = ReadQuota(loop, lambda: self.now, tick_bytes=1 << 20)
         self.hub = Hub(loop, lambda: self.now, self.quota)
-        self.pod = _new_pod(ids, {**FREE, **limits}, {}, [id for id in ids if id.startswith("m")])
+        multiple = [id for id in ids if id.startswith("m")]
+        self.pod = _new_pod(ids, {**FREE, **limits}, {}, multiple, journal)
         self.peers: dict[RecordingTransport, Peer] = {}
 
     def join(self, id: str, *, reads: bool = True, **options: Any) -> RecordingTransport:

@@ -12,7 +12,7 @@ import mcpp
 from mcpp import filters
 from mcpp.client.connection import Options
 from mcpp.errors import ClosedError, TooLargeError, WrongParticipantError
-from mcpp.session.session import Gap
+from mcpp.session.resumption import Gap
 from tests.interaction.conftest import QUICK, AnyPod, SocketPod
 
 pytestmark = pytest.mark.anyio

@@ -19,11 +19,11 @@ from mcpp.agent.dispatcher import MAX_CONCURRENT
 from mcpp.agent.request_server import MAX_REQUESTS
 from mcpp.agent.tools import ToolCall
 from mcpp.client.connection import Options
-from mcpp.client.pod import Progress
+from mcpp.client.sender import Progress
 from mcpp.client.tasks import background
 from mcpp.errors import CallError, ClosedError, DecodeError, NoAnswerError, RemoteError, ToolError
 from mcpp.protocol.rpc import ToolResult
-from mcpp.session.session import Gap
+from mcpp.session.resumption import Gap
 from mcpp.transient import Mark, consumed, read_mark
 from tests.interaction.agents import stalling, waiting
 from tests.interaction.conftest import AnyPod

@@ -18,7 +18,7 @@ from mcpp import encode, new_envelope
 from mcpp.client.connection import Options
 from mcpp.client.tasks import background
 from mcpp.errors import AddressError, BusyError, JoinError, TooLargeError, UnreachableError
-from mcpp.session.session import Join
+from mcpp.session.resumption import Join
 from mcpp.transports.websocket import WebSocketConnector
 from tests.interaction.conftest import QUICK, SocketPod
 

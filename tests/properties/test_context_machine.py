@@ -1,8 +1,8 @@
 """A state machine test of the context tree alone against a naive model, and of its rebuilding.
 
-The model keeps plain facts and searches through all of them for every question. Beside it, the
-accepted envelopes, expiries and revivals are kept as a log would keep them: a tree that is restored
-from any snapshot and given the rest of the log must equal the live one.
+The model keeps plain facts and searches all of them each time. The accepted envelopes, expiries and
+revivals are kept as a log would keep them: a tree that is restored from any snapshot and given the
+rest of the log must equal the live one.
 """
 
 from collections import Counter
@@ -19,9 +19,7 @@ from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import ContextTracker, Lineage, read_context_change
 from mcpp.protocol.envelope import GATEWAY, Context, Envelope
 from mcpp_gateway.core import system_envelopes
-from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.records import State, decode_state, encode_state
-from mcpp_gateway.core.tree import (
+from mcpp_gateway.core.contexts.tree import (
     CYCLE,
     DEPTH_EXCEEDED,
     LIMIT,
@@ -29,6 +27,8 @@ from mcpp_gateway.core.tree import (
     LiveContexts,
     Placement,
 )
+from mcpp_gateway.core.limits import PodLimits
+from mcpp_gateway.core.records import State, decode_state, encode_state
 
 IDLE = 4.0
 CAP, POD_CAP, DEPTH = 3, 7, 3

@@ -24,9 +24,16 @@ from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import ContextTracker, Lineage, read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
+from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.core.tree import LiveContext
-from tests.gateway.harness import HubHarness, ManualLoop, PodHarness, RecordingTransport, text
+from tests.gateway.harness import (
+    DelayedJournal,
+    HubHarness,
+    ManualLoop,
+    PodHarness,
+    RecordingTransport,
+    text,
+)
 
 WATCHER, MANY = "watcher", "many"
 SENDERS = ("a", "b", MANY)
@@ -138,6 +145,38 @@ class BatchedDriver:
 
     def close(self) -> None:
         self._loop.close()
+
+
+class DelayedDriver(BatchedDriver):
+    """As batched, with a journal that commits late: nothing may leave before that (G-50)."""
+
+    def __init__(self) -> None:
+        self._loop = ManualLoop()
+        self._journal = DelayedJournal(LIMITS["history_messages"])
+        self._harness = HubHarness(self._loop, *SENDERS, WATCHER, journal=self._journal, **LIMITS)
+        self.pod = self._harness.pod
+        self._steps = 0
+
+    def send(self, connection: RecordingTransport, data: bytes) -> None:
+        self._harness.hub.receive(self._harness.peers[connection], data, self._harness.now)
+        self._steps += 1
+        pending = self._journal.end - self._journal.committed
+        self._commit(self._journal.committed + (pending if self._steps % 5 == 0 else pending // 2))
+        self._loop.turn()
+        self._check()
+
+    def settle(self, connection: RecordingTransport) -> None:
+        self._commit(self._journal.end)
+        super().settle(connection)
+
+    def _commit(self, end: int) -> None:
+        self._journal.committed = end
+        self._harness.hub.perform_all(self.pod.release(end))
+
+    def _check(self) -> None:
+        uncommitted = set(self._journal.uncommitted())
+        for transport in self._harness.peers:
+            assert uncommitted.isdisjoint(transport.texts)
 
 
 @dataclass(eq=False)
@@ -487,9 +526,17 @@ class HubMachine(PodMachine):
     driver_type = BatchedDriver
 
 
+class DelayedMachine(PodMachine):
+    """The same with a journal that commits late."""
+
+    driver_type = DelayedDriver
+
+
 TestPod = pytest.mark.rule(
     "G-18", "G-24", "F-18", "C-05", "C-06", "C-07", "C-12", "C-14", "G-12", "G-17", "G-30"
 )(PodMachine.TestCase)
 TestHub = pytest.mark.rule("G-18", "G-30", "F-12")(HubMachine.TestCase)
+TestDelayed = pytest.mark.rule("G-50", "G-30")(DelayedMachine.TestCase)
+TestDelayed.settings = settings(max_examples=100, stateful_step_count=50)
 TestPod.settings = settings(max_examples=100, stateful_step_count=50)
 TestHub.settings = settings(max_examples=100, stateful_step_count=50)

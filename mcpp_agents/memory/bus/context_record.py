@@ -10,7 +10,7 @@ from mcpp_agents.memory.bus.envelope_text import (
     kept_text,
     subject_text,
 )
-from mcpp_agents.memory.bus.extractive_summary import Turn
+from mcpp_agents.memory.bus.extractive_summary import SpokenTurn
 
 MAX_GOTCHAS: Final = 3
 MAX_TURN_CHARS: Final = 4_000
@@ -51,7 +51,7 @@ class ContextRecord:
     last: EnvelopeRef | None = None
     concluded: bool = False
     subject: dict[str, str] = field(default_factory=dict)  # lines by the name of the metadata
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[SpokenTurn] = field(default_factory=list)
     envelopes: list[str] = field(default_factory=list)
     participants: set[str] = field(default_factory=set)
     # Unanswered calls: caller → request id → participants that may respond.
@@ -99,7 +99,7 @@ class ContextRecord:
     def add_turn(self, envelope: Envelope) -> None:
         """Record what an envelope says, if it says anything."""
         if text := kept_text(envelope):
-            self.turns.append(Turn(envelope.sender, text[:MAX_TURN_CHARS]))
+            self.turns.append(SpokenTurn(envelope.sender, text[:MAX_TURN_CHARS]))
             del self.turns[1:-_MAX_TURNS]  # keep the first one, which often is the question
 
     def forget_conversation(self) -> None:

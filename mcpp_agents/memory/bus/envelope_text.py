@@ -4,17 +4,19 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
-from mcpp import Envelope, Kind, kinds
-from mcpp.payloads import text_of
+import msgspec
+
+from mcpp import Envelope, Kind, ToolResult, kinds
+from mcpp.payloads import Conclusion, text_of
 from mcpp_agents.memory.errors import InvalidMemory
-from mcpp_agents.memory.redaction import redact, redact_named
+from mcpp_agents.memory.redaction import WITHHELD, is_password_name, redact
 from mcpp_agents.memory.requests import clean, to_seconds
 
 # More than is ever kept of one message; redaction takes about 20 ms for it.
 _MAX_READ_CHARS: Final = 32_768
 
-# The members of a conclusion that come first, without their names.
-_CONCLUSION_MEMBERS: Final = ("decision", "text", "plan", "summary")
+# The members that `text_of` returns; memory keeps the others of a conclusion, too.
+_CONCLUSION_MEMBERS: Final = frozenset(Conclusion.__struct_fields__)
 # Metadata with a meaning of their own; all other metadata describe a context's subject (M-38).
 _NOT_SUBJECT: Final = frozenset({"memory", "confidence", "started_at", "ended_at"})
 
@@ -38,12 +40,12 @@ def opts_out(metadata: Mapping[str, Any]) -> bool:
 def kept_text(envelope: Envelope) -> str:
     """Return the text of a chat, reflection or conclusion; empty for other kinds.
 
-    A conclusion is kept completely: its main members first, then the others with their names.
+    A conclusion is kept completely: what it says, then its other members with their names.
     """
     if envelope.kind in (kinds.CHAT, kinds.REFLECTION):
-        return _without_secrets(clean(text_of(envelope) or "").strip())
+        return _without_secrets(_said(envelope))
     if envelope.kind == kinds.CONCLUSION:
-        return _without_secrets(_conclusion_text(envelope.payload))
+        return _without_secrets(_conclusion_text(envelope))
     return ""
 
 
@@ -59,7 +61,7 @@ def confidence(conclusion: Envelope) -> float | None:
 
 def subject_text(name: str, value: Any) -> str:
     """Return a context's metadata member as a line about its subject, empty if it is none."""
-    text = "" if name in _NOT_SUBJECT else _as_text({name: value})
+    text = "" if name in _NOT_SUBJECT else _as_lines({name: value})
     return _without_secrets(text) if text else ""
 
 
@@ -68,14 +70,14 @@ def failure_text(response: Envelope) -> str | None:
     kind = Kind.parse(response.kind)
     match response.payload:
         case {"error": dict(error)}:
-            message = _as_text(error.get("message")) or _as_text(error)
+            message = _as_lines(error.get("message")) or _as_lines(error)
         case {"error": str(error)}:
-            message = _as_text(error)
+            message = _as_lines(error)
         case {"result": {"isError": True, **rest}}:
-            message = _first_text(rest.get("content"))
+            message = clean(ToolResult.from_json(rest).text).strip()
         case _:
             return None
-    call = f"{response.sender}'s {_as_text(kind.name or kind.method or 'call')}"
+    call = f"{response.sender}'s {_as_lines(kind.name or kind.method or 'call')}"
     text = _without_secrets(f"{call} failed: {message}" if message else f"{call} failed")
     return attribute_lines(response.sender, text)
 
@@ -95,14 +97,33 @@ def attribute_lines(author: str, text: str) -> str:
     return "\n".join(f"{author}: {line}" if _LIKE_A_TURN.match(line) else line for line in lines)
 
 
-def _conclusion_text(payload: Any) -> str:
-    members = payload if isinstance(payload, dict) else {}
-    main = {name: members[name] for name in _CONCLUSION_MEMBERS if members.get(name)}
-    others = {name: value for name, value in members.items() if name not in main}
-    if _is_number(others.get("confidence")):
-        del others["confidence"]
-    parts = [*map(_as_text, main.values()), _as_text(others if members else payload)]
+def _said(envelope: Envelope) -> str:
+    return clean(text_of(envelope) or "").strip()
+
+
+def _conclusion_text(envelope: Envelope) -> str:
+    payload = _without_passwords(envelope.payload)
+    others = {}
+    if isinstance(payload, dict):
+        others = {name: payload[name] for name in payload if name not in _CONCLUSION_MEMBERS}
+        if _is_number(others.get("confidence")):
+            del others["confidence"]
+        payload = {name: payload[name] for name in payload if name in _CONCLUSION_MEMBERS}
+    raw = msgspec.Raw(msgspec.json.encode(payload))
+    parts = [_said(msgspec.structs.replace(envelope, raw_payload=raw)), _as_lines(others)]
     return "\n".join(dict.fromkeys(filter(None, parts)))
+
+
+def _without_passwords(value: Any) -> Any:
+    """Withhold members named as passwords: as JSON, not all of them look like one."""
+    if isinstance(value, list):
+        return [_without_passwords(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: WITHHELD if each and is_password_name(name) else _without_passwords(each)
+        for name, each in value.items()
+    }
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -117,7 +138,7 @@ def _without_secrets(text: str) -> str:
     return redact(text)
 
 
-def _as_text(value: Any) -> str:
+def _as_lines(value: Any) -> str:
     """Return a JSON value as text: a list as lines, an object as named lines, null as nothing."""
     match value:
         case None:
@@ -127,15 +148,12 @@ def _as_text(value: Any) -> str:
         case bool():
             return str(value).lower()
         case list():
-            return "\n".join(f"- {text}" for each in value if (text := _as_text(each)))
+            return "\n".join(f"- {text}" for each in value if (text := _as_lines(each)))
         case dict():
-            lines = [(_as_text(name), _as_text(each)) for name, each in value.items()]
-            return "\n".join(f"{name}: {redact_named(name, text)}" for name, text in lines if text)
+            lines = [(_as_lines(name), _as_lines(each)) for name, each in value.items()]
+            return "\n".join(
+                f"{name}: {WITHHELD if is_password_name(name) else text}"
+                for name, text in lines
+                if text
+            )
     return str(value)
-
-
-def _first_text(content: Any) -> str:
-    """Return the first text in the content of a tool result."""
-    parts = content if isinstance(content, list) else []
-    texts = (_as_text(part["text"]) for part in parts if isinstance(part, dict) and "text" in part)
-    return next(filter(None, texts), "")

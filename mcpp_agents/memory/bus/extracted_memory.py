@@ -7,10 +7,10 @@ from typing import Any, Final
 import msgspec
 
 from mcpp_agents.memory.bus.envelope_text import attribute_lines
-from mcpp_agents.memory.bus.extractive_summary import Turn, headline
+from mcpp_agents.memory.bus.extractive_summary import SpokenTurn, headline
 from mcpp_agents.memory.requests import MemoryDraft
 
-_MAX_CONTENT_CHARS: Final = 8_000
+_MAX_MEMORY_CHARS: Final = 8_000
 _GAP: Final = "\n\n"
 
 
@@ -27,7 +27,7 @@ class ExtractedMemory:
     author: str
     metadata: Mapping[str, Any]
     own_text: str = ""
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[SpokenTurn, ...] = ()
     generations: tuple[int, int] = (0, 0)
 
     def with_model_summary(self, summary: str, model: str) -> "ExtractedMemory":
@@ -48,14 +48,14 @@ class ExtractedMemory:
 
 def join_content(own_text: str, summary: str) -> str:
     """Return the content of a memory: the author's own text and the summary, within the limit."""
-    return _join(own_text, summary)[:_MAX_CONTENT_CHARS]
+    return _join_parts(own_text, summary)[:_MAX_MEMORY_CHARS]
 
 
 def join_own_text(conclusion: str, subject: str) -> str:
     """Return a conclusion and its context's subject; the conclusion is cut to leave room."""
-    room = _MAX_CONTENT_CHARS - (len(subject) + len(_GAP) if subject else 0)
-    return _join(conclusion[:room], subject)
+    room = _MAX_MEMORY_CHARS - (len(subject) + len(_GAP) if subject else 0)
+    return _join_parts(conclusion[:room], subject)
 
 
-def _join(*parts: str) -> str:
+def _join_parts(*parts: str) -> str:
     return _GAP.join(filter(None, parts))

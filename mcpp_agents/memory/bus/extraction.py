@@ -17,7 +17,7 @@ from mcpp_agents.memory.bus.extracted_memory import (
     join_content,
     join_own_text,
 )
-from mcpp_agents.memory.bus.extractive_summary import Turn, headline, summarize
+from mcpp_agents.memory.bus.extractive_summary import SpokenTurn, headline, summarize
 from mcpp_agents.memory.requests import BUS_SCHEME, MemoryDraft
 
 # The kind of memory that a conclusion becomes, by the type of its context.
@@ -80,7 +80,7 @@ class MemoryExtractor:
         title: str,
         own_text: str,
         *,
-        turns: tuple[Turn, ...] = (),
+        turns: tuple[SpokenTurn, ...] = (),
         author: str | None = None,
     ) -> ExtractedMemory:
         author = author or self.record.creator

@@ -17,21 +17,21 @@ _REPETITION_DIVISOR: Final = 4.0
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?。！？])\s+|\n+")
 
 
-class Turn(NamedTuple):
+class SpokenTurn(NamedTuple):
     """A text and the participant who said it."""
 
     speaker: str
     text: str
 
 
-def summarize(turns: Sequence[Turn], *, max_chars: int = MAX_SUMMARY_CHARS) -> str:
+def summarize(turns: Sequence[SpokenTurn], *, max_chars: int = MAX_SUMMARY_CHARS) -> str:
     """Return the most representative sentences of a conversation, each with its speaker.
 
     A sentence is representative if its words are frequent in the conversation and not yet covered
     by a chosen sentence. The first sentence is always chosen: it usually states the subject.
     """
     said = [
-        Turn(turn.speaker, sentence[:_MAX_SENTENCE_CHARS])
+        SpokenTurn(turn.speaker, sentence[:_MAX_SENTENCE_CHARS])
         for turn in turns
         for sentence in sentences(turn.text)
     ]

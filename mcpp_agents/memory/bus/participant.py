@@ -10,20 +10,23 @@ store for the next start.
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
-from mcpp import Envelope, Gap, Message, Participant, Pod
+from mcpp import Envelope, Gap, Message, Options, Participant, Pod
 from mcpp.payloads import ContextInfo
 from mcpp.protocol.contexts import read_context_change
 from mcpp_agents.memory.access import Principal
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
-from mcpp_agents.memory.bus.tool_handlers import MAX_MESSAGE_BYTES, MemoryToolHandlers
+from mcpp_agents.memory.bus.tool_handlers import (
+    MAX_MESSAGE_BYTES,
+    MemoryToolHandlers,
+    register_tools,
+)
 from mcpp_agents.memory.bus.write_queue import WriteQueue
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.store import MemoryStore
@@ -35,37 +38,70 @@ logger = logging.getLogger("mcpp.memory")
 
 HISTORY_MESSAGES: Final = 1_000
 
-Connect = Callable[..., AbstractAsyncContextManager[Pod]]
 
+class MemoryAgent:
+    """Memory as an agent. Run its `participant`, in one pod at a time."""
 
-async def join(
-    connect: Connect,
-    store: MemoryStore,
-    *,
-    granted: frozenset[str] = frozenset(),
-    listening: bool = True,
-    summarizer: "Summarizer | None" = None,
-) -> None:
-    """Serve as a pod's memory until the connection ends for good.
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        name: str = "memory",
+        granted: frozenset[str] = frozenset(),
+        listening: bool = True,
+        summarizer: "Summarizer | None" = None,
+        options: Options = Options(),  # noqa: B008  (frozen)
+    ) -> None:
+        """Describe the agent.
 
-    Args:
-        connect: `mcpp.connect` with all arguments but `last` and `own`.
-        store: where memories are kept.
-        granted: projects that the pod may read and write besides its own.
-        listening: False serves the tools but records nothing.
-        summarizer: summarizes with a model; without one, summaries are extractive.
-    """
-    # Our own envelopes count towards the length of the history.
-    async with connect(last=HISTORY_MESSAGES, own=True) as pod:
-        principal = Principal.for_pod(pod.name, granted=granted)
+        Args:
+            store: where memories are kept.
+            name: its name in the pod.
+            granted: projects that the pod may read and write besides its own.
+            listening: False serves the tools but records nothing.
+            summarizer: summarizes with a model; without one, summaries are extractive.
+            options: how the connection behaves.
+        """
+        self._store = store
+        self._granted = granted
+        self._summarizer = summarizer
+        self._tools: MemoryToolHandlers | None = None
+        self._recorder: _PodRecorder | None = None
+        # `connect_options` asks for the agent's own envelopes, too: they count towards the length
+        # of the history.
+        self.participant = Participant(name, last=HISTORY_MESSAGES, options=options)
+        self.participant.on_join(self._join)
+        register_tools(self.participant, self._current_tools)
+        if listening:
+            self.participant.on_history(self._catch_up)
+            # An observer, because a request must find what was concluded before it.
+            self.participant.observe(self._observe)
+            self.participant.task(self._summarize)
+
+    def _join(self, pod: Pod) -> None:
+        principal = Principal.for_pod(pod.name, granted=self._granted)
         limit = pod.limits.get("max_message_bytes")
         max_bytes = limit if isinstance(limit, int) else MAX_MESSAGE_BYTES
-        agent = Participant(pod.me)
-        MemoryToolHandlers(store, principal, max_bytes=max_bytes).register(agent)
-        if listening:
-            queue = WriteQueue(Recorder(store, principal), summarizer)
-            _PodRecorder(pod, store.acting_as(principal), queue).register(agent)
-        await agent.serve(pod)
+        self._tools = MemoryToolHandlers(self._store, principal, max_bytes=max_bytes)
+        queue = WriteQueue(Recorder(self._store, principal), self._summarizer)
+        self._recorder = _PodRecorder(pod, self._store.acting_as(principal), queue)
+
+    def _current_tools(self) -> MemoryToolHandlers:
+        assert self._tools is not None  # requests arrive after joining
+        return self._tools
+
+    def _current_recorder(self) -> "_PodRecorder":
+        assert self._recorder is not None
+        return self._recorder
+
+    async def _catch_up(self, history: list[Message]) -> None:
+        await self._current_recorder().catch_up(history)
+
+    async def _observe(self, item: Message | Gap) -> None:
+        await self._current_recorder().observe(item)
+
+    async def _summarize(self, pod: Pod) -> None:
+        await self._current_recorder().run()
 
 
 def begun_before(history: Iterable[Envelope], live: Mapping[str, ContextInfo]) -> set[str]:
@@ -100,17 +136,12 @@ class _PodRecorder:
         self._listener = ContextListener(pod.name, participant=pod.me)
         self._opted_out = self._listener.opted_out
 
-    def register(self, agent: Participant) -> None:
-        """Attach the recorder to an agent."""
-        agent.on_history(self._catch_up)
-        # An observer, because a request must find what was concluded before it.
-        agent.observe(self._observe)
-        agent.task(self._summarize)
-
-    async def _summarize(self, pod: Pod) -> None:
+    async def run(self) -> None:
+        """Write what was recorded to the store, until cancelled."""
         await self._queue.run()
 
-    async def _catch_up(self, history: list[Message]) -> None:
+    async def catch_up(self, history: list[Message]) -> None:
+        """Record the replayed history."""
         envelopes = [message.envelope for message in history]
         incomplete = begun_before(envelopes, self._pod.contexts)
         for id in incomplete:
@@ -126,7 +157,8 @@ class _PodRecorder:
             await self._record(envelope)
         await self._save_opted_out()
 
-    async def _observe(self, item: Message | Gap) -> None:
+    async def observe(self, item: Message | Gap) -> None:
+        """Record a live message, or note that some were missed."""
         if isinstance(item, Gap):
             await self._handle_gap(item)
         elif not item.replayed:

@@ -16,7 +16,7 @@ import anyio
 import mcpp
 from mcpp import kinds
 from mcpp.prompts import BudgetError, Prompt, PromptBuilder
-from mcpp_agents.memory.bus.extractive_summary import MAX_SUMMARY_CHARS, Turn
+from mcpp_agents.memory.bus.extractive_summary import MAX_SUMMARY_CHARS, SpokenTurn
 from mcpp_agents.memory.redaction import redact
 from mcpp_agents.memory.requests import clean
 from mcpp_agents.model.providers import Provider, ProviderError
@@ -64,7 +64,7 @@ class Summarizer:
         self._tokens_used = 0
         self._paused_until = clock()
 
-    async def summarize(self, turns: Sequence[Turn]) -> str | None:
+    async def summarize(self, turns: Sequence[SpokenTurn]) -> str | None:
         """Return the model's summary of a conversation, None if it is not available now."""
         now = self._clock()
         if now - self._hour_started >= 3600:
@@ -107,7 +107,7 @@ class Summarizer:
             self._tokens_used += reply.tokens - charged
         return redact(clean(reply.text)).strip()[:MAX_SUMMARY_CHARS] or None
 
-    def _prompt(self, turns: Sequence[Turn]) -> Prompt:
+    def _prompt(self, turns: Sequence[SpokenTurn]) -> Prompt:
         builder = PromptBuilder(
             _VIEWER, system=_SYSTEM, token_budget=self._limits.prompt_tokens, cache=None
         )

@@ -4,6 +4,7 @@ The principal of every call is the pod, because every participant sees the respo
 participant is the author of what it stores.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import anyio.to_thread
@@ -36,12 +37,6 @@ class MemoryToolHandlers:
         self._pod = pod
         self._max_bytes = max(0, max_bytes - _AROUND_BYTES)
 
-    def register(self, agent: Participant) -> None:
-        """Serve the tools as this agent."""
-        agent.method("initialize")(_initialize)
-        agent.method("tools/list")(_list_tools)
-        agent.method(rpc.TOOLS_CALL)(self._call_tool)
-
     def call(self, name: str, arguments: Any, sender: str) -> ToolResult:
         """Call a tool for a participant of the pod.
 
@@ -62,11 +57,19 @@ class MemoryToolHandlers:
         # Markdown for models, the structure for programs.
         return ToolResult([_text(pack.markdown)], msgspec.to_builtins(pack))
 
-    async def _call_tool(self, params: dict[str, Any], request: ToolCall) -> Any:
+
+def register_tools(agent: Participant, current: Callable[[], MemoryToolHandlers]) -> None:
+    """Serve memory's tools as this agent; `current` returns the handlers of its present pod."""
+
+    async def call_tool(params: dict[str, Any], request: ToolCall) -> Any:
         name, arguments = params.get("name", ""), params.get("arguments", {})
         # In a thread, since the database may wait for a lock or the disk.
-        result = await anyio.to_thread.run_sync(self.call, name, arguments, request.sender)
+        result = await anyio.to_thread.run_sync(current().call, name, arguments, request.sender)
         return result.to_json()
+
+    agent.method("initialize")(_initialize)
+    agent.method("tools/list")(_list_tools)
+    agent.method(rpc.TOOLS_CALL)(call_tool)
 
 
 async def _initialize(params: dict[str, Any], request: ToolCall) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from mcpp.cli.extras import MissingExtraError
 from mcpp_agents.memory.errors import MemoryStoreError
 
 if TYPE_CHECKING:
@@ -173,9 +174,9 @@ def load(name: str) -> Embedder | None:
     if name == "none":
         return None
     choice = _BY_NAME[name]
-    if name not in available():
+    if missing := [module for module in choice.modules if not _is_installed(module)]:
         raise MemoryStoreError(
-            f"The embedder {name!r} is not installed: pip install 'mcpp-pods[{choice.extra}]'"
+            f"The embedder {name!r} {MissingExtraError(missing[0], choice.extra)}"
         )
     return choice.load()
 

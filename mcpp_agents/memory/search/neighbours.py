@@ -1,11 +1,11 @@
-"""Which neighbouring items of a thread are indexed together.
+"""Which neighbouring items are indexed together.
 
 A turn of a dialogue often makes sense only with the turns around it ("yes, on Friday"), so short
-items of one thread are also found, with a low weight, by their neighbours' words. Between items
-that merely follow each other this does harm, as measured on shuffled abstracts. So a thread is one
-source, or messages without a source that follow each other closely. Texts with a source that begin
-with a speaker ("Ann: yes, on Friday") are turns too; without a source they may be "Fix: …" and
-"Note: …".
+items of one neighbourhood are also found, with a low weight, by their neighbours' words. Between
+items that merely follow each other this does harm, as measured on shuffled abstracts. So a
+neighbourhood is one source, or messages without a source that follow each other closely. Texts with
+a source that begin with a speaker ("Ann: yes, on Friday") are turns too; without a source they may
+be "Fix: …" and "Note: …".
 """
 
 import re
@@ -28,12 +28,12 @@ def is_turn(item: Item) -> bool:
     return bool(is_spoken) or facet_of(item.kind) == "recent_memory"
 
 
-def thread_of(item: Item) -> str:
-    """Return the name of an item's thread in its scope, empty if it has none."""
+def neighbourhood_of(item: Item) -> str:
+    """Return the name of an item's neighbourhood in its scope, empty if it has none."""
     source = _source(item)
     if not is_turn(item) or "://" in source:
         return source
-    # A number at the end is the position in the thread: D1:3 is the third turn of D1.
+    # A number at the end is the position in the neighbourhood: D1:3 is the third turn of D1.
     return "messages " + _TURN_NUMBER.sub("", source)
 
 
@@ -43,8 +43,8 @@ def _source(item: Item) -> str:
 
 
 def are_neighbours(before: Item, after: Item) -> bool:
-    """Return whether two successive items of a thread are indexed with each other's text."""
+    """Return whether two successive items of a neighbourhood are indexed with each other's text."""
     short = len(before.content) <= _MAX_CHARS and len(after.content) <= _MAX_CHARS
-    if not short or not thread_of(after):
+    if not short or not neighbourhood_of(after):
         return False
     return bool(after.source) or after.created_at - before.created_at <= _MAX_GAP_SECONDS

@@ -24,7 +24,7 @@ from mcpp_agents.memory.vocabulary import Intent, Layer, emphasis, facet_of
 if TYPE_CHECKING:
     from mcpp_agents.memory.search.vectors import Closeness
 
-# The part of an item's cosine that comes from its predecessor in the thread.
+# The part of an item's cosine that comes from its predecessor in its neighbourhood.
 _PREVIOUS_SHARE: Final = 0.3
 # What a pair of adjacent words adds to the single words.
 _PAIR_WEIGHT: Final = 0.4
@@ -46,7 +46,7 @@ class Relevance:
     fused: float
     words: float
     cosine: float | None = None
-    previous_cosine: float | None = None  # of its predecessor in the thread
+    previous_cosine: float | None = None  # of its predecessor in its neighbourhood
 
 
 @dataclass(frozen=True, slots=True)

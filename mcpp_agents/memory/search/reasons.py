@@ -8,8 +8,8 @@ from mcpp_agents.memory.search.terms import Query, spans
 from mcpp_agents.memory.storage.engine import Evidence, Item, Matches
 from mcpp_agents.memory.vocabulary import known_kind
 
-_MAX_TERMS: Final = 4
-_MAX_TITLE_CHARS: Final = 60
+_SHOWN_TERMS: Final = 4
+_SHOWN_TITLE_CHARS: Final = 60
 _MAX_CONTRADICTORS: Final = 3
 
 _UNITS: Final = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3_600),
@@ -32,7 +32,7 @@ def reason(
     if evidence.terms:
         parts.append(f"matches {_quoted(_display_terms(item, evidence, query, matches))}")
     elif evidence.nearby:
-        parts.append(f"next to something that matches {_quoted(evidence.nearby[:_MAX_TERMS])}")
+        parts.append(f"next to something that matches {_quoted(evidence.nearby[:_SHOWN_TERMS])}")
     relevance = candidate.relevance
     cosine, previous = relevance.cosine or 0.0, relevance.previous_cosine or 0.0
     if cosine >= MEANINGFUL_COSINE:
@@ -71,7 +71,7 @@ def _display_terms(item: Item, evidence: Evidence, query: Query, matches: Matche
     parts = sorted({part for run in query.runs for part in spans(run, own)}, key=len, reverse=True)
     paired |= {term for term in own if any(term in part for part in parts)}
     single = sorted(own - paired, key=lambda term: (-matches.rarity.get(term, 0.0), term))
-    return ([" ".join(pair.shown.split()) for pair in pairs] + parts + single)[:_MAX_TERMS]
+    return ([" ".join(pair.shown.split()) for pair in pairs] + parts + single)[:_SHOWN_TERMS]
 
 
 def _same_context(one: Item, other: Item) -> bool:
@@ -91,7 +91,7 @@ def _name(item: Item) -> str:
     if item.origin == "bus":
         return f"a {known_kind(item.kind, item.origin)} of {item.author} ({item.id})"
     text = " ".join(item.title.split())
-    text = text if len(text) <= _MAX_TITLE_CHARS else text[: _MAX_TITLE_CHARS - 1] + "…"
+    text = text if len(text) <= _SHOWN_TITLE_CHARS else text[: _SHOWN_TITLE_CHARS - 1] + "…"
     return _quoted([text])
 
 

@@ -76,7 +76,7 @@ def parse(goal: str) -> Query:
         for (a, start, between), (b, after, end) in pairwise(found)
         if start in kept and after in kept and len(text[between:after]) <= 2
     }
-    terms = dict.fromkeys([word for word, _, _ in significant] + _grams(text, single=False))
+    terms = dict.fromkeys([word for word, _, _ in significant] + _gram_list(text, single=False))
     runs = tuple(dict.fromkeys(_RUN.findall(text)))
     return Query(tuple(terms)[:MAX_TERMS], tuple(pairs.values())[:MAX_TERMS], runs[:MAX_TERMS])
 
@@ -112,10 +112,10 @@ def grams(text: str) -> str:
     plain = unicodedata.normalize("NFKC", text)
     inside = [word for mixed in _MIXED.findall(plain) for word in _WORD.findall(mixed)]
     normalized = set(_WORD.findall(plain)).difference(_WORD.findall(text), inside)
-    return " ".join([*_grams(plain, single=True), *inside, *sorted(normalized)])
+    return " ".join([*_gram_list(plain, single=True), *inside, *sorted(normalized)])
 
 
-def _grams(text: str, *, single: bool) -> list[str]:
+def _gram_list(text: str, *, single: bool) -> list[str]:
     """Return the pairs of each run; single characters too if asked for or if it has only one."""
     found: list[str] = []
     for run in _RUN.findall(text):

@@ -1,7 +1,7 @@
 """Vector search by brute force: all vectors in one matrix, milliseconds for 100,000 rows.
 
 An answer is relevant to a goal if the question before it is ("Which port?" "8787."). So an item of
-a thread has, besides its own cosine, that of its predecessor.
+a neighbourhood has, besides its own cosine, that of its predecessor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GATHER_COST = 4
 
 
 class Closeness(NamedTuple):
-    """The cosines of an item and of its predecessor in the thread with a goal."""
+    """The cosines of an item and of its predecessor in its neighbourhood with a goal."""
 
     cosine: float
     previous_seq: int | None

@@ -13,18 +13,17 @@ newest ones. How common such a term is, is estimated from the newest rows. All c
 that the view shows. While all rows fit the budget, as in most files, the result is exact.
 """
 
-import json
 import math
-import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
+from mcpp_agents.memory.search.fts_table import FtsTable, quoted
 from mcpp_agents.memory.search.terms import Pair, Query
-from mcpp_agents.memory.search.view_masks import Mask, mask_condition, mask_of
+from mcpp_agents.memory.search.view_masks import Mask, mask_of
 from mcpp_agents.memory.storage.engine import Evidence, Matches, PairMatch
 
 # Other terms that help to select the rows of a common term.
@@ -33,9 +32,6 @@ _MAX_OTHER_TERMS: Final = 4
 _SKIP_COST: Final = 0.3
 # Up to this many rows, single lookups are as fast as reading all rows that match.
 _FEW_ROWS: Final = 8
-# Weights of title, content, keys, near, grams: a title names the subject of an item, a neighbour's
-# text only its surroundings.
-_WEIGHTS: Final = "2.0, 1.0, 2.0, 0.15, 1.0"
 _TITLE_COLUMNS: Final = "{title keys}"
 _OWN_COLUMNS: Final = "{title content keys grams}"
 # The weight that FTS5 gives to a term in half of the rows or more.
@@ -68,79 +64,27 @@ class _Frequencies:
 
 
 class WordIndex:
-    """The table `memory_index`. The connection's owner holds the lock during every call."""
+    """Search by words in one file. The connection's owner holds the lock during every call."""
 
-    def __init__(self, connection: sqlite3.Connection, budget: RowBudget = _BUDGET) -> None:
-        self._connection = connection
+    def __init__(self, table: FtsTable, budget: RowBudget = _BUDGET) -> None:
+        self._table = table
         self._budget = budget
-
-    def add(self, first: int, last: int) -> None:
-        """Index the rows of `memory` in a range of numbers, both included."""
-        self._connection.execute(
-            "INSERT INTO memory_index (rowid, title, content, keys, near, grams)"
-            " SELECT seq, title, content, keys, near, grams FROM memory WHERE seq BETWEEN ? AND ?",
-            [first, last],
-        )
-
-    def remove(self, seq: int) -> None:
-        """Remove a row from the index, before the row changes: FTS5 needs its indexed text."""
-        self._connection.execute(
-            "INSERT INTO memory_index (memory_index, rowid, title, content, keys, near, grams)"
-            " SELECT 'delete', seq, title, content, keys, near, grams FROM memory WHERE seq = ?",
-            [seq],
-        )
-
-    def purge(self) -> None:
-        """Rewrite the index, so that no word of a removed row remains in it."""
-        self._connection.execute("INSERT INTO memory_index (memory_index) VALUES ('optimize')")
 
     def match(self, query: Query, mask: Mask | None, limit: int) -> Matches:
         """Return the best rows that a mask shows; a mask of None shows the whole file."""
         frequencies = self._frequencies(query.terms, mask)
-        counts, rarity, cost = frequencies.counts, frequencies.rarity, frequencies.cost
-        ordered = sorted(rarity, key=cost.__getitem__)
-        current = self._without_superseded(mask)
-        words: defaultdict[int, float] = defaultdict(float)
-        holders: dict[str, set[int]] = {}
-
-        def take(term: str, rows: Sequence[tuple[int, float]], weight: float) -> None:
-            holders[term] = {seq for seq, _ in rows}
-            for seq, points in rows:
-                words[seq] += weight * points
-
-        def score(term: str, among: Mask | None) -> None:
-            weight = rarity[term] / _fts_weight(frequencies.total, self._count(_quoted(term)))
-            take(term, self._bm25(_quoted(term), among), weight)
-
-        leading = _affordable([cost[term] for term in ordered], self._budget.scored_rows)
-        for term in ordered[:leading]:
-            score(term, current)
-        while len(words) < limit and leading < len(ordered):
-            among = current
-            if cost[ordered[leading]] > self._budget.common_rows:
-                promising = self._promising_rows(ordered[leading:], rarity, current)
-                among = mask_of(words.keys() | promising)
-            score(ordered[leading], among)
-            leading += 1
-        rest = ordered[leading:]
-        leaders = " OR ".join(map(_quoted, ordered[:leading]))
-        close = _best(words, limit * 4)
-        for term in rest:
-            if counts[term] >= self._budget.common_rows:
-                present = self._rows(f"({leaders}) AND {_quoted(term)}", mask_of(close))
-                take(term, [(seq, 1.0) for seq in present], rarity[term])
-        chosen = _best({seq: words[seq] for seq in close}, limit * 2)
-        for term in rest:
-            if counts[term] < self._budget.common_rows:
-                score(term, mask_of(chosen))
-        best = _best({seq: words[seq] for seq in chosen}, limit)
+        search = _WordSearch(self._table, self._budget, frequencies, self._without_superseded(mask))
+        leading = search.select_candidates(limit)
+        best = search.refine(leading, limit)
+        leaders = " OR ".join(map(quoted, search.terms[:leading]))
         pairs = []
         for pair in query.pairs:
-            both = holders.get(pair.first, set()) & holders.get(pair.second, set()) & set(best)
+            both = search.rows_with_both(pair) & set(best)
             if seqs := self._rows_with_pair(pair, both, leaders):
                 count = self._estimate(_paired(pair), mask, frequencies.last)
                 pairs.append(PairMatch(pair, _rarity(frequencies.visible, count), seqs))
-        return Matches({seq: words[seq] for seq in best}, holders, pairs, rarity)
+        words = {seq: search.points[seq] for seq in best}
+        return Matches(words, search.holders, pairs, frequencies.rarity)
 
     def _frequencies(self, terms: Sequence[str], mask: Mask | None) -> _Frequencies:
         """Count the terms.
@@ -148,15 +92,15 @@ class WordIndex:
         Rarity is counted in the view: otherwise the weight of a word would reveal whether it occurs
         in rows that the caller may not see (M-12).
         """
-        [(total, last)] = self._all(
+        [(total, last)] = self._table.all(
             "SELECT items, (SELECT coalesce(max(seq), 0) FROM memory) FROM tally"
         )
         visible = total if mask is None else mask.count(1)
-        counts = {term: self._estimate(_quoted(term), None, last) for term in terms}
+        counts = {term: self._estimate(quoted(term), None, last) for term in terms}
         seen = counts
         if mask is not None:
             found = [term for term, count in counts.items() if count]
-            seen = {term: self._estimate(_quoted(term), mask, last) for term in found}
+            seen = {term: self._estimate(quoted(term), mask, last) for term in found}
         rarity = {term: _rarity(visible, count) for term, count in seen.items() if count}
         cost = {t: seen[t] + int(_SKIP_COST * (counts[t] - seen[t])) for t in rarity}
         return _Frequencies(total, visible, last, counts, rarity, cost)
@@ -165,56 +109,35 @@ class WordIndex:
         """Return which terms these rows contain, and which only their neighbours contain."""
         found = {seq: Evidence() for seq in seqs}
         unmatched = [seq for seq in seqs if seq not in matches.words]
-        shared = set(self._rows_with_neighbours(seqs))
+        shared = set(self._table.rows_with_neighbours(seqs))
         for term, holders in matches.holders.items():
             holding = set(seqs) & holders
             if unmatched:
-                holding.update(self._look_up(_quoted(term), unmatched))
+                holding.update(self._table.look_up(quoted(term), unmatched))
             uncertain = sorted(shared & holding)
-            own = self._look_up(f"{_OWN_COLUMNS} : {_quoted(term)}", uncertain) if uncertain else []
+            own = (
+                self._table.look_up(f"{_OWN_COLUMNS} : {quoted(term)}", uncertain)
+                if uncertain
+                else []
+            )
             for seq in holding:
                 is_own = seq not in shared or seq in own
                 (found[seq].terms if is_own else found[seq].nearby).append(term)
         return found
 
-    def _rows_with_neighbours(self, seqs: Sequence[int]) -> list[int]:
-        sql = "SELECT seq FROM memory WHERE near != '' AND seq IN (SELECT value FROM json_each(?))"
-        return [row[0] for row in self._all(sql, json.dumps(list(seqs)))]
-
-    def _promising_rows(
-        self, terms: Sequence[str], rarity: Mapping[str, float], current: Mask | None
-    ) -> list[int]:
-        """Select rows of the first term, which has many.
-
-        Rows that contain other terms, or this one in their title or keys, come first; among
-        equals, the newest.
-        """
-        expression = _quoted(terms[0])
-        points = dict.fromkeys(self._newest(expression, current), 0.0)
-        in_title = f"{_TITLE_COLUMNS} : {expression}"
-        others = [(term, _quoted(term)) for term in terms[1 : 1 + _MAX_OTHER_TERMS]]
-        for term, held in ((terms[0], in_title), *others):
-            rows = self._newest(f"{expression} AND {held}", current)
-            for seq in rows:
-                points[seq] = points.get(seq, 0.0) + rarity[term]
-            # If enough rows contain both, the remaining terms select among those.
-            if len(rows) == self._budget.scored_rows and held != in_title:
-                expression += f" AND {held}"
-        return _best(points, self._budget.scored_rows)
-
     def _rows_with_pair(self, pair: Pair, seqs: AbstractSet[int], leaders: str) -> frozenset[int]:
         """Return which of these rows, all matched by the leading terms, contain a pair."""
         if len(seqs) <= _FEW_ROWS:
-            return frozenset(self._look_up(_paired(pair), list(seqs)) if seqs else ())
-        return frozenset(self._rows(f"({leaders}) AND {_paired(pair)}", mask_of(seqs)))
+            return frozenset(self._table.look_up(_paired(pair), list(seqs)) if seqs else ())
+        return frozenset(self._table.rows(f"({leaders}) AND {_paired(pair)}", mask_of(seqs)))
 
     def _without_superseded(self, mask: Mask | None) -> Mask | None:
         """Return a mask without the superseded rows."""
-        superseded = self._all("SELECT seq FROM memory WHERE superseded > 0")
+        superseded = self._table.all("SELECT seq FROM memory WHERE superseded > 0")
         if not superseded:
             return mask
         if mask is None:
-            last = self._all("SELECT max(seq) FROM memory")[0][0]
+            last = self._table.all("SELECT max(seq) FROM memory")[0][0]
             mask = b"\x01" * last
         visible = bytearray(mask)
         for (seq,) in superseded:
@@ -222,60 +145,110 @@ class WordIndex:
                 visible[seq - 1] = 0
         return bytes(visible)
 
-    def _count(self, expression: str, mask: Mask | None = None, since: int = 0) -> int:
-        where, values = mask_condition(mask, since)
-        sql = f"SELECT count(*) FROM memory_index WHERE memory_index MATCH ?{where}"
-        return int(self._all(sql, expression, *values)[0][0])
-
     def _estimate(self, expression: str, mask: Mask | None, last: int) -> int:
         """Return how many rows match; a large number is estimated from the newest rows."""
         since = last - self._budget.sampled_rows
         if since > self._budget.sampled_rows:
-            sample = self._count(expression, mask, since)
+            sample = self._table.count(expression, mask, since)
             if sample >= self._budget.min_sample:
                 ratio = last / self._budget.sampled_rows
                 if mask is not None:
                     ratio = mask.count(1) / mask.count(1, since)
                 return round(sample * ratio)
-        return self._count(expression, mask)
+        return self._table.count(expression, mask)
 
-    def _bm25(self, expression: str, mask: Mask | None) -> list[Any]:
-        where, values = mask_condition(mask)
-        return self._all(
-            f"SELECT rowid, -bm25(memory_index, {_WEIGHTS})"
-            f" FROM memory_index WHERE memory_index MATCH ?{where}",
-            expression,
-            *values,
-        )
 
-    def _rows(self, expression: str, mask: Mask | None) -> list[int]:
-        where, values = mask_condition(mask)
-        sql = f"SELECT rowid FROM memory_index WHERE memory_index MATCH ?{where}"
-        return [row[0] for row in self._all(sql, expression, *values)]
+class _WordSearch:
+    """One search, in passes over fewer and fewer rows.
 
-    def _newest(self, expression: str, mask: Mask | None) -> list[int]:
-        where, values = mask_condition(mask)
-        rows = self._all(
-            f"SELECT rowid FROM memory_index WHERE memory_index MATCH ?{where}"
-            " ORDER BY rowid DESC LIMIT ?",
-            expression,
-            *values,
-            self._budget.scored_rows,
-        )
-        return [row[0] for row in rows]
+    1. The rarest terms, as many as the budget allows, are scored in all rows: their rows are the
+       candidates. While these are too few, the next term is scored as well; one that is too common
+       to be scored in full, only among the candidates and its most promising rows.
+    2. Of the remaining terms, those too common to be scored add a constant to the best candidates
+       that contain them, four times as many as wanted.
+    3. The others are scored among the best of these, twice as many as wanted.
 
-    def _look_up(self, expression: str, seqs: Sequence[int]) -> list[int]:
-        """Return which of a few rows match, by one lookup each."""
-        rows = self._all(
-            "SELECT rowid FROM memory_index WHERE memory_index MATCH ?"
-            " AND rowid IN (SELECT value FROM json_each(?))",
-            expression,
-            json.dumps(list(seqs)),
-        )
-        return [row[0] for row in rows]
+    Owns the points of each row, and the rows in which each term was found.
+    """
 
-    def _all(self, sql: str, *values: Any) -> list[Any]:
-        return self._connection.execute(sql, values).fetchall()
+    def __init__(
+        self, table: FtsTable, budget: RowBudget, frequencies: _Frequencies, current: Mask | None
+    ) -> None:
+        self._table = table
+        self._budget = budget
+        self._frequencies = frequencies
+        self._current = current
+        self.terms = sorted(frequencies.rarity, key=frequencies.cost.__getitem__)
+        self.points: defaultdict[int, float] = defaultdict(float)
+        self.holders: dict[str, set[int]] = {}
+
+    def select_candidates(self, limit: int) -> int:
+        """Run pass 1 and return how many terms have been scored, the rarest ones."""
+        costs = [self._frequencies.cost[term] for term in self.terms]
+        leading = _affordable(costs, self._budget.scored_rows)
+        for term in self.terms[:leading]:
+            self._score(term, self._current)
+        while len(self.points) < limit and leading < len(self.terms):
+            among = self._current
+            if costs[leading] > self._budget.common_rows:
+                promising = self._promising_rows(self.terms[leading:])
+                among = mask_of(self.points.keys() | promising)
+            self._score(self.terms[leading], among)
+            leading += 1
+        return leading
+
+    def refine(self, leading: int, limit: int) -> list[int]:
+        """Run passes 2 and 3 with the remaining terms, and return the best rows."""
+        leaders = " OR ".join(map(quoted, self.terms[:leading]))
+        rest = self.terms[leading:]
+        close = _best(self.points, limit * 4)
+        for term in filter(self._is_common, rest):
+            present = self._table.rows(f"({leaders}) AND {quoted(term)}", mask_of(close))
+            self._add(term, [(seq, 1.0) for seq in present], self._frequencies.rarity[term])
+        chosen = _best({seq: self.points[seq] for seq in close}, limit * 2)
+        for term in rest:
+            if not self._is_common(term):
+                self._score(term, mask_of(chosen))
+        return _best({seq: self.points[seq] for seq in chosen}, limit)
+
+    def rows_with_both(self, pair: Pair) -> set[int]:
+        """Return the rows in which both words of a pair were found."""
+        return self.holders.get(pair.first, set()) & self.holders.get(pair.second, set())
+
+    def _is_common(self, term: str) -> bool:
+        return self._frequencies.counts[term] >= self._budget.common_rows
+
+    def _score(self, term: str, among: Mask | None) -> None:
+        count = self._table.count(quoted(term))
+        weight = self._frequencies.rarity[term] / _fts_weight(self._frequencies.total, count)
+        self._add(term, self._table.bm25(quoted(term), among), weight)
+
+    def _add(self, term: str, rows: Sequence[tuple[int, float]], weight: float) -> None:
+        self.holders[term] = {seq for seq, _ in rows}
+        for seq, points in rows:
+            self.points[seq] += weight * points
+
+    def _promising_rows(self, terms: Sequence[str]) -> list[int]:
+        """Select rows of the first term, which has many.
+
+        Rows that contain other terms, or this one in their title or keys, come first; among
+        equals, the newest.
+        """
+        expression = quoted(terms[0])
+        points = dict.fromkeys(self._newest(expression), 0.0)
+        in_title = f"{_TITLE_COLUMNS} : {expression}"
+        others = [(term, quoted(term)) for term in terms[1 : 1 + _MAX_OTHER_TERMS]]
+        for term, held in ((terms[0], in_title), *others):
+            rows = self._newest(f"{expression} AND {held}")
+            for seq in rows:
+                points[seq] = points.get(seq, 0.0) + self._frequencies.rarity[term]
+            # If enough rows contain both, the remaining terms select among those.
+            if len(rows) == self._budget.scored_rows and held != in_title:
+                expression += f" AND {held}"
+        return _best(points, self._budget.scored_rows)
+
+    def _newest(self, expression: str) -> list[int]:
+        return self._table.newest(expression, self._current, self._budget.scored_rows)
 
 
 def _best(points: Mapping[int, float], limit: int) -> list[int]:
@@ -300,9 +273,4 @@ def _affordable(counts: Sequence[int], budget: int) -> int:
 
 def _paired(pair: Pair) -> str:
     # A pair counts only in the item's own text, not in its neighbours'.
-    return f"{_OWN_COLUMNS} : {_quoted(f'{pair.first} {pair.second}')}"
-
-
-def _quoted(term: str) -> str:
-    """Quote a term for FTS5, so that nothing in it is an operator or a column."""
-    return '"' + term.replace('"', '""') + '"'
+    return f"{_OWN_COLUMNS} : {quoted(f'{pair.first} {pair.second}')}"

@@ -104,7 +104,7 @@ class StoredVector(NamedTuple):
 
     mark: int
     seq: int
-    previous_seq: int | None  # the neighbour before it in its thread
+    previous_seq: int | None  # the neighbour before it
     vector: bytes
 
 

@@ -1,4 +1,4 @@
-"""Schema of the memory file: its tables and word index, opening, and migration."""
+"""Schema of the memory file: its tables, its word index, and opening it."""
 
 import os
 import sqlite3
@@ -6,22 +6,26 @@ import time
 from typing import Final
 
 from mcpp_agents.memory.errors import MemoryStoreError
-from mcpp_agents.memory.requests import digest_key
 
-VERSION: Final = 6
+VERSION: Final = 1
 BUSY_SECONDS: Final = 30.0
-# Tables that every version of a memory file has; the version number alone proves nothing.
+# Tables that tell a memory file from another program's; the version number alone proves nothing.
 _OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
 
 # The index is external-content: it keeps no second copy of the text. Its columns must match the
-# weights in search/word_index.py.
+# weights in search/fts_table.py.
 #
-#   near    text of the neighbours in the thread
-#   grams   character pairs of scripts without spaces
-#   before  the previous neighbour, whose vector counts too
-#   since   when the item became true
-#   more    fields that no query selects by, as JSON
-#   tally   the number of items, which SQLite would count by reading them all
+#   neighbourhood      the group of items within which some are neighbours
+#   before             the previous neighbour, whose vector counts too
+#   near               text of the neighbours
+#   grams              character pairs of scripts without spaces
+#   since              when the item became true
+#   more               fields that no query selects by, as JSON
+#   tally              the number of items, which SQLite would count by reading them all
+#   forgotten          rows that processes which cache them must drop
+#   vector_seq         without it, every removal would scan all vectors
+#   memory_superseded  superseded items, which every pack leaves out, are few
+#   quota              what each author stored over the bus in the last hour (M-35)
 _TABLES: Final = """
 CREATE TABLE scope (
     id INTEGER PRIMARY KEY,
@@ -31,7 +35,7 @@ CREATE TABLE memory (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     scope INTEGER NOT NULL REFERENCES scope,
-    thread TEXT NOT NULL,
+    neighbourhood TEXT NOT NULL,
     before INTEGER,
     kind TEXT NOT NULL,
     title TEXT NOT NULL,
@@ -49,7 +53,7 @@ CREATE TABLE memory (
     superseded INTEGER NOT NULL DEFAULT 0,
     more TEXT NOT NULL
 );
-CREATE INDEX memory_thread ON memory (scope, thread, seq);
+CREATE INDEX memory_neighbourhood ON memory (scope, neighbourhood, seq);
 CREATE INDEX memory_kind ON memory (kind, seq);
 CREATE UNIQUE INDEX memory_key ON memory (principal, coalesce(author, ''), idempotency_key)
     WHERE idempotency_key IS NOT NULL;
@@ -84,42 +88,32 @@ CREATE TABLE audit (
     tool TEXT NOT NULL,
     details TEXT NOT NULL
 );
-"""
-_OPT_OUT: Final = """
 CREATE TABLE opt_out (
     principal TEXT NOT NULL,
     context TEXT NOT NULL,
     PRIMARY KEY (principal, context)
-) WITHOUT ROWID
-"""
-# Lets processes that cache rows in memory learn which ones are gone.
-_FORGOTTEN: Final = """
+) WITHOUT ROWID;
 CREATE TABLE forgotten (
     mark INTEGER PRIMARY KEY AUTOINCREMENT,
     seq INTEGER NOT NULL
-)
-"""
-# Without it, every removal would scan all vectors.
-_VECTOR_SEQ: Final = "CREATE INDEX vector_seq ON vector (seq)"
-# Superseded items, which every pack leaves out, are few.
-_SUPERSEDED: Final = "CREATE INDEX memory_superseded ON memory (seq) WHERE superseded > 0"
-# What each author has stored over the bus in the last hour; older rows are deleted (M-35).
-_QUOTA: Final = """
+);
+CREATE INDEX vector_seq ON vector (seq);
+CREATE INDEX memory_superseded ON memory (seq) WHERE superseded > 0;
 CREATE TABLE quota (
     principal TEXT NOT NULL,
     author TEXT NOT NULL,
     at REAL NOT NULL,
     items INTEGER NOT NULL,
     PRIMARY KEY (principal, author, at)
-) WITHOUT ROWID
+) WITHOUT ROWID;
 """
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open or create a memory file, and migrate an older version.
+    """Open or create a memory file.
 
     Raises:
-        MemoryStoreError: it is not a memory file, or one of a newer version.
+        MemoryStoreError: it is not a memory file, or one of another version.
     """
     try:
         if path != ":memory:":
@@ -131,7 +125,7 @@ def connect(path: str) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         raise MemoryStoreError(f"Cannot open {path}: {error}") from error
     try:
-        _read_version(connection)  # before anything is written
+        _check_version(connection)  # before anything is written
         # WAL lets readers and one writer of several processes work at once. FULL makes an
         # answered write survive a crash of the machine, not only of the process.
         _use_wal(connection)
@@ -168,78 +162,34 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _read_version(connection: sqlite3.Connection) -> int:
-    """Return the file's version, 0 if it is empty.
+def _check_version(connection: sqlite3.Connection) -> bool:
+    """Return whether the file has its tables; False if it is empty.
 
     Raises:
-        MemoryStoreError: the file belongs to another program or a newer version.
+        MemoryStoreError: the file belongs to another program or another version.
     """
     # In this order, because another process may be creating the file meanwhile.
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if names and not (version and names >= _OUR_TABLES):
         raise MemoryStoreError("The file is a database of another program")
-    if version > VERSION:
+    if version not in (0, VERSION):
         raise MemoryStoreError(
-            f"The file has version {version}; this program supports up to {VERSION}"
+            f"The file has version {version}; this program supports version {VERSION} only"
         )
-    return version
+    return version == VERSION
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    if _read_version(connection) == VERSION:
+    if _check_version(connection):
         return
     connection.execute("BEGIN IMMEDIATE")  # two processes may be first at the same time
     try:
-        _create_or_migrate(connection)
+        if not _check_version(connection):
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
-
-
-def _create_or_migrate(connection: sqlite3.Connection) -> None:
-    version = _read_version(connection)
-    if version == VERSION:
-        return
-    if version == 0:
-        for statement in _TABLES.split(";"):
-            connection.execute(statement)
-    if version == 1:
-        _upgrade_from_1(connection)
-    if version < 3:
-        connection.execute(_OPT_OUT)
-    if version < 4:
-        connection.execute(_FORGOTTEN)
-        connection.execute(_VECTOR_SEQ)
-    if version < 5:
-        connection.execute(_SUPERSEDED)
-    connection.execute(_QUOTA)  # new in version 6
-    if version:
-        _move_quota(connection)
-    connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def _upgrade_from_1(connection: sqlite3.Connection) -> None:
-    """Convert idempotency keys, which early files of version 1 stored as given, to digests."""
-    connection.execute("ALTER TABLE memory ADD COLUMN before INTEGER")
-    connection.create_function("digest_key", 1, digest_key, deterministic=True)
-    # If a key was stored in both forms, its digest belongs to the later item.
-    connection.execute(
-        "UPDATE OR IGNORE memory SET idempotency_key = digest_key(idempotency_key)"
-        " WHERE length(idempotency_key) != 64 OR idempotency_key GLOB '*[^0-9a-f]*'"
-    )
-    connection.execute("DROP INDEX IF EXISTS memory_author")
-
-
-def _move_quota(connection: sqlite3.Connection) -> None:
-    """Fill the quota table from the audit rows of the last hour, where versions 1 to 5 kept it."""
-    connection.execute(
-        "INSERT INTO quota (principal, author, at, items)"
-        " SELECT principal, author, at, sum(json_extract(details, '$.created')) FROM audit"
-        " WHERE author IS NOT NULL AND tool = 'remember'"
-        " AND json_extract(details, '$.created') > 0"
-        " AND at > (SELECT max(at) FROM audit) - 3600"
-        " GROUP BY principal, author, at"
-    )
-    connection.execute("DROP INDEX IF EXISTS audit_author")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from mcpp_agents.memory.access import View
 from mcpp_agents.memory.errors import StoreUnavailable
+from mcpp_agents.memory.search.fts_table import FtsTable
 from mcpp_agents.memory.search.terms import Query
 from mcpp_agents.memory.search.view_masks import Condition, ViewMasks
 from mcpp_agents.memory.search.word_index import WordIndex
@@ -52,8 +53,9 @@ class SqliteEngine:
         self._busy_seconds = busy_seconds
         self._purged_at_once = purged_at_once
         self._masks = ViewMasks(self._connection.raw)
-        self._words = WordIndex(self._connection.raw)
-        self._items = ItemWriter(self._connection, self._words)
+        self._table = FtsTable(self._connection.raw)
+        self._words = WordIndex(self._table)
+        self._items = ItemWriter(self._connection, self._table)
         self._audit_log = AuditLog(self._connection)
         self._has_removed = False  # in the current write
         self._needs_purge = False  # the index still contains words of removed items
@@ -93,7 +95,7 @@ class SqliteEngine:
         self._items.remove(seq)
         self._has_removed = True
         if self._connection.one("SELECT items FROM tally")[0] <= self._purged_at_once:
-            self._words.purge()
+            self._table.purge()
         else:
             self._needs_purge = True
 
@@ -138,7 +140,7 @@ class SqliteEngine:
     def _purge(self) -> None:
         try:
             with self.writing(wait_seconds=_CLOSE_WAIT_SECONDS):
-                self._words.purge()
+                self._table.purge()
                 self._has_removed = True
         except StoreUnavailable as error:
             logger.warning("words of forgotten items stay in the index: %s", error.__cause__)

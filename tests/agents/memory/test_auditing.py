@@ -1,6 +1,5 @@
 """Every operation leaves exactly one audit row by any path; quotas have a table of their own."""
 
-import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -23,7 +22,6 @@ from mcpp_agents.memory import (
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
 from mcpp_agents.memory.bus.tool_handlers import MemoryToolHandlers
-from mcpp_agents.memory.store import BUS_HOURLY_CAP
 from tests.agents.memory.conftest import ManualClock, rows
 
 POD = Principal.for_pod("demo")
@@ -177,37 +175,3 @@ def test_expired_charges_are_deleted(path: Path, clock: ManualClock) -> None:
         clock.now += 3600
         store.acting_as(POD, author="eve", origin="bus").remember(**DRAFT)
     assert rows(path, "SELECT author, at FROM quota") == [("eve", clock.now)]
-
-
-@pytest.mark.rule("M-35", "M-42")
-def test_a_file_of_version_5_keeps_the_quota_used_in_the_last_hour(
-    path: Path, clock: ManualClock
-) -> None:
-    def old_row(at: float, author: str | None, **details: Any) -> tuple[Any, ...]:
-        return at, "pod:demo", author, "remember", json.dumps(details)
-
-    MemoryStore.open(path, embedder=None).close()
-    cap = BUS_HOURLY_CAP
-    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
-        raw.executemany(
-            "INSERT INTO audit (at, principal, author, tool, details) VALUES (?, ?, ?, ?, ?)",
-            [
-                old_row(clock.now - 4000, "eve", ids=["mem_0"], created=cap),
-                old_row(clock.now - 60, "eve", ids=["mem_1"], created=cap - 2),
-                old_row(clock.now - 60, "eve", ids=["mem_2"], created=1),
-                old_row(clock.now - 30, "eve", refused="InvalidMemory"),
-                old_row(clock.now, None, ids=["mem_3"], created=9),
-            ],
-        )
-        raw.execute("DROP TABLE quota")
-        raw.execute(
-            "CREATE INDEX audit_author ON audit (principal, author, at) WHERE author IS NOT NULL"
-        )
-        raw.execute("PRAGMA user_version = 5")
-    with MemoryStore.open(path, embedder=None, clock=clock) as store:
-        assert rows(path, "SELECT author, items FROM quota") == [("eve", cap - 1)]
-        eve = store.acting_as(POD, author="eve", origin="bus")
-        eve.remember(**DRAFT)
-        with pytest.raises(QuotaExceeded):
-            eve.remember(**DRAFT)
-    assert rows(path, "SELECT name FROM sqlite_schema WHERE name = 'audit_author'") == []

@@ -15,6 +15,7 @@ import pytest
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore, MemoryStoreError
 from mcpp_agents.memory.errors import StoreUnavailable
+from mcpp_agents.memory.storage.schema import VERSION
 from mcpp_agents.memory.storage.sqlite import SqliteEngine
 from mcpp_agents.memory.store import BATCH
 from tests.agents.memory.conftest import rows
@@ -158,60 +159,13 @@ def test_a_file_of_another_program_is_left_alone(path: Path, version: int) -> No
 
 
 @pytest.mark.rule("M-42")
-def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
+@pytest.mark.parametrize("version", [VERSION + 1, 6, 99])
+def test_a_file_of_another_version_is_refused_in_one_line(path: Path, version: int) -> None:
     MemoryStore.open(path, embedder=None).close()
     rows(path, "PRAGMA journal_mode = DELETE")
-    rows(path, "PRAGMA user_version = 99")
-    check_left_alone(path, "version 99")
-
-
-@pytest.mark.rule("M-42")
-def test_a_file_of_the_first_version_is_upgraded_and_its_keys_still_hold(path: Path) -> None:
-    def keep(store: MemoryStore, key: str) -> tuple[str, bool]:
-        answer = store.remember("Pear", "shared pear", "note", idempotency_key=key)
-        return answer.id, answer.created
-
-    with MemoryStore.open(path, embedder=None) as store:
-        given, _ = keep(store, "as given")
-        digested, _ = keep(store, "digested")
-    digest = "SELECT idempotency_key FROM memory WHERE id = "
-    [(before,)] = rows(path, f"{digest} '{digested}'")
-    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
-        raw.execute("UPDATE memory SET idempotency_key = 'as given' WHERE id = ?", [given])
-        raw.execute("DROP TABLE opt_out")
-        raw.execute("ALTER TABLE memory DROP COLUMN before")
-        raw.execute("DROP TABLE quota")
-        raw.execute("DROP TABLE forgotten")
-        raw.execute("DROP INDEX vector_seq")
-        raw.execute("DROP INDEX memory_superseded")
-        raw.execute("CREATE INDEX memory_author ON memory (author, created_at)")
-        raw.execute("PRAGMA user_version = 1")
-    with MemoryStore.open(path, embedder=None) as store:
-        assert keep(store, "as given") == (given, False)
-        assert keep(store, "digested") == (digested, False)
-    assert rows(path, f"{digest} '{digested}'") == [(before,)]
-    assert rows(path, "PRAGMA user_version") == [(6,)]
-    assert rows(path, "SELECT count(*) FROM opt_out") == [(0,)]
-    indices = {name for (name,) in rows(path, "SELECT name FROM sqlite_schema")}
-    assert not indices & {"audit_author", "memory_author"}
-
-
-@pytest.mark.rule("M-42")
-def test_a_file_of_the_third_version_is_upgraded(path: Path) -> None:
-    with MemoryStore.open(path, embedder=None) as store:
-        kept = store.remember("Pear", "shared pear", "note")
-        gone = store.remember("Plum", "shared plum", "note")
-    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
-        raw.execute("DROP TABLE forgotten")
-        raw.execute("DROP INDEX vector_seq")
-        raw.execute("DROP INDEX memory_superseded")
-        raw.execute("DROP TABLE quota")
-        raw.execute("ALTER TABLE tally ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0")
-        raw.execute("PRAGMA user_version = 3")
-    with MemoryStore.open(path, embedder=None) as store:
-        store.forget(gone.id)
-        assert [item.id for item in store.context("shared").items] == [kept.id]
-    assert rows(path, "SELECT seq FROM forgotten") == [(2,)]
+    rows(path, f"PRAGMA user_version = {version}")
+    expected = f"The file has version {version}; this program supports version {VERSION} only"
+    check_left_alone(path, f"^{expected}$")
 
 
 def _forget_zebra(store: MemoryStore) -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcpp
-from mcpp.payloads import ContextInfo
+from mcpp.payloads import ContextInfo, text_of
 from mcpp_agents.memory import MemoryStore, Principal
+from mcpp_agents.memory.bus.envelope_text import kept_text
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
-from mcpp_agents.memory.bus.extractive_summary import Turn, summarize
+from mcpp_agents.memory.bus.extractive_summary import SpokenTurn, summarize
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
 from tests.agents.memory.conftest import ManualClock
@@ -70,6 +71,11 @@ class Bus:
     def expire(self, context: str = "c1", sender: str = "system:gateway") -> list[ExtractedMemory]:
         payload = {"event": "expired", "context": {"id": context}, "messages": 1}
         return self.say(sender, "system/context", payload, None)
+
+    def revive(self, creator: str, context: str = "c1", **more: str) -> None:
+        info = {"id": context, "type": "reasoning", "creator": creator, **more}
+        payload = {"event": "revived", "context": info, "messages": 1}
+        assert self.say("system:gateway", "system/context", payload, None) == []
 
 
 @pytest.mark.rule("M-34")
@@ -247,8 +253,10 @@ def test_a_failed_call_cannot_be_forged_or_crowd_out_the_creators() -> None:
     [
         ({"outcome": "Use walrus."}, "decision", "outcome: Use walrus."),
         ("Use walrus.", "decision", "Use walrus."),
-        (["Use walrus."], "decision", "- Use walrus."),
-        ({"decision": False}, "decision", "decision: false"),
+        (["Use walrus."], "decision", '["Use walrus."]'),
+        ({"decision": False}, "decision", "false"),
+        ({"plan": "Use walrus."}, "decision", "plan: Use walrus."),
+        ({"why": "It fits.", "text": "Use walrus."}, "decision", "Use walrus."),
         ({"decision": "", "why": ["a", None]}, "decision", "why: - a"),
         (0, "decision", "0"),
         ({}, "session", "reasoning: Shard by tusk?"),
@@ -265,6 +273,30 @@ def test_a_conclusion_of_any_shape_keeps_the_conversation(
     assert (memory.draft.kind, memory.draft.title) == (kind, title)
     assert "ann: Shard by tusk?" in memory.draft.content
     assert bus.expire() == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"decision": "Use walrus.", "text": "It fits."},
+        {"decision": {"use": ["walrus", 1]}},
+        {"text": "Use walrus."},
+        {"decision": None, "text": "Use walrus."},
+        "Use walrus.",
+    ],
+)
+def test_memory_keeps_what_a_conclusion_says_elsewhere(payload: Any) -> None:
+    envelope = mcpp.new_envelope("conclusion", payload, sender="ann")
+    assert kept_text(envelope) == text_of(envelope)
+
+
+@pytest.mark.rule("M-08")
+@pytest.mark.parametrize("name", ["decision", "outcome"])
+def test_a_structured_conclusion_contains_no_password(name: str) -> None:
+    value = {"login": [{"password": ["hunter2", "or3"]}, {"password": {"is": "hunter2"}}]}
+    envelope = mcpp.new_envelope("conclusion", {name: value}, sender="ann")
+    assert "hunter2" not in kept_text(envelope)
+    assert kept_text(envelope).count("[secret withheld]") == 2
 
 
 @pytest.mark.parametrize("word", ["資料庫", "x"])
@@ -529,6 +561,49 @@ def test_an_expired_id_may_be_reused_by_another_creator() -> None:
     assert memory.author == "bob"
 
 
+@pytest.mark.rule("M-30", "C-12")
+def test_the_creator_concludes_a_revived_context() -> None:
+    bus = Bus()
+    bus.think("ann", "A thought.", parent="top")
+    [session] = bus.expire()
+    bus.revive("ann", parent="top")
+    assert bus.conclude("bob", "Mine now.") == []
+    [memory] = bus.conclude("ann", "Rotate.", type="other")
+    assert (memory.author, memory.draft.kind) == ("ann", "decision")
+    assert memory.metadata["lineage"] == ["top", "c1"]
+    assert memory.generations[0] == session.generations[0]
+    assert bus.expire() == []
+
+
+@pytest.mark.rule("M-33", "C-12")
+def test_an_opt_out_holds_again_after_a_revival() -> None:
+    bus = Bus()
+    bus.think("ann", "Private.", metadata={"memory": "off"})
+    bus.expire()
+    assert bus.listener.opted_out == frozenset()
+    bus.revive("ann")
+    assert bus.listener.opted_out == {"c1"}
+    assert bus.conclude("ann", "Private.") == []
+    assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
+
+
+@pytest.mark.rule("M-30", "M-33")
+@pytest.mark.parametrize("known", ["never", "before a gap", "with another creator"])
+def test_a_revived_context_that_is_not_known_is_excluded_with_all_below(known: str) -> None:
+    bus = Bus()
+    if known != "never":
+        bus.think("eve" if known == "with another creator" else "ann", "A thought.")
+        bus.expire()
+    if known == "before a gap":
+        bus.listener.forget_creators()
+    bus.revive("ann")
+    assert bus.conclude("ann", "Rotate.") == []
+    assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
+    bus.expire("c2")
+    assert bus.expire() == []
+    assert len(bus.conclude("bob", "Anew.")) == 1
+
+
 def test_a_context_that_began_earlier_has_no_creator() -> None:
     bus = Bus()
     bus.listener.add_context(ContextInfo(id="c1", type="reasoning"))
@@ -636,7 +711,7 @@ def test_a_flood_is_limited_by_the_participants_quota(
 
 def test_an_odd_key_or_time_does_not_prevent_storing(store: MemoryStore) -> None:
     bus, recorder = Bus(), Recorder(store, POD)
-    bus.say("ann", "conclusion", {"decision": {"a\0b": "zebra"}})
+    bus.say("ann", "conclusion", {"a\0b": "zebra"})
     odd = msgspec.structs.replace(bus.sent[0], ts="0000-01-01T00:00:00Z")
     [kept] = recorder.record(ContextListener("demo").receive(odd))
     [item] = store.acting_as(POD).context("zebra").items
@@ -707,9 +782,9 @@ def test_no_envelope_breaks_the_listener_and_every_draft_is_valid(
 
 
 def test_a_summary_keeps_recurring_subjects() -> None:
-    turns = [Turn("ann", f"Filler number {n} about nothing.") for n in range(30)]
-    turns.insert(10, Turn("bob", "The cache key lacks the tenant."))
-    turns.append(Turn("ann", "So the cache key must hold the tenant."))
+    turns = [SpokenTurn("ann", f"Filler number {n} about nothing.") for n in range(30)]
+    turns.insert(10, SpokenTurn("bob", "The cache key lacks the tenant."))
+    turns.append(SpokenTurn("ann", "So the cache key must hold the tenant."))
     short = summarize(turns, max_chars=300)
     assert "bob: The cache key lacks the tenant." in short
     assert len(short) <= 300
@@ -726,6 +801,6 @@ def test_the_first_question_of_a_long_conversation_is_kept() -> None:
     assert memory.draft.content.startswith("ann: Which walrus fits?\n")
 
 
-@given(st.lists(st.builds(Turn, st.text(max_size=5), st.text(max_size=80)), max_size=20))
-def test_a_summary_keeps_within_its_length(turns: list[Turn]) -> None:
+@given(st.lists(st.builds(SpokenTurn, st.text(max_size=5), st.text(max_size=80)), max_size=20))
+def test_a_summary_keeps_within_its_length(turns: list[SpokenTurn]) -> None:
     assert len(summarize(turns, max_chars=100)) <= 100

@@ -1,7 +1,6 @@
 """Memory as a participant, in a pod with the real gateway core."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any
 
 import anyio
@@ -15,7 +14,7 @@ from mcpp.payloads import ContextInfo
 from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.bus import participant
-from mcpp_agents.memory.bus.participant import begun_before, join
+from mcpp_agents.memory.bus.participant import MemoryAgent, begun_before
 
 Messages = Sequence[tuple[str, str, dict[str, Any], str]]
 Scenario = Callable[[mcpp.Pod], Awaitable[None]]
@@ -37,17 +36,15 @@ def run_scenario(store: MemoryStore) -> Callable[..., None]:
 
         async def main() -> None:
             with anyio.fail_after(20):
-                async with pod.connect("ann") as ann, anyio.create_task_group() as tasks:
+                async with pod.connect("ann") as ann:
                     async with pod.connect("bob") as bob:
                         for sender, kind, payload, context in before:
                             speaker = {"ann": ann, "bob": bob}[sender]
                             await speaker.send(kind, payload, context=context)
-                    connect = partial(pod.connect, "memory")
-                    tasks.start_soon(partial(join, connect, store, **details))
-                    while "memory" not in ann.participants:
-                        await anext(ann)
-                    await scenario(ann)
-                    tasks.cancel_scope.cancel()
+                    async with pod.run(MemoryAgent(store, **details).participant):
+                        while "memory" not in ann.participants:
+                            await anext(ann)
+                        await scenario(ann)
 
         anyio.run(main)
 

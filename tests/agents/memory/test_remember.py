@@ -148,7 +148,7 @@ def test_distinct_items_with_the_same_title_both_survive(store: MemoryStore) -> 
 def test_a_forgotten_item_is_not_found_through_its_neighbours(
     store: MemoryStore, path: Path
 ) -> None:
-    # In one thread, so that the neighbours are indexed with its words.
+    # In one neighbourhood, so that the neighbours are indexed with its words.
     for text in ("we talked", "the zebra password", "we parted"):
         answer = store.remember("Turn", text, "message", source="talk")
         if "zebra" in text:

@@ -16,8 +16,8 @@ from typing import Any
 import anyio
 import pytest
 
+from mcpp.cli import main as command_line
 from mcpp_agents.memory import MemoryStore, MemoryStoreError
-from mcpp_agents.memory.commands import main
 from mcpp_agents.memory.serving.credentials import Credentials
 
 pytest.importorskip("mcp")
@@ -29,7 +29,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcpp_agents.memory.serving.mcp_server import build_server, http_app
 
-COMMAND = "import sys; from mcpp_agents.memory.commands import main; sys.exit(main(sys.argv[1:]))"
+COMMAND = "import sys; from mcpp.cli.main import main; sys.exit(main(['memory', *sys.argv[1:]]))"
 ALICE, BOB, NO_ORGANIZATION = (
     "alice-token-0123456789",
     "bob-token-0123456789",
@@ -49,6 +49,11 @@ token = "{NO_ORGANIZATION}"
 organization = ""
 """
 REMEMBER = {"title": "Rotation", "content": "tokens rotate", "kind": "decision"}
+
+
+def main(arguments: list[str]) -> int:
+    """Run `mcpp memory` and return its exit code."""
+    return command_line.main(["memory", *arguments])
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -242,8 +247,8 @@ def test_input_that_is_not_text_is_reported_in_one_line(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8", "strict"))
-    assert main(["remember", "Rotation", "-", "--file", str(path)]) == 2
-    assert capsys.readouterr().err == "mcpp memory: standard input is not utf-8 text\n"
+    assert main(["remember", "Rotation", "-", "--file", str(path)]) == 1
+    assert capsys.readouterr().err == "mcpp: memory: standard input is not utf-8 text\n"
     assert not path.exists()
 
 
@@ -263,7 +268,7 @@ def test_a_mistyped_file_is_reported_and_not_created(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typo = tmp_path / "typo" / "memory.db"
-    assert main([*command, "--file", str(typo)]) == 2
+    assert main([*command, "--file", str(typo)]) == 1
     assert f"{typo} does not exist" in capsys.readouterr().err
     assert not typo.parent.exists()
 
@@ -305,22 +310,31 @@ def test_the_command_line_shows_as_many_related_items_as_asked_for(
 
 
 def test_http_without_principals_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--file", str(path), "--http", "127.0.0.1:0"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--file", str(path), "--http", "127.0.0.1:0"])
     assert "--principals" in capsys.readouterr().err
 
 
-def test_an_unusable_address_is_reported_in_one_line(
+def test_an_address_in_use_is_reported_in_one_line(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     principals = tmp_path / "principals.toml"
     principals.write_text(PRINCIPALS)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         used = f"127.0.0.1:{taken.getsockname()[1]}"
-        for address in (used, "127.0.0.1:99999", "127.0.0.1:http", "8788"):
-            options = ["--file", str(path), "--principals", str(principals)]
-            assert main(["serve", "--http", address, *options]) == 2
-            [line] = capsys.readouterr().err.splitlines()
-            assert address in line
+        options = ["--file", str(path), "--principals", str(principals)]
+        assert main(["serve", "--http", used, *options]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mcpp: memory: Cannot listen on {used}: ")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:http", "8788"])
+def test_an_invalid_address_is_a_usage_error(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--http", address, "--principals", "none"])
+    assert f"must be HOST:PORT, not {address!r}" in capsys.readouterr().err
 
 
 def test_http_prints_its_address_and_stops_on_interrupt(path: Path, tmp_path: Path) -> None:
@@ -329,7 +343,7 @@ def test_http_prints_its_address_and_stops_on_interrupt(path: Path, tmp_path: Pa
     http = ["--http", "127.0.0.1:0", "--principals", str(principals)]
     with started([*http, "--file", str(path)]) as process:
         assert process.stderr is not None
-        url = process.stderr.readline().removeprefix("memory: ").strip()
+        url = process.stderr.readline().removeprefix("mcpp memory: ").strip()
         assert httpx2.post(url).status_code == 401
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
@@ -370,6 +384,31 @@ def test_serving_without_its_extra_names_it(path: Path) -> None:
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.endswith("pip install 'mcpp-pods[memory]'\n")
+
+
+def test_joining_with_a_model_without_its_extra_names_it(path: Path) -> None:
+    model = ["--model", "openai:m", "--base-url", "http://127.0.0.1:9/v1"]
+    arguments = [sys.executable, "-c", WITHOUT_EXTRAS + COMMAND, "join", "--file", str(path)]
+    done = subprocess.run([*arguments, *model], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "mcpp memory needs openai: pip install 'mcpp-pods[agent]'\n"
+    assert not path.exists()
+
+
+def test_serving_over_stdio_does_not_import_an_http_server(path: Path) -> None:
+    code = f"import sys; sys.modules['uvicorn'] = None; {COMMAND}"
+    arguments = [sys.executable, "-c", code, "serve", "--embedder", "none", "--file", str(path)]
+    done = subprocess.run(arguments, input="", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_folder_that_cannot_be_created_is_reported_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["remember", "a", "b", "--file", str(tmp_path / "file" / "memory.db")]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("mcpp: memory: Cannot create the folder of ")
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import mcpp
 from mcpp.prompts import Prompt
 from mcpp.testing import MemoryPod
 from mcpp_agents.memory import MemoryStore, PackItem, Principal
-from mcpp_agents.memory.bus.extractive_summary import Turn
-from mcpp_agents.memory.bus.participant import join
+from mcpp_agents.memory.bus.extractive_summary import SpokenTurn
+from mcpp_agents.memory.bus.participant import MemoryAgent
 from mcpp_agents.memory.bus.summarizer import Summarizer, SummarizerLimits
 from mcpp_agents.model import Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
@@ -29,7 +28,7 @@ from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
 APIS = pytest.mark.parametrize("api", ["openai", "anthropic"])
-TURNS = [Turn("ann", "Tokens leak."), Turn("bob", "Then rotate them.")]
+TURNS = [SpokenTurn("ann", "Tokens leak."), SpokenTurn("bob", "Then rotate them.")]
 
 
 class Fake:
@@ -60,13 +59,11 @@ async def remembering(
 ) -> AsyncIterator[mcpp.Pod]:
     """Run memory in the pod; yield ann's connection."""
     with anyio.fail_after(BOUND):
-        async with pod.connect("ann") as ann, anyio.create_task_group() as tasks:
-            connect = partial(pod.connect, "memory")
-            tasks.start_soon(partial(join, connect, store, summarizer=summarizer))
+        memory = MemoryAgent(store, summarizer=summarizer).participant
+        async with pod.connect("ann") as ann, pod.run(memory):
             while "memory" not in ann.participants:
                 await anext(ann)
             yield ann
-            tasks.cancel_scope.cancel()
 
 
 async def think(ann: mcpp.Pod, thought: str, decision: str, context: str = "r1") -> None:
@@ -225,7 +222,7 @@ async def test_tokens_are_limited_per_hour(clock: ManualClock) -> None:
 @pytest.mark.rule("M-37")
 async def test_a_model_sees_the_end_of_a_long_conversation() -> None:
     fake = Fake("Summary.")
-    turns = [Turn("ann", f"Turn {number}. " + "word " * 700) for number in range(200)]
+    turns = [SpokenTurn("ann", f"Turn {number}. " + "word " * 700) for number in range(200)]
     limits = SummarizerLimits(prompt_tokens=4_000)
     assert await Summarizer(fake, name="m", limits=limits).summarize(turns) == "Summary."
     [prompt] = fake.asked
@@ -242,6 +239,15 @@ async def test_the_command_names_a_missing_key_or_model(
     assert (code, "OPENAI_API_KEY is not set" in error) == (1, True)
     code, _, error = await commands.run("memory", *memory, "--model", "m")
     assert (code, "--model must be" in error) == (1, True)
+
+
+async def test_the_command_joins_under_the_name_that_is_asked_for(
+    sockets: SocketPod, commands: Commands, path: Path
+) -> None:
+    memory = ["memory", "join", "--as", "archive", "--embedder", "none", "--file", str(path)]
+    async with commands.start("archive", *memory) as command:
+        assert await command.line() == "mcpp memory: archive is in the pod"
+        assert await command.interrupt() == 0
 
 
 @pytest.mark.rule("M-37")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore
 from mcpp_agents.memory.redaction import WITHHELD, redact
+from mcpp_agents.memory.search.fts_table import FtsTable
 from mcpp_agents.memory.search.terms import parse
 from mcpp_agents.memory.search.word_index import RowBudget, WordIndex
 from mcpp_agents.memory.storage.engine import Matches
@@ -116,7 +117,7 @@ def test_a_text_that_begins_with_a_speaker_is_a_turn_of_any_kind(store: MemorySt
 
 
 @pytest.mark.rule("M-28")
-def test_contexts_whose_names_differ_by_a_number_are_not_a_thread(store: MemoryStore) -> None:
+def test_contexts_whose_names_differ_by_a_number_are_not_neighbours(store: MemoryStore) -> None:
     for number, said in enumerate(["ann: Paint the fence.", "bob: Boil the egg."]):
         source = f"https://demo/review-{number}#e{number}"
         store.remember("Talk", said, "session", source=source)
@@ -156,7 +157,7 @@ SMALL = RowBudget(scored_rows=4, common_rows=6, sampled_rows=10, min_sample=2)
 def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> Matches:
     """Search with a tiny row budget, as in a file with very many rows."""
     with closing(connect(str(path))) as connection:
-        return WordIndex(connection, SMALL).match(parse(goal), mask, limit)
+        return WordIndex(FtsTable(connection), SMALL).match(parse(goal), mask, limit)
 
 
 def test_an_old_item_with_all_common_words_is_found(store: MemoryStore, path: Path) -> None:

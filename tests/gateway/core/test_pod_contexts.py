@@ -342,7 +342,7 @@ def test_contexts_that_come_and_go_leave_nothing_behind() -> None:
 def test_the_tree_is_rebuilt_from_the_log(dormant: int) -> None:
     harness = PodHarness("a", "b")
     a, b = harness.join("a"), harness.join("b")
-    state = harness.pod.snapshot(term=1, index=0, now=harness.now)
+    state = harness.pod.snapshot(term=1, index=0, boot="", now=harness.now)
     batches: list[Batch] = []
 
     def keep() -> None:

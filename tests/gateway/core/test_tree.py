@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from mcpp.protocol.envelope import Context
-from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.tree import (
+from mcpp_gateway.core.contexts.live_context import LiveContext
+from mcpp_gateway.core.contexts.tree import (
     CYCLE,
     DEPTH_EXCEEDED,
     LIMIT,
     PARENT_CHANGED,
-    LiveContext,
     LiveContexts,
 )
+from mcpp_gateway.core.limits import PodLimits
 
 
 class Grove:

@@ -27,57 +27,23 @@ from itertools import count
 from mcpp.payloads import ContextInfo
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Context
+from mcpp_gateway.core.contexts.live_context import (
+    LiveContext,
+    attach,
+    dormant_state,
+    height_of,
+    live_state,
+    lower_heights,
+    settle,
+)
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.rates import Bucket, Rate
+from mcpp_gateway.core.rates import Rate
 from mcpp_gateway.core.records import DormantState, LiveState
 
 CYCLE = "context_cycle"
 PARENT_CHANGED = "context_parent_changed"
 DEPTH_EXCEEDED = "context_depth_exceeded"
 LIMIT = "context_limit"
-
-
-class LiveContext:
-    """One live context. Only the tree changes it."""
-
-    __slots__ = (
-        "bucket",
-        "children",
-        "creator",
-        "deadline",
-        "depth",
-        "height",
-        "heirs",
-        "holder",
-        "holder_last",
-        "id",
-        "last",
-        "lineage",
-        "messages",
-        "parent",
-        "participants",
-        "started",
-        "type",
-    )
-
-    def __init__(self, id: str, now: float, rate: Rate) -> None:
-        self.id = id
-        self.type: str | None = None
-        self.parent: LiveContext | None = None
-        self.creator: str | None = None  # None: a placeholder
-        self.children: set[LiveContext] = set()
-        self.depth = 1
-        self.height = 1  # levels down to the deepest descendant; 0: to be counted again
-        self.lineage = Lineage(id)
-        self.holder: str | None = None  # the participant that it counts against
-        self.holder_last = now  # the time of the holder's last envelope in it or below it
-        self.heirs: dict[str, float] = {}  # times of the last envelopes of others, latest last
-        self.deadline: float | None = None  # when to look at its holder again
-        self.participants: set[str] = set()
-        self.messages = 0
-        self.started = now
-        self.last = now  # the time of the last envelope in it or below it
-        self.bucket = Bucket(rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +183,7 @@ class LiveContexts:
 
     def snapshot(self) -> tuple[tuple[LiveState, ...], tuple[DormantState, ...]]:
         """Return the live contexts in the order of their opening, and the dormant, oldest first."""
-        return tuple(map(_live_state, self._nodes.values())), tuple(self._dormant.values())
+        return tuple(map(live_state, self._nodes.values())), tuple(self._dormant.values())
 
     def restore(self, live: Iterable[LiveState], dormant: Iterable[DormantState]) -> None:
         """Fill an empty tree from a snapshot."""
@@ -243,10 +209,19 @@ class LiveContexts:
         for node in self._nodes.values():
             node.height = 0
             if node.parent is None:
-                _settle(node)
+                settle(node)
 
     def replay(self, lineage: Lineage, sender: str, now: float) -> None:
         """Apply an accepted envelope from the log, without deciding on it again."""
+        known = self._nodes.get(lineage.id)
+        if (
+            known is not None
+            and known.creator is not None
+            and known.type == lineage.type
+            and known.lineage.ancestors == lineage.ancestors
+        ):
+            self.enter(known, sender, now)  # the common case
+            return
         self.advance(now)
         path = (*reversed(lineage.ancestors), lineage.id)
         self._make_room(sender, sum(id not in self._nodes for id in path), now)
@@ -254,7 +229,7 @@ class LiveContexts:
         for id in path:
             parent, node = node, self._nodes.get(id) or self._open(id, sender, now)
             if parent is not None and node.parent is None:
-                _attach(node, parent)
+                attach(node, parent)
         assert node is not None
         self._fix(node, lineage.type, sender)
         self.enter(node, sender, now)
@@ -313,7 +288,7 @@ class LiveContexts:
         if node is None:
             opened.append(id)
         is_placed = node is None or parent is not None
-        if is_placed and len(chain) + _height(node) > self.limits.max_context_depth:
+        if is_placed and len(chain) + height_of(node) > self.limits.max_context_depth:
             return DEPTH_EXCEEDED
         revived = tuple(self._dormant[each] for each in opened if each in self._dormant)
         if opened and not self._has_room(sender, len(opened), revived):
@@ -340,7 +315,7 @@ class LiveContexts:
         if place.node is None:
             node.bucket.take(now)
         if place.parent is not None and node.parent is None:
-            _attach(node, self._nodes[place.parent])
+            attach(node, self._nodes[place.parent])
         self._fix(node, place.type, sender)
         return node
 
@@ -364,7 +339,7 @@ class LiveContexts:
             node.lineage = Lineage(id, state.type)
             parent = None if state.parent is None else self._nodes.get(state.parent)
             if parent is not None:
-                _attach(node, parent)
+                attach(node, parent)
         self._hold(node, sender, now)
         return node
 
@@ -377,11 +352,11 @@ class LiveContexts:
         node.deadline = None
         self._release(node)
         parent = node.parent
-        self._dormant[node.id] = _dormant_state(node)
+        self._dormant[node.id] = dormant_state(node)
         self._forget_oldest()
         if parent is not None:
             parent.children.discard(node)
-            _lower_heights(parent)
+            lower_heights(parent)
         return parent
 
     def _forget_oldest(self) -> None:
@@ -454,72 +429,3 @@ class LiveContexts:
         if node.deadline is None or due < node.deadline:
             node.deadline = due
             heapq.heappush(self._deadlines, (due, node.id, next(self._tie_break), node))
-
-
-def _live_state(node: LiveContext) -> LiveState:
-    return LiveState(
-        node.id,
-        node.type,
-        None if node.parent is None else node.parent.id,
-        node.creator,
-        node.messages,
-        tuple(sorted(node.participants)),
-        node.started,
-        node.last,
-        node.holder,
-        node.holder_last,
-        tuple(node.heirs.items()),
-    )
-
-
-def _dormant_state(node: LiveContext) -> DormantState:
-    parent = None if node.parent is None else node.parent.id
-    return DormantState(node.id, node.type, parent, node.creator, node.messages, node.started)
-
-
-def _attach(node: LiveContext, parent: LiveContext) -> None:
-    node.parent = parent
-    parent.children.add(node)
-    _raise_heights(parent, _height(node))
-    _settle(node)
-
-
-def _height(node: LiveContext | None) -> int:
-    """Return the number of levels from a context down to its deepest descendant.
-
-    It is kept, because a refused sender may ask again and again: walking through all descendants
-    each time would cost the gateway a thousand times what it costs the sender (G-47). Where it has
-    to be counted again, so it has in every context above.
-    """
-    if node is None:
-        return 1
-    if not node.height:
-        node.height = 1 + max((_height(child) for child in node.children), default=0)
-    return node.height
-
-
-def _raise_heights(node: LiveContext | None, height_below: int) -> None:
-    """Update the heights after something of this height was put below a context."""
-    while node is not None and 0 < node.height <= height_below:
-        height_below += 1
-        node.height = height_below
-        node = node.parent
-
-
-def _lower_heights(node: LiveContext | None) -> None:
-    """Mark the heights as unknown after something below a context was removed."""
-    while node is not None and node.height:
-        node.height = 0
-        node = node.parent
-
-
-def _settle(node: LiveContext) -> None:
-    """Update depth and lineage of a context and of all below it, after it was moved."""
-    parent = node.parent
-    ancestors: tuple[str, ...] = ()
-    if parent is not None:
-        node.depth = parent.depth + 1
-        ancestors = (parent.id, *parent.lineage.ancestors)
-    node.lineage = Lineage(node.id, node.type, ancestors)
-    for child in node.children:
-        _settle(child)

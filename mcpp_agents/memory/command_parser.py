@@ -1,0 +1,164 @@
+"""The command line of `mcpp memory`: its subcommands and their options."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mcpp_agents.cli import options
+from mcpp_agents.memory.search.embedding import NAMES
+from mcpp_agents.memory.vocabulary import INTENTS, LAYERS
+
+_DEFAULT_FILE: Final = Path(".mcpp") / "memory.db"
+_MAX_PORT: Final = 65_535
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options; `command` is the name of the subcommand."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command == "serve" and arguments.http and arguments.principals is None:
+        parser.error("--http needs --principals FILE, which lists the tokens")
+    return arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mcpp memory", description="Store memories and compile context packs for agents."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    file = argparse.ArgumentParser(add_help=False)
+    file.add_argument(
+        "--file",
+        type=Path,
+        default=Path(os.environ.get("MCPP_MEMORY", _DEFAULT_FILE)),
+        help="the memory file (default: $MCPP_MEMORY or .mcpp/memory.db)",
+    )
+    # Commands that do not search leave embedding to the next process that has an embedder.
+    file.set_defaults(embedder="none")
+    search = argparse.ArgumentParser(add_help=False, parents=[file])
+    search.add_argument(
+        "--embedder",
+        choices=NAMES,
+        default="auto",
+        help="the model for search by meaning (default: the best one installed)",
+    )
+    _add_serve(commands, search)
+    _add_join(commands, search)
+    _add_remember(commands, file)
+    _add_context(commands, search)
+    forget = commands.add_parser("forget", parents=[file], help="erase a memory")
+    forget.add_argument("id", help="the id printed by `remember`")
+    audit = commands.add_parser("audit", parents=[file], help="show the latest audit entries")
+    audit.add_argument("--last", type=int, default=20, help="number of entries (default: 20)")
+    return parser
+
+
+def _add_serve(commands: Any, search: argparse.ArgumentParser) -> None:
+    serve = commands.add_parser("serve", parents=[search], help="run an MCP server")
+    serve.add_argument(
+        "--http", type=_host_and_port, metavar="HOST:PORT", help="serve over HTTP instead of stdio"
+    )
+    serve.add_argument(
+        "--principals", type=Path, help="TOML file with the tokens and principals for HTTP"
+    )
+
+
+def _add_join(commands: Any, search: argparse.ArgumentParser) -> None:
+    join = commands.add_parser("join", parents=[search], help="join a pod as its memory")
+    options.add_name(join, default="memory")
+    join.add_argument(
+        "--grant",
+        action="append",
+        default=[],
+        metavar="PROJECT",
+        help="a project that the pod may use besides its own; may be repeated",
+    )
+    join.add_argument(
+        "--no-listen", action="store_true", help="serve the tools, but record nothing from the pod"
+    )
+    join.add_argument(
+        "--model",
+        metavar="API:MODEL",
+        help="let a model write the summaries: openai:… or anthropic:…",
+    )
+    join.add_argument(
+        "--base-url",
+        type=options.web_address,
+        metavar="URL",
+        help="the address of another server that implements the API",
+    )
+    options.add_arguments(join)
+
+
+def _add_remember(commands: Any, file: argparse.ArgumentParser) -> None:
+    remember = commands.add_parser("remember", parents=[file], help="store a memory")
+    remember.add_argument("title", help="one line that identifies it")
+    remember.add_argument("content", help="its text, or - to read standard input")
+    remember.add_argument(
+        "--kind", default="note", help="decision, gotcha, plan, task, … (default: note)"
+    )
+    for name, description in (
+        ("domain", "its category"),
+        ("project", "the project to share it with; private if omitted"),
+        ("agent-id", "the agent whose diary it belongs to"),
+        ("source", "where it comes from"),
+        ("url", "address of the source"),
+        ("valid-at", "when it became true, ISO 8601"),
+        ("idempotency-key", "a repeated key stores only once"),
+    ):
+        remember.add_argument(f"--{name}", help=description)
+    for option, field, metavar, description in (
+        ("--tag", "tags", "TAG", "a label; may be repeated"),
+        (
+            "--related-to",
+            "related_to",
+            "[TYPE:]ID",
+            "a memory, as in supersedes:mem_…; repeatable",
+        ),
+        ("--key", "retrieval_keys", "KEY", "an additional word to find it by; may be repeated"),
+    ):
+        remember.add_argument(
+            option, dest=field, action="append", default=[], metavar=metavar, help=description
+        )
+
+
+def _add_context(commands: Any, search: argparse.ArgumentParser) -> None:
+    context = commands.add_parser("context", parents=[search], help="compile a context pack")
+    context.add_argument("goal", help="what you are about to do")
+    context.add_argument(
+        "--intent",
+        choices=INTENTS,
+        default="build",
+        help="which sections come first (default: build)",
+    )
+    context.add_argument(
+        "--layer",
+        choices=tuple(LAYERS),
+        default="recall",
+        help="depth of the search (default: recall)",
+    )
+    context.add_argument("--domain", help="only this category")
+    context.add_argument("--project", help="only this project, besides private items")
+    context.add_argument("--agent-id", help="include the diary of this agent")
+    context.add_argument(
+        "--limit", type=int, default=24, help="maximum number of items, 1 to 50 (default: 24)"
+    )
+    context.add_argument(
+        "--no-related",
+        dest="include_related",
+        action="store_false",
+        help="leave out items one relation away",
+    )
+    context.add_argument(
+        "--related-limit", type=int, default=3, help="related items per item (default: 3)"
+    )
+    context.add_argument("--json", action="store_true", help="print the pack as JSON")
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
