@@ -24,7 +24,7 @@ OPTIONS = SegmentOptions(segment_bytes=4096, chunk_bytes=65_536, reserve_bytes=1
 pytestmark = pytest.mark.rule("L-14")
 
 
-class Item(NamedTuple):
+class IndexedItem(NamedTuple):
     id: str
     sender: str
     kind: str
@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
 
 ITEMS = st.builds(
-    Item,
+    IndexedItem,
     st.sampled_from([f"m{number}" for number in range(8)]),
     st.sampled_from(["alice", "bob"]),
     st.sampled_from(["chat", "mcp/request"]),
@@ -45,13 +45,13 @@ class IndexedLog:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "index.sqlite"
-        self.items: list[Item] = []
+        self.items: list[IndexedItem] = []
         self.log = SegmentLog(OsDisk(folder), OPTIONS)
         self.log.recover()
         self.log.create(NewRecord(STATE, 0, 0.0, b""), salt=1)
         self._batches = 0
 
-    def add(self, items: list[Item]) -> None:
+    def add(self, items: list[IndexedItem]) -> None:
         entries = [
             LogEntry(id, sender, None, kind, None if context is None else Lineage(context), b"{}")
             for id, sender, kind, context in items
@@ -109,8 +109,8 @@ class IndexedLog:
                     assert index.search(**args, start=5, limit=10_000) == later
 
 
-def many(count: int) -> list[Item]:
-    return [Item(f"m{number}", "alice", "chat", "task") for number in range(count)]
+def many(count: int) -> list[IndexedItem]:
+    return [IndexedItem(f"m{number}", "alice", "chat", "task") for number in range(count)]
 
 
 @settings(max_examples=30)
@@ -122,7 +122,7 @@ def many(count: int) -> list[Item]:
     )
 )
 def test_lookups_agree_with_a_search_through_the_log(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[list[Item] | str]
+    tmp_path_factory: pytest.TempPathFactory, steps: list[list[IndexedItem] | str]
 ) -> None:
     log = IndexedLog(tmp_path_factory.mktemp("index"))
     index = LogIndex(log.path, log.log, "epoch")
@@ -183,7 +183,7 @@ def test_damage_found_while_running_is_repaired(tmp_path: Path) -> None:
             file.seek(4096)
             file.write(b"\xff" * (log.path.stat().st_size - 4096))
         for number in range(5):
-            log.add([Item(f"new{number}", "bob", "chat", None)])
+            log.add([IndexedItem(f"new{number}", "bob", "chat", None)])
             index.advance(len(log.items))
             log.wait(index)
     with log.index() as index:
@@ -197,7 +197,7 @@ def test_an_index_of_a_longer_log_is_not_used(tmp_path: Path) -> None:
     with log.index():
         pass
     other = IndexedLog(tmp_path / "b")
-    other.add([Item(f"x{number}", "bob", "chat", None) for number in range(4)])
+    other.add([IndexedItem(f"x{number}", "bob", "chat", None) for number in range(4)])
     log.path.rename(other.path)
     with other.index() as index:
         assert index.find("m2") is None
@@ -212,7 +212,7 @@ def test_an_index_of_another_branch_of_the_log_is_not_used(tmp_path: Path) -> No
     with log.index():
         pass
     other = IndexedLog(tmp_path / "b")
-    other.add([Item(f"x{number}", "bob", "chat", None) for number in range(20)])
+    other.add([IndexedItem(f"x{number}", "bob", "chat", None) for number in range(20)])
     log.path.rename(other.path)
     with other.index() as index:
         assert index.find("m2") is None
@@ -257,7 +257,7 @@ def test_retention_removes_rows_in_steps(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     log = IndexedLog(tmp_path)
     for number in range(3):
-        log.add([Item(f"{number}-{each}", "bob", "chat", None) for each in range(10)])
+        log.add([IndexedItem(f"{number}-{each}", "bob", "chat", None) for each in range(10)])
         log.roll()
     path = tmp_path / segment_name(10)
     content = bytearray(path.read_bytes())
