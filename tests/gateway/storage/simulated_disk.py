@@ -138,8 +138,11 @@ class SimulatedDisk:
             raise failure
 
     def sync(self) -> None:
-        self.step()
-        self._stable_names = dict(self._names)
+        failure = self.failure()
+        if failure is None or self.choose(2):
+            self._stable_names = dict(self._names)
+        if failure is not None:
+            raise failure
 
     # --- what tests use ---
 

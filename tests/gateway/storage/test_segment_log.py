@@ -213,6 +213,25 @@ def test_a_segment_that_could_not_be_created_does_not_come_back(call: int) -> No
     assert read_all(disk) == written
 
 
+@pytest.mark.rule("L-05", "L-06")
+def test_a_removal_that_was_not_synced_is_made_durable_by_the_next_start() -> None:
+    disk = SimulatedDisk()
+    log = started(disk)
+    written = [write(log, 0, 100)]
+    # The new segment's name reaches the disk although the sync fails; its removal does not.
+    disk.fail = {disk.calls + 5: errno.EIO, disk.calls + 7: errno.EIO}
+    answers = iter([1, 0])
+    disk.choose = lambda limit: next(answers)
+    with pytest.raises(OSError, match="Input/output"):
+        log.roll(NewRecord(STATE, 1, 1.0, b"state"), salt=5)
+    assert disk.fail == {}
+    log, _ = opened(disk)  # the process was started again, and the machine was not
+    written.append(write(log, 1, 100))
+    disk.choose = lambda limit: 0
+    disk.crash()
+    assert read_all(disk) == written
+
+
 @pytest.mark.rule("L-04")
 def test_rolling_an_empty_segment_replaces_its_state() -> None:
     disk = SimulatedDisk()
