@@ -48,7 +48,7 @@ test: check setup-mcp setup-browser setup-faults
 
 ## make quick           lint, types and the fast tests; no agents, no browser
 quick: check
-	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest $(PARALLEL) -m "not slow and not torture" --ignore=tests/agents --ignore=tests/inspector
+	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest $(PARALLEL) -m "not slow" --ignore=tests/agents --ignore=tests/inspector
 
 ## make check           ruff and mypy
 check: $(DEV)

@@ -121,6 +121,8 @@ class FileJournal:
         try:
             return self._decode_segments(position, stop)
         except DamagedError as error:
+            if position < self._log.start:  # deleted by retention meanwhile
+                raise
             logger.error("a part of the log cannot be read", extra={"reason": str(error)})  # noqa: TRY400
             self.hide_before(stop)
             raise

@@ -71,7 +71,6 @@ class GroupWriter:
         self._on_failure = on_failure
         self._on_commit: Callable[[int], None]
         self._snapshot: Callable[[int], State]
-        self._on_retention: Callable[[int], None]
         self._term = 0
         self._index = 0
         self._end = 0
@@ -94,18 +93,16 @@ class GroupWriter:
         index: int,
         end: int,
         on_commit: Callable[[int], None],
-        on_retention: Callable[[int], None],
         snapshot: Callable[[int], State],
     ) -> None:
         """Start to take entries behind what was recovered.
 
-        `on_commit` is given the end of the committed log, `on_retention` the position before which
-        entries are too old to be served, and `snapshot` the next batch's index.
+        `on_commit` is given the end of the committed log, and `snapshot` the next batch's index.
         """
         self._term, self._index, self._end = term, index, end
         self._on_commit = on_commit
-        self._on_retention = on_retention
         self._snapshot = snapshot
+        self._retain()
         self._log.grow()
         self._room_bytes = self._log.room_bytes - self._options.reserve_bytes
 
@@ -136,7 +133,12 @@ class GroupWriter:
 
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
-        self._submit([_Job()])
+        jobs = [_Job()]
+        if self._roll_due and not self._entries and not self._log.newest_is_empty:
+            # A quiet pod begins new segments, too, so that retention can delete the old ones.
+            self._roll_due = False
+            jobs.append(self._state_job(self._clock()))
+        self._submit(jobs)
 
     def stop(self) -> None:
         """Write what waits and the seal of an orderly stop. Blocks until both are synced."""
@@ -240,10 +242,11 @@ class GroupWriter:
         self._loop.call_soon_threadsafe(self._report, end, written_bytes, log.room_bytes, roll_due)
 
     def _keep_house(self) -> None:
-        options = self._options
-        if options.sync_interval_seconds is not None:
+        if self._options.sync_interval_seconds is not None:
             self._log.sync()
-        since = None if options.max_age_seconds is None else self._clock() - options.max_age_seconds
-        self._log.retain(since=since, max_bytes=options.max_bytes)
-        if since is not None and (position := self._log.position_at(since)) is not None:
-            self._loop.call_soon_threadsafe(self._on_retention, position)
+        self._retain()
+
+    def _retain(self) -> None:
+        max_age = self._options.max_age_seconds
+        since = None if max_age is None else self._clock() - max_age
+        self._log.retain(since=since, max_bytes=self._options.max_bytes)

@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ logger = logging.getLogger("mcpp.gateway")
 
 LOCK: Final = ".lock"  # no pod's name begins with a dot
 INDEX: Final = "index.sqlite"
+_LOCK_ATTEMPTS: Final = 5
+_LOCK_SECONDS: Final = 0.1
 _DAY_SECONDS: Final = 86_400.0
 # Syncs of different pods run beside each other; those of one pod never do.
 _THREADS: Final = 16
@@ -126,12 +129,16 @@ class LogStore:
         except OSError as error:
             reason = error.strerror or str(error)
             raise LogStoreError(f"log.path: cannot use {self._path}: {reason}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise LogStoreError(f"log.path: another gateway uses {self._path}") from None
-        return descriptor
+        for attempt in range(_LOCK_ATTEMPTS):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # `mcpp log` takes it for a moment, to find out whether a gateway is running.
+                time.sleep(_LOCK_SECONDS if attempt + 1 < _LOCK_ATTEMPTS else 0.0)
+            else:
+                return descriptor
+        os.close(descriptor)
+        raise LogStoreError(f"log.path: another gateway uses {self._path}")
 
     def _open(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
@@ -162,16 +169,17 @@ class LogStore:
         window = _window(limits, state, batches)
         journal = FileJournal(log, writer, window)
         pod = PodCore(name, settings, limits, new_id=lambda: str(uuid6.uuid7()), journal=journal)
-        now = self._clock()
         term, index = 1, 0
+        last = batches[-1] if batches else None
+        if state is not None:
+            self.time = max(self.time, state.time, last.time if last else 0.0)
+        now = max(self._clock(), self.time)  # a clock that was set back does not go behind the log
         if state is None:
             first = pod.snapshot(term=term, index=index, boot=_boot_id(), now=now)
             log.create(NewRecord(STATE, 0, now, encode_state(first)), secrets.randbits(32))
         else:
-            last = batches[-1] if batches else None
             term = max(state.term, last.term if last else 0) + 1
             index = last.index + 1 if last else state.index
-            self.time = max(self.time, state.time, last.time if last else 0.0)
             new_epoch = pod.epoch
             pod.restore(state, batches, now + section.rejoin_seconds)
             if section.fsync == "interval" and not recovery.stopped and state.boot != _boot_id():
@@ -198,7 +206,6 @@ class LogStore:
             index=index,
             end=journal.end,
             on_commit=commit,
-            on_retention=journal.hide_before,
             snapshot=snapshot,
         )
         found.start(journal.end)
