@@ -23,7 +23,7 @@ from mcpp_agents.model import ModelAgent, ModelLimits, ProviderError, Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
 from mcpp_agents.model.progress import ProgressReporter
-from tests.agents.model_server import ModelServer, Scripted, model_server
+from tests.agents.model.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.agents import waiting
 from tests.interaction.conftest import SocketPod
