@@ -1,7 +1,7 @@
 """The prompts for one question at a time, built from the agent's copy of the log.
 
-Messages of others that arrive while a question is answered get a share of the prompt, and the
-question is pinned, so that no other participant can push it out.
+Other participants' messages that arrive while a question is answered get a share of the prompt, and
+the question is pinned, so that none of them can push it out.
 """
 
 import math

@@ -362,7 +362,7 @@ async def test_a_truncated_reply_is_marked_and_its_last_call_is_not_made(
     ]
     async with joined(pod, api, script) as (alice, server):
         answer, log = await ask(alice, "Burn the first")
-        assert answer.text == "It was … (cut at the limit of a reply)"
+        assert answer.text == "It was … (cut at the token limit)"
         assert "burnt" not in json.dumps([one.payload for one in log])
         assert "the arguments are not a JSON object" in json.dumps(server.requests[1])
 

@@ -188,7 +188,7 @@ async def test_an_unusable_file_does_not_stop_the_participant(
         await fake.waiting.wait()
         answer = await ann.request("memory", "ping", {})
         assert answer == {}
-    assert "not stored" in caplog.text
+    assert "cannot store the memory" in caplog.text
 
 
 @pytest.mark.rule("M-37")
