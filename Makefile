@@ -31,7 +31,7 @@ PIP_SERVERS := mcp-server-time==2026.10.19
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+.PHONY: torture setup-faults help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
 	screenshots clean setup-mcp setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
@@ -43,12 +43,12 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
-test: check setup-mcp setup-browser
+test: check setup-mcp setup-browser setup-faults
 	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
 quick: check
-	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest $(PARALLEL) -m "not slow" --ignore=tests/agents --ignore=tests/inspector
+	@HYPOTHESIS_PROFILE=quick $(BIN)/pytest $(PARALLEL) -m "not slow and not torture" --ignore=tests/agents --ignore=tests/inspector
 
 ## make check           ruff and mypy
 check: $(DEV)
@@ -69,12 +69,19 @@ coverage: $(DEV) setup-mcp setup-browser
 	@$(BIN)/pytest $(PARALLEL) --cov --cov-report= --deselect $(MEASURES_CPU)
 	@$(BIN)/coverage report --skip-covered --skip-empty
 
+## make torture         the long fault-injection and kill tests, one after another
+torture: $(DEV) setup-faults
+	@$(BIN)/pytest -m torture --timeout=3600
+
+# As the extra `dev`: there are no wheels of wordllama for other machines.
+LOWEST_EXTRAS := --extra all $(if $(filter x86_64,$(shell uname -m)),--extra wordllama)
+
 ## make test-lowest     the tests with every requirement at its lowest declared version
 test-lowest: $(DEV)
 	@rm -rf $(ENVS)/lowest $(ENVS)/lowest-sdk
 	@$(UV) venv --quiet --python $(BIN)/python $(ENVS)/lowest
 	@$(UV) pip compile --quiet --python $(ENVS)/lowest --resolution lowest-direct \
-		--extra all pyproject.toml --output-file $(ENVS)/lowest/requirements.txt
+		$(LOWEST_EXTRAS) pyproject.toml --output-file $(ENVS)/lowest/requirements.txt
 	@sed -i.bak '/^pytest==/d' $(ENVS)/lowest/requirements.txt  # `dev` pins the one that runs the tests
 	@$(UV) pip install --quiet --python $(ENVS)/lowest \
 		--constraints $(ENVS)/lowest/requirements.txt --editable '.[dev]'
@@ -107,6 +114,7 @@ test-all: $(DEV) setup-mcp setup-browser
 	done
 
 ## make dist            build sdist and wheel into dist/, check them, install them in an empty venv
+# MCPP_PROJECT_URL: the address of the repository, for the links in the package's metadata.
 dist: $(DEV)
 	@rm -rf dist $(ENVS)/dist
 	@$(BIN)/hatchling build
@@ -117,6 +125,7 @@ dist: $(DEV)
 		(cd $(ENVS)/dist && bin/mcpp --version && bin/python -c 'import mcpp, mcpp_agents, mcpp_gateway') && \
 		echo "$$file installs and runs." || exit 1; \
 	done
+	@test -n "$$MCPP_PROJECT_URL" || echo "MCPP_PROJECT_URL is not set: these have no project links. Do not publish them."
 
 ## make bench           measure speed beside other servers
 bench: setup-bench
@@ -134,6 +143,18 @@ $(SERVERS)/.tried:
 	else echo "There is no npm here; its servers' tests are skipped."; fi
 	@$(PYTHON) -m venv $(SERVERS)/venv && timeout 180 $(SERVERS)/venv/bin/python -m pip install \
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
+	@touch $@
+
+# strace for the tests that watch and fail system calls. If it cannot be installed, they are skipped.
+setup-faults: $(VENV)/.faults
+
+$(VENV)/.faults: $(DEV)
+	@if command -v strace >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "Installing strace for the durability tests (first run only) ..."; \
+		{ apt-get install -y -qq strace || { apt-get update -qq && apt-get install -y -qq strace; }; } \
+			>/dev/null 2>&1 || echo "apt-get could not install strace; its tests are skipped."; \
+	else echo "No strace: its tests are skipped; as root, 'apt-get install strace'."; fi
 	@touch $@
 
 # Debian's Chromium for the inspector's tests. If it cannot be installed, they are skipped with a message.

@@ -42,12 +42,17 @@ class GatewayProcess:
 
 @contextmanager
 def gateway(
-    participants: int, limits: Mapping[str, float], core: int = 0
+    participants: int, limits: Mapping[str, float], core: int = 0, log: Path | None = None
 ) -> Iterator[GatewayProcess]:
-    """Run a gateway for participants p0, p1, …, pinned to one core if there are several."""
+    """Run a gateway for participants p0, p1, …, pinned to one core if there are several.
+
+    `log` is the folder of its log; without one the log is in memory.
+    """
     # The clients do not answer pings.
     settings = ["[gateway]", "port = 0", "ping_seconds = 3600"]
     lines = [*settings, "[limits]", *(f"{k} = {v}" for k, v in limits.items())]
+    if log is not None:
+        lines += ["[log]", 'kind = "file"', f'path = "{log}"']
     for index in range(participants):
         lines += [
             f"[pods.bench.participants.p{index}]",

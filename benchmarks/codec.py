@@ -14,15 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mcpp import Context, Envelope, decode, encode, new_context, new_envelope
+from mcpp import PROTOCOL, Context, Envelope, decode, encode, new_context, new_envelope
 from mcpp.client.factory import new_id
-from mcpp.protocol.envelope import (
-    ID_PATTERN,
-    KIND_PATTERN,
-    PARTICIPANT_PATTERN,
-    PROTOCOL,
-    TIMESTAMP_PATTERN,
-)
+from mcpp.protocol.envelope import ID_PATTERN, KIND_PATTERN, PARTICIPANT_PATTERN, TIMESTAMP_PATTERN
 
 ROUNDS = 31
 MESSAGES = 64

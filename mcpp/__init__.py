@@ -10,8 +10,8 @@ async def repeat(message: mcpp.Message) -> None:
 
 mcpp.run(agent)
 
-The public API is the names in `mcpp.__all__` and the names without a leading underscore in these
-modules; everything else is internal and may change in any release:
+The public API is the names in `mcpp.__all__` and in `__all__` of these modules; everything else is
+internal and may change in any release:
 
 - mcpp.errors: the exceptions, as one tree below McppError
 - mcpp.filters: which messages a participant receives
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from mcpp.protocol.envelope import PROTOCOL, Context, Envelope
     from mcpp.protocol.rpc import ToolResult
     from mcpp.protocol.tree import ContextNode, ContextTree
-    from mcpp.session.session import Gap
+    from mcpp.session.resumption import Gap
 
 __all__ = [
     "PROTOCOL",
@@ -133,7 +133,7 @@ _HOMES: Final = {
     "mcpp.protocol.envelope": ("PROTOCOL", "Context", "Envelope"),
     "mcpp.protocol.rpc": ("ToolResult",),
     "mcpp.protocol.tree": ("ContextNode", "ContextTree"),
-    "mcpp.session.session": ("Gap",),
+    "mcpp.session.resumption": ("Gap",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,12 +1,12 @@
-"""The errors that MCPP raises. The facts of each are attributes.
+"""The errors that MCPP raises. Their details are attributes.
 
 McppError
-├── DecodeError         invalid bytes for an envelope, or a payload of another type than requested
+├── DecodeError         bytes are not an envelope, or a payload is not of the requested type
 ├── FilterError         an invalid filter
 ├── CapabilityError     an invalid capability pattern
 ├── PodNotFoundError    no address was given and no local pod was found
 ├── LocalPodError       the files of the local pod cannot be used as requested
-├── ConnectionLostError there is no connection to the pod, and no more attempts are made
+├── ConnectionLostError there is no connection to the pod, and the SDK has stopped trying
 │   ├── AddressError            the URL or the token is malformed; no connection was attempted
 │   ├── UnreachableError        no gateway answers at the address
 │   │   └── BusyError           the gateway answers that it cannot accept the connection now
@@ -15,10 +15,13 @@ McppError
 │   └── ClosedError             the connection was closed for good, by the gateway or by us
 ├── TooLargeError       an envelope exceeds the gateway's size limit and was not sent
 ├── Refused             the gateway refused an envelope; `code` says why
-└── CallError           a request brought no result
+└── CallError           a request failed
     ├── NoAnswerError           no answer within the timeout
     ├── RemoteError             the answer is a JSON-RPC error
     └── ToolError               the tool ran and failed (`isError`)
+
+`mcpp.prompts.BudgetError` and `mcpp.cli.extras.MissingExtraError` are in the modules that raise
+them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,6 +30,28 @@ if TYPE_CHECKING:
     from mcpp.payloads import Error
     from mcpp.protocol.envelope import Envelope
     from mcpp.protocol.rpc import ToolResult
+
+__all__ = [
+    "AddressError",
+    "BusyError",
+    "CallError",
+    "CapabilityError",
+    "ClosedError",
+    "ConnectionLostError",
+    "DecodeError",
+    "FilterError",
+    "JoinError",
+    "LocalPodError",
+    "McppError",
+    "NoAnswerError",
+    "PodNotFoundError",
+    "Refused",
+    "RemoteError",
+    "TooLargeError",
+    "ToolError",
+    "UnreachableError",
+    "WrongParticipantError",
+]
 
 
 class McppError(Exception):
@@ -84,7 +109,7 @@ class LocalPodError(McppError):
 
 
 class ConnectionLostError(McppError):
-    """There is no connection to the pod, and no more attempts are made."""
+    """There is no connection to the pod, and the SDK has stopped trying."""
 
 
 class AddressError(ConnectionLostError):
@@ -142,7 +167,7 @@ class JoinError(ConnectionLostError):
 
 
 class WrongParticipantError(ConnectionLostError):
-    """The token belongs to another participant than the one that was named."""
+    """The token does not belong to the participant that was named."""
 
     def __init__(self, expected: str, actual: str) -> None:
         super().__init__(expected, actual)
@@ -206,14 +231,14 @@ class Refused(McppError):  # noqa: N818  (the protocol's word)
 
 
 class CallError(McppError):
-    """A request brought no result."""
+    """A request failed: it has no result."""
 
     def __init__(self, participant: str, method: str, problem: str) -> None:
         super().__init__(participant, method, problem)
         self.participant = participant
         """The participant that was asked."""
         self.method = method
-        """The MCP method, or the name of the tool."""
+        """The MCP method or the tool's name."""
         self.problem = problem
         """What went wrong, in a phrase."""
 

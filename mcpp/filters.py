@@ -4,6 +4,7 @@
     list(wanted.select(envelopes))
     await pod.set_filter(wanted)          # the gateway sends nothing else
 
+`everything`, `main_only` and `conclusions` are filters; the functions return others.
 In JSON a filter is an object with one key (F-01): `{"any": [{"main": true}, {"kind": "mcp/*"}]}`.
 """
 
@@ -16,10 +17,28 @@ import msgspec
 
 from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
-from mcpp.protocol.codec import decode_unambiguous
 from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
 from mcpp.protocol.globs import compile_glob
+from mcpp.protocol.jsontext import decode_unambiguous
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "MAX_NODES",
+    "MAX_STARS",
+    "Addressed",
+    "Filter",
+    "addressed_to",
+    "conclusions",
+    "everything",
+    "in_context",
+    "kind",
+    "main_only",
+    "parse",
+    "sender",
+    "with_types",
+]
 
 MAX_NODES: Final = 64
 MAX_DEPTH: Final = 8
@@ -62,6 +81,9 @@ class Filter:
             if self.matches(envelope, tracker.observe(envelope)):
                 yield envelope
 
+    def __repr__(self) -> str:
+        return f"filters.parse({self.to_json()})"
+
     def __and__(self, other: "Filter") -> "Filter":
         return _All((*_parts(self, _All), *_parts(other, _All)))
 
@@ -103,8 +125,10 @@ def as_filter(value: "Filter | Mapping[str, Any] | None") -> Filter | None:
 # --- predicates --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Main(Filter):
+    """Passes the main context."""
+
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
         return lineage is None
 
@@ -112,8 +136,10 @@ class _Main(Filter):
         return {"main": True}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Type(Filter):
+    """Passes contexts of one type."""
+
     type: str
 
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
@@ -123,8 +149,10 @@ class _Type(Filter):
         return {"type": self.type}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _InContext(Filter):
+    """Passes one context, and its descendants if wanted."""
+
     id: str
     descendants: bool
 
@@ -138,10 +166,12 @@ class _InContext(Filter):
         return {"context": self.id, **more}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Kind(Filter):
+    """Passes kinds that match a glob."""
+
     pattern: str
-    test: Callable[[str], bool] = field(compare=False, repr=False)
+    test: Callable[[str], bool] = field(compare=False)
 
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
         return self.test(envelope.kind)
@@ -150,8 +180,10 @@ class _Kind(Filter):
         return {"kind": self.pattern}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _From(Filter):
+    """Passes what one participant sent."""
+
     id: str
 
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
@@ -161,8 +193,10 @@ class _From(Filter):
         return {"from": self.id}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _To(Filter):
+    """Passes what names one participant in `to`."""
+
     id: str
 
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
@@ -172,8 +206,10 @@ class _To(Filter):
         return {"to": self.id}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Any(Filter):
+    """Passes what at least one part passes; without parts, nothing."""
+
     parts: tuple[Filter, ...]
 
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
@@ -183,8 +219,10 @@ class _Any(Filter):
         return {"any": [part.to_json() for part in self.parts]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _All(Filter):
+    """Passes what every part passes; without parts, everything."""
+
     parts: tuple[Filter, ...]
 
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
@@ -194,8 +232,10 @@ class _All(Filter):
         return {"all": [part.to_json() for part in self.parts]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Not(Filter):
+    """Passes what its part does not pass."""
+
     part: Filter
 
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
@@ -205,7 +245,7 @@ class _Not(Filter):
         return {"not": self.part.to_json()}
 
 
-# --- constructors: the ADR's five strategies first ---------------------------------------------
+# --- constructors ---------------------------------------------
 
 everything: Final[Filter] = _All(())
 main_only: Final[Filter] = _Main()
@@ -283,7 +323,7 @@ def _parse(value: object, path: str, depth: int, count: _Count) -> Filter:
         case "kind":
             count.stars += str(inner).count("*")
             if count.stars > MAX_STARS:
-                raise FilterError(here, f"is more than {MAX_STARS} stars in one filter")
+                raise FilterError(here, f"makes the filter exceed {MAX_STARS} stars")
             return _parse_kind(inner, here)
         case "from":
             return _From(_checked(inner, _is_participant, here))

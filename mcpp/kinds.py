@@ -2,6 +2,25 @@
 
 from typing import Final, NamedTuple
 
+__all__ = [
+    "CHAT",
+    "CONCLUSION",
+    "CONTEXT",
+    "ERROR",
+    "FILTER_SET",
+    "NOTIFICATION",
+    "PRESENCE",
+    "PROPOSAL",
+    "REFLECTION",
+    "REJECT",
+    "REQUEST",
+    "RESPONSE",
+    "SET_FILTER",
+    "WELCOME",
+    "WITHDRAW",
+    "Kind",
+]
+
 CHAT: Final = "chat"
 REFLECTION: Final = "reflection"
 CONCLUSION: Final = "conclusion"

@@ -13,6 +13,28 @@ from mcpp import kinds
 if TYPE_CHECKING:
     from mcpp.protocol.envelope import Envelope
 
+__all__ = [
+    "Chat",
+    "Conclusion",
+    "ContextEvent",
+    "ContextInfo",
+    "Error",
+    "Notification",
+    "ParticipantInfo",
+    "PodInfo",
+    "Presence",
+    "Proposal",
+    "Reflection",
+    "Reject",
+    "Request",
+    "Response",
+    "RpcError",
+    "SetFilter",
+    "Welcome",
+    "Withdraw",
+    "text_of",
+]
+
 
 class _Payload(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     pass
@@ -104,14 +126,16 @@ class PodInfo(_Payload, frozen=True):
 
     name: str
     epoch: str
+    log: str | None = None  # where the log is: memory, file or cluster
 
 
 class ContextInfo(_Payload, frozen=True):
-    """A context with its fixed type and parent (C-02)."""
+    """A context with its creator, and the type and parent that the creator fixed (C-02)."""
 
     id: str
     type: str | None = None
     parent: str | None = None
+    creator: str | None = None  # None: nothing was sent in it yet
     messages: int | None = None  # in a welcome: how many envelopes it had by then
 
 
@@ -148,14 +172,14 @@ class Error(_Payload, frozen=True):
 
 
 class ContextEvent(_Payload, frozen=True):
-    """A context expired; the times are the gateway's."""
+    """A context expired, or was revived. The last three members are those of an expiry."""
 
-    event: Literal["expired"]
+    event: Literal["expired", "revived"]
     context: ContextInfo
     messages: int
-    participants: list[str]
-    started: str
-    last: str
+    participants: list[str] | None = None
+    started: str | None = None  # by the gateway's clock, as `last`
+    last: str | None = None
 
 
 class SetFilter(_Payload, frozen=True):
@@ -188,7 +212,7 @@ class _Said(msgspec.Struct):
     thought: Any = None
 
 
-# Skips the dictionary of the payload: most of a log is chat.
+# Does not build the payload's dictionary: most of a log is chat.
 _read_said: Final = msgspec.json.Decoder(_Said).decode
 
 

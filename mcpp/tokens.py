@@ -23,8 +23,18 @@ from itertools import compress
 from typing import Final
 from zlib import adler32
 
+__all__ = [
+    "DEFAULT_IMAGE_TOKENS",
+    "Counter",
+    "chunks",
+    "estimate",
+    "exact",
+    "image_size",
+    "image_tokens",
+]
+
 Counter = Callable[[str], int]
-"""A function that counts the tokens of a text. It must be pure."""
+"""A function that counts the tokens in a text. It must be pure."""
 
 MAX_CHUNK_CHARS: Final = 50_000
 """bpe-openai rejects texts over 1 M characters and over 200,000 tokens; a character has at most
@@ -39,7 +49,7 @@ _SUMMED: Final = 256  # few enough bytes to stay below the modulus: five times a
 
 
 def estimate(text: str) -> int:
-    """Return the approximate number of tokens of a text; at least one if it is not empty."""
+    """Return the approximate number of tokens in a text; at least one if it is not empty."""
     if not text:
         return 0
     data = text.encode("utf-8", "replace")
@@ -67,7 +77,10 @@ def _script_price(units: bytes) -> int:
 
 
 def _unlike(units: int, bits: int) -> int:
-    """Return zero in place of each unit of so many bits that equals the four before it."""
+    """Return `units` with each unit of `bits` bits set to zero if it equals the four before it.
+
+    The other units become any value except zero.
+    """
     units ^= units >> bits  # equals the one before it,
     units |= units >> bits  # the two before it,
     return units | units >> 2 * bits  # the four before it

@@ -7,8 +7,17 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from mcpp import Kind, McppError, Message, OpenProposal, Pod, kinds
-from mcpp.errors import CallError, ConnectionLostError, Refused
+from mcpp import (
+    CallError,
+    ConnectionLostError,
+    Kind,
+    McppError,
+    Message,
+    OpenProposal,
+    Pod,
+    Refused,
+    kinds,
+)
 from mcpp.prompts import tool_name
 
 T = TypeVar("T")

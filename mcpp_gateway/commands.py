@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mcpp.client import local_pod
 from mcpp.errors import McppError
@@ -19,6 +19,8 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.process import serve
 
 _EXIT_USAGE: Final = 2
+# The log of a local pod, unless its configuration has a section [log]: durable, in `.mcpp/log`.
+_LOCAL_LOG: Final = {"kind": "file", "path": "log"}
 
 
 def gateway(argv: list[str]) -> int:
@@ -61,7 +63,7 @@ def up(argv: list[str]) -> int:
         pod = local_pod.create()
         person = local_pod.person()
         pod.add(person, multiple=True)
-        with pod.running():
+        with pod.running() as loading:
             if arguments.port is not None:
                 pod.set_port(arguments.port)
             agents = demo.agents(pod) if arguments.demo else nullcontext()
@@ -75,7 +77,8 @@ def up(argv: list[str]) -> int:
                 print("Stop with Ctrl-C.", flush=True)
 
             with agents:
-                return _run("up", pod.path, os.environ, announce, _session_key(pod.folder))
+                key = _session_key(pod.folder)
+                return _run("up", pod.path, os.environ, announce, key, loading, _LOCAL_LOG)
     except McppError as error:
         return _fail("up", error)
 
@@ -128,12 +131,16 @@ def _run(
     environment: Mapping[str, str],
     announce: Callable[[Gateway], None] = lambda gateway: None,
     session_key: bytes | None = None,
+    loading: local_pod.Loading = nullcontext,
+    log: Mapping[str, Any] | None = None,
 ) -> int:
     def load() -> Config:
-        # Checked on reload too: a file that is being written must not revoke all tokens.
-        config = configuration.load(path, environment)
-        if not config.pods:
-            raise ConfigError(f"{path}: no pods; add [pods.NAME.participants.NAME]")
+        # The gateway applies what this returns before it reads from a connection again.
+        with loading():
+            # Checked on reload too: a file that is being written must not revoke all tokens.
+            config = configuration.load(path, environment, log)
+            if not config.pods:
+                raise ConfigError(f"{path}: no pods; add [pods.NAME.participants.NAME]")
         return config
 
     try:

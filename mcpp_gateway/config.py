@@ -25,9 +25,11 @@ from mcpp_gateway.core.pod import ParticipantSettings
 _T = TypeVar("_T")
 
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
-_is_pod_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
+_is_pod_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}").fullmatch
 is_token = re.compile(r"[A-Za-z0-9._~-]{1,512}").fullmatch
-_POD_RULE: Final = "a pod name has 1 to 64 characters of A-Z a-z 0-9 . _ -"
+_POD_RULE: Final = (
+    "a pod name has 1 to 64 characters of A-Z a-z 0-9 . _ - and begins with none of . -"
+)
 _PARTICIPANT_RULE: Final = "a participant id has 1 to 64 characters of A-Z a-z 0-9 . _ : @ -"
 _TOKEN_RULE: Final = "a token has 1 to 512 characters of A-Z a-z 0-9 . _ ~ -"
 _SHORT_TOKEN: Final = 16
@@ -58,6 +60,26 @@ class GatewaySection(_Section, frozen=True):
     metrics_token: str | None = None
 
 
+class RetentionSection(_Section, frozen=True):
+    """The section `[log.retention]`: how much of each pod's log is kept. 0 is no limit."""
+
+    max_age_days: float = 0.0
+    max_bytes: int = 0
+
+
+class LogSection(_Section, frozen=True):
+    """The section `[log]`: where the pods' logs are kept."""
+
+    kind: Literal["memory", "file", "jetstream"] = "memory"
+    path: str = "data"
+    fsync: Literal["always", "interval"] = "always"
+    interval_ms: float = 100.0
+    rejoin_seconds: float = 30.0
+    segment_bytes: int = 67_108_864
+    reserve_bytes: int = 16_777_216
+    retention: RetentionSection = RetentionSection()
+
+
 class ParticipantSection(_Section, frozen=True):
     """A participant: its token in exactly one of four forms (G-46), and its capabilities."""
 
@@ -80,6 +102,7 @@ class Sections(_Section, frozen=True):
 
     gateway: GatewaySection = GatewaySection()
     limits: PodLimits = PodLimits()
+    log: LogSection = LogSection()
     pods: dict[str, PodSection] = {}
 
 
@@ -88,29 +111,41 @@ class Config(msgspec.Struct, frozen=True):
 
     gateway: GatewaySection
     limits: PodLimits
+    log: LogSection
     pods: dict[str, tuple[ParticipantSettings, ...]]
     tokens: dict[bytes, tuple[str, str]]  # SHA-256 of a token → pod, participant
     warnings: tuple[str, ...] = ()
 
 
-def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
-    """Read and check a configuration file."""
+def load(
+    path: Path,
+    environment: Mapping[str, str] = os.environ,
+    log: Mapping[str, Any] | None = None,
+) -> Config:
+    """Read and check a configuration file. `log` is used if the file has no section `[log]`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigError(f"{path}: cannot read the file: {reason}") from None
-    return parse(text, environment, name=str(path), folder=path.parent)
+    return parse(text, environment, name=str(path), folder=path.parent, log=log)
 
 
 def parse(
-    text: str, environment: Mapping[str, str], *, name: str = "config", folder: Path = Path()
+    text: str,
+    environment: Mapping[str, str],
+    *,
+    name: str = "config",
+    folder: Path = Path(),
+    log: Mapping[str, Any] | None = None,
 ) -> Config:
     """Parse and check the text of a configuration."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{name}: not valid TOML: {error}") from None
+    if log is not None:
+        document.setdefault("log", dict(log))
     overridden = _override(document, environment)
     try:
         return _check(_sections(document), environment, folder)
@@ -161,6 +196,7 @@ def _convert(value: Any, type: type[_T], key: str) -> _T:
 def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> Config:
     _check_gateway(sections.gateway)
     _check_limits(sections.limits)
+    _check_log(sections.log)
     pods: dict[str, tuple[ParticipantSettings, ...]] = {}
     tokens: dict[bytes, tuple[str, str]] = {}
     warnings: list[str] = []
@@ -189,7 +225,8 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
     if gateway.tls_cert is not None and gateway.tls_key is not None:
         cert, key = str(folder / gateway.tls_cert), str(folder / gateway.tls_key)
         gateway = msgspec.structs.replace(gateway, tls_cert=cert, tls_key=key)
-    return Config(gateway, sections.limits, pods, tokens, tuple(warnings))
+    log = msgspec.structs.replace(sections.log, path=str(folder / sections.log.path))
+    return Config(gateway, sections.limits, log, pods, tokens, tuple(warnings))
 
 
 def _check_gateway(gateway: GatewaySection) -> None:
@@ -206,6 +243,25 @@ def _check_gateway(gateway: GatewaySection) -> None:
     for name in ("ping_seconds", "handshake_seconds", "drain_seconds"):
         if not 0 < getattr(gateway, name) < 86_400:
             raise _BadKeyError(f"gateway.{name}", "must be more than 0 and less than 86400")
+
+
+def _check_log(log: LogSection) -> None:
+    if log.kind == "jetstream":
+        raise _BadKeyError("log.kind", "this version has memory and file, not jetstream yet")
+    if not log.path:
+        raise _BadKeyError("log.path", "must name a folder")
+    if not 1 <= log.interval_ms <= 60_000:
+        raise _BadKeyError("log.interval_ms", "must be 1 to 60000")
+    if not 0 <= log.rejoin_seconds <= 3600:
+        raise _BadKeyError("log.rejoin_seconds", "must be 0 to 3600")
+    if not 1 << 20 <= log.segment_bytes <= 1 << 32:
+        raise _BadKeyError("log.segment_bytes", "must be 1 MiB to 4 GiB")
+    if not 1 << 20 <= log.reserve_bytes <= 1 << 30:
+        raise _BadKeyError("log.reserve_bytes", "must be 1 MiB to 1 GiB")
+    if not 0 <= log.retention.max_age_days <= 36_500:
+        raise _BadKeyError("log.retention.max_age_days", "must be 0 (no limit) to 36500")
+    if log.retention.max_bytes and log.retention.max_bytes < 1 << 20:
+        raise _BadKeyError("log.retention.max_bytes", "must be 0 (no limit) or at least 1 MiB")
 
 
 def _is_origin(text: str) -> bool:
@@ -248,6 +304,7 @@ _MAY_BE_ZERO: Final = {
     "max_contexts_per_participant",
     "max_contexts_per_pod",
     "max_context_depth",
+    "max_dormant_contexts",
     "history_messages",
     "history_bytes",
 }
@@ -308,8 +365,8 @@ def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[
         section, separator, rest = variable.removeprefix("MCPP_").lower().partition("__")
         if not (variable.startswith("MCPP_") and separator):
             continue
-        if section not in ("gateway", "limits"):
-            known = "MCPP_GATEWAY__… and MCPP_LIMITS__…"
+        if section not in ("gateway", "limits", "log"):
+            known = "MCPP_GATEWAY__…, MCPP_LIMITS__… and MCPP_LOG__…"
             raise ConfigError(f"{variable}: unknown; the environment can set {known}")
         if not isinstance(document.setdefault(section, {}), dict):
             continue  # a mistake in the file, reported later
@@ -322,7 +379,8 @@ def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[
 # Strings, even if they look like numbers: a token may consist of digits.
 _TEXT_KEYS: Final = {
     field.name
-    for field in msgspec.structs.fields(GatewaySection)
+    for section in (GatewaySection, LogSection)
+    for field in msgspec.structs.fields(section)
     if field.type in (str, str | None)
 }
 

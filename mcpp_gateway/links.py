@@ -10,8 +10,6 @@ from mcpp_gateway.config import ConfigError
 
 # The gateway delays its answers after a few wrong tokens (G-06).
 _ANSWER_SECONDS: Final = 10.0
-# A new token is unknown until the gateway has reloaded its configuration.
-_ATTEMPTS: Final = 5
 
 
 def link(pod: LocalPod, code: str) -> str:
@@ -28,15 +26,12 @@ def request_link(pod: LocalPod, token: str) -> str:
     # Only if the pod's own process is running: no other listener on the port may see the token.
     if not pod.reload():
         raise ConfigError("no gateway is running here; start one with `mcpp up`")
-    for _ in range(_ATTEMPTS):
-        try:
-            status, body = _get(pod, token)
-        except (OSError, HTTPException) as error:
-            raise ConfigError(f"the gateway did not answer: {error}") from None
-        if status == 200:
-            return link(pod, json.loads(body)["code"])
-        if status != 401:
-            break
+    try:
+        status, body = _get(pod, token)
+    except (OSError, HTTPException) as error:
+        raise ConfigError(f"the gateway did not answer: {error}") from None
+    if status == 200:
+        return link(pod, json.loads(body)["code"])
     raise ConfigError(f"the gateway did not issue a link: {body.decode(errors='replace').strip()}")
 
 

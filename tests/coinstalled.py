@@ -1,13 +1,23 @@
-"""`make test-coinstall`: import other agent frameworks beside mcpp, and use a pod in memory."""
+"""`make test-coinstall`: import other agent frameworks beside mcpp, and use a pod.
 
+The pod is a real one, `mcpp up` in a temporary folder: whatever version of websockets was resolved
+has to work with the gateway and with the SDK.
+"""
+
+import os
+import socket
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 import anyio
 
 import mcpp
-from mcpp.testing import MemoryPod
 
 # Distribution → import name, where they differ.
 IMPORT_NAMES = {"openai-agents": "agents", "pydantic-ai": "pydantic_ai"}
@@ -22,18 +32,46 @@ OURS = (
 )
 
 
+TIMEOUT_SECONDS = 30
+
+
+@contextmanager
+def running_pod() -> Iterator[None]:
+    """Run `mcpp up` in a temporary folder, which is the current one in the block."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    before = Path.cwd()
+    command = [str(Path(sys.executable).with_name("mcpp")), "up", "--port", port]
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as gateway:
+            try:
+                assert gateway.stdout is not None
+                assert any("Stop with Ctrl-C" in line for line in gateway.stdout), (
+                    "it did not start"
+                )
+                yield
+            finally:
+                gateway.terminate()
+                os.chdir(before)
+    assert gateway.returncode == 0, gateway.returncode
+
+
 async def round_trip() -> None:
-    """Call a tool of an agent and receive its answer."""
+    """Call a tool of an agent through the pod of this folder, and receive its answer."""
     agent = mcpp.Participant("counter")
 
     @agent.tool
     async def count_words(text: str) -> int:
         return len(text.split())
 
-    pod = MemoryPod()
-    async with pod.run(agent), pod.connect("alice") as alice:
-        result = await alice.call("counter", "count_words", text="one two three")
-        assert result.text == "3", result
+    with anyio.fail_after(TIMEOUT_SECONDS):
+        async with (
+            agent.run_in_background(mcpp.connect(name="counter")),
+            mcpp.connect(name="alice") as alice,
+        ):
+            result = await alice.call("counter", "count_words", text="one two three")
+            assert result.text == "3", result
 
 
 def main(frameworks: list[str]) -> None:
@@ -42,7 +80,8 @@ def main(frameworks: list[str]) -> None:
         import_module(IMPORT_NAMES.get(name, name))
     for name in OURS:
         import_module(name)
-    anyio.run(round_trip)
+    with running_pod():
+        anyio.run(round_trip)
     installed = [f"{name} {version(name)}" for name in ("mcpp-pods", "websockets", *frameworks)]
     sys.stdout.write(f"Works together: {', '.join(installed)}\n")
 

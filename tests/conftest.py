@@ -22,8 +22,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow tests ten minutes before pytest-timeout ends them."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give slow tests ten minutes before pytest-timeout ends them; leave out `torture`."""
+    if "torture" not in config.option.markexpr:
+        items[:] = [item for item in items if not item.get_closest_marker("torture")]
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(600))

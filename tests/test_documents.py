@@ -34,3 +34,11 @@ def test_the_python_blocks_of_the_readme_run(
 def test_every_relative_link_has_a_target(document: Path) -> None:
     links = [link for link in LINK.findall(document.read_text()) if "://" not in link]
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_source_file_that_is_named_exists(document: Path) -> None:
+    named = re.findall(
+        r"`((?:mcpp\w*|tests|docs|spec)/[\w./-]+\.(?:py|md|js))`", document.read_text()
+    )
+    assert [each for each in named if not (ROOT / each).exists()] == []

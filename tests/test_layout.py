@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import mcpp
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "mcpp": ROOT / "mcpp",
@@ -22,6 +24,20 @@ FORBIDDEN = {
     "mcpp_agents": {"mcpp_gateway"},
 }
 MAX_MODULES = 12
+# Where the entry points of a group are: regular expressions for the names of their modules.
+ENTRY_MODULES = {
+    "scripts": r"mcpp\.cli\.console",
+    "mcpp.commands": r"(\w+\.)+commands",
+    "mcpp.demo": r"mcpp_agents\.demo\.{name}",
+    "mcpp.testing": r"mcpp_gateway\.testing",
+}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ENTRY_POINTS: dict[str, dict[str, str]] = {
+    "scripts": PROJECT["scripts"],
+    **PROJECT["entry-points"],
+}
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+NOT_MODULES = set(mcpp.__all__) - {"filters"}
 OWN_LOGGER = re.compile(r"logger|_silent|_\w+_logger")
 LOGGER_NAME = re.compile(r"'mcpp(\.[a-z_]+)+'")
 
@@ -77,7 +93,7 @@ def test_every_module_has_a_docstring(path: Path) -> None:
 
 def test_no_class_name_is_defined_twice() -> None:
     places = defaultdict(list)
-    for path in SOURCES:
+    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{relative(path)}:{node.lineno}")
@@ -94,11 +110,87 @@ def test_all_imports_are_absolute() -> None:
     assert relative_imports == []
 
 
-def test_every_command_is_in_a_module_named_commands() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    entries = project["entry-points"]["mcpp.commands"]
-    modules = {name: entry.split(":")[0].rsplit(".")[-1] for name, entry in entries.items()}
-    assert {name: module for name, module in modules.items() if module != "commands"} == {}
+def imports_of_mcpp(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, module and name for each name that a file imports from a module of `mcpp`."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mcpp":
+            yield from ((node.lineno, node.module or "", alias.name) for alias in node.names)
+
+
+def is_defined_in(module: str, name: str) -> bool:
+    path = ROOT / module.replace(".", "/")
+    if (path / f"{name}.py").exists() or (path / name).is_dir():
+        return True
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return any(
+        (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name)
+        or (isinstance(node, DEFINITIONS) and node.name == name)
+        for node in ast.walk(parsed(file))
+    )
+
+
+def test_the_sdk_imports_names_from_the_module_that_defines_them() -> None:
+    wrong = [
+        f"{relative(path)}:{line}: from {module} import {name}"
+        for path in PACKAGES["mcpp"].rglob("*.py")
+        for line, module, name in imports_of_mcpp(path)
+        if not is_defined_in(module, name)
+    ]
+    assert wrong == []
+
+
+def test_the_gateway_imports_no_name_from_the_root_of_the_sdk() -> None:
+    wrong = [
+        f"{relative(path)}:{line}: from mcpp import {name}"
+        for path in PACKAGES["mcpp_gateway"].rglob("*.py")
+        for line, module, name in imports_of_mcpp(path)
+        if module == "mcpp" and name in NOT_MODULES
+    ]
+    assert wrong == []
+
+
+def test_agents_and_benchmarks_import_names_as_a_user_would() -> None:
+    """`import mcpp` or `from mcpp import Pod`, one of them in a file; never `mcpp.client.pod`."""
+    wrong = []
+    for path in [*PACKAGES["mcpp_agents"].rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+        imports = list(imports_of_mcpp(path))
+        wrong += [
+            f"{relative(path)}:{line}: from {module} import {name}"
+            for line, module, name in imports
+            if mcpp._HOME_OF.get(name) == module
+        ]
+        names = [name for _, module, name in imports if module == "mcpp" and name in NOT_MODULES]
+        if names and any(
+            isinstance(node, ast.Import) and "mcpp" in {alias.name for alias in node.names}
+            for node in ast.walk(parsed(path))
+        ):
+            wrong.append(f"{relative(path)}: both `import mcpp` and from mcpp import {names}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("group", ENTRY_MODULES)
+def test_every_entry_point_is_a_function_or_class_in_an_entry_module(group: str) -> None:
+    wrong = {
+        name: entry
+        for name, entry in ENTRY_POINTS[group].items()
+        if not re.fullmatch(ENTRY_MODULES[group].format(name=name), entry.split(":")[0])
+        or not is_defined_in(*entry.split(":"))
+    }
+    assert wrong == {}
+
+
+def test_every_group_of_entry_points_has_its_entry_modules() -> None:
+    assert ENTRY_POINTS.keys() == ENTRY_MODULES.keys()
+
+
+def test_every_module_named_commands_is_an_entry_module() -> None:
+    entries = {entry.split(":")[0] for entry in ENTRY_POINTS["mcpp.commands"].values()}
+    modules = {
+        relative(path.with_suffix("")).replace("/", ".")
+        for path in SOURCES
+        if path.name == "commands.py"
+    }
+    assert modules == entries
 
 
 def loggers(path: Path) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from mcpp.cli.main import COMMANDS
@@ -146,6 +147,53 @@ def test_tests_and_benchmarks_import_only_what_dev_installs() -> None:
     ]
     imported = {root for path in files for root in third_party_imports(path)}
     assert distributions(imported) - installed == set()
+
+
+def extras_table(document: str) -> dict[str, str]:
+    """Return the last column of a document's table of extras, by extra."""
+    (table,) = re.findall(r"^\| extra \|.*\n((?:\|.*\n)+)", text_files()[document], re.MULTILINE)
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[1:]]
+    return {extra: row[-1].strip("| ") for row in rows for extra in re.findall(r"`(\w+)`", row[0])}
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/installation.md"])
+def test_the_documents_list_every_extra_of_a_user(document: str) -> None:
+    assert sorted(extras_table(document)) == sorted(EXTRAS.keys() - DEVELOPMENT)
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - COMBINED - DEVELOPMENT))
+def test_the_documents_list_the_packages_of_an_extra(extra: str) -> None:
+    listed = extras_table("docs/installation.md")[extra].split(", ")
+    expected = requirements(EXTRAS[extra]) - requirements(PROJECT["dependencies"])
+    assert sorted(listed) == sorted(expected)
+
+
+def version_statements(text: str) -> Iterator[tuple[str, str, str | None]]:
+    """Yield package, lowest and highest version: `websockets 15 to 17`, `Python 3.11 or newer`."""
+    for name, low, high in re.findall(r"\b([\w-]+) (\d+) to (\d+)\b", text):
+        yield name, low, high
+    for name, low in re.findall(r"\b([\w-]+) (\d[\d.]*) or newer", text):
+        yield name, low, None
+    for name, low in re.findall(r"\b([\w-]+) ?(?:≥|>=) ?(\d+(?:\.\d+)*)", text):
+        yield name, low, None
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/installation.md", "CONTRIBUTING.md"])
+def test_versions_in_the_documents_are_the_declared_bounds(document: str) -> None:
+    lines = [*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)]
+    bounds = {"python": {str(each) for each in SpecifierSet(PROJECT["requires-python"])}}
+    for requirement in map(Requirement, lines):
+        declared = {str(each) for each in requirement.specifier}
+        bounds.setdefault(canonicalize_name(requirement.name), set()).update(declared)
+    for name, low, high in version_statements(text_files()[document]):
+        stated = {f">={low}"} | (set() if high is None else {f"<{int(high) + 1}"})
+        assert stated <= bounds.get(canonicalize_name(name), stated), name
+
+
+def test_a_version_statement_is_found() -> None:
+    text = "Works with websockets 15 to 17, Python 3.11 or newer and mcp ≥ 2.1."
+    found = [("websockets", "15", "17"), ("Python", "3.11", None), ("mcp", "2.1", None)]
+    assert list(version_statements(text)) == found
 
 
 def test_all_combines_every_extra_of_a_command_except_wordllama() -> None:

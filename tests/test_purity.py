@@ -23,7 +23,9 @@ IMPURE = {
     *("http", "select", "selectors", "socket", "ssl", "urllib", "uvloop", "websockets"),
     *("random", "secrets", "time", "uuid", "uuid6"),
     *("logging", "os", "pathlib", "subprocess", "sys", "tempfile"),
+    *("dbm", "fcntl", "fileinput", "glob", "importlib", "io", "mmap", "shutil", "sqlite3"),
 }
+IMPURE_BUILTINS = {"__import__", "breakpoint", "input", "open", "print"}
 CLOCKS = {"now", "utcnow", "today"}
 
 FILES = [
@@ -68,6 +70,14 @@ def test_a_pure_module_reads_no_clock(path: Path) -> None:
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     attributes = (call.func.attr for call in calls if isinstance(call.func, ast.Attribute))
     assert CLOCKS.isdisjoint(attributes)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_pure_module_uses_no_builtin_with_side_effects(path: Path) -> None:
+    names = {
+        node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)
+    }
+    assert IMPURE_BUILTINS.isdisjoint(names)
 
 
 def test_every_pure_folder_exists() -> None:

@@ -1,13 +1,18 @@
 """The wheel: complete, and usable without its extras."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
 import venv
+from email import message_from_string
+from email.message import Message
 from importlib.metadata import files, requires
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -74,6 +79,16 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return interpreter
 
 
+def metadata_of(folder: Path, **environ: str) -> Message:
+    """Build a wheel with these environment variables and return its metadata."""
+    command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder))
+    inherited = {name: value for name, value in os.environ.items() if name != "MCPP_PROJECT_URL"}
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=inherited | environ)
+    with ZipFile(next(folder.glob("*.whl"))) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_string(wheel.read(name).decode())
+
+
 def needed_by(name: str) -> set[str]:
     """Return the names of a distribution and its requirements without extras, transitively."""
     found = {name}
@@ -109,6 +124,24 @@ def run_command(
 
 def ask(python: Path, code: str) -> list[str]:
     return subprocess.check_output([python, "-c", code], text=True, cwd=python.parent).split()
+
+
+def test_a_release_has_project_links_and_no_relative_links(tmp_path: Path) -> None:
+    url = "https://git.example/team/mcpp"
+    metadata = metadata_of(tmp_path, MCPP_PROJECT_URL=f"{url}/")
+    links = dict(link.split(", ") for link in metadata.get_all("Project-URL", []))
+    assert sorted(links) == ["Changelog", "Homepage", "Issues", "Source"]
+    assert links["Changelog"] == f"{url}/blob/v{mcpp.__version__}/CHANGELOG.md"
+    targets = re.findall(r"\]\((.*?)\)", str(metadata.get_payload()))
+    assert f"{url}/raw/v{mcpp.__version__}/docs/pod.svg" in targets
+    assert f"{url}/blob/v{mcpp.__version__}/docs/guide.md" in targets
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+
+
+def test_without_the_project_s_address_the_readme_is_as_it_is(tmp_path: Path) -> None:
+    metadata = metadata_of(tmp_path)
+    assert metadata.get_all("Project-URL") is None
+    assert metadata.get_payload() == (ROOT / "README.md").read_text()
 
 
 def test_the_wheel_holds_every_file_of_the_three_packages(python: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tools, resources and prompts of a participant, served as MCP methods."""
+"""A participant's tools, resources and prompts, served as MCP methods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Catalog:
-    """What one participant offers. Owns the registered tools, resources and prompts."""
+    """A participant's registered tools, resources and prompts. Owns them."""
 
     participant: str
     tools: dict[str, Tool] = field(default_factory=dict)

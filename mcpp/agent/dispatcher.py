@@ -21,7 +21,7 @@ from mcpp.client.message import Message
 from mcpp.client.pod import OnGap, Pod
 from mcpp.client.tasks import background, contained
 from mcpp.errors import ConnectionLostError
-from mcpp.session.session import Gap, HistoryEnd
+from mcpp.session.resumption import Gap, HistoryEnd
 
 Handler: TypeAlias = Callable[[Message], Awaitable[None]]
 Task: TypeAlias = Callable[[Pod], Awaitable[None]]
@@ -39,7 +39,7 @@ MAX_CONCURRENT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A handler and the messages it is for."""
+    """A handler and the messages that it handles."""
 
     matches: Callable[[str], bool]
     own: bool
@@ -123,7 +123,7 @@ class Dispatcher:
             backlog = self._concurrent if subscription.concurrent else self._serial
             was_full, size_bytes = backlog.full, len(message.envelope.raw_payload)
             if not backlog.put((subscription.handler, message), size_bytes) and not was_full:
-                logger.error("the handlers of %s are too slow: messages are missed", self._name)
+                logger.error("%s: handlers are too slow, messages are missed", self._name)
                 self._queue_gap(Gap(lost_log=False))
 
     def _queue_gap(self, gap: Gap) -> None:
@@ -155,13 +155,13 @@ class Dispatcher:
     async def _guard(
         self, function: Callable[[Any], Any], argument: Any, *, reported: bool = True
     ) -> None:
-        """Call one of the agent's functions. A failure is logged and the agent goes on."""
+        """Call one of the agent's functions. A failure is logged, and the agent continues."""
         try:
             await contained(_call(function, argument))
         except ConnectionLostError:
             pass  # the reading task raises it
         except Exception as error:
-            logger.exception("%s of %s failed", getattr(function, "__name__", "?"), self._name)
+            logger.exception("%s: %s failed", self._name, getattr(function, "__name__", "?"))
             if reported and self._on_error is not None:
                 self._on_error(error)
 

@@ -77,14 +77,16 @@ class Participant:
 
         Args:
             name: its name in the pod.
-            filter: which messages of others the gateway sends it; JSON is accepted, too.
+            filter: which messages from others the gateway sends it, as a Filter or as JSON.
             last: how many envelopes of history to replay on joining.
             options: how the connection behaves. By default it waits for an unreachable gateway.
 
         Raises DecodeError for a name that the protocol does not allow.
         """
         if not _is_participant(name):
-            raise DecodeError("$.from", f"{name!r} is not 1 to 64 of A-Z a-z 0-9 . _ : @ -")
+            raise DecodeError(
+                "$.from", f"{name!r} is not 1 to 64 characters from A-Z a-z 0-9 . _ : @ -"
+            )
         self.name = name
         self._filter = as_filter(filter)
         self._last = last
@@ -193,7 +195,7 @@ class Participant:
     def resource(
         self, uri: str, *, name: str | None = None, mime_type: str = "text/plain"
     ) -> Callable[[F], F]:
-        """Offer what a function without arguments returns, a string or bytes, as a resource."""
+        """Offer the string or bytes that a function without arguments returns as a resource."""
         _text(uri, '@agent.resource("memo://today")')
 
         def register(function: F) -> F:
@@ -223,7 +225,7 @@ class Participant:
         return register
 
     def policy(self, decide: Policy) -> Policy:
-        """Decide on proposals of others: True fulfils, a string rejects with it, None abstains.
+        """Decide on proposals: True fulfils, a string rejects with that reason, None abstains.
 
         Up to 256 decisions run concurrently, since each may take long.
         """
@@ -232,14 +234,14 @@ class Participant:
             try:
                 rpc.read_proposal(message.envelope)
             except DecodeError as error:
-                logger.info("ignored an invalid proposal of %s: %s", message.sender, error)
+                logger.info("ignored an invalid proposal from %s: %s", message.sender, error)
                 return
             decision = await decide(message)
             if decision is True:
                 try:
                     await message.pod.approve(message)
                 except Refused as error:
-                    logger.warning("cannot fulfil a proposal of %s: %s", message.sender, error)
+                    logger.warning("cannot fulfil a proposal from %s: %s", message.sender, error)
             elif decision is not None:
                 await message.pod.reject(message, decision or "rejected")
 
@@ -294,7 +296,7 @@ class Participant:
     ) -> AsyncIterator[Pod]:
         """Serve a pod while the block runs, for tests.
 
-        The first exception of a handler, observer or task cancels the block and is raised from it.
+        The first exception in a handler, observer or task cancels the block and is raised from it.
         """
         errors: list[Exception] = []
 

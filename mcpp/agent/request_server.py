@@ -45,7 +45,11 @@ class RequestServer:
             if message.id in self._running:
                 # Two responses to one id would contradict each other (P-16). The session drops
                 # repeated ids, but remembers them for less time than a tool may take.
-                logger.warning("ignored %s of %s: its id is running", message.kind, message.sender)
+                logger.warning(
+                    "ignored %s from %s: its id is in use",
+                    message.kind,
+                    message.sender,
+                )
                 return
             problem = self._proposals.fulfil(message.envelope)
             if not message.replayed:
@@ -62,7 +66,7 @@ class RequestServer:
     def _start(self, message: Message, problem: Failure | None) -> None:
         running = len(self._running)
         if running >= 2 * MAX_REQUESTS:
-            logger.warning("dropped %s of %s: too many requests", message.kind, message.sender)
+            logger.warning("dropped %s from %s: too many requests", message.kind, message.sender)
             return
         if running >= MAX_REQUESTS:
             problem = problem or Failure(rpc.BUSY, "busy: too many requests at once")
@@ -80,7 +84,7 @@ class RequestServer:
         except ConnectionLostError:
             pass  # no connection to respond on
         except McppError as error:
-            logger.warning("cannot answer %s of %s: %s", message.kind, message.sender, error)
+            logger.warning("cannot answer %s from %s: %s", message.kind, message.sender, error)
         finally:
             del self._running[message.id]
 

@@ -39,7 +39,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """A prompt: a function that makes messages. Its arguments are validated like a tool's."""
+    """A prompt: a function that returns messages. Its arguments are validated like a tool's."""
 
     tool: Tool
 

@@ -25,6 +25,8 @@ from mcpp.transient.summaries import TransientRule, mark_by_rule
 if TYPE_CHECKING:
     from mcpp.client.pod import Pod
 
+__all__ = ["Tool", "ToolCall", "as_result"]
+
 logger = logging.getLogger("mcpp.agent")
 
 _is_kind = re.compile(KIND_PATTERN).fullmatch

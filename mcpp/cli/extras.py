@@ -17,11 +17,13 @@ from typing import Final
 from mcpp.cli.console import default_interrupt
 from mcpp.errors import McppError
 
+__all__ = ["MissingExtraError", "importing"]
+
 DISTRIBUTION: Final = "mcpp-pods"
 
 
 class MissingExtraError(McppError):
-    """A package of an extra is not installed."""
+    """A package from an extra is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(package, extra)
@@ -34,7 +36,7 @@ class MissingExtraError(McppError):
 
 @contextmanager
 def importing(extra: str) -> Iterator[None]:
-    """Import packages of an extra in the block; Ctrl-C ends the process during the import.
+    """Import an extra's packages in the block; Ctrl-C ends the process during the import.
 
     Raises MissingExtraError if one is not installed. The command line prints it with its name.
     """

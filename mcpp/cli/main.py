@@ -40,14 +40,15 @@ class _Command(NamedTuple):
 
 COMMANDS: Final = {
     "up": _Command("start a pod in this folder (--demo: with agents)", "gateway"),
-    "token": _Command("add or remove a participant of this folder's pod", "gateway"),
+    "token": _Command("add or remove a participant in this folder's pod", "gateway"),
     "gateway": _Command("run the gateway with a configuration file", "gateway"),
-    "tail": _Command("show the messages of a pod"),
+    "log": _Command("inspect, check, export or copy a pod's log", "gateway"),
+    "tail": _Command("show a pod's messages"),
     "send": _Command("send one message to a pod"),
     "chat": _Command("chat in a pod", "chat"),
     "bridge": _Command("connect an MCP server to a pod", "bridge"),
     "mcp": _Command("serve a pod to an MCP client", "mcp"),
-    "agent": _Command("run a model as a participant of a pod", "agent"),
+    "agent": _Command("run a model as a participant in a pod", "agent"),
     "approver": _Command("decide on proposals by rules"),
     "memory": _Command("store and search what a pod concludes", "memory"),
     "bench": _Command("measure a gateway"),
@@ -86,10 +87,11 @@ def _run(arguments: list[str]) -> int:
         return 0
     name, *rest = arguments
     known = COMMANDS.get(name)
+    entry = next(iter(entry_points(group=GROUP, name=name)), None)
+    if entry is None:
+        return _fail(f"there is no command {name!r}{_suggestion(name)}", _EXIT_USAGE)
     try:
-        return _load(name)(rest)
-    except _UnavailableError as error:
-        return _fail(str(error), error.code)
+        return _load(entry)(rest)
     except ModuleNotFoundError as error:
         missing = missing_extra(error, None if known is None else known.extra)
         if missing is None:
@@ -101,28 +103,13 @@ def _run(arguments: list[str]) -> int:
         return _fail(f"{name}: {error}", _EXIT_FAILURE)
 
 
-class _UnavailableError(Exception):
-    def __init__(self, reason: str, code: int = _EXIT_FAILURE) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
-def _load(name: str) -> _Main:
-    entry = _find(name)
-    if entry is None:
-        if name not in COMMANDS:
-            raise _UnavailableError(f"there is no command {name!r}{_suggestion(name)}", _EXIT_USAGE)
-        raise _UnavailableError(f"this version has no `mcpp {name}` yet")
+def _load(entry: EntryPoint) -> _Main:
     with default_interrupt():
         return cast(_Main, entry.load())
 
 
-def _find(name: str) -> EntryPoint | None:
-    return next(iter(entry_points(group=GROUP, name=name)), None)
-
-
 def _suggestion(name: str) -> str:
-    close = difflib.get_close_matches(name, [*COMMANDS, *entry_points(group=GROUP).names], n=1)
+    close = difflib.get_close_matches(name, entry_points(group=GROUP).names, n=1)
     return f"; did you mean {close[0]!r}?" if close else "; `mcpp --help` lists them"
 
 

@@ -36,14 +36,15 @@ from mcpp.session.effects import (
     Unreadable,
     Unsendable,
 )
-from mcpp.session.session import ClientSession, Delivery, Gap, HistoryEnd, is_final
+from mcpp.session.resumption import Delivery, Gap, HistoryEnd
+from mcpp.session.session import ClientSession, is_final
 from mcpp.transports.transport import ABNORMAL, Connector, Transport, TransportClosed
 
 logger = logging.getLogger("mcpp.client")
 
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _LAST_BACKOFF_SECONDS: Final = 10.0
-# Upper bound on the Retry-After of a busy gateway.
+# Upper bound on a busy gateway's Retry-After.
 _LAST_RETRY_SECONDS: Final = 120.0
 # How long leaving waits for the echoes of envelopes sent without `wait`, on top of the time that
 # the gateway's rate limits require.
@@ -199,7 +200,7 @@ class Connection:
             raise copy.copy(self.failure)
 
     async def flush(self) -> None:
-        """Wait a limited time for the echoes of what was sent."""
+        """Wait a limited time until all sent envelopes are echoed."""
         outgoing = self.session.outgoing
         needed = outgoing.seconds_needed(self._clock())
         with anyio.move_on_after(2 * needed + _LEAVE_SECONDS):  # twice, for slow networks
@@ -212,7 +213,7 @@ class Connection:
             self.failure = failure
             unsent = [id for id in self.session.outgoing.unsettled() if id not in self._echoes]
             if unsent:  # sent with wait=False: no task gets the error
-                logger.warning("%d envelopes of %s may be lost", len(unsent), self.session.name)
+                logger.warning("%s: %d envelopes may be lost", self.session.name, len(unsent))
         for echo in self._echoes.values():
             echo.settle(copy.copy(self.failure))
         for response in self._responses.values():
@@ -340,7 +341,7 @@ class Connection:
             self._process(texts[start : start + size])
 
     async def _pause(self) -> None:
-        """Let the reader of a long replay catch up, as long as it makes progress."""
+        """Pause a long replay while its reader catches up, as long as it makes progress."""
         with anyio.move_on_after(_LONGEST_PAUSE_SECONDS):
             while self.session.may_pause:
                 self._resumed = anyio.Event()

@@ -66,7 +66,7 @@ class ContextScope(Sender):
         return await self.send(kinds.CONCLUSION, payload, context=self._context(metadata_to_send))
 
     def _describe(self) -> Context:
-        """Return the context as the next envelope should carry it: its metadata once."""
+        """Return the context for the next envelope; only the first one carries its metadata."""
         return self._context(None if self._described else self._metadata)
 
     def _mark_described(self) -> None:

@@ -14,6 +14,8 @@ from mcpp.kinds import Kind
 from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import ENVELOPE_MEMBERS, PROTOCOL, Context, Envelope, with_extra
 
+__all__ = ["new_context", "new_envelope", "new_id", "now", "timestamp"]
+
 
 def new_id() -> str:
     """Return a UUIDv7: unguessable and ordered by time."""
@@ -21,7 +23,7 @@ def new_id() -> str:
 
 
 def now() -> datetime:
-    """Return the present time in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
@@ -31,7 +33,7 @@ def timestamp(time: datetime) -> str:
     Raises DecodeError for a time without a zone or outside the years 1 to 9999.
     """
     if getattr(time, "tzinfo", None) is None:
-        raise DecodeError("$.ts", "must be a string or a datetime with a zone")
+        raise DecodeError("$.ts", "must be a string or a datetime with a time zone")
     try:
         universal = time.astimezone(UTC)
     except OverflowError:

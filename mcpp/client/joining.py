@@ -1,9 +1,8 @@
 """Connecting to a pod and staying connected."""
 
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 from mcpp.client import local_pod
 from mcpp.client.connection import Connection, Options
@@ -14,9 +13,6 @@ from mcpp.filters import Filter
 from mcpp.session.session import ClientSession
 from mcpp.transports.transport import Connector
 from mcpp.transports.websocket import WebSocketConnector
-
-# Time for a running gateway to load a token that was just created.
-NEW_TOKEN_SECONDS: Final = 5.0
 
 
 @asynccontextmanager
@@ -35,12 +31,12 @@ async def connect(
     """Connect to a pod and stay connected: `async with connect(url, token=token) as pod`.
 
     Args:
-        url: the gateway's address, or an `Address` that holds the token, too. Without it,
+        url: the gateway's address, or an `Address`, which includes the token. By default,
             MCPP_URL.
-        token: the participant's token. Without it, MCPP_TOKEN.
+        token: the participant's token. By default, MCPP_TOKEN.
         name: the participant that the token must belong to. Without url and token, and without
             MCPP_URL and MCPP_TOKEN, the participant to join the local pod (`mcpp up`) as.
-        filter: which envelopes of others the gateway should send; JSON is accepted, too.
+        filter: which envelopes from others the gateway should send, as a Filter or as JSON.
         last: how many envelopes of history to replay first, marked as replayed.
         after: resume after this envelope, an earlier `pod.position`.
         own: also iterate over the participant's own envelopes.
@@ -59,7 +55,7 @@ async def connect(
     elif name is not None:
         address = local_pod.locate(name)
     else:
-        raise PodNotFoundError("give a url and a token, or a name for the local pod")
+        raise PodNotFoundError("pass a url and a token, or a name to join the local pod")
     session = ClientSession(
         name, filter=filter, last=last, after=after, capacity=options.buffer_messages
     )
@@ -68,7 +64,6 @@ async def connect(
         address.token,
         options.ssl_context,
         options.silence_seconds,
-        unknown_until=time.monotonic() + NEW_TOKEN_SECONDS if address.fresh else 0.0,
     )
     async with open_pod(session, connector, own=own, on_gap=on_gap, options=options) as pod:
         yield pod
@@ -93,4 +88,4 @@ async def open_pod(
                 yield Pod(connection, own=own, on_gap=on_gap, tasks=started)
             await connection.flush()
         finally:
-            connection.close(ClosedError(1000, "we have left"))
+            connection.close(ClosedError(1000, "the client left"))

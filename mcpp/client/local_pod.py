@@ -6,17 +6,19 @@ adding and removing whole tables; comments and limits are preserved.
 
 import fcntl
 import getpass
+import logging
 import os
 import re
 import secrets
 import signal
 import tempfile
+import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -24,9 +26,17 @@ import msgspec
 from mcpp.errors import LocalPodError, PodNotFoundError
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
 
+__all__ = ["ANYTHING", "Address", "LocalPod", "create", "find", "locate", "person"]
+
+logger = logging.getLogger("mcpp.client")
+
 DIRECTORY: Final = ".mcpp"
 TOKEN_BYTES: Final = 32
 ANYTHING: Final[Sequence[Mapping[str, Any]]] = ({"kind": "*"},)
+RELOAD_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 0.002  # a reload takes about a millisecond
+
+Loading: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 # A gateway that listens on all interfaces is reached on the loopback.
 _REACHED_AT: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
@@ -38,13 +48,12 @@ class Address:
 
     url: str
     token: str
-    fresh: bool = False  # the token was just created; a running gateway may still be loading it
 
 
 def find(start: Path | None = None) -> "LocalPod | None":
     """Return the local pod of this directory or of the nearest one above it, or None.
 
-    A folder of another user is skipped: its tokens could lead an agent into a foreign pod.
+    Another user's folder is skipped: its tokens could lead an agent into a foreign pod.
     """
     start = (Path.cwd() if start is None else start).absolute()
     for directory in (start, *start.parents):
@@ -98,8 +107,7 @@ def locate(
     pod = find()
     if pod is None:
         raise PodNotFoundError("set MCPP_URL and MCPP_TOKEN, or start one here with `mcpp up`")
-    token = pod.token(name)
-    return Address(pod.url, token or pod.add(name, multiple=multiple), fresh=token is None)
+    return Address(pod.url, pod.token(name) or pod.add(name, multiple=multiple))
 
 
 def complete(
@@ -162,7 +170,8 @@ class LocalPod:
     ) -> str:
         """Add a participant, reload a running gateway, and return the token.
 
-        An existing participant keeps its token and its capabilities.
+        The gateway accepts the token when this returns. An existing participant keeps its token and
+        its capabilities.
 
         Raises LocalPodError for a name that the protocol does not allow.
         """
@@ -199,11 +208,12 @@ class LocalPod:
             self._write_expected(changed, expected, "cannot change the port automatically")
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> Iterator["Loading"]:
         """Hold the pod's lock as its gateway, so that `reload` finds the process.
 
         The lock on `gateway.pid` shows that a gateway runs, not the number in it: after a crash
-        another process may have the number.
+        another process may have the number. The gateway loads its configuration inside the context
+        manager that this one yields, so that `reload` can wait for it.
 
         Raises LocalPodError if another process holds it.
         """
@@ -216,27 +226,57 @@ class LocalPod:
                 signal.signal(signal.SIGHUP, lambda *_: None)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-            yield
+
+            @contextmanager
+            def loading() -> Iterator[None]:
+                version = self._version()  # first: a change during the load is a later version
+                yield
+                os.pwrite(descriptor, f"{os.getpid()}\n{version}\n".encode(), 0)
+
+            yield loading
             os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
 
     def reload(self) -> bool:
-        """Have a running gateway reload its configuration; return whether one is running."""
+        """Have a running gateway reload its configuration; return whether one is running.
+
+        Waits until the gateway has loaded the current file, for two seconds at most: it never loads
+        a file that it rejects.
+        """
         try:
             descriptor = os.open(self._pid_path, os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
-            number = os.read(descriptor, 32).strip()
+            number, _ = _read_pid(descriptor)
             if not number.isdigit() or _try_lock(descriptor):
                 return False
             os.kill(int(number), signal.SIGHUP)
+            if int(number) != os.getpid():
+                self._wait_until_loaded(descriptor, number)
         except ProcessLookupError:
             return False
         finally:
             os.close(descriptor)
         return True
+
+    def _wait_until_loaded(self, descriptor: int, number: str) -> None:
+        deadline = time.monotonic() + RELOAD_SECONDS
+        while True:
+            running, version = _read_pid(descriptor)
+            # Without its number in the file, the gateway has ended.
+            if running != number or version == self._version():
+                return
+            if time.monotonic() > deadline:
+                logger.warning("the gateway has not loaded %s; see its log", self.path)
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _version(self) -> str:
+        # Every change replaces the file, so its inode differs even within one tick of the clock.
+        status = self.path.stat()
+        return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
 
     @property
     def _pid_path(self) -> Path:
@@ -288,6 +328,12 @@ def _participants(document: dict[str, Any]) -> dict[str, Any]:
     pod = next(iter(document["pods"].values()))
     participants: dict[str, Any] = pod.setdefault("participants", {})
     return participants
+
+
+def _read_pid(descriptor: int) -> tuple[str, str]:
+    """Return the gateway's process id and the version of the file that it has loaded."""
+    number, version, *_ = (*os.pread(descriptor, 128, 0).decode().split("\n"), "", "")
+    return number, version
 
 
 def _try_lock(descriptor: int) -> bool:

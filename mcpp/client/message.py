@@ -39,7 +39,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def to(self) -> tuple[str, ...] | None:
-        """The addressees, None if it is addressed to the whole pod."""
+        """The addressees, or None for a message to the whole pod."""
         return self.envelope.to
 
     @property
@@ -49,7 +49,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def context(self) -> Context | None:
-        """The sub-context it belongs to, None in the main one."""
+        """The context it belongs to, or None for the main context."""
         return self.envelope.context
 
     @property
@@ -58,12 +58,12 @@ class Message(msgspec.Struct, frozen=True):
         return self.envelope.payload
 
     def payload_as(self, type: type[T]) -> T:
-        """Return the payload as `type`. Raises DecodeError with the path that does not fit."""
+        """Return the payload as `type`. Raises DecodeError with the invalid path."""
         return self.envelope.payload_as(type)
 
     @property
     def text(self) -> str:
-        """What it says, as text (see `mcpp.payloads.text_of`); empty where it holds none."""
+        """The message's text (see `mcpp.payloads.text_of`), or an empty string."""
         return text_of(self.envelope) or ""
 
     async def reply(self, payload: Any, *, kind: str = kinds.CHAT, wait: bool = True) -> Envelope:

@@ -1,4 +1,4 @@
-"""What tasks wait for: the echo of a sent envelope, or the response to a request."""
+"""What tasks wait for: a sent envelope's echo, or the response to a request."""
 
 import copy
 from collections import deque
@@ -16,7 +16,7 @@ _MAX_UPDATES: Final = 64
 
 @dataclass(slots=True)
 class PendingEcho:
-    """An envelope that was sent and whose echo or refusal is awaited."""
+    """A sent envelope that waits for its echo or refusal."""
 
     _event: anyio.Event = field(default_factory=anyio.Event)
     _outcome: Envelope | McppError | None = None
@@ -42,7 +42,7 @@ class PendingEcho:
 
 @dataclass(slots=True)
 class PendingResponse:
-    """A request whose response is awaited, with the updates that arrive before it."""
+    """A request that waits for its response, with the updates that arrive first."""
 
     _updates: deque[Envelope] = field(default_factory=lambda: deque(maxlen=_MAX_UPDATES))
     _response: Envelope | McppError | None = None

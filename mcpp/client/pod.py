@@ -19,7 +19,7 @@ from mcpp.client import factory
 from mcpp.client.connection import Connection
 from mcpp.client.context_scope import ContextScope
 from mcpp.client.message import Message
-from mcpp.client.sender import OnProgress, Progress, Sender
+from mcpp.client.sender import Sender
 from mcpp.client.tasks import contained
 from mcpp.errors import ConnectionLostError
 from mcpp.filters import Filter, parse
@@ -27,9 +27,7 @@ from mcpp.kinds import Kind
 from mcpp.payloads import ContextInfo, ParticipantInfo
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Context, Envelope
-from mcpp.session.session import Delivery, Gap, HistoryEnd
-
-__all__ = ["OnGap", "OnProgress", "Pod", "Progress"]
+from mcpp.session.resumption import Delivery, Gap, HistoryEnd
 
 OnGap = Callable[[Gap], Awaitable[None] | None]
 
@@ -37,9 +35,10 @@ logger = logging.getLogger("mcpp.client")
 
 
 class Pod(Sender):
-    """A pod as one participant sees it. `connect` yields one.
+    """A pod as one participant sees it.
 
-    Iterate over it, in one task, to get the messages of others.
+    `async with mcpp.connect(…) as pod` yields one; programs do not construct it. Iterate over it,
+    in one task, to get the messages of others.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Pod(Sender):
 
     @property
     def history(self) -> int:
-        """How many envelopes of history the gateway announced on joining."""
+        """The number of history envelopes that the gateway announced on joining."""
         return self._session.history
 
     @property
@@ -130,10 +129,10 @@ class Pod(Sender):
                 return Message(self, item.envelope, item.replayed)
 
     async def handle_gap(self, gap: Gap) -> None:
-        """Call `on_gap=` with a gap, or log it if there is no such function."""
+        """Call `on_gap` with a gap, or log the gap if there is no such function."""
         if self._on_gap is None:
             reason = ": the gateway has lost its log" if gap.lost_log else ""
-            logger.warning("envelopes of pod %r were missed%s", self.name, reason)
+            logger.warning("missed envelopes in pod %r%s", self.name, reason)
             return
         outcome = self._on_gap(gap)
         if inspect.isawaitable(outcome):
@@ -159,7 +158,7 @@ class Pod(Sender):
             pass  # the reading task raises it
         except Exception:
             name = getattr(function, "__name__", "?")
-            logger.exception("background task %s of %s failed", name, self.me)
+            logger.exception("%s: background task %s failed", self.me, name)
 
     # --- sending, beyond what every Sender does ---
 
@@ -186,7 +185,7 @@ class Pod(Sender):
         return ContextScope(self, type, id=id, parent=parent_id, metadata=metadata)
 
     async def set_filter(self, filter: Filter | Mapping[str, Any]) -> None:
-        """Have the gateway send only the messages that pass; it is in force when this returns.
+        """Have the gateway send only messages that pass; it does so when this returns.
 
         Raises FilterError for JSON that is not a filter, and Refused with `invalid_filter`.
         """

@@ -1,8 +1,8 @@
 """Proposals: requests that a participant with the required capability may make instead.
 
 A request that carries the proposal's id fulfils it. The first one in the log's order wins; its
-response, or its cancellation, also settles the proposal. A rejection is an opinion and does not
-close the proposal.
+response, or its cancellation, also settles the proposal. A rejection does not close
+the proposal.
 """
 
 from contextlib import suppress
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ProposalState(PendingResponse):
-    """The state of a proposal of ours: rejections, fulfilment, withdrawal, response."""
+    """The state of our own proposal: rejections, fulfilment, withdrawal, response."""
 
     rejections: list[tuple[str, Reject]] = field(default_factory=list)
     fulfilled_by: str | None = None
@@ -42,7 +42,7 @@ class ProposalState(PendingResponse):
         self._event.set()
 
     def _reject(self, envelope: Envelope) -> None:
-        """Record a rejection: the last one of each participant, so that the list is bounded."""
+        """Record a rejection. Only each participant's last one is kept, so the list is bounded."""
         with suppress(DecodeError):  # malformed rejections are ignored
             rejection = (envelope.sender, envelope.payload_as(Reject))
             others = [other for other in self.rejections if other[0] != envelope.sender]
@@ -51,7 +51,10 @@ class ProposalState(PendingResponse):
 
 @dataclass(slots=True, weakref_slot=True)
 class OpenProposal:
-    """A proposal that this participant has made. `Pod.propose` returns it."""
+    """A proposal that this participant has made.
+
+    `await pod.propose(…)` returns one; programs do not construct it.
+    """
 
     _sender: "Sender"
     envelope: Envelope
@@ -90,7 +93,7 @@ class OpenProposal:
         raise NoAnswerError(self._owner, self._method, timeout or 0.0)
 
     async def withdraw(self, reason: str | None = None) -> Envelope:
-        """Withdraw the proposal. It has no effect after a fulfilling request."""
+        """Withdraw the proposal. This has no effect once it is fulfilled."""
         payload = {} if reason is None else {"reason": reason}
         return await self._sender.send(
             kinds.WITHDRAW,

@@ -9,6 +9,8 @@ from typing import TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+__all__ = ["background", "until_signal"]
+
 T = TypeVar("T")
 
 
@@ -16,7 +18,7 @@ T = TypeVar("T")
 async def background() -> AsyncIterator[TaskGroup]:
     """Open a task group whose tasks are cancelled when the block ends.
 
-    An exception of the block is raised as it is. A bare task group would wrap it in an
+    An exception from the block is raised unchanged. A bare task group would wrap it in an
     ExceptionGroup, which `except Refused` does not catch.
     """
     failure: Exception | None = None

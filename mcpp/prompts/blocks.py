@@ -1,4 +1,4 @@
-"""Messages of a prompt, independent of the API: text, images, tool calls and tool results."""
+"""A prompt's messages, independent of the API: text, images, tool calls and tool results."""
 
 from collections.abc import Iterable
 from typing import Any, Final, Literal
@@ -56,7 +56,7 @@ CALL_OVERHEAD: Final = 12
 
 
 def block_tokens(block: Block, count: Counter) -> int:
-    """Return the tokens of a block, including the overhead that the API adds."""
+    """Return a block's token count, including the overhead that the API adds."""
     if isinstance(block, TextBlock):
         return count(block.text) + TEXT_OVERHEAD
     if isinstance(block, ImageBlock):

@@ -56,7 +56,7 @@ _HOUSEKEEPING: Final = (
 
 
 class PromptBuilder:
-    """Builds the prompt of one viewer from a log. Owns the entries of the envelopes added to it.
+    """Builds one viewer's prompt from a log. Owns the entries for the envelopes added to it.
 
     Args:
         viewer: the participant whose prompt this is. Its own messages become assistant messages
@@ -70,7 +70,7 @@ class PromptBuilder:
         keep_last: number of most recent envelopes that the budget protects.
         exclude_tools: tools whose calls and results are left out.
         system: your system text; an explanation of the quoting is appended to it.
-        counter: counts the tokens of a text.
+        counter: counts the tokens in a text.
         cache: the prices of the prompt cache, by which collapses are decided; None collapses as
             soon as possible.
     """
@@ -159,7 +159,7 @@ class PromptBuilder:
             context = None if lineage is None else self._contexts.observe(envelope, lineage)
         change = self._tracker.add(envelope)
         if envelope.kind == kinds.CONTEXT:
-            self._expire_contexts(envelope)
+            self._change_contexts(envelope)
         entry = self._read(envelope, index, lineage, context, change.call)
         if entry is not None:
             self._append(entry, context)
@@ -251,9 +251,14 @@ class PromptBuilder:
         lineage = None if context is None else self._context_tracker.find(context.id)
         return _passes(self._pins, entry.envelope, lineage)
 
-    def _expire_contexts(self, envelope: Envelope) -> None:
-        for expired in self._context_tracker.expire(envelope):
-            self._contexts.forget(expired.id)
+    def _change_contexts(self, envelope: Envelope) -> None:
+        change = self._context_tracker.change(envelope)
+        if change is not None:
+            for context in change.contexts:
+                if change.event == "expired":
+                    self._contexts.expire(context.id)
+                else:
+                    self._contexts.revive(context)
 
     def _settle(self, settled: Iterable[TransientResult], index: int) -> None:
         """Record settled results; those already shown to the viewer become candidates."""

@@ -122,7 +122,7 @@ class PromptEntry(msgspec.Struct, eq=False):
         return self._full_block
 
     def tokens(self, count: Counter) -> int:
-        """Return the tokens of the complete entry. Callers always pass the same counter."""
+        """Return the complete entry's token count. Callers always pass the same counter."""
         if self._tokens < 0:
             self._tokens = block_tokens(self.full_block(), count)
         return self._tokens

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from mcpp import kinds
+from mcpp.payloads import ContextInfo
 from mcpp.prompts import quoting
 from mcpp.prompts.blocks import TextBlock
 from mcpp.prompts.entries import LoggedContext, PromptEntry, envelope_text
@@ -17,10 +18,11 @@ from mcpp.transient.tracker import new_handle
 
 
 class LoggedContexts:
-    """Contexts of a log, as prompts group them. Owns the ones that have not expired."""
+    """A log's contexts, as prompts group them. Owns the latest with each id."""
 
     def __init__(self) -> None:
         self._live: dict[str, LoggedContext] = {}
+        self._expired: dict[str, LoggedContext] = {}
 
     def observe(self, envelope: Envelope, lineage: Lineage) -> LoggedContext:
         """Record an envelope and return its context."""
@@ -40,9 +42,17 @@ class LoggedContexts:
         """Return the context with this id, if it has not expired."""
         return None if id is None else self._live.get(id)
 
-    def forget(self, id: str) -> None:
-        """Forget an expired context; its id may be reused for another context."""
-        self._live.pop(id, None)
+    def expire(self, id: str) -> None:
+        """End a context; its id may be reused for another context, unless this one is revived."""
+        if id in self._live:
+            self._expired[id] = self._live.pop(id)
+
+    def revive(self, known: ContextInfo) -> None:
+        """Continue an expired context."""
+        context = self._expired.pop(known.id, None) or self._named(known.id)
+        context.creator = known.creator or context.creator
+        context.type = known.type or context.type
+        self._live[known.id] = context
 
     def _named(self, id: str) -> LoggedContext:
         if id not in self._live:

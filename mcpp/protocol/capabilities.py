@@ -15,10 +15,12 @@ import msgspec
 from msgspec import UNSET
 
 from mcpp.errors import CapabilityError, DecodeError
-from mcpp.protocol.codec import decode_unambiguous
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.globs import compile_glob
+from mcpp.protocol.jsontext import decode_unambiguous
+
+__all__ = ["Capabilities", "compile_pattern"]
 
 _Test: TypeAlias = Callable[[Any], bool]
 _Rule: TypeAlias = Callable[["_Subject"], bool]
@@ -31,7 +33,7 @@ _CACHED_KINDS: Final = 1024
 
 
 class Capabilities:
-    """The compiled patterns of a participant. Owns a cache of decisions per kind.
+    """A participant's compiled patterns. Owns a cache of decisions per kind.
 
     Raises CapabilityError, with the path, for an invalid pattern.
     """

@@ -1,8 +1,8 @@
 """Contexts learned from a stream of envelopes: rule C-02 and `system/context` events.
 
-An envelope may omit its context's type and parent once they are fixed, so what a context *is*
-depends on the envelopes before it. `ContextTracker` is the only implementation of that rule outside
-the gateway, and `read_context_change` is the only reader of `system/context`.
+Only a context's creator fixes its type and parent, and its envelopes may omit them afterwards. So
+what a context *is* depends on the envelopes before. `ContextTracker` is the only implementation of
+that rule outside the gateway, and `read_context_change` is the only reader of `system/context`.
 """
 
 from collections.abc import Iterable
@@ -14,6 +14,8 @@ import msgspec
 from mcpp import kinds
 from mcpp.payloads import ContextInfo
 from mcpp.protocol.envelope import GATEWAY, Context, Envelope
+
+__all__ = ["ContextChange", "ContextTracker", "Lineage", "read_context_change"]
 
 
 # Compared by identity, which makes it a cheap key: the gateway keeps one per context.
@@ -36,37 +38,37 @@ class ContextChange:
     `ContextInfo.messages` is the number of envelopes that were in the context.
     """
 
-    event: Literal["expired"]
+    event: Literal["expired", "revived"]
     contexts: tuple[ContextInfo, ...]
 
 
-class _Expiry(msgspec.Struct):
-    event: Literal["expired"]
+class _Event(msgspec.Struct):
+    event: Literal["expired", "revived"]
     context: ContextInfo
     messages: Any = None
 
 
-_read_expiry: Final = msgspec.json.Decoder(_Expiry).decode
+_read_event: Final = msgspec.json.Decoder(_Event).decode
 
 
 def read_context_change(envelope: Envelope) -> ContextChange | None:
-    """Return the change that a `system/context` envelope announces (C-11).
+    """Return the change that a `system/context` envelope announces (C-11, C-12).
 
     None for any other envelope, for one that the gateway did not send, and for an unknown event.
     """
     if envelope.kind != kinds.CONTEXT or envelope.sender != GATEWAY:
         return None
     try:
-        expiry = _read_expiry(envelope.raw_payload)
+        event = _read_event(envelope.raw_payload)
     except msgspec.MsgspecError:
         return None
-    messages = expiry.messages if type(expiry.messages) is int else None
-    context = msgspec.structs.replace(expiry.context, messages=messages)
-    return ContextChange(expiry.event, (context,))
+    messages = event.messages if type(event.messages) is int else None
+    context = msgspec.structs.replace(event.context, messages=messages)
+    return ContextChange(event.event, (context,))
 
 
 class ContextTracker:
-    """The contexts of a pod as its envelopes describe them (C-14). Owns `contexts`, by id.
+    """A pod's contexts as its envelopes describe them (C-14). Owns `contexts`, by id.
 
     It also accepts logs that no gateway has checked: a parent that would close a cycle is ignored.
     """
@@ -85,7 +87,7 @@ class ContextTracker:
         """Process the next envelope of the log and return its lineage, None in the main context."""
         known = self.learn(envelope)
         if envelope.kind == kinds.CONTEXT:
-            self.expire(envelope)
+            self.change(envelope)
         return None if known is None else self._lineage(known)
 
     def learn(self, envelope: Envelope) -> ContextInfo | None:
@@ -97,25 +99,29 @@ class ContextTracker:
         if context is None:
             return None
         known = self.contexts.get(context.id)
-        if known is None:
-            known = self.contexts[context.id] = ContextInfo(id=context.id)
-        if (known.type is None and context.type is not None) or (
-            known.parent is None and context.parent is not None
+        if known is None or known.creator is None:
+            return self._fix(known or ContextInfo(id=context.id), context, envelope.sender)
+        if known.creator == envelope.sender and (
+            (known.type is None and context.type is not None)
+            or (known.parent is None and context.parent is not None)
         ):
-            return self._fix(known, context)
+            return self._fix(known, context, envelope.sender)
         return known
 
-    def expire(self, envelope: Envelope) -> tuple[ContextInfo, ...]:
-        """Forget the contexts that expire with a `system/context` envelope, and return them.
+    def change(self, envelope: Envelope) -> ContextChange | None:
+        """Apply the change that a `system/context` envelope announces, and return it.
 
-        Their ids may be used anew (C-12). Returns () for any other envelope.
+        Expired contexts are forgotten, revived ones are added as they were (C-12). Returns None for
+        any other envelope.
         """
         change = read_context_change(envelope)
-        if change is None:
-            return ()
-        for context in change.contexts:
-            self.forget(context.id)
-        return change.contexts
+        for context in () if change is None else change.contexts:
+            if change is not None and change.event == "expired":
+                self.forget(context.id)
+            else:
+                parent = self._add_parent(context.id, context.parent)
+                self.contexts[context.id] = msgspec.structs.replace(context, parent=parent)
+        return change
 
     def find(self, id: str) -> Lineage | None:
         """Return the lineage of a known context, None for an unknown id."""
@@ -126,22 +132,24 @@ class ContextTracker:
         """Forget a context, if it is known."""
         self.contexts.pop(id, None)
 
-    def _fix(self, known: ContextInfo, context: Context) -> ContextInfo:
-        # C-02: the first envelope that names a type or a parent fixes it.
-        type = context.type if known.type is None else known.type
-        parent = known.parent
-        if parent is None and context.parent is not None and not self._closes_cycle(context):
-            parent = context.parent
-            self.contexts.setdefault(parent, ContextInfo(id=parent))  # C-04: a placeholder
-        fixed = ContextInfo(id=known.id, type=type, parent=parent, messages=known.messages)
+    def _fix(self, known: ContextInfo, context: Context, creator: str) -> ContextInfo:
+        # C-02: the creator's first envelope that names a type or a parent fixes it.
+        fixed = ContextInfo(
+            id=known.id,
+            type=context.type if known.type is None else known.type,
+            parent=known.parent or self._add_parent(context.id, context.parent),
+            creator=creator,
+            messages=known.messages,
+        )
         self.contexts[known.id] = fixed
         return fixed
 
-    def _closes_cycle(self, context: Context) -> bool:
-        parent = context.parent
-        return parent is not None and (
-            parent == context.id or context.id in self._ancestors(self.contexts.get(parent))
-        )
+    def _add_parent(self, id: str, parent: str | None) -> str | None:
+        """Return the parent of a context, known from here on; None if it would close a cycle."""
+        if parent is None or parent == id or id in self._ancestors(self.contexts.get(parent)):
+            return None
+        self.contexts.setdefault(parent, ContextInfo(id=parent))  # C-04: a placeholder
+        return parent
 
     def _lineage(self, known: ContextInfo) -> Lineage:
         return Lineage(known.id, known.type, tuple(self._ancestors(known)))

@@ -11,8 +11,31 @@ from mcpp import kinds
 from mcpp.errors import DecodeError, RemoteError
 from mcpp.kinds import Kind
 from mcpp.payloads import Proposal, Request, Response
-from mcpp.protocol.codec import decode_unambiguous
 from mcpp.protocol.envelope import Envelope
+from mcpp.protocol.jsontext import decode_unambiguous
+
+__all__ = [
+    "BUSY",
+    "CANCELLED",
+    "CLOSED_PROPOSAL",
+    "INTERNAL_ERROR",
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "METHOD_NOT_FOUND",
+    "PARSE_ERROR",
+    "PROGRESS",
+    "RESOURCE_NOT_FOUND",
+    "TOOLS_CALL",
+    "Failure",
+    "ToolResult",
+    "fulfils",
+    "notification",
+    "read_proposal",
+    "read_request",
+    "read_response",
+    "request",
+    "response",
+]
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -92,7 +115,7 @@ def read_proposal(envelope: Envelope) -> Proposal:
     """
     kind = Kind.parse(envelope.kind)
     if kind.family != kinds.PROPOSAL:
-        raise DecodeError("$.kind", "is not the kind of a proposal")
+        raise DecodeError("$.kind", "is not a proposal's kind")
     if envelope.to is None or len(envelope.to) != 1:
         raise DecodeError("$.to", "must name exactly one participant")
     decode_unambiguous(envelope.raw_payload, "$.payload")

@@ -1,7 +1,7 @@
 """A log grouped by context, as a tree.
 
 Every envelope is in exactly one place, for any log: where no gateway has checked it, a parent that
-would close a cycle or differs from the first one is ignored.
+would close a cycle is ignored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mcpp import kinds
-from mcpp.payloads import text_of
+from mcpp.payloads import ContextInfo, text_of
 from mcpp.protocol.contexts import ContextTracker
 from mcpp.protocol.envelope import Envelope
 
@@ -19,21 +19,17 @@ class ContextNode:
     """One context: its envelopes and its child contexts.
 
     A context that was only named as a parent has no envelopes. An id that is used again after its
-    context expired is another node.
+    context expired is another node, unless the gateway has revived the context.
     """
 
     id: str
     type: str | None = None
+    creator: str | None = None  # the only one who fixes type and parent, and concludes it
     parent: "ContextNode | None" = field(default=None, repr=False)
     children: list["ContextNode"] = field(default_factory=list, repr=False)
     envelopes: list[Envelope] = field(default_factory=list, repr=False)
     conclusion: Envelope | None = None
     expired: bool = False
-
-    @property
-    def creator(self) -> str | None:
-        """The sender of the first envelope, the only one who may conclude the context."""
-        return self.envelopes[0].sender if self.envelopes else None
 
     @property
     def participants(self) -> tuple[str, ...]:
@@ -57,7 +53,7 @@ class ContextNode:
 
 
 class ContextTree:
-    """The contexts of a log. Call `add` for each envelope in order. Owns the nodes."""
+    """A log's contexts. Call `add` for each envelope in order. Owns the nodes."""
 
     def __init__(self, envelopes: Iterable[Envelope] = ()) -> None:
         self.main: list[Envelope] = []
@@ -95,13 +91,10 @@ class ContextTree:
         if known is None:
             self.main.append(envelope)
             if envelope.kind == kinds.CONTEXT:
-                self._expire(envelope)
+                self._change(envelope)
             return
         node = self._node(known.id)
-        node.expired = False  # where only a placeholder had expired
-        node.type = known.type
-        if node.parent is None and known.parent is not None:
-            self._place(node, self._node(known.parent))
+        self._update(node, known)
         node.envelopes.append(envelope)
         if envelope.kind == kinds.CONCLUSION and envelope.sender == node.creator:  # C-17
             node.conclusion = envelope
@@ -120,6 +113,12 @@ class ContextTree:
             self._roots[node] = None
         return node
 
+    def _update(self, node: ContextNode, known: ContextInfo) -> None:
+        node.expired = False  # where only a placeholder had expired
+        node.type, node.creator = known.type, known.creator
+        if node.parent is None and known.parent is not None:
+            self._place(node, self._node(known.parent))
+
     def _place(self, node: ContextNode, parent: ContextNode) -> None:
         above: ContextNode | None = parent
         while above is not None:
@@ -130,10 +129,22 @@ class ContextTree:
         node.parent = parent
         parent.children.append(node)
 
-    def _expire(self, envelope: Envelope) -> None:
-        for context in self._tracker.expire(envelope):
-            if context.id in self._current:
+    def _change(self, envelope: Envelope) -> None:
+        change = self._tracker.change(envelope)
+        if change is None:
+            return
+        for context in change.contexts:
+            if change.event == "revived":
+                self._revive(self._tracker.contexts[context.id])
+            elif context.id in self._current:
                 self._current[context.id].expired = True
+
+    def _revive(self, known: ContextInfo) -> None:
+        node = self._current.get(known.id) or self._node(known.id)
+        self._update(node, known)
+        # In a log without the beginning, another seemed to be the creator.
+        if node.conclusion is not None and node.conclusion.sender != node.creator:
+            node.conclusion = None
 
 
 def _line(node: ContextNode, depth: int) -> str:

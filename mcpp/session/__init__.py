@@ -1,1 +1,1 @@
-"""The protocol state machine of a client: texts and times in, effects and texts out. Pure."""
+"""The client's protocol state machine: texts and times in, effects and texts out. Pure."""

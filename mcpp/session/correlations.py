@@ -21,11 +21,11 @@ _PROGRESS: Final = str(Kind(kinds.NOTIFICATION, rpc.PROGRESS))
 class _PendingRequest(NamedTuple):
     requester: str
     participant: str  # whose answer counts
-    origins: tuple[str, ...]  # ids of ours: the request itself, the proposal that it fulfils
+    origins: tuple[str, ...]  # our request's id, our proposal's id, or both
 
 
 class Correlations:
-    """The requests and proposals of one participant that wait for an answer. Owns both."""
+    """One participant's requests and proposals that wait for an answer. Owns both."""
 
     __slots__ = ("_proposals", "_requests")
 

@@ -17,7 +17,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Echoed:
-    """An envelope of this participant is in the log."""
+    """This participant's envelope is in the log."""
 
     envelope: Envelope
 

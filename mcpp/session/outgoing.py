@@ -5,7 +5,7 @@ that was refused for its rate returns to its place in the queue, but envelopes i
 may be accepted and so overtake it. Therefore no more are in flight than the limit certainly allows,
 and beyond that one at a time: of a thousand resent at once, all but one would be refused again.
 
-The limit of a context is shared with other participants. Its accepted envelopes show how much of
+A context's limit is shared with other participants. Its accepted envelopes show how much of
 it is left, but not what others have in flight: so once half is used, one envelope at a time.
 """
 
@@ -21,6 +21,8 @@ from mcpp.protocol.envelope import Envelope
 
 # Used where a refusal does not say when to retry.
 _DEFAULT_RETRY_SECONDS: Final = 1.0
+# Refusals after which the envelope is sent again.
+_TEMPORARY: Final = ("rate_limited", "unavailable")
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +87,7 @@ class Outgoing:
             self._full_at[context] = min(full_at, now + longest)
 
     def forget_context(self, context: str) -> None:
-        """Forget the count of an expired context."""
+        """Drop an expired context's count."""
         self._full_at.pop(context, None)
 
     def add(self, envelope: Envelope, text: bytes, *, give_up_at: float) -> None:
@@ -162,7 +164,7 @@ class Outgoing:
         entry = self._entries.get(id)
         if entry is None:
             return None
-        if details.error == "rate_limited":
+        if details.error in _TEMPORARY:
             due = now + (details.retry_after_seconds or _DEFAULT_RETRY_SECONDS)
             if due <= entry.give_up_at:
                 self._postpone(entry, due, now, context_only=details.scope == "context")
@@ -171,9 +173,9 @@ class Outgoing:
         return entry.envelope
 
     def discard(self, id: str) -> bool:
-        """Give an envelope up: it is not sent, or not resent, any more.
+        """Cancel an envelope: do not send it, or do not resend it.
 
-        Return whether it certainly was not accepted.
+        Return whether the gateway certainly has not accepted it.
         """
         entry = self._entries.get(id)
         if entry is None:

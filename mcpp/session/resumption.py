@@ -33,7 +33,7 @@ class Join:
     last: int | None = None
 
     def query(self) -> dict[str, str]:
-        """Return it as URL query parameters."""
+        """Return the request as URL query parameters."""
         query: dict[str, str] = {}
         if self.after is not None:
             query["after"] = self.after
@@ -117,7 +117,7 @@ class Resumption:
         lost_log: bool,
         joined_before: bool,
     ) -> None:
-        """Process the welcome of a connection; one that does not continue the last is a gap."""
+        """Process a connection's welcome; if it does not continue the last one, report a gap."""
         if (self._resuming or joined_before) and (lost_log or not resumed):
             self._inbox.append(Gap(lost_log))
             self._history_left = 0
@@ -140,7 +140,7 @@ class Resumption:
         return self.overflowed and len(self._inbox) <= self._capacity // 8
 
     def take(self) -> Delivery | HistoryEnd | Gap | None:
-        """Return the next item of the inbox, or None when it is empty."""
+        """Return the next item in the inbox, or None if it is empty."""
         return self._inbox.popleft() if self._inbox else None
 
     def is_new(self, id: str) -> bool:
@@ -179,7 +179,7 @@ class Resumption:
         return kept
 
     def skip(self) -> None:
-        """Count an unreadable envelope of the connection."""
+        """Count an unreadable envelope."""
         if self.replaying:
             self.replaying -= 1
             if self._history_left:

@@ -1,4 +1,4 @@
-"""The protocol of a participant without I/O: texts and time in, effects and texts out.
+"""A participant's side of the protocol, without I/O: texts and time in, effects and texts out.
 
 The first text of a connection is the welcome, then come the envelopes that it announces as
 replayed, then live ones. `ClientSession` composes four parts:
@@ -41,7 +41,6 @@ from mcpp.session.effects import (
 )
 from mcpp.session.outgoing import Outgoing
 from mcpp.session.resumption import (
-    MISSED_MESSAGES,
     Delivery,
     Gap,
     HistoryEnd,
@@ -49,11 +48,9 @@ from mcpp.session.resumption import (
     Resumption,
 )
 
-__all__ = ["MISSED_MESSAGES", "ClientSession", "Delivery", "Gap", "HistoryEnd", "Join", "is_final"]
-
 
 def is_final(code: int) -> bool:
-    """Return whether a close code forbids to reconnect."""
+    """Return whether a close code is final: the client must not reconnect."""
     return 4500 <= code <= 4999
 
 
@@ -85,7 +82,7 @@ class ClientSession:
 
     @property
     def contexts(self) -> dict[str, ContextInfo]:
-        """The live contexts of the pod by id, as far as this participant knows them."""
+        """The pod's live contexts that this participant knows, by id."""
         return self._contexts.contexts
 
     @property
@@ -136,7 +133,7 @@ class ClientSession:
     # --- sending ---
 
     def send(self, envelope: Envelope, *, give_up_at: float) -> None:
-        """Accept an envelope to be sent; `transmit` returns its text when it may be written.
+        """Queue an envelope; `transmit` returns its text when it may be written.
 
         Raises TooLargeError where the gateway would close the connection for its size.
         """
@@ -259,8 +256,10 @@ class ClientSession:
         return () if settled is None else (Echoed(settled[0]),)
 
     def _update_contexts(self, envelope: Envelope) -> None:
-        for context in self._contexts.expire(envelope):
-            self.outgoing.forget_context(context.id)
+        change = self._contexts.change(envelope)
+        if change is not None and change.event == "expired":
+            for context in change.contexts:
+                self.outgoing.forget_context(context.id)
 
     def _update_participants(self, presence: Presence) -> None:
         if presence.event == "join":
@@ -283,7 +282,7 @@ class ClientSession:
 
 
 def _either(one: Filter | None, other: Filter) -> Filter | None:
-    """Return a filter that passes what either passes; None, for everything, if it is too long."""
+    """Return a filter that passes what either passes, or None (no filter) if that is too long."""
     try:
         return None if one is None else filters.parse((one | other).to_json())
     except FilterError:

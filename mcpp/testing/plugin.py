@@ -4,6 +4,8 @@ import pytest
 
 from mcpp.testing.pod import MemoryPod
 
+__all__ = ["pod"]
+
 
 @pytest.fixture
 def pod() -> MemoryPod:

@@ -20,9 +20,10 @@ from mcpp.client.connection import Options
 from mcpp.client.joining import open_pod
 from mcpp.client.local_pod import ANYTHING
 from mcpp.client.pod import OnGap, Pod
-from mcpp.errors import JoinError, McppError
+from mcpp.errors import McppError
 from mcpp.filters import Filter
-from mcpp.session.session import ClientSession, Join
+from mcpp.session.resumption import Join
+from mcpp.session.session import ClientSession
 from mcpp.transports.transport import MemoryLink, MemoryTransport
 
 
@@ -59,14 +60,14 @@ class MemoryPod:
         """Create a pod.
 
         Args:
-            limits: the gateway's limits (§8).
-            options: of the gateway's core; `clock=` replaces its clock.
+            limits: the gateway's limits, as in `[limits]` of its configuration.
+            options: for the gateway; `clock=` replaces its clock.
 
-        Raises McppError if the gateway is not installed.
+        Raises McppError if mcpp is not installed as a distribution, but only on the path.
         """
         (found,) = entry_points(group="mcpp.testing", name="gateway") or (None,)
         if found is None:
-            raise McppError("the in-memory pod needs the gateway: pip install 'mcpp-pods[gateway]'")
+            raise McppError("the in-memory pod needs an installed mcpp: pip install mcpp-pods")
         self.gateway: PodBackend = found.load()({}, limits=limits or {}, **options)
         self._known: set[str] = set()
 
@@ -104,7 +105,7 @@ class MemoryPod:
             yield pod
 
     def connector(self, name: str) -> "MemoryConnector":
-        """Return the connector of a participant."""
+        """Return a participant's connector."""
         if name not in self._known:
             self.add(name)
         return MemoryConnector(self.gateway, name)
@@ -131,21 +132,18 @@ class MemoryConnector:
     address: str = "memory"
 
     async def open(self, join: Join) -> MemoryTransport:
-        """Join and return the transport. Raises JoinError for an unknown participant."""
+        """Join and return the transport."""
         filter = None
         if join.filter is not None:
             filter = msgspec.json.encode(join.filter.to_json()).decode()
         await anyio.lowlevel.checkpoint()
-        try:
-            return MemoryTransport(
-                lambda on_text, on_close: self.gateway.connect(
-                    self.name,
-                    on_text=on_text,
-                    on_close=on_close,
-                    filter=filter,
-                    after=join.after,
-                    last=join.last,
-                )
+        return MemoryTransport(
+            lambda on_text, on_close: self.gateway.connect(
+                self.name,
+                on_text=on_text,
+                on_close=on_close,
+                filter=filter,
+                after=join.after,
+                last=join.last,
             )
-        except KeyError:
-            raise JoinError(401, f"{self.name!r} is not a participant of this pod") from None
+        )

@@ -36,6 +36,19 @@ except ModuleNotFoundError:
         "mcpp.testing.strategies needs Hypothesis: pip install 'mcpp-pods[testing]'"
     ) from None
 
+__all__ = [
+    "contexts",
+    "envelopes",
+    "hostile_json",
+    "ids",
+    "json_values",
+    "kinds",
+    "mangled_envelopes",
+    "participants",
+    "texts",
+    "timestamps",
+]
+
 _KNOWN_KINDS: Final = (
     "chat",
     "reflection",
@@ -53,7 +66,7 @@ def ids() -> st.SearchStrategy[str]:
 
 
 def participants() -> st.SearchStrategy[str]:
-    """Return names of participants."""
+    """Return participant names."""
     return _names(PARTICIPANT_PATTERN)
 
 
@@ -194,7 +207,7 @@ _all_kinds: Final = kinds
 
 
 def _names(pattern: str) -> st.SearchStrategy[str]:
-    """Return names of a pattern such as `[a-z]{1,64}`: short ones, and some of maximum length."""
+    """Return names that match a pattern such as `[a-z]{1,64}`: short, or as long as possible."""
     alphabet = [char for char in map(chr, range(128)) if re.fullmatch(pattern, char)]
     longest = int(pattern[pattern.rindex(",") + 1 : -1])
     short = st.text(alphabet, min_size=1, max_size=12)

@@ -163,5 +163,5 @@ def read_result(payload: Any) -> dict[str, Any]:
 
 
 def failure(text: str) -> dict[str, Any]:
-    """Return the tool result of a failed call."""
+    """Return a failed call's tool result."""
     return {"content": [{"type": "text", "text": text or "The call failed."}], "isError": True}

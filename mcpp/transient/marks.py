@@ -21,7 +21,7 @@ _PREFIX: Final = "mcpp/"
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """The mark of a result: it is transient, or it has consumed other results."""
+    """A result's mark: it is transient, or it has consumed other results."""
 
     transient: bool = False
     summary: str | None = None
@@ -78,7 +78,7 @@ def with_context_hints(result: Result, hints: Iterable[Hint | Mapping[str, Any]]
 
 
 def read_mark(result: Result) -> Mark:
-    """Return the mark of a result. Members of the wrong type are ignored."""
+    """Return a result's mark. Members of the wrong type are ignored."""
     context = _context(result)
     if not context:
         return _NO_MARK
@@ -95,7 +95,7 @@ def read_mark(result: Result) -> Mark:
 
 
 def read_hints(result: Result) -> list[Hint]:
-    """Return the hints of a result, skipping those that do not name both tools."""
+    """Return a result's hints, skipping those that do not name both tools."""
     found = []
     hints = _meta(result, _HINTS)
     for hint in hints if isinstance(hints, list) else ():

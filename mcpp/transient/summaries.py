@@ -79,7 +79,7 @@ def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]]
 
 
 def visible_text(result: Result) -> str:
-    """Return all text of a result that a model sees."""
+    """Return all text in a result that a model sees."""
     parts = [block["text"] for block in blocks_of(result) if isinstance(block.get("text"), str)]
     if not parts and result.get("structuredContent") is not None:
         parts = [compact(result["structuredContent"])]
@@ -87,7 +87,7 @@ def visible_text(result: Result) -> str:
 
 
 def blocks_of(result: Result) -> list[Mapping[str, Any]]:
-    """Return the content blocks of a result, skipping values that are not objects."""
+    """Return a result's content blocks, skipping values that are not objects."""
     content = result.get("content")
     if not isinstance(content, list):
         return []

@@ -8,7 +8,7 @@ import asyncio
 import ipaddress
 import ssl
 from collections import deque
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import anyio
 
@@ -20,7 +20,7 @@ class Stream(Protocol):
     """A bidirectional byte stream."""
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Return the available bytes. Raises anyio.EndOfStream or another error of anyio's."""
+        """Return the available bytes. Raises anyio.EndOfStream or another anyio error."""
 
     async def send(self, item: bytes) -> None:
         """Write all bytes."""
@@ -33,11 +33,11 @@ async def open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> Strea
     """Connect to a host. Raises OSError, of which ssl.SSLError is a subclass."""
     if _on_asyncio():
         loop = asyncio.get_running_loop()
-        # A single address needs no Happy Eyeballs, where asyncio may leak a socket when cancelled.
-        delay = None if _is_address(host) else 0.25
-        _, stream = await loop.create_connection(
-            _AsyncioStream, host, port, ssl=tls, happy_eyeballs_delay=delay
-        )
+        # A single address needs no Happy Eyeballs, where asyncio may leak a socket when cancelled;
+        # uvloop's loop does not know the argument.
+        races = isinstance(loop, asyncio.BaseEventLoop) and not _is_address(host)
+        options: dict[str, Any] = {"happy_eyeballs_delay": 0.25} if races else {}
+        _, stream = await loop.create_connection(_AsyncioStream, host, port, ssl=tls, **options)
         return stream
     if tls is None:
         return await anyio.connect_tcp(host, port)

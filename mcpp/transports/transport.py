@@ -9,7 +9,7 @@ from typing import Protocol
 
 import anyio
 
-from mcpp.session.session import Join
+from mcpp.session.resumption import Join
 
 # RFC 6455: the connection ended without a close frame.
 ABNORMAL = 1006

@@ -6,7 +6,6 @@ The same code runs on asyncio and on trio, and RFC 6455 is left to websockets (1
 import logging
 import re
 import ssl
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from mcpp.errors import AddressError, BusyError, JoinError, UnreachableError
-from mcpp.session.session import Join
+from mcpp.session.resumption import Join
 from mcpp.transports.tcp import Stream, open_stream
 from mcpp.transports.transport import ABNORMAL, TransportClosed
 
@@ -59,11 +58,10 @@ class WebSocketConnector:
     token: str = field(repr=False)
     ssl_context: ssl.SSLContext | None = None
     silence_seconds: float = 20.0
-    unknown_until: float = 0.0  # monotonic; until then a 401 may mean a token not yet loaded
 
     @property
     def address(self) -> str:
-        """The URL of the pod."""
+        """The pod's URL."""
         return self.url
 
     async def open(self, join: Join) -> "WebSocket":
@@ -108,8 +106,7 @@ class WebSocketConnector:
         status = response.status_code
         reason = bytes(response.body or b"").decode(errors="replace").strip()[:200]
         reason = reason or response.reason_phrase
-        unknown = status == 401 and time.monotonic() < self.unknown_until
-        if status == 429 or status >= 500 or unknown:
+        if status == 429 or status >= 500:
             wait = response.headers.get("Retry-After", "")
             seconds = int(wait) if _is_seconds(wait) else None
             return BusyError(self.url, f"{status} {reason}", seconds)

@@ -7,7 +7,6 @@ import tomllib
 from pathlib import Path
 
 import mcpp
-from mcpp import Message, Participant
 from mcpp.protocol.contexts import Lineage
 from mcpp_agents.approver.rules import RuleError, RuleSet, read_rules
 from mcpp_agents.cli import options
@@ -41,12 +40,12 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def approver(rules: RuleSet, name: str = "approver") -> Participant:
+def approver(rules: RuleSet, name: str = "approver") -> mcpp.Participant:
     """Return a participant that decides on proposals by rules."""
-    agent = Participant(name)
+    agent = mcpp.Participant(name)
 
     @agent.policy
-    async def decide(message: Message) -> bool | str | None:
+    async def decide(message: mcpp.Message) -> bool | str | None:
         rule = rules.decide(message.envelope, lineage_of(message))
         if rule is None or rule.then == "leave":
             return None
@@ -56,7 +55,7 @@ def approver(rules: RuleSet, name: str = "approver") -> Participant:
     return agent
 
 
-def lineage_of(message: Message) -> Lineage | None:
+def lineage_of(message: mcpp.Message) -> Lineage | None:
     """Return a message's context with its type and parent, which are all that rules can name.
 
     The message itself may omit the type, and it may have been fixed before we joined. So use what

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     if not arguments.seconds:
         parser.error("--seconds must be more than 0")
     address = options.address_of_person(arguments, arguments.name)
-    pod, me, allowed_rate, max_bytes = anyio.run(_read_limits, address, arguments.name)
+    pod, me, allowed_rate, max_bytes = anyio.run(_read_limits, address)
     if arguments.size > max_bytes:
         raise LoadError(
             f"the gateway accepts at most {max_bytes:.0f} bytes per envelope (max_message_bytes)"
@@ -97,9 +97,9 @@ def _measure(load: Load, arguments: argparse.Namespace, allowed_rate: float) -> 
         _print_result("the clients used all their CPU time; the gateway may be faster")
 
 
-async def _read_limits(address: local_pod.Address, name: str) -> tuple[str, str, float, float]:
+async def _read_limits(address: local_pod.Address) -> tuple[str, str, float, float]:
     """Join once; return the pod's name, our name, and the limits of our rate and envelope size."""
-    async with mcpp.connect(address, name=name if address.fresh else None) as pod:
+    async with mcpp.connect(address) as pod:
         await pod.send(NAME, {"text": "mcpp bench starts"})
         allowed_rate = pod.limits.get("messages_per_second", 0)
         max_bytes = pod.limits.get("max_message_bytes", 1 << 20)

@@ -19,7 +19,7 @@ from resource import RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import Final, Protocol, Self
 
-from mcpp.errors import McppError
+from mcpp import McppError
 
 _CHUNK_BYTES: Final = 1 << 20  # read at once; the rest is read in the next round
 _SILENCE_SECONDS: Final = 0.25

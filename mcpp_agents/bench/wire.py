@@ -7,7 +7,6 @@ from typing import Final
 from urllib.parse import quote
 
 import mcpp
-from mcpp import Context
 from mcpp_agents.bench.load import LoadError
 
 # A number of fixed width is part of the id, so that all envelopes of a run have the same length.
@@ -32,7 +31,7 @@ class GatewayWire:
         size: int = 400,
         kind: str = "chat",
         payload: dict[str, object] | None = None,
-        contexts: Sequence[Context | None] = (None,),
+        contexts: Sequence[mcpp.Context | None] = (None,),
         filters: Sequence[str] = (),
         run: str = "bench",
         marked: bool = False,
@@ -93,7 +92,7 @@ def _template(
     prefix: str,
     kind: str,
     payload: dict[str, object],
-    context: Context | None,
+    context: mcpp.Context | None,
     size: int,
 ) -> tuple[bytes, bytes]:
     """Return the bytes of a frame before and after the number in the envelope's id."""

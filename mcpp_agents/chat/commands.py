@@ -6,7 +6,6 @@ import sys
 import anyio
 
 import mcpp
-from mcpp import McppError
 from mcpp.cli.extras import importing
 from mcpp_agents.chat.actions import HELP
 from mcpp_agents.chat.transcript import KEPT_ENVELOPES
@@ -25,7 +24,7 @@ def main(argv: list[str]) -> int:
         from mcpp_agents.chat.session import run_chat
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise McppError("this needs a terminal; without one, use `mcpp tail` and `mcpp send`")
+        raise mcpp.McppError("this needs a terminal; without one, use `mcpp tail` and `mcpp send`")
 
     async def run() -> None:
         address = options.address_of_person(arguments, arguments.name)

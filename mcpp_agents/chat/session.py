@@ -9,9 +9,8 @@ import anyio
 from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 
-from mcpp import Gap, Pod
+from mcpp import ConnectionLostError, Gap, Pod
 from mcpp.client.tasks import background
-from mcpp.errors import ConnectionLostError
 from mcpp_agents.chat.actions import Actions
 from mcpp_agents.chat.screen import Screen
 from mcpp_agents.chat.transcript import Transcript

@@ -9,8 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from mcpp import ContextNode, ContextTree, Envelope, Gap, Kind, kinds
-from mcpp.errors import DecodeError
+from mcpp import ContextNode, ContextTree, DecodeError, Envelope, Gap, Kind, kinds
 from mcpp.filters import Filter
 from mcpp.protocol import rpc
 from mcpp.protocol.contexts import Lineage

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp import Envelope, ToolResult, kinds
-from mcpp.kinds import Kind
+from mcpp import Envelope, Kind, ToolResult, kinds
 from mcpp.payloads import text_of
 from mcpp.protocol.contexts import Lineage, read_context_change
 from mcpp.transient import read_mark, read_result, summarize

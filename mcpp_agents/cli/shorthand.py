@@ -7,8 +7,7 @@ import re
 from collections import deque
 from typing import Final
 
-from mcpp import filters
-from mcpp.errors import FilterError
+from mcpp import FilterError, filters
 from mcpp.filters import Filter
 
 WORDS: Final = (

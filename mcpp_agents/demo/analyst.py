@@ -7,9 +7,8 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from mcpp import ContextScope, Kind, McppError, Message, Participant, Pod, kinds
+from mcpp import CallError, ContextScope, Kind, McppError, Message, Participant, Pod, Refused, kinds
 from mcpp.client.tasks import background, until_signal
-from mcpp.errors import CallError, Refused
 from mcpp.protocol import rpc
 from mcpp_agents.demo.reviewer import Pause, reading_pause
 from mcpp_agents.memory import ContextPack

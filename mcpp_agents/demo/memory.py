@@ -4,7 +4,6 @@ import tempfile
 from pathlib import Path
 
 import mcpp
-from mcpp import Options
 from mcpp.client import local_pod
 from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.bus.participant import MemoryAgent
@@ -16,4 +15,4 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp()) if pod is None else pod.folder
     # Search by words only: an embedding model takes longer to load than the demo takes to start.
     with MemoryStore.open(folder / "memory.db", embedder="none") as store:
-        mcpp.run(MemoryAgent(store, options=Options(keep_trying=True)).participant)
+        mcpp.run(MemoryAgent(store, options=mcpp.Options(keep_trying=True)).participant)

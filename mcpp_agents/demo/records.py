@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 import msgspec
 
 import mcpp
-from mcpp import Participant, ToolResult
 from mcpp.agent.tools import as_result
 from mcpp.transient import Workflow, WorkflowStep, consumed, mark_by_rule
 
@@ -41,9 +40,9 @@ class Activity(msgspec.Struct):
     minutes: int
 
 
-def agent() -> Participant:
+def agent() -> mcpp.Participant:
     """Return the tool server. It keeps corrections to the last `KEPT_MONTHS` months read."""
-    records = Participant("records")
+    records = mcpp.Participant("records")
     months: dict[int, list[Activity]] = {}
 
     def activities_of(month: int) -> list[Activity]:
@@ -54,24 +53,24 @@ def agent() -> Participant:
         return months[month]
 
     @records.tool
-    async def get_workflow_step(order: Annotated[int, msgspec.Meta(ge=1)]) -> ToolResult:
+    async def get_workflow_step(order: Annotated[int, msgspec.Meta(ge=1)]) -> mcpp.ToolResult:
         """Return the instructions for a step; for a loop, those of all its steps."""
-        return ToolResult.from_json(WORKFLOW.get_workflow_step(order))
+        return mcpp.ToolResult.from_json(WORKFLOW.get_workflow_step(order))
 
     @records.tool
-    async def search_activities(month: int, page: int = 1) -> ToolResult:
+    async def search_activities(month: int, page: int = 1) -> mcpp.ToolResult:
         """Return a page of a month's activities."""
         found = activities_of(month)
         pages = -(-len(found) // PAGE_SIZE)
         shown = found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
         result = {"activities": msgspec.to_builtins(shown), "page": page, "pages": pages}
-        return ToolResult.from_json(mark_by_rule(as_result(result).to_json(), "activity"))
+        return mcpp.ToolResult.from_json(mark_by_rule(as_result(result).to_json(), "activity"))
 
     @records.tool
-    async def note_page(month: int, page: int, minutes: int, odd: list[int]) -> ToolResult:
+    async def note_page(month: int, page: int, minutes: int, odd: list[int]) -> mcpp.ToolResult:
         """Note a page's total and its suspicious entries; this consumes the page."""
         noted = f"Noted: page {page} of month {month}, {minutes} minutes, {len(odd)} to check"
-        return ToolResult.from_json(consumed(as_result(noted).to_json()))
+        return mcpp.ToolResult.from_json(consumed(as_result(noted).to_json()))
 
     @records.tool
     async def history(who: str, work: str, month: int) -> list[int]:

@@ -12,7 +12,6 @@ from typing import Any, Final
 import anyio
 
 import mcpp
-from mcpp import ContextScope, Participant, ToolCall
 
 # Smaller factor first: most values with a zero too many are also divisible by 60.
 TYPING_ERRORS: Final = {10: "a zero too many", 60: "minutes were typed as hours"}
@@ -28,13 +27,13 @@ async def reading_pause() -> None:
     await anyio.sleep(PAUSE_SECONDS)
 
 
-def agent(pause: Pause = reading_pause) -> Participant:
+def agent(pause: Pause = reading_pause) -> mcpp.Participant:
     """Return the reviewer. `pause` is awaited between its steps."""
-    reviewer = Participant("reviewer")
+    reviewer = mcpp.Participant("reviewer")
 
     @reviewer.tool
     async def review(
-        month: int, id: int, who: str, work: str, minutes: int, call: ToolCall
+        month: int, id: int, who: str, work: str, minutes: int, call: mcpp.ToolCall
     ) -> dict[str, Any]:
         """Decide whether an activity's minutes are plausible, and what they should be."""
         asked_in = call.envelope.context
@@ -55,7 +54,7 @@ def agent(pause: Pause = reading_pause) -> Participant:
             )
             return {"id": id, "minutes": should_be, "wrong": factor != 1}
 
-    async def compare(thinking: ContextScope, *, who: str, work: str, month: int) -> float:
+    async def compare(thinking: mcpp.ContextScope, *, who: str, work: str, month: int) -> float:
         # Intermediate steps stay out of memory (M-33); the verdict, which includes their results,
         # is stored.
         about = f"{who}, {work}"
@@ -70,7 +69,7 @@ def agent(pause: Pause = reading_pause) -> Participant:
             return usual
 
     async def find_typing_error(
-        thinking: ContextScope, what: str, minutes: int, usual: float
+        thinking: mcpp.ContextScope, what: str, minutes: int, usual: float
     ) -> int:
         async with thinking.child("hypothesis", of=what, memory="off") as testing:
             for factor, reason in TYPING_ERRORS.items():

@@ -17,9 +17,17 @@ from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-import mcpp
-from mcpp import Pod, Progress, Refused, ToolCall, new_envelope
-from mcpp.errors import CallError, ConnectionLostError, RemoteError
+from mcpp import (
+    CallError,
+    ConnectionLostError,
+    Pod,
+    Progress,
+    Refused,
+    RemoteError,
+    ToolCall,
+    __version__,
+    new_envelope,
+)
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.cli.display import one_line
@@ -56,7 +64,7 @@ class PodServer:
         self._changes = InMemorySubscriptionBus()
         self.server: Server[Any] = Server(
             f"pod {pod.name}",
-            version=mcpp.__version__,
+            version=__version__,
             instructions=INSTRUCTIONS,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,

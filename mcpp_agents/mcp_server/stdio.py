@@ -12,7 +12,6 @@ from mcp.server.stdio import stdio_server
 import mcpp
 from mcpp.client import local_pod
 from mcpp.client.tasks import background, until_signal
-from mcpp.errors import ConnectionLostError
 from mcpp_agents.mcp_server.server import PodServer
 from mcpp_agents.mcp_server.tool_handlers import KEPT_ENVELOPES
 
@@ -22,7 +21,7 @@ async def serve(address: local_pod.Address, name: str | None = None) -> None:
 
     Raises ConnectionLostError when the gateway closes the connection for good.
     """
-    lost: ConnectionLostError | None = None
+    lost: mcpp.ConnectionLostError | None = None
     connecting = mcpp.connect(address, name=name, last=KEPT_ENVELOPES, own=True)
     async with connecting as pod, background() as tasks:
         pod_server = PodServer(pod)
@@ -31,7 +30,7 @@ async def serve(address: local_pod.Address, name: str | None = None) -> None:
             nonlocal lost
             try:
                 await pod_server.listen()
-            except ConnectionLostError as error:
+            except mcpp.ConnectionLostError as error:
                 lost = error
                 serving.cancel()
 

@@ -9,10 +9,12 @@ import anyio
 from msgspec import Meta
 
 from mcpp import (
+    CallError,
     ContextTree,
     Envelope,
     McppError,
     Message,
+    NoAnswerError,
     OpenProposal,
     Pod,
     ToolCall,
@@ -20,7 +22,6 @@ from mcpp import (
     kinds,
 )
 from mcpp.agent.tools import Tool
-from mcpp.errors import CallError, NoAnswerError
 from mcpp.prompts import BEGINNING, Prompt, PromptBuilder
 from mcpp_agents.cli.shorthand import WORDS, read_filter
 from mcpp_agents.send.exchange import text_payload

@@ -10,8 +10,7 @@ from typing import Final
 
 import anyio
 
-from mcpp import ContextScope, Message, Refused, kinds
-from mcpp.kinds import Kind
+from mcpp import ContextScope, Kind, Message, Refused, kinds
 from mcpp.protocol import rpc
 
 # Often enough to look live, rarely enough not to fill the log.

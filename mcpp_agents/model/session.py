@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import anyio
 
-from mcpp import ContextScope, McppError, Message, Pod, Refused, kinds
-from mcpp.errors import ConnectionLostError, TooLargeError
+from mcpp import ConnectionLostError, ContextScope, McppError, Message, Pod, Refused, kinds
+from mcpp.errors import TooLargeError
 from mcpp.prompts import EXPAND, Prompt
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure

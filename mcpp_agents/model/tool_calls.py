@@ -8,8 +8,18 @@ from typing import Any
 
 import anyio
 
-from mcpp import ContextScope, McppError, Pod, Refused, ToolResult, kinds
-from mcpp.errors import CallError, DecodeError, NoAnswerError, TooLargeError
+from mcpp import (
+    CallError,
+    ContextScope,
+    DecodeError,
+    McppError,
+    NoAnswerError,
+    Pod,
+    Refused,
+    ToolResult,
+    kinds,
+)
+from mcpp.errors import TooLargeError
 from mcpp.prompts import EXPAND
 from mcpp.transient import cut
 from mcpp_agents.model.limits import ModelLimits

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 
 import mcpp
-from mcpp import Context, Kind, McppError, kinds
+from mcpp import kinds
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import format_answer, is_failure
 from mcpp_agents.send.exchange import send, text_payload, wait_for_answer
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
     payload = _decode_json(text) if arguments.json else text_payload(arguments.kind, text)
     context = None
     if arguments.context is not None:
-        context = Context(id=arguments.context, type=arguments.type, parent=arguments.parent)
+        context = mcpp.Context(id=arguments.context, type=arguments.type, parent=arguments.parent)
 
     async def run() -> tuple[str, int]:
         address = options.address_of_person(arguments, arguments.name)
@@ -72,7 +72,7 @@ def _read_arguments(argv: list[str]) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.context is None and (arguments.type or arguments.parent):
         parser.error("--type and --parent describe a --context")
-    is_request = Kind.parse(arguments.kind).family == kinds.REQUEST
+    is_request = mcpp.Kind.parse(arguments.kind).family == kinds.REQUEST
     if is_request and not arguments.json:
         parser.error("a request's payload is JSON: add --json")
     return arguments
@@ -82,11 +82,11 @@ def _read_standard_input() -> str:
     try:
         return sys.stdin.buffer.read().decode().rstrip("\n")
     except UnicodeDecodeError as error:
-        raise McppError(f"standard input is not valid UTF-8: {error}") from None
+        raise mcpp.McppError(f"standard input is not valid UTF-8: {error}") from None
 
 
 def _decode_json(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise McppError(f"the payload is not JSON: {error}") from None
+        raise mcpp.McppError(f"the payload is not JSON: {error}") from None

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 import anyio
 
-from mcpp import Context, Envelope, Kind, Pod, kinds
+from mcpp import Context, Envelope, Kind, NoAnswerError, Pod, kinds
 from mcpp.client import factory
-from mcpp.errors import NoAnswerError
 from mcpp.protocol import rpc
 from mcpp_agents.cli.display import progress_of
 

@@ -8,7 +8,6 @@ from typing import Final
 import anyio
 
 import mcpp
-from mcpp import Gap
 from mcpp.filters import everything
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import Palette
@@ -52,7 +51,7 @@ def main(argv: list[str]) -> int:
     lines = LinePrinter(Palette(_is_coloured(arguments.color)), tree=arguments.tree)
     show = print_json if arguments.json else lines.print
 
-    def report_gap(gap: Gap) -> None:
+    def report_gap(gap: mcpp.Gap) -> None:
         sys.stderr.write("mcpp tail: some messages were missed\n")
 
     async def run() -> None:

@@ -49,4 +49,16 @@ class Close(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-Effect: TypeAlias = Broadcast | Direct | Move | Close
+class CatchUp(msgspec.Struct, frozen=True, gc=False):
+    """More of the log is committed, for a session that is behind and waited for it."""
+
+    session: Session
+
+
+class Several(msgspec.Struct, frozen=True, gc=False):
+    """Several effects, in order."""
+
+    effects: tuple[Effect, ...]
+
+
+Effect: TypeAlias = Broadcast | Direct | Move | Close | CatchUp | Several

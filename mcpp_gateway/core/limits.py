@@ -18,6 +18,7 @@ class PodLimits(
     context_messages_per_second: float = 400
     context_burst: int = 800
     context_idle_seconds: float = 300.0
+    max_dormant_contexts: int = 100_000
     history_messages: int = 10_000
     history_bytes: int = 67_108_864
     outbox_bytes: int = 8_388_608

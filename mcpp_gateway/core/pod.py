@@ -1,59 +1,56 @@
-"""The pod: texts and times in, effects out, without sockets, clocks or asyncio.
+"""The pod: texts and times in, effects out. It knows no socket, no clock and no asyncio.
 
-Every rule of the gateway is here or in the modules that this one uses: sessions, context tree,
-limits, filters, duplicates and history. Participants are configured; sessions are their
-connections. Sessions with the same filter form an audience and get the same bytes.
+    text -> decision -> journal -> gate -> delivery
 
-A new session is behind: it reads the log with `catch_up` until it has reached the end, and only
-then joins an audience and is live. So a long absence never fills an outbox.
+`Decisions` says what becomes of an envelope, the journal makes it durable, the gate holds back what
+must not leave before that, and `Router` chooses the recipients. Participants are configured;
+sessions are their connections.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.filters import Filter, everything, parse
 from mcpp.protocol.codec import decode, decode_unambiguous
+from mcpp.protocol.contexts import read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
-from mcpp_gateway.core.audiences import Audiences
-from mcpp_gateway.core.effects import (
-    POSITION_LOST,
-    REPLACED,
-    REVOKED,
-    SLOW_READER,
-    Broadcast,
-    Close,
-    Direct,
-    Effect,
-    Move,
-)
+from mcpp_gateway.core.contexts.tree import LiveContexts
+from mcpp_gateway.core.decisions import Decisions, Revival
+from mcpp_gateway.core.delivery import Router
+from mcpp_gateway.core.effects import REPLACED, REVOKED, Broadcast, CatchUp, Close, Effect, Several
+from mcpp_gateway.core.gate import Gate
+from mcpp_gateway.core.journal import Journal, MemoryJournal, UnreadableError
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.log import LogEntry, MemoryLog, PodLog
 from mcpp_gateway.core.rates import Bucket, Rate
+from mcpp_gateway.core.records import Batch, LogEntry, State
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Session
-from mcpp_gateway.core.tree import LiveContext, LiveContexts, Placement
 
-__all__ = ["Audience", "Member", "ParticipantSettings", "PodCore", "Session"]
+__all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "Session"]
 
-# G-49: a join is broadcast to everyone and reads the log to count what it will replay. So joins are
-# limited, and each log entry that a join makes the pod read counts as a fraction of a join.
+# Every join is broadcast, and reads the log to count what it will replay. So a participant may join
+# this often, and each envelope that the pod reads for it counts as a part of a join.
 _JOINS_PER_SECOND: Final = 10
 _JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
-_READ_AT_ONCE: Final = 256
-# What an entry that is read but not sent counts for in `catch_up`: filters take time too.
-_UNSENT_BYTES: Final = 256
-_RESERVED: Final = ("pod/", "system/")
-# G-47: longer lists of recipients are stored as sets, and their routes are not cached.
-_SHORT_LIST: Final = 8
+
+
+class _Answer(msgspec.Struct, frozen=True, gc=False):
+    """A text for one live session, with the filter that it acknowledges."""
+
+    session: Session
+    text: bytes
+    filter: Filter | None
 
 
 class PodCore:
-    """One pod. Owns sessions, contexts, log and audiences; returns effects, performs none."""
+    """One pod. Owns members, contexts and deliveries; performs nothing itself."""
 
     def __init__(
         self,
@@ -62,29 +59,71 @@ class PodCore:
         limits: PodLimits,
         *,
         new_id: Callable[[], str],
-        log: PodLog | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.name = name
         self.epoch = new_id()
-        self.log: PodLog = log or MemoryLog(limits.history_messages, limits.history_bytes)
+        self.journal: Journal = journal or MemoryJournal(
+            limits.history_messages, limits.history_bytes
+        )
         self.tree = LiveContexts(limits)
         self.limits = limits
         self.refused: dict[str, int] = {}
         self.expired = 0
+        self.stopping = False  # no presence is logged: after a restart the members are present
         self._new_id = new_id
         self._rate = Rate.per_second(limits.messages_per_second, limits.burst)
         self._join_rate = _join_rate(limits)
         self._settings = {each.id: each for each in settings}
-        # Buckets outlive sessions, or reconnecting would refill them.
+        # Buckets outlive sessions, or a reconnection would fill them.
         self._buckets: dict[str, Bucket] = {}
         self._joins: dict[str, Bucket] = {}
         self._members: dict[str, Member] = {}
-        self._audiences = Audiences()
+        self._decisions = Decisions(self.tree, self.journal)
+        self._delivery = Router(self.journal, self._members, limits.outbox_bytes)
+        # None: every entry is committed as soon as it is appended.
+        self._gate: Gate[LogEntry | _Answer] | None = None
+        if not isinstance(self.journal, MemoryJournal):
+            self._gate = Gate(self.journal.committed)
+        self._waiting_for_commit: dict[Session, None] = {}
 
     @property
     def participants(self) -> Sequence[str]:
-        """The ids of the participants that are present, in the order in which they joined."""
+        """The ids of those present, in the order in which they joined."""
         return tuple(self._members)
+
+    # --- restarts -------------------------------------------------------------------------------
+
+    def restore(self, state: State, batches: Iterable[Batch], rejoin_until: float) -> None:
+        """Continue a log: apply its last state and what follows, without deciding again.
+
+        Participants that were present stay present until `rejoin_until`.
+        """
+        self.epoch = state.epoch
+        self.tree.restore(state.live, state.dormant)
+        present = dict.fromkeys(state.present)
+        for batch in batches:
+            for entry in batch.entries:
+                self._replay(entry, batch.time, present)
+        for id in present:
+            member = self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
+            member.rejoin_until = rejoin_until if id in self._settings else 0.0
+
+    def snapshot(self, *, term: int, index: int, boot: str, now: float) -> State:
+        """Return everything that deciding needs, as of the end of the log."""
+        live, dormant = self.tree.snapshot()
+        return State(
+            self.epoch,
+            term,
+            index,
+            self.journal.end,
+            now,
+            tuple(self._members),
+            self.journal.window(),
+            live,
+            dormant,
+            boot,
+        )
 
     # --- joining and leaving --------------------------------------------------------------------
 
@@ -98,22 +137,26 @@ class PodCore:
         last: int | None = None,
         peer: Any = None,
     ) -> tuple[Session, list[Effect]]:
-        """Add a session of a configured participant. `catch_up` returns its welcome first."""
+        """Let a configured participant in. Its session begins with the welcome, then `catch_up`."""
         settings = self._settings[participant]
         effects: list[Effect] = []
         member = self._members.get(participant)
         if member is None:
             member = self._add_member(settings)
-            effects.append(self._presence("join", member, now))
+            effects += self._presence("join", member, now)
         elif not settings.multiple:
             for old in member.sessions:
-                self._audiences.detach(old)
+                self._delivery.detach(old)
                 effects.append(Close(old, REPLACED, "replaced by a newer connection"))
             member.sessions.clear()
+        member.rejoin_until = None
         session = Session(member, filter, peer)
         member.sessions.append(session)
-        resumed, replayed = self._set_position(session, after, last)
-        read = self.log.end - session.position
+        try:
+            resumed, replayed = self._delivery.place(session, after, last)
+        except UnreadableError:
+            resumed, replayed = self._delivery.place(session, None, None)
+        read = self.journal.end - session.position
         joins = self._joins.setdefault(participant, Bucket(self._join_rate))
         joins.charge(1 + read * _READ_TOKENS, now)
         welcome = self._welcome(session, now, resumed, replayed)
@@ -127,50 +170,24 @@ class PodCore:
         return 0.0 if bucket is None else bucket.wait(now)
 
     def leave(self, session: Session, now: float) -> list[Effect]:
-        """Remove a session. A participant leaves with its last one."""
+        """Remove a session; a participant leaves with its last one."""
         member = session.member
         if session not in member.sessions:
             return []
         member.sessions.remove(session)
-        self._audiences.detach(session)
-        if member.sessions:
-            return []
-        del self._members[member.settings.id]
-        return [self._presence("leave", member, now)]
+        self._delivery.detach(session)
+        self._waiting_for_commit.pop(session, None)
+        return [] if member.sessions or self.stopping else self._remove_member(member, now)
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
-        """Return the next texts, about `max_bytes`, for a session that is behind, and an effect.
-
-        The effect is a Close if the log no longer holds what the session has not read: gaps are
-        never hidden. It is a Move if there are no texts: the session has reached the end of the log
-        and is live. So it becomes live only while its connection accepts data, and its outbox is
-        empty then.
-        """
-        texts: list[bytes] = []
-        size = 0
-        while size < max_bytes:
-            if session.position < self.log.start:
-                return texts, Close(
-                    session, POSITION_LOST, "the log no longer holds the position; resume"
-                )
-            entries = self.log.read(session.position, _READ_AT_ONCE)
-            if not entries:
-                self._take_waiting(session, texts)
-                return texts, None if texts else Move(session, self._audiences.attach(session))
-            for entry in entries:
-                size += self._take_waiting(session, texts)
-                if self._passes(session, entry):
-                    texts.append(entry.text)
-                    size += len(entry.text)
-                else:
-                    size += _UNSENT_BYTES
-                session.position += 1
-                if size >= max_bytes:
-                    break
-        return texts, None
+        """Return what a session that is behind gets next; see `Router.catch_up`."""
+        texts, effect = self._delivery.catch_up(session, max_bytes)
+        if not texts and effect is None:
+            self._waiting_for_commit[session] = None
+        return texts, effect
 
     def reconfigure(self, settings: Iterable[ParticipantSettings], now: float) -> list[Effect]:
-        """Apply new settings; participants that are no longer configured are revoked."""
+        """Apply a new list of participants; those no longer on it are closed for good."""
         self._settings = {each.id: each for each in settings}
         for buckets in (self._buckets, self._joins):
             for id in buckets.keys() - self._settings.keys():
@@ -185,10 +202,12 @@ class PodCore:
         return effects
 
     def revoke(self, participant: str, now: float) -> list[Effect]:
-        """Close every session of a participant with a code that forbids reconnecting."""
+        """Close every session of a participant with a final code."""
         member = self._members.get(participant)
         if member is None:
             return []
+        if not member.sessions:
+            return self._remove_member(member, now)
         closes = [Close(session, REVOKED, "token revoked") for session in member.sessions]
         presence = [effect for close in closes for effect in self.leave(close.session, now)]
         return [*closes, *presence]
@@ -196,11 +215,11 @@ class PodCore:
     # --- envelopes ------------------------------------------------------------------------------
 
     def receive(self, session: Session, text: bytes, now: float) -> Effect | None:
-        """Decide on one text of a session: relay it, answer it or refuse it. Never raises."""
+        """Decide on one text of a session: relay it, answer it, or refuse it. Never raises."""
         member = session.member
         wait = member.bucket.take(now)
         if wait:
-            # C-16: refusing must be cheaper than flooding, so the text is not decoded.
+            # C-16: refusing has to be cheaper than flooding, so the text is not decoded.
             member.rate_limited += 1
             refusal = refusals.rate_limited(wait, "participant")
             return self._refuse(session, refusal, refusals.readable_id(text), now)
@@ -209,74 +228,75 @@ class PodCore:
         except DecodeError as error:
             refusal = refusals.invalid_envelope(error)
             return self._refuse(session, refusal, refusals.readable_id(text), now)
-        decision = self._decide(member, envelope, text, now)
-        if isinstance(decision, LogEntry):
-            self.log.append(decision)
-            if self._audiences.unfiltered:
-                return Broadcast(text, self._audiences.all)
-            return self._deliver(decision)
-        if isinstance(decision, Refusal):
-            return self._refuse(session, decision, envelope.id, now)
-        if decision is not None:
-            return self._direct(session, decision)
+        verdict = self._decisions.decide(member.settings, envelope, text, now)
+        if isinstance(verdict, LogEntry):
+            self.journal.append(verdict)
+            if self._gate is None:
+                # The common case without a call: 0.1 µs.
+                if self._delivery.unfiltered:
+                    return Broadcast(text, self._delivery.all)
+                return self._delivery.broadcast(verdict)
+            self._gate.hold(verdict, self.journal.end)
+            return None
+        if isinstance(verdict, Refusal):
+            return self._refuse(session, verdict, envelope.id, now)
+        if isinstance(verdict, Revival):
+            return self._revive(verdict, now)
+        if verdict is not None:
+            return self._answer(session, verdict)
         return self._serve(session, envelope, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Expire idle contexts and announce it, children first. Called once a second."""
+        """Do what is due by the clock, about once a second: expire contexts, children first."""
         expired = self.tree.expire(now)
         self.expired += len(expired)
-        return [
-            self._broadcast(kinds.CONTEXT, system_envelopes.expiry(node), now) for node in expired
+        effects = [
+            effect
+            for node in expired
+            for effect in self._broadcast(kinds.CONTEXT, system_envelopes.expiry(node), now)
         ]
+        for member in list(self._members.values()):
+            if member.rejoin_until is not None and member.rejoin_until <= now:
+                effects += self._remove_member(member, now)
+        return effects
 
-    # --- private: decisions ---------------------------------------------------------------------
+    def release(self, committed: int) -> list[Effect]:
+        """Return what may leave now that every entry before a position is committed."""
+        assert self._gate is not None
+        effects: list[Effect] = []
+        for item in self._gate.release(committed):
+            effect = (
+                self._delivery.broadcast(item)
+                if type(item) is LogEntry
+                else self._delivery.answer(item.session, item.text, item.filter)  # type: ignore[union-attr]
+            )
+            if effect is not None:
+                effects.append(effect)
+        waiting, self._waiting_for_commit = self._waiting_for_commit, {}
+        effects += map(CatchUp, waiting)
+        return effects
 
-    def _decide(
-        self, member: Member, envelope: Envelope, text: bytes, now: float
-    ) -> LogEntry | Refusal | bytes | None:
-        """Return an entry to broadcast, a refusal, the original of a repetition, or None for pod/*.
+    # --- private --------------------------------------------------------------------------------
 
-        The order of the checks is part of the protocol (G-20).
-        """
-        settings = member.settings
-        sender = settings.id
-        if envelope.sender != sender:
-            return refusals.sender_mismatch(envelope.sender, sender)
-        kind = envelope.kind
-        if kind.startswith(_RESERVED):
-            return None if kind.startswith("pod/") else refusals.reserved_kind(kind)
-        context = envelope.context
-        lineage = node = None
-        if context is not None:
-            node = self.tree.find(context)
-            lineage = self.tree.lineage(context) if node is None else node.lineage
-        if not settings.capabilities.allow(envelope, lineage):
-            return refusals.capability_violation(kind, settings.capabilities.patterns)
-        original = self.log.find(envelope.id)
-        if original is not None:
-            if original.sender == sender:
-                return original.text
-            return refusals.duplicate_id(envelope.id)
-        if context is not None:
-            place: LiveContext | Placement | None = node
-            if place is None:
-                found = self.tree.check(context, sender)
-                if isinstance(found, str):
-                    return refusals.context(found, context.id)
-                place = found
-                node = found if isinstance(found, LiveContext) else found.node
-            if node is not None:
-                wait = node.bucket.take(now)
-                if wait:
-                    return refusals.rate_limited(wait, "context")
-            lineage = self.tree.enter(place, sender, now)
-        to = envelope.to
-        if to is None or len(to) <= _SHORT_LIST:
-            return LogEntry(envelope.id, sender, to, kind, lineage, text)
-        return LogEntry(envelope.id, sender, frozenset(to), kind, lineage, text)
+    def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
+        if entry.lineage is not None:
+            self.tree.replay(entry.lineage, entry.sender, time)
+        elif entry.kind == kinds.PRESENCE and entry.sender == GATEWAY and entry.about:
+            if b'"event":"join"' in entry.text:
+                present[entry.about] = None
+            else:
+                present.pop(entry.about, None)
+        elif entry.kind == kinds.CONTEXT and entry.sender == GATEWAY:
+            change = read_context_change(decode(entry.text))
+            if change is None:
+                return
+            if change.event == "expired":
+                self.tree.replay_expiry((each.id for each in change.contexts), time)
+            else:
+                self.tree.replay_revival(change.contexts, time)
 
     def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
-        """Answer a request to the gateway itself (pod/*)."""
+        """Answer an envelope that is for the gateway itself."""
         if envelope.kind != kinds.SET_FILTER:
             refusal = refusals.reserved_kind(envelope.kind)
             return self._refuse(session, refusal, envelope.id, now)
@@ -288,14 +308,14 @@ class PodCore:
         except (DecodeError, FilterError) as error:
             refusal = refusals.invalid_filter(error)
             return self._refuse(session, refusal, envelope.id, now)
-        answer = system_envelopes.system(
+        text = system_envelopes.system(
             self._new_id(),
             kinds.FILTER_SET,
             {"filter": filter.to_json()},
             now,
             correlation_id=envelope.id,
         )
-        return self._set_filter(session, filter, answer)
+        return self._answer(session, text, filter)
 
     def _refuse(
         self, session: Session, refusal: Refusal, correlation_id: str | None, now: float
@@ -304,139 +324,71 @@ class PodCore:
         text = system_envelopes.system(
             self._new_id(), kinds.ERROR, refusal.payload(), now, correlation_id=correlation_id
         )
-        return self._direct(session, text)
+        return self._answer(session, text)
 
-    # --- private: delivery ----------------------------------------------------------------------
-
-    def _deliver(self, entry: LogEntry) -> Broadcast:
-        """Route an entry to the audiences whose filter it passes, and to extra recipients."""
-        audiences = self._audiences
-        route = audiences.route(entry)
-        if len(route) == len(audiences.all):
-            return Broadcast(entry.text, route)
-        return Broadcast(entry.text, route, self._extra_recipients(entry, route))
-
-    def _extra_recipients(
-        self, entry: LogEntry, route: tuple[Audience, ...]
-    ) -> tuple[Session, ...]:
-        """Return the sessions of the sender and of `to` that the filters leave out (F-09)."""
-        reached = frozenset(route)
-        return tuple(
-            session
-            for id in {entry.sender, *(entry.to or ())}
-            if id in self._members
-            for session in self._members[id].sessions
-            if session.audience is not None and session.audience not in reached
-        )
-
-    def _passes(self, session: Session, entry: LogEntry) -> bool:
-        """Return whether a session that is behind gets an entry, as live ones do by `_deliver`."""
-        participant = session.member.settings.id
-        if entry.sender == GATEWAY:
-            return entry.about != participant
-        return (
-            entry.sender == participant
-            or session.filter.matches(entry, entry.lineage)
-            or (entry.to is not None and participant in entry.to)
-        )
-
-    def _direct(self, session: Session, text: bytes) -> Effect | None:
-        if session.audience is not None:
-            return Direct(session, text)
-        return self._queue_direct(session, text, None)
-
-    def _set_filter(self, session: Session, filter: Filter, answer: bytes) -> Effect | None:
+    def _answer(self, session: Session, text: bytes, filter: Filter | None = None) -> Effect | None:
+        """Send one session a text, in its place behind what was accepted before (G-30)."""
         if session.audience is None:
-            return self._queue_direct(session, answer, filter)
-        self._audiences.detach(session)
-        session.filter = filter
-        return Move(session, self._audiences.attach(session), answer)
-
-    def _queue_direct(self, session: Session, text: bytes, filter: Filter | None) -> Close | None:
-        """Queue a direct text of a session that is behind for its place in the stream (G-17)."""
-        assert session.waiting is not None, "only a live session has nothing waiting"
-        session.waiting.append((self.log.end, text, filter))
-        session.waiting_bytes += len(text)
-        if session.waiting_bytes > self.limits.outbox_bytes:
-            return Close(session, SLOW_READER, "outbox full: reading too slowly; resume")
+            return self._delivery.queue(session, text, filter)
+        if self._gate is None or self._gate.is_open(self.journal.end):
+            return self._delivery.answer(session, text, filter)
+        self._gate.hold(_Answer(session, text, filter), self.journal.end)
         return None
 
-    def _take_waiting(self, session: Session, texts: list[bytes]) -> int:
-        """Move the direct texts that are due at the position to `texts` and return their size."""
-        size = 0
-        while session.waiting and session.waiting[0][0] <= session.position:
-            _, text, filter = session.waiting.popleft()
-            texts.append(text)
-            size += len(text)
-            if filter is not None:
-                session.filter = filter
-        session.waiting_bytes -= size
-        return size
+    def _revive(self, revival: Revival, now: float) -> Effect | None:
+        """Log the revived contexts, then the envelope that revived them (C-12)."""
+        effects = [
+            effect
+            for state in revival.contexts
+            for effect in self._broadcast(kinds.CONTEXT, system_envelopes.revival(state), now)
+        ]
+        effects += self._append(revival.entry)
+        return Several(tuple(effects)) if effects else None
 
     def _broadcast(
         self, kind: str, payload: Mapping[str, Any], now: float, about: str | None = None
-    ) -> Broadcast:
+    ) -> list[Effect]:
         id = self._new_id()
         text = system_envelopes.system(id, kind, payload, now)
-        self.log.append(LogEntry(id, GATEWAY, None, kind, None, text, about))
-        return Broadcast(text, self._audiences.all)
+        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about))
 
-    # --- private: sessions and positions --------------------------------------------------------
+    def _append(self, entry: LogEntry) -> list[Effect]:
+        self.journal.append(entry)
+        if self._gate is None:
+            return [self._delivery.broadcast(entry)]
+        self._gate.hold(entry, self.journal.end)
+        return []
 
     def _add_member(self, settings: ParticipantSettings) -> Member:
         bucket = self._buckets.setdefault(settings.id, Bucket(self._rate))
-        member = Member(settings, bucket)
-        self._members[settings.id] = member
+        member = self._members[settings.id] = Member(settings, bucket)
         return member
 
-    def _presence(self, event: str, member: Member, now: float) -> Broadcast:
+    def _remove_member(self, member: Member, now: float) -> list[Effect]:
+        del self._members[member.settings.id]
+        return self._presence("leave", member, now)
+
+    def _presence(self, event: str, member: Member, now: float) -> list[Effect]:
         payload = {"event": event, "participant": member.info}
         return self._broadcast(kinds.PRESENCE, payload, now, about=member.settings.id)
 
-    def _set_position(
-        self, session: Session, after: str | None, last: int | None
-    ) -> tuple[bool, int]:
-        """Set where a new session starts to read; return `resumed` and `replayed` (G-12)."""
-        end = self.log.end
-        position = None if after is None else self.log.after(after)
-        if position is not None:
-            session.position = position
-            return True, self._count(session, position, end)
-        session.position = end
-        count = 0
-        while last and count < last and session.position > self.log.start:
-            first = max(self.log.start, session.position - _READ_AT_ONCE)
-            for entry in reversed(self.log.read(first, session.position - first)):
-                session.position -= 1
-                count += self._passes(session, entry)
-                if count == last:
-                    break
-        return False, count
-
-    def _count(self, session: Session, position: int, end: int) -> int:
-        count = 0
-        while position < end:
-            entries = self.log.read(position, min(_READ_AT_ONCE, end - position))
-            count += sum(self._passes(session, entry) for entry in entries)
-            position += len(entries)
-        return count
-
     def _welcome(self, session: Session, now: float, resumed: bool, replayed: int) -> bytes:
+        journal = self.journal
         rest: dict[str, Any] = {
-            "pod": {"name": self.name, "epoch": self.epoch},
+            "pod": {"name": self.name, "epoch": self.epoch, "log": journal.kind},
             "limits": self.limits,
             "resumed": resumed,
             "replayed": replayed,
         }
-        # A client that is cut off before it receives anything else can resume from here.
-        if latest := self.log.read(self.log.end - 1, 1):
+        # A client that is cut off before it received anything can resume from here.
+        if latest := journal.read(journal.end - 1, 1):
             rest["position"] = latest[0].id
         payload = system_envelopes.welcome(session.member, self._members.values(), self.tree, rest)
         return system_envelopes.system(self._new_id(), kinds.WELCOME, payload, now)
 
 
 def _join_rate(limits: PodLimits) -> Rate:
-    """Return the rate at which a participant may join, derived from its message rate (G-49)."""
+    """Return how often one may join: the more often, the more messages it may send (G-49)."""
     messages = limits.messages_per_second
     joins = messages and max(_JOINS_PER_SECOND, messages / 20)
     return Rate.per_second(joins, max(_JOIN_BURST, limits.burst // 4))

@@ -73,6 +73,15 @@ def duplicate_id(id: str) -> Refusal:
     return Refusal("duplicate_id", f"another participant has already used the id {id}")
 
 
+def unavailable() -> Refusal:
+    """Refuse for now: the log has no room for more."""
+    return Refusal(
+        "unavailable",
+        "the gateway has no space left to store this; try again",
+        {"retry_after_seconds": 1.0},
+    )
+
+
 _CONTEXT_MESSAGES: Final = {
     "context_cycle": "context {id} would become its own ancestor",
     "context_parent_changed": "context {id} already has another parent",

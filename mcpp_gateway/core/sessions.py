@@ -20,6 +20,11 @@ class ParticipantSettings:
     capabilities: Capabilities
     multiple: bool = False
 
+    @classmethod
+    def unknown(cls, id: str) -> "ParticipantSettings":
+        """Return the settings of a participant that is no longer configured."""
+        return cls(id, Capabilities([]))
+
 
 @dataclass(slots=True, eq=False)
 class Audience:
@@ -37,6 +42,7 @@ class Member:
     settings: ParticipantSettings
     bucket: Bucket
     sessions: list["Session"] = field(default_factory=list)
+    rejoin_until: float | None = None  # without a session since a restart: when it has left
     rate_limited: int = 0  # texts refused for the participant's rate so far (C-16)
     info: Raw = field(init=False)  # as welcomes and presence show it
     info_bytes: int = field(init=False)
@@ -64,6 +70,7 @@ class Session:
     filter: Filter
     peer: Any = None
     position: int = 0
+    opens_at: int = 0  # the end of the log when it joined: nothing is sent before it is committed
     audience: Audience | None = None
     waiting: deque[tuple[int, bytes, Filter | None]] | None = None  # None: live
     waiting_bytes: int = 0

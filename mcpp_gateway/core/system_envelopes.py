@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Raw
 
 from mcpp.protocol.envelope import GATEWAY, PROTOCOL
+from mcpp_gateway.core.contexts.live_context import LiveContext
+from mcpp_gateway.core.records import DormantState
 from mcpp_gateway.core.sessions import Member
-from mcpp_gateway.core.tree import LiveContext
 
 MAX_WELCOME_BYTES: Final = 262_144
 # Reserved for everything that is not a list: envelope, pod, limits, position.
@@ -73,14 +74,21 @@ def expiry(node: LiveContext) -> dict[str, Any]:
     }
 
 
+def revival(state: DormantState) -> dict[str, Any]:
+    """Return the payload that announces a revived context, as it was when it expired (C-12)."""
+    context = _context(state.id, state.type, state.parent, state.creator)
+    return {"event": "revived", "context": context, "messages": state.messages}
+
+
 def context_info(node: LiveContext) -> dict[str, str]:
-    """Return a context as welcomes and expiries describe it."""
-    info = {"id": node.id}
-    if node.type is not None:
-        info["type"] = node.type
-    if node.parent is not None:
-        info["parent"] = node.parent.id
-    return info
+    """Return a live context as welcomes and expiries describe it."""
+    parent = None if node.parent is None else node.parent.id
+    return _context(node.id, node.type, parent, node.creator)
+
+
+def _context(id: str, type: str | None, parent: str | None, creator: str | None) -> dict[str, str]:
+    facts = {"id": id, "type": type, "parent": parent, "creator": creator}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def timestamp(now: float) -> str:

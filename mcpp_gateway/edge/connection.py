@@ -252,13 +252,12 @@ class ServerConnection(asyncio.Protocol):
         """Receive the texts of a chunk: all of them, or as many as the read quota allows."""
         hub, quota, parser = self._hub, self._quota, self._parser
         member, account = peer.session.member, peer.account
-        if account.second != quota.second:
-            account.renew(member, quota.second)
+        quota.renew(account, member)
         if peer.closed:
             return
-        room = quota.tick_bytes - quota.tick_read_bytes
+        room = quota.room_bytes
         now, cpu_now, received = hub.clock(), quota.cpu_clock(), hub.received
-        if member.rate_limited <= account.limit:
+        if not account.is_exhausted(member):
             try:
                 parser.parse(data, room, hub, self, peer, now)
             except FrameError as error:
@@ -266,7 +265,7 @@ class ServerConnection(asyncio.Protocol):
         else:
             parser.parsed = 0
         parsed = parser.parsed
-        over_quota = member.rate_limited > account.limit
+        over_quota = account.is_exhausted(member)
         quota.charge(account, now, cpu_now, hub.received - received, parsed)
         if parsed < len(data) and not peer.closed:
             parser.keep(data[parsed:])
@@ -290,7 +289,7 @@ class ServerConnection(asyncio.Protocol):
                 if text is not None:
                     self._hub.receive(peer, text, now)
         self._send()
-        return peer.closed or peer.session.member.rate_limited > peer.account.limit
+        return peer.closed or peer.account.is_exhausted(peer.session.member)
 
     def _send(self) -> None:
         """Send the protocol's output; an empty item asks to close the connection."""

@@ -101,7 +101,9 @@ def _invite(gateway: "Gateway", request: HttpRequest) -> Answer:
 
 def _health(gateway: "Gateway", request: HttpRequest) -> Answer:
     """Report whether the gateway admits participants (G-43)."""
-    return _plain(503, "draining") if gateway.draining else _plain(200, "ok")
+    if gateway.draining:
+        return _plain(503, "draining")
+    return _plain(200, "ok") if gateway.has_space else _plain(503, "no space left for the log")
 
 
 def _metrics(gateway: "Gateway", request: HttpRequest) -> Answer:

@@ -18,7 +18,16 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from mcpp.filters import Filter
-from mcpp_gateway.core.effects import SLOW_READER, Broadcast, Close, Direct, Effect, Move
+from mcpp_gateway.core.effects import (
+    SLOW_READER,
+    Broadcast,
+    CatchUp,
+    Close,
+    Direct,
+    Effect,
+    Move,
+    Several,
+)
 from mcpp_gateway.core.pod import Audience, PodCore
 from mcpp_gateway.edge.frames import encode_text
 from mcpp_gateway.edge.peer import Peer, PeerTransport
@@ -96,7 +105,7 @@ class Hub:
             self.perform(effect)
             if type(effect) is Broadcast:
                 return False
-        return peer.closed or peer.session.member.rate_limited > peer.account.limit
+        return peer.closed or peer.account.is_exhausted(peer.session.member)
 
     def catch_up(self, peer: Peer) -> None:
         """Send a session that is behind as much of the log as its connection accepts now."""
@@ -111,8 +120,14 @@ class Hub:
             if effect is not None:
                 self.perform(effect)
                 return
+            if not texts:
+                return  # until more of the log is committed
             owed -= CATCH_UP_BYTES
-            if owed <= 0 and peer.session.position < peer.pod.log.end and not transport.full:
+            if (
+                owed <= 0
+                and peer.session.position < peer.pod.journal.committed
+                and not transport.full
+            ):
                 self._scheduler.call_soon(self.catch_up, peer)
                 return
 
@@ -153,6 +168,11 @@ class Hub:
             peer: Peer = effect.session.peer
             self.flush_and_leave(peer)
             peer.transport.close(effect.code, effect.reason)
+        elif isinstance(effect, CatchUp):
+            self.catch_up(effect.session.peer)
+        elif isinstance(effect, Several):
+            for each in effect.effects:
+                self.perform(each, soon=soon)
         else:
             assert_never(effect)
         if soon and not self._flush_soon and (self._audiences or self._individual):

@@ -39,6 +39,11 @@ class _GatewayCollector(Collector):
         yield _counter("contexts_expired", "Contexts expired.", sum(p.expired for p in pods))
         yield _counter("ticks", "Batches written.", hub.ticks)
         yield _counter("tick_seconds", "Time spent writing batches.", hub.tick_seconds)
+        if gateway.logs is not None:
+            yield _gauge("log_bytes", "Bytes of the logs on disk.", gateway.logs.disk_bytes)
+            unwritten = gateway.logs.unwritten_bytes
+            yield _gauge("log_unwritten_bytes", "Bytes that wait for the disk.", unwritten)
+            yield _gauge("log_accepting", "Whether there is space left.", gateway.has_space)
         refused = CounterMetricFamily("mcpp_refused", "Envelopes refused.", labels=["code"])
         codes = {code for pod in pods for code in pod.refused}
         for code in sorted(codes):

@@ -50,9 +50,7 @@ class PausableConnection(Protocol):
 class ReadAccount:
     """What one participant has left of this second's quota, over all of its connections.
 
-    The participant is over its quota while `member.rate_limited > account.limit`: one comparison a
-    frame, although texts refused for the rate are counted by the pod and everything else is charged
-    here.
+    Texts refused for the rate are counted by the pod; everything else is charged here.
     """
 
     __slots__ = ("limit", "second")
@@ -65,6 +63,10 @@ class ReadAccount:
         self.second = second
         self.limit: float = member.rate_limited + _FREE_FRAMES_PER_SECOND
 
+    def is_exhausted(self, member: Member) -> bool:
+        """Whether the participant has used up its quota of this second."""
+        return member.rate_limited > self.limit
+
     def charge_frame(self) -> None:
         """Charge a frame that costs no rate token."""
         self.limit -= 1
@@ -74,7 +76,12 @@ class ReadQuota:
     """Decides how much is read. Owns the counters and the connections that are paused."""
 
     def __init__(
-        self, scheduler: Scheduler, clock: Callable[[], float], *, tick_bytes: int
+        self,
+        scheduler: Scheduler,
+        clock: Callable[[], float],
+        *,
+        tick_bytes: int,
+        unwritten_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.clock = clock
         self.cpu_clock = time.thread_time  # elapsed time depends on the load of the machine
@@ -83,6 +90,7 @@ class ReadQuota:
         self.read_bytes = 0  # since the start
         self.second = 0  # number of the present second; accounts of an older one are renewed
         self._scheduler = scheduler
+        self._unwritten_bytes = unwritten_bytes
         self._accounts: WeakKeyDictionary[Member, ReadAccount] = WeakKeyDictionary()
         self._excess_seconds = 0.0  # in this second, of all participants
         self._until_next_second: set[PausableConnection] = set()
@@ -95,6 +103,16 @@ class ReadQuota:
         if account is None:
             account = self._accounts[member] = ReadAccount(member, self.second)
         return account
+
+    def renew(self, account: ReadAccount, member: Member) -> None:
+        """Start a new second of an account if it has begun since."""
+        if account.second != self.second:
+            account.renew(member, self.second)
+
+    @property
+    def room_bytes(self) -> int:
+        """How much may still be read in this tick; negative if it was exceeded."""
+        return self.tick_bytes - self.tick_read_bytes
 
     def charge(
         self, account: ReadAccount, now: float, cpu_now: float, texts: int, size: int
@@ -119,7 +137,7 @@ class ReadQuota:
         """Stop reading from a connection until its turn in the next tick."""
         connection.pause_reading()
         self._turns[connection] = None
-        self._schedule_turns()
+        self.resume_turns()
 
     def pause_for_second(self, connection: PausableConnection) -> None:
         """Stop reading from a connection until the next second."""
@@ -132,8 +150,8 @@ class ReadQuota:
         self._turns.pop(connection, None)
 
     def start_tick(self) -> None:
-        """Start a new tick: its quota of bytes is full again."""
-        self.tick_read_bytes = 0
+        """Start a new tick: its quota of bytes is full again, less what the log has to write."""
+        self.tick_read_bytes = self._unwritten_bytes()
 
     def start_second(self) -> None:
         """Start a new second: renew every account and resume the connections that wait for it."""
@@ -152,7 +170,12 @@ class ReadQuota:
                 break
             self._turns.pop(connection, None)
             connection.resume_reading()
-        self._schedule_turns()
+        self.resume_turns()
+
+    def resume_turns(self) -> None:
+        """Let paused connections have their turns soon, unless the log has too much to write."""
+        if self._unwritten_bytes() <= self.tick_bytes:
+            self._schedule_turns()
 
     def _schedule_turns(self) -> None:
         if self._turns and not self._turns_scheduled:

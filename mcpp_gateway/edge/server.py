@@ -30,6 +30,7 @@ from mcpp_gateway.edge.hub import Hub
 from mcpp_gateway.edge.peer import Peer
 from mcpp_gateway.edge.read_quota import ReadQuota
 from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
+from mcpp_gateway.storage.log_store import LogStore
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -39,12 +40,17 @@ _BACKLOG: Final = 4096
 # each of them when the process has no file descriptors left.
 _ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
+_NO_SPACE: Final = "the gateway has no space left on its disk"
+_EXIT_IO_ERROR: Final = 74  # EX_IOERR of sysexits.h
 _TICK_BYTES: Final = 262_144  # read in one tick, over all connections
 
 
-def steady_clock() -> Callable[[], float]:
-    """Return a clock of Unix time that does not jump when the system's clock is changed."""
-    offset = time.time() - time.monotonic()
+def steady_clock(at_least: float = 0.0) -> Callable[[], float]:
+    """Return a clock of Unix time that does not jump when the system's clock is changed.
+
+    It begins with the present time, or with `at_least` if that is later.
+    """
+    offset = max(time.time(), at_least) - time.monotonic()
     monotonic = time.monotonic
     return lambda: offset + monotonic()
 
@@ -59,11 +65,17 @@ class Gateway:
         self.loop = loop
         clock = steady_clock()
         tick_bytes = min(_TICK_BYTES, config.limits.outbox_bytes // 4)
-        self.quota = ReadQuota(loop, clock, tick_bytes=tick_bytes)
+        self.quota = ReadQuota(
+            loop, clock, tick_bytes=tick_bytes, unwritten_bytes=self._unwritten_bytes
+        )
         self.hub = Hub(loop, clock, self.quota)
         self.connections: set[ServerConnection] = set()
         self.draining = False
+        self.logs = self._open_logs()
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
+        if self.logs is not None:
+            # Times never go back behind what the logs hold.
+            self.hub.clock = self.quota.clock = steady_clock(self.logs.time)
         self.admission: AdmissionControl
         self.port: int
         self._sessions = SessionTokens(session_key or secrets.token_bytes(32))
@@ -72,9 +84,18 @@ class Gateway:
         self._ping_round = 0
         self._expiries: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
+        self._committed = asyncio.Event()
 
     async def listen(self) -> None:
         """Open the port. Raises ConfigError if that is not possible."""
+        try:
+            await self._listen()
+        except ConfigError:
+            if self.logs is not None:
+                self.logs.close()
+            raise
+
+    async def _listen(self) -> None:
         section = self.config.gateway
         tls = _tls(self.config)
         try:
@@ -107,7 +128,10 @@ class Gateway:
         now = self.hub.clock()
         decision = self.admission.admit(query, headers, address, now)
         if isinstance(decision, Admission):
-            wait = self.pods[decision.pod].join_wait(decision.participant, now)
+            pod = self.pods[decision.pod]
+            if not pod.journal.admitting:
+                return Denial(503, _NO_SPACE, retry_after_seconds=5)
+            wait = pod.join_wait(decision.participant, now)
             if wait:
                 reason = f"too many joins; try again in {wait:.1f} s"
                 return Denial(429, reason, retry_after_seconds=wait)
@@ -158,6 +182,9 @@ class Gateway:
         self.draining = True
         if self._timer is not None:
             self._timer.cancel()
+        for pod in self.pods.values():
+            pod.stopping = True
+        await self._commit_logs()
         self.hub.flush()
         self._drained.clear()
         for connection in list(self.connections):
@@ -171,6 +198,13 @@ class Gateway:
         await self._stop_listening()
         for connection in list(self.connections):
             connection.abort()
+        if self.logs is not None:
+            self.logs.close()
+
+    @property
+    def has_space(self) -> bool:
+        """Whether the logs have room for participants' envelopes."""
+        return self.logs is None or self.logs.accepting
 
     def forget(self, connection: ServerConnection) -> None:
         """Remove a connection that is closed."""
@@ -199,15 +233,47 @@ class Gateway:
     def _joined(self) -> bool:
         return any(connection.peer is not None for connection in self.connections)
 
-    @staticmethod
-    def _new_pod(name: str, config: Config) -> PodCore:
-        return PodCore(name, config.pods[name], config.limits, new_id=lambda: str(uuid6.uuid7()))
+    def _new_pod(self, name: str, config: Config) -> PodCore:
+        settings = config.pods[name]
+        if self.logs is not None:
+            return self.logs.open_pod(name, settings, config.limits)
+        return PodCore(name, settings, config.limits, new_id=lambda: str(uuid6.uuid7()))
+
+    def _open_logs(self) -> LogStore | None:
+        if self.config.log.kind == "memory":
+            return None
+        return LogStore(
+            self.config.log,
+            loop=self.loop,
+            clock=lambda: self.hub.clock(),
+            perform=self.hub.perform_all,
+            on_commit=self._on_commit,
+            on_failure=_end_process,
+        )
+
+    def _unwritten_bytes(self) -> int:
+        return 0 if self.logs is None else self.logs.unwritten_bytes
+
+    def _on_commit(self) -> None:
+        self.quota.resume_turns()
+        if not self._unwritten_bytes():
+            self._committed.set()
+
+    async def _commit_logs(self) -> None:
+        """Read no more, and wait until everything accepted is committed and was sent on."""
+        for connection in self.connections:
+            connection.pause_reading()
+        while self._unwritten_bytes():
+            self._committed.clear()
+            await self._committed.wait()
 
     def _run_housekeeping(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
         now = self.hub.clock()
         for pod in self.pods.values():
             self.hub.perform_all(pod.tick(now))
+        if self.logs is not None:
+            self.logs.check()
         self.quota.start_second()
         # A part of the connections each second, so that thousands of pings are not sent at once.
         rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
@@ -217,6 +283,16 @@ class Gateway:
                 connection.ping()
 
 
+def _end_process(error: BaseException) -> None:
+    """End the process at once after a write to a log failed: nothing may be sent any more (G-54).
+
+    A write or sync that failed is not tried again: the kernel may have dropped the data.
+    """
+    known = isinstance(error, OSError)
+    logger.critical("cannot write the log, exiting: %s", error, exc_info=None if known else error)
+    os._exit(_EXIT_IO_ERROR)
+
+
 def without_restart(old: Config, new: Config) -> Config:
     """Return the new configuration with the old values of what cannot change at run time."""
     kept = {
@@ -224,7 +300,7 @@ def without_restart(old: Config, new: Config) -> Config:
         for name in ("host", "port", "tls_cert", "tls_key", "log_format")
     }
     gateway = msgspec.structs.replace(new.gateway, **kept)
-    return msgspec.structs.replace(new, limits=old.limits, gateway=gateway)
+    return msgspec.structs.replace(new, limits=old.limits, log=old.log, gateway=gateway)
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

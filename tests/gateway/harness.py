@@ -14,8 +14,8 @@ from typing import Any
 from mcpp.filters import everything
 from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.effects import Effect
+from mcpp_gateway.core.journal import Journal, MemoryJournal
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.log import PodLog
 from mcpp_gateway.core.pod import ParticipantSettings, PodCore, Session
 from mcpp_gateway.edge.frames import decode_texts
 from mcpp_gateway.edge.hub import Hub
@@ -106,7 +106,7 @@ class PodHarness:
         limits: Mapping[str, Any] = FREE,
         capabilities: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
         multiple: Iterable[str] = (),
-        log: PodLog | None = None,
+        log: Journal | None = None,
     ) -> None:
         self.now = 1000.0
         self.pod = _new_pod(ids, limits, capabilities or {}, multiple, log)
@@ -158,7 +158,7 @@ def _new_pod(
     limits: Mapping[str, Any],
     capabilities: Mapping[str, Sequence[Mapping[str, Any]]],
     multiple: Iterable[str],
-    log: PodLog | None = None,
+    log: Journal | None = None,
 ) -> PodCore:
     numbers = count()
     settings = [
@@ -166,8 +166,36 @@ def _new_pod(
         for id in ids
     ]
     return PodCore(
-        "test", settings, PodLimits(**limits), new_id=lambda: f"sys-{next(numbers)}", log=log
+        "test", settings, PodLimits(**limits), new_id=lambda: f"sys-{next(numbers)}", journal=log
     )
+
+
+class DelayedJournal:
+    """A journal in memory that commits only when it is told to."""
+
+    kind = "file"
+    accepting = True
+    admitting = True
+
+    def __init__(self, max_messages: int, max_bytes: int = 1 << 20) -> None:
+        self._journal = MemoryJournal(max_messages, max_bytes)
+        self.committed = 0
+        self.append = self._journal.append
+        self.find = self._journal.find
+        self.after = self._journal.after
+        self.read = self._journal.read
+        self.window = self._journal.window
+
+    @property
+    def start(self) -> int:
+        return self._journal.start
+
+    @property
+    def end(self) -> int:
+        return self._journal.end
+
+    def uncommitted(self) -> list[bytes]:
+        return [entry.text for entry in self.read(self.committed, self.end - self.committed)]
 
 
 class RecordingTransport:
@@ -216,12 +244,15 @@ class ManualLoop(asyncio.SelectorEventLoop):
 class HubHarness:
     """A hub with one pod and transports that record; texts arrive when the loop is turned."""
 
-    def __init__(self, loop: ManualLoop, *ids: str, **limits: float) -> None:
+    def __init__(
+        self, loop: ManualLoop, *ids: str, journal: Journal | None = None, **limits: float
+    ) -> None:
         self.loop = loop
         self.now = 1000.0
         self.quota = ReadQuota(loop, lambda: self.now, tick_bytes=1 << 20)
         self.hub = Hub(loop, lambda: self.now, self.quota)
-        self.pod = _new_pod(ids, {**FREE, **limits}, {}, [id for id in ids if id.startswith("m")])
+        multiple = [id for id in ids if id.startswith("m")]
+        self.pod = _new_pod(ids, {**FREE, **limits}, {}, multiple, journal)
         self.peers: dict[RecordingTransport, Peer] = {}
 
     def join(self, id: str, *, reads: bool = True, **options: Any) -> RecordingTransport:

@@ -315,12 +315,12 @@ def test_a_message_to_an_expired_context_is_sent_to_it(new_page: NewPage, tmp_pa
         item = page.locator("#tree .tree-item", has_text="expired")
         item.click()
         note = page.locator("#composer-problem")
-        expect(note).to_have_text("This context has expired. A message creates it again.")
+        expect(note).to_have_text("This context has expired. A message revives it.")
         page.fill("#composer-text", "still here?")
         page.press("#composer-text", "Enter")
         assert files.receive_kind("chat")["context"] == {"id": "brief", "type": "task"}
-        expect(page.locator("#log .row")).to_have_count(1)
-        expect(page.locator("#log .row")).to_contain_text("still here?")
+        expect(page.locator("#log .row")).to_have_count(2)
+        expect(page.locator("#log .row").last).to_contain_text("still here?")
         # Even if a filter hides all of that context.
         files.think("hm", Context(id="hidden", type="task"))
         page.locator("#tree .tree-item", has_text=re.compile("hidden.*expired")).click()

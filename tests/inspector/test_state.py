@@ -220,6 +220,7 @@ def test_the_tree_equals_that_of_the_sdk(node: Node, log: list[Envelope]) -> Non
             list(found.participants),
             words.get(found.state, found.state),
             None if found.conclusion is None else found.conclusion.id,
+            found.creator,
         ]
         for found in ContextTree(log)
     ]
@@ -345,6 +346,23 @@ def test_a_too_large_message_is_never_sent(node: Node) -> None:
 def test_the_reconnection_delay_resets_only_after_a_long_connection(node: Node) -> None:
     assert node.call("delays", held=[0, 900, 900, 60_000, 0]) == [250, 500, 1000, 250, 500]
     assert node.call("delays", held=[900] * 9)[-1] == 8000
+
+
+@pytest.mark.rule("C-02", "C-12", "C-14", "C-17")
+def test_a_revived_context_is_open_again_with_its_creator(node: Node) -> None:
+    info = {"id": "k", "type": "task", "creator": "ada"}
+    events = [
+        frame(event, "system/context", "system:gateway", payload={"event": event, "context": info})
+        for event in ("expired", "revived")
+    ]
+    k: dict[str, Any] = {"context": {"id": "k", "type": "x", "parent": "y"}}
+    frames = [welcome(contexts=[info]), frame("1", sender="bob", **k), *events]
+    assert node.call("model", frames=frames[:-1])["states"] == {"k": "expired"}
+    frames += [frame("2", "conclusion", "bob", **k)]
+    found = node.call("model", frames=frames)
+    assert (found["tree"], found["states"]) == (["k"], {"k": "open"})
+    frames += [frame("3", "conclusion", "ada", context={"id": "k"})]
+    assert node.call("model", frames=frames)["states"] == {"k": "concluded"}
 
 
 def test_contexts_are_in_the_order_of_their_first_envelopes(node: Node) -> None:

@@ -156,7 +156,7 @@ async def test_an_observer_that_fails_leaves_the_agent_working(
         tasks.start_soon(agent.serve, pod)
         await alice.request("shaky", "ping", timeout=5)
         tasks.cancel_scope.cancel()
-    assert "observe of shaky failed" in caplog.text
+    assert "shaky: observe failed" in caplog.text
 
 
 async def test_resources_and_prompts_are_unknown_methods_where_there_are_none(
@@ -194,4 +194,4 @@ async def test_a_background_task_ends_with_the_block_and_can_still_send(
         with anyio.fail_after(5):
             while (await anext(alice)).kind != "chat":
                 pass
-    assert "background task fail of bob failed" in caplog.text
+    assert "bob: background task fail failed" in caplog.text

@@ -19,11 +19,11 @@ from mcpp.agent.dispatcher import MAX_CONCURRENT
 from mcpp.agent.request_server import MAX_REQUESTS
 from mcpp.agent.tools import ToolCall
 from mcpp.client.connection import Options
-from mcpp.client.pod import Progress
+from mcpp.client.sender import Progress
 from mcpp.client.tasks import background
 from mcpp.errors import CallError, ClosedError, DecodeError, NoAnswerError, RemoteError, ToolError
 from mcpp.protocol.rpc import ToolResult
-from mcpp.session.session import Gap
+from mcpp.session.resumption import Gap
 from mcpp.transient import Mark, consumed, read_mark
 from tests.interaction.agents import stalling, waiting
 from tests.interaction.conftest import AnyPod
@@ -203,7 +203,7 @@ async def test_a_handler_that_fails_in_a_test_ends_it_at_once(
 
     with anyio.fail_after(5), pytest.raises(ZeroDivisionError):
         await talk()
-    assert "answer of shaky failed" in caplog.text
+    assert "shaky: answer failed" in caplog.text
 
 
 async def test_a_handler_may_call_while_others_call_it(harness: AnyPod) -> None:

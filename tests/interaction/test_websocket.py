@@ -1,5 +1,6 @@
 """The WebSocket transport: refused connections, TLS, fragmented frames, late gateways."""
 
+import asyncio
 import ssl
 import subprocess
 from pathlib import Path
@@ -17,7 +18,7 @@ from mcpp import encode, new_envelope
 from mcpp.client.connection import Options
 from mcpp.client.tasks import background
 from mcpp.errors import AddressError, BusyError, JoinError, TooLargeError, UnreachableError
-from mcpp.session.session import Join
+from mcpp.session.resumption import Join
 from mcpp.transports.websocket import WebSocketConnector
 from tests.interaction.conftest import QUICK, SocketPod
 
@@ -289,3 +290,16 @@ async def test_a_pod_is_joined_over_tls(certificate: Path) -> None:
                 pass
     finally:
         pod.close()
+
+
+def test_a_participant_connects_on_uvloop(sockets: SocketPod) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    sockets.add("alice")
+    by_name = sockets.url.replace("127.0.0.1", "localhost")
+
+    async def send() -> str:
+        async with mcpp.connect(by_name, token=sockets.token("alice")) as pod:
+            return (await pod.send("chat", {"text": "hello"})).kind
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(send()) == "chat"

@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 
 import mcpp
+from mcpp import errors
 
 ROOT = Path(mcpp.__file__).parent.parent
 PUBLIC_MODULES = re.findall(r"^- (mcpp(?:\.\w+)+):", mcpp.__doc__ or "", re.MULTILINE)
 
 
+def in_ruff_s_order(name: str) -> tuple[bool, bool, str]:
+    return not name.isupper(), name.islower(), name
+
+
 def test_the_public_names_are_sorted_and_unique() -> None:
-    in_ruff_s_order = sorted(
-        mcpp.__all__, key=lambda name: (not name.isupper(), name.islower(), name)
-    )
-    assert mcpp.__all__ == in_ruff_s_order
+    assert mcpp.__all__ == sorted(mcpp.__all__, key=in_ruff_s_order)
     assert len(set(mcpp.__all__)) == len(mcpp.__all__)
 
 
@@ -53,8 +55,43 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC_MODULES)
-def test_a_public_module_says_what_it_is(name: str) -> None:
-    assert import_module(name).__doc__
+def test_a_public_module_says_what_it_is_and_which_names_are_public(name: str) -> None:
+    module = import_module(name)
+    assert module.__doc__
+    assert module.__all__ == sorted(module.__all__, key=in_ruff_s_order)
+    assert [each for each in module.__all__ if not hasattr(module, each)] == []
+    assert [each for each in module.__all__ if each.startswith("_")] == []
+
+
+def test_the_reference_lists_the_public_modules_and_names() -> None:
+    chapter = (ROOT / "docs" / "reference.md").read_text().split("## Exceptions")[0]
+    names, modules = (
+        [
+            name
+            for row in re.findall(rf"^\| (`{start}.*?) \|", table, re.MULTILINE)
+            for name in re.findall(r"`([\w.]+)`", row)
+        ]
+        for start, table in zip(("", "mcpp"), chapter.split("| module |"), strict=True)
+    )
+    assert sorted(names) == sorted(mcpp.__all__)
+    assert sorted(name for name in modules if name.startswith("mcpp.")) == sorted(PUBLIC_MODULES)
+
+
+def test_the_reference_lists_every_exception() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text()
+    chapter = text.split("## Exceptions")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| [↳ ]*`([\w.]+)`", chapter, re.MULTILINE)
+    expected = {*errors.__all__} | {
+        f"{module}.{name}"
+        for module in PUBLIC_MODULES
+        for name in import_module(module).__all__
+        if module != "mcpp.errors" and is_error(getattr(import_module(module), name))
+    }
+    assert sorted(listed) == sorted(expected)
+
+
+def is_error(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, mcpp.McppError)
 
 
 def described(value: Any) -> Iterator[tuple[str, object]]:
@@ -89,14 +126,26 @@ def is_public(module: str, name: str) -> bool:
         return name in names or f"mcpp.{name}" in PUBLIC_MODULES
     if f"{module}.{name}" in PUBLIC_MODULES:
         return True
-    return module in PUBLIC_MODULES and not name.startswith("_")
+    return module in PUBLIC_MODULES and (not name or name in import_module(module).__all__)
+
+
+def module_attributes(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield each attribute of a public module that a file uses, with the module."""
+    modules = {
+        name: f"{module}.{name}"
+        for module, name in imports(path)
+        if f"{module}.{name}" in PUBLIC_MODULES
+    }
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules:
+            yield modules[ast.unparse(node.value)], node.attr
 
 
 def test_our_agents_use_only_the_public_surface() -> None:
     internal = [
-        f"{path.relative_to(ROOT)}: from {module} import {name}"
+        f"{path.relative_to(ROOT)}: {module}.{name}"
         for path in sorted((ROOT / "mcpp_agents").rglob("*.py"))
-        for module, name in imports(path)
+        for module, name in (*imports(path), *module_attributes(path))
         if not is_public(module, name)
     ]
     assert internal == []

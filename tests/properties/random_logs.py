@@ -121,7 +121,8 @@ def _result(source: _Bytes, tool: str, responses: list[str]) -> dict[str, Any]:
 
 
 def _add_unusual(log: LogBuilder, source: _Bytes, agent: str) -> None:
-    match source.pick(("notification", "request", "broken", "expired", "error", "proposal")):
+    unusual = ("notification", "request", "broken", "expired", "revived", "error", "proposal")
+    match source.pick(unusual):
         case "notification":
             log.send("mcp/notification:progress", {"method": "progress"}, agent)
         case "request":
@@ -131,6 +132,11 @@ def _add_unusual(log: LogBuilder, source: _Bytes, agent: str) -> None:
         case "expired":
             payload = {"event": "expired", "context": {"id": "k1"}}
             log.send("system/context", payload, "system:gateway")
+        case "revived":
+            child = {"id": "k2", "parent": "k1", "type": "reasoning", "creator": agent}
+            context = source.pick(({"id": "k1", "creator": agent}, child, {"id": "k1"}))
+            revived: dict[str, Any] = {"event": "revived", "context": context, "messages": 1}
+            log.send("system/context", revived, "system:gateway")
         case "error":
             log.send("system/error", {"error": "x", "message": "y"}, "system:gateway")
         case _:

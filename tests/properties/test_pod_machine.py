@@ -22,11 +22,18 @@ from mcpp import filters
 from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
-from mcpp.protocol.contexts import ContextTracker, Lineage
+from mcpp.protocol.contexts import ContextTracker, Lineage, read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
+from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.core.tree import LiveContext
-from tests.gateway.harness import HubHarness, ManualLoop, PodHarness, RecordingTransport, text
+from tests.gateway.harness import (
+    DelayedJournal,
+    HubHarness,
+    ManualLoop,
+    PodHarness,
+    RecordingTransport,
+    text,
+)
 
 WATCHER, MANY = "watcher", "many"
 SENDERS = ("a", "b", MANY)
@@ -39,6 +46,7 @@ LIMITS: dict[str, Any] = {
     "context_messages_per_second": 2,
     "context_burst": 6,
     "context_idle_seconds": 5,
+    "max_dormant_contexts": 3,
     "history_messages": 25,
 }
 
@@ -111,7 +119,7 @@ class BatchedDriver:
 
     def send(self, connection: RecordingTransport, data: bytes) -> None:
         self._harness.hub.receive(self._harness.peers[connection], data, self._harness.now)
-        if self._harness.pod.log.end % 3 == 0:
+        if self._harness.pod.journal.end % 3 == 0:
             self._loop.turn()
 
     def leave(self, connection: RecordingTransport) -> None:
@@ -137,6 +145,38 @@ class BatchedDriver:
 
     def close(self) -> None:
         self._loop.close()
+
+
+class DelayedDriver(BatchedDriver):
+    """As batched, with a journal that commits late: nothing may leave before that (G-50)."""
+
+    def __init__(self) -> None:
+        self._loop = ManualLoop()
+        self._journal = DelayedJournal(LIMITS["history_messages"])
+        self._harness = HubHarness(self._loop, *SENDERS, WATCHER, journal=self._journal, **LIMITS)
+        self.pod = self._harness.pod
+        self._steps = 0
+
+    def send(self, connection: RecordingTransport, data: bytes) -> None:
+        self._harness.hub.receive(self._harness.peers[connection], data, self._harness.now)
+        self._steps += 1
+        pending = self._journal.end - self._journal.committed
+        self._commit(self._journal.committed + (pending if self._steps % 5 == 0 else pending // 2))
+        self._loop.turn()
+        self._check()
+
+    def settle(self, connection: RecordingTransport) -> None:
+        self._commit(self._journal.end)
+        super().settle(connection)
+
+    def _commit(self, end: int) -> None:
+        self._journal.committed = end
+        self._harness.hub.perform_all(self.pod.release(end))
+
+    def _check(self) -> None:
+        uncommitted = set(self._journal.uncommitted())
+        for transport in self._harness.peers:
+            assert uncommitted.isdisjoint(transport.texts)
 
 
 @dataclass(eq=False)
@@ -210,7 +250,7 @@ class PodMachine(RuleBasedStateMachine):
         self.watcher = ModelClient(WATCHER, None, everything)
         self.watcher.connection = self.driver.join(WATCHER, everything, None, None)
         # The only broadcast that the watcher does not receive is its own join.
-        (first,) = self.driver.pod.log.read(0, 1)
+        (first,) = self.driver.pod.journal.read(0, 1)
         self._learn(first.text)
         for _ in range(3):
             self.driver.settle(self.watcher.connection)
@@ -340,7 +380,7 @@ class PodMachine(RuleBasedStateMachine):
     @invariant()
     def the_tree_is_a_tree_within_its_limits(self) -> None:
         nodes = {node.id: node for node in self.driver.pod.tree}
-        charged = Counter(node.charged_to for node in nodes.values())
+        charged = Counter(node.holder for node in nodes.values() if node.holder is not None)
         assert len(nodes) <= LIMITS["max_contexts_per_pod"]
         assert all(n <= LIMITS["max_contexts_per_participant"] for n in charged.values())
         for node in nodes.values():
@@ -350,6 +390,16 @@ class PodMachine(RuleBasedStateMachine):
             assert node.lineage.ancestors == tuple(each.id for each in path[1:])
             assert node.children == {each for each in nodes.values() if each.parent is node}
             assert node.height in (0, _height(node))
+
+    @invariant()
+    def a_client_that_receives_everything_has_the_same_view_of_the_tree(self) -> None:
+        assert {
+            info.id: (info.type, info.parent, info.creator)
+            for info in self.tracker.contexts.values()
+        } == {
+            node.id: (node.type, node.parent and node.parent.id, node.creator)
+            for node in self.driver.pod.tree
+        }
 
     @invariant()
     def no_participant_exceeds_its_rate(self) -> None:
@@ -378,26 +428,46 @@ class PodMachine(RuleBasedStateMachine):
     # --- the model ------------------------------------------------------------------------------
 
     def _send(self, client: ModelClient, data: bytes, id: str) -> None:
-        """Send; expect either a broadcast, or an answer to the sender only."""
+        """Send; expect either a broadcast after its revivals, or an answer to the sender only."""
         if client not in self.open:
             return
         before = len(self.log)
+        known = set(self.tracker.contexts)
         self.driver.send(client.connection, data)
         self._observe()
         new = self.log[before:]
         if new:
-            (entry,) = new
+            *revivals, entry = new
             assert entry.text == data
             assert entry.envelope.sender == client.id
             self.accepted[client.id] += 1
+            self._check_revivals(revivals, entry, known)
         else:
             client.expected.append(f"direct:{id}")
+
+    def _check_revivals(
+        self, revivals: list[ModelEntry], entry: ModelEntry, known: set[str]
+    ) -> None:
+        """Check that the contexts above an envelope were revived, parents first (C-12)."""
+        ids = []
+        for each in revivals:
+            change = read_context_change(each.envelope)
+            assert change is not None
+            assert change.event == "revived"
+            ids += [info.id for info in change.contexts]
+        assert known.isdisjoint(ids)
+        if ids:
+            assert entry.lineage is not None
+            path = (*reversed(entry.lineage.ancestors), entry.lineage.id)
+            assert ids == [id for id in path if id in ids]
 
     def _observe(self) -> None:
         """Update the model from what the watcher received."""
         pod = self.driver.pod
-        new = pod.log.read(max(len(self.log), pod.log.start), 1000)
-        assert pod.log.end == len(self.log) + len(new), "more was logged at once than the log holds"
+        new = pod.journal.read(max(len(self.log), pod.journal.start), 1000)
+        assert pod.journal.end == len(self.log) + len(new), (
+            "more was logged at once than the log holds"
+        )
         for each in new:
             entry = self._learn(each.text)
             if entry.about != WATCHER:
@@ -456,9 +526,17 @@ class HubMachine(PodMachine):
     driver_type = BatchedDriver
 
 
-TestPod = pytest.mark.rule("G-18", "G-24", "F-18", "C-05", "C-06", "C-07", "G-12", "G-17", "G-30")(
-    PodMachine.TestCase
-)
+class DelayedMachine(PodMachine):
+    """The same with a journal that commits late."""
+
+    driver_type = DelayedDriver
+
+
+TestPod = pytest.mark.rule(
+    "G-18", "G-24", "F-18", "C-05", "C-06", "C-07", "C-12", "C-14", "G-12", "G-17", "G-30"
+)(PodMachine.TestCase)
 TestHub = pytest.mark.rule("G-18", "G-30", "F-12")(HubMachine.TestCase)
+TestDelayed = pytest.mark.rule("G-50", "G-30")(DelayedMachine.TestCase)
+TestDelayed.settings = settings(max_examples=100, stateful_step_count=50)
 TestPod.settings = settings(max_examples=100, stateful_step_count=50)
 TestHub.settings = settings(max_examples=100, stateful_step_count=50)

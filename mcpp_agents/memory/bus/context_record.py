@@ -48,7 +48,6 @@ class ContextRecord:
 
     creator: str | None
     generation: int
-    placed_by_creator: bool = False  # the creator itself named the parent
     last: EnvelopeRef | None = None
     concluded: bool = False
     subject: dict[str, str] = field(default_factory=dict)  # lines by the name of the metadata

@@ -4,11 +4,14 @@ It receives the envelopes of a pod in order and returns memories to store. It do
 clock, so every rule (M-30 to M-38 of spec/memory.md) can be tested without a pod. What it keeps of
 a live context is bounded. The number of contexts is bounded by the gateway, not here: if the
 listener dropped a live context, the context would seem to begin again, with another creator.
+
+Of expired contexts it keeps a limited number, in case they are revived. A revived context that it
+does not know may have opted out, so it is treated as if it had.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcpp import Envelope, kinds
 from mcpp.payloads import ContextInfo
@@ -20,6 +23,16 @@ from mcpp_agents.memory.bus.extraction import MemoryExtractor
 
 _MAX_CHATS: Final = 1_000  # that a context may refer to as its question
 _MAX_CHAT_BYTES: Final = 8_192
+_MAX_EXPIRED: Final = 10_000
+
+
+class _ExpiredContext(NamedTuple):
+    """What is needed of an expired context if it is revived."""
+
+    creator: str | None  # None: its beginning was not received
+    generation: int
+    concluded: bool
+    opted_out: bool
 
 
 class ContextListener:
@@ -30,6 +43,7 @@ class ContextListener:
         self._participant = participant  # memory's own envelopes are ignored
         self._tracker = ContextTracker()
         self._records: dict[str, ContextRecord] = {}
+        self._expired: OrderedDict[str, _ExpiredContext] = OrderedDict()
         self._chats: OrderedDict[str, Envelope] = OrderedDict()
         self._generation = 0
         self._opted_out: frozenset[str] = frozenset()
@@ -48,14 +62,18 @@ class ContextListener:
         """Add contexts of which an earlier listener knows that they have opted out."""
         self._opted_out |= frozenset(contexts)
 
-    def add_context(self, id: str, type: str | None = None, parent: str | None = None) -> None:
-        """Add a context whose beginning was not received; it has no known creator (M-30)."""
-        if id not in self._records:
-            self._tracker.contexts[id] = ContextInfo(id=id, type=type, parent=parent)
-            self._records[id] = self._new_record(None)
+    def add_context(self, info: ContextInfo) -> None:
+        """Add a context whose beginning was not received: nothing of it is kept (M-30).
+
+        Even where the gateway names the creator, it may have opted out in what was not received.
+        """
+        if info.id not in self._records:
+            self._tracker.contexts[info.id] = info
+            self._records[info.id] = self._new_record(None)
 
     def forget_creators(self) -> None:
         """Handle a gap: any context may have ended and begun again with another creator."""
+        self._expired.clear()
         for record in self._records.values():
             record.creator = None
             record.forget_conversation()
@@ -69,12 +87,18 @@ class ContextListener:
         """Forget all contexts: the gateway has lost its log, and they have ended."""
         self._tracker.reset()
         self._records.clear()
+        self._expired.clear()
         self._chats.clear()
         self._opted_out = frozenset()
 
     def receive(self, envelope: Envelope) -> list[ExtractedMemory]:
         """Process one envelope and return the memories to store because of it."""
         if change := read_context_change(envelope):
+            if change.event == "revived":
+                self._tracker.change(envelope)
+                for info in change.contexts:
+                    self._revive(info.id)
+                return []
             ref = EnvelopeRef.of(envelope)
             return [each for info in change.contexts for each in self._expire(info.id, ref)]
         if envelope.kind.startswith(("system/", "pod/")) or envelope.sender == self._participant:
@@ -110,16 +134,15 @@ class ContextListener:
         record = self._records.get(id)
         if record is None:
             record = self._records[id] = self._new_record(envelope.sender)
-        before = self._tracker.contexts.get(id)
-        known = self._tracker.learn(envelope)
-        has_new_parent = known is not None and known.parent is not None
-        if has_new_parent and (before is None or before.parent is None):
-            record.placed_by_creator = envelope.sender == record.creator
+        self._tracker.learn(envelope)
         return record
 
     def _new_record(self, creator: str | None) -> ContextRecord:
+        return ContextRecord(creator, self._next_generation())
+
+    def _next_generation(self) -> int:
         self._generation += 1
-        return ContextRecord(creator, self._generation)
+        return self._generation
 
     def _expire(self, id: str, ref: EnvelopeRef) -> list[ExtractedMemory]:
         record = self._records.get(id)
@@ -129,9 +152,32 @@ class ContextListener:
                 if chat.context is not None and chat.context.id == id:
                     del self._chats[chat.id]
         self._records.pop(id, None)
+        self._expired.pop(id, None)
+        if record is not None:
+            self._expired[id] = _ExpiredContext(
+                record.creator, record.generation, record.concluded, id in self._opted_out
+            )
+            if len(self._expired) > _MAX_EXPIRED:
+                self._expired.popitem(last=False)
         self._tracker.forget(id)
         self._opted_out -= {id}
         return memories
+
+    def _revive(self, id: str) -> None:
+        """Continue an expired context, as far as it is known (C-12, M-33)."""
+        if id in self._records:
+            return
+        info = self._tracker.contexts[id]
+        if info.creator is None:
+            return  # a placeholder: its first envelope begins it
+        expired = self._expired.pop(id, None)
+        if expired is None or expired.creator not in (None, info.creator):
+            expired = _ExpiredContext(None, self._next_generation(), False, opted_out=True)
+        self._records[id] = ContextRecord(
+            expired.creator, expired.generation, concluded=expired.concluded
+        )
+        if expired.opted_out:
+            self._opted_out |= {id}
 
     def _end(self, id: str, record: ContextRecord, ref: EnvelopeRef) -> list[ExtractedMemory]:
         return self._extractor(id, record).end(ref) if self._is_kept(id) else []
@@ -147,20 +193,15 @@ class ContextListener:
         return (record is None or record.creator is not None) and not self._is_opted_out(id)
 
     def _is_opted_out(self, id: str) -> bool:
-        """Return whether a context or an ancestor has opted out (M-33).
-
-        Only parents named by a context's own creator count; otherwise any participant could opt a
-        context out by placing it below one that has opted out.
-        """
+        """Return whether a context or an ancestor has opted out (M-33)."""
         seen: set[str] = set()
         current: str | None = id
         while current is not None and current not in seen:
             seen.add(current)
             if current in self._opted_out:
                 return True
-            record, known = self._records.get(current), self._tracker.contexts.get(current)
-            is_placed = record is not None and record.placed_by_creator
-            current = known.parent if known is not None and is_placed else None
+            known = self._tracker.contexts.get(current)
+            current = None if known is None else known.parent
         return False
 
     # The question that a context answers (M-38)

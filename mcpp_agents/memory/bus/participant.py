@@ -177,8 +177,7 @@ class _PodRecorder:
                 self._add_context(id)
 
     def _add_context(self, id: str) -> None:
-        info = self._pod.contexts.get(id) or ContextInfo(id=id)
-        self._listener.add_context(id, info.type, info.parent)
+        self._listener.add_context(self._pod.contexts.get(id) or ContextInfo(id=id))
 
     async def _record(self, envelope: Envelope) -> None:
         await self._extract(envelope.id, partial(self._listener.receive, envelope))

@@ -5,7 +5,7 @@ import { GATEWAY, isObject } from "./kinds.js";
 export class ContextNode {
   constructor(id, number) {
     this.id = id;
-    this.number = number; // distinguishes contexts that reuse an expired id
+    this.number = number; // distinguishes contexts that reuse a forgotten id
     this.type = undefined;
     this.parent = null;
     this.children = [];
@@ -39,10 +39,10 @@ export class ContextNode {
   }
 }
 
-const isExpiry = ({ from, payload }) =>
+const isChange = ({ from, payload }) =>
   from === GATEWAY &&
   isObject(payload) &&
-  payload.event === "expired" &&
+  ["expired", "revived"].includes(payload.event) &&
   isObject(payload.context) &&
   typeof payload.context.id === "string";
 
@@ -75,7 +75,7 @@ export class ContextTree {
     if (!isObject(info) || typeof info.id !== "string") return;
     const made = this._made;
     const node = this._node(info.id);
-    this._fix(node, info);
+    this._update(node, info);
     for (const one of [node, node.parent]) if (one?.number >= made) one.isPlaced = false;
   }
 
@@ -84,16 +84,15 @@ export class ContextTree {
     const { context } = envelope;
     if (!isObject(context) || typeof context.id !== "string") {
       this.mainCount += 1;
-      if (envelope.kind === "system/context") this._expire(envelope);
+      if (envelope.kind === "system/context") this._change(envelope);
       return null;
     }
     const node = this._node(context.id);
-    this._fix(node, context);
+    node.expired = false;
+    node.creator ??= envelope.from;
+    if (envelope.from === node.creator) this._fix(node, context); // C-02
     this._putLast(node);
-    if (node.creator === undefined) {
-      node.creator = envelope.from;
-      node.firstSeq = seq;
-    }
+    if (!node.count) node.firstSeq = seq;
     node.count += 1;
     node.participants.add(envelope.from);
     for (let above = node; above; above = above.parent) {
@@ -141,8 +140,14 @@ export class ContextTree {
     return node;
   }
 
-  _fix(node, { type, parent }) {
+  // Apply what the gateway says about a context.
+  _update(node, info) {
     node.expired = false;
+    if (typeof info.creator === "string") node.creator = info.creator;
+    this._fix(node, info);
+  }
+
+  _fix(node, { type, parent }) {
     if (node.type === undefined && typeof type === "string") {
       node.type = type;
       this.version += 1;
@@ -174,9 +179,22 @@ export class ContextTree {
     this.version += 1;
   }
 
-  _expire(envelope) {
+  _change(envelope) {
+    if (!isChange(envelope)) return;
     const { payload } = envelope;
-    const node = isExpiry(envelope) && this.get(payload.context.id);
+    if (payload.event === "revived") this._revive(payload.context);
+    else this._expire(payload);
+  }
+
+  _revive(info) {
+    const node = this.get(info.id) ?? this._node(info.id);
+    this._update(node, info);
+    // In a log without the beginning, another seemed to be the creator.
+    if (node.conclusion && node.conclusion.from !== node.creator) node.conclusion = null;
+  }
+
+  _expire(payload) {
+    const node = this.get(payload.context.id);
     if (!node) return;
     node.expired = true;
     // The gateway's times include envelopes that were not sent to this page.

@@ -86,7 +86,7 @@ export class Composer {
     if (this._viewed !== null && this._viewed !== value && this._text.value.trim()) {
       return `This goes to ${value ? this._name(value) : "the main context"}, not to the selected context.`;
     }
-    return this._model.tree.get(value)?.expired ? "This context has expired. A message creates it again." : "";
+    return this._model.tree.get(value)?.expired ? "This context has expired. A message revives it." : "";
   }
 
   _name(id) {

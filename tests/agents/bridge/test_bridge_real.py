@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import mcpp
-from mcpp.client.pod import Progress
+from mcpp import Progress
 from mcpp.client.tasks import background
 from mcpp.errors import RemoteError, ToolError
 from mcpp.testing import MemoryPod

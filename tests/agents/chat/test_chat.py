@@ -18,9 +18,8 @@ from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.utils import get_cwidth
 
 import mcpp
-from mcpp import Participant
+from mcpp import Gap, Participant
 from mcpp.client.tasks import background
-from mcpp.session.session import Gap
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
 from mcpp_agents.chat.actions import Actions

@@ -282,7 +282,7 @@ async def test_the_demo_runs_in_a_terminal_and_all_its_processes_end(
                 seen += os.read(terminal, 65536)
             pod = local_pod.find(tmp_path)
             assert pod is not None
-            address = local_pod.Address(pod.url, pod.add("tester"), fresh=True)
+            address = local_pod.Address(pod.url, pod.add("tester"))
             async with mcpp.connect(address, last=1000) as tester:
                 while not {"analyst", "records", "reviewer", "memory"} <= set(tester.participants):
                     await anext(tester)

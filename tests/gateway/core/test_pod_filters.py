@@ -156,8 +156,8 @@ def test_what_is_remembered_of_routes_is_bounded_in_number_and_in_size() -> None
     b = harness.join("b", filter=filters.main_only & filters.parse({"to": "p7"}))
     for i in range(20_000):
         harness.pod.receive(a.session, text(str(i), "a", f"k{i}"), harness.now)
-    audiences = getattr(harness.pod, "_audiences")  # noqa: B009
-    routes = getattr(audiences, "_routes")  # noqa: B009
+    delivery = getattr(harness.pod, "_delivery")  # noqa: B009
+    routes = getattr(delivery, "_routes")  # noqa: B009
     assert len(routes) <= 4096
     routes.clear()
     for i in range(100):

@@ -64,11 +64,11 @@ def test_no_participant_can_send_as_the_gateway() -> None:
 def test_reserved_kinds_are_refused_whatever_the_capabilities(kind: str) -> None:
     harness = PodHarness("a", "b")
     a, b = harness.join("a"), harness.join("b")
-    before, end = list(b.texts), harness.pod.log.end
+    before, end = list(b.texts), harness.pod.journal.end
     harness.send(a, kind, context={"id": "c"})
     assert a.errors == ["reserved_kind"]
     assert b.texts == before
-    assert harness.pod.log.end == end
+    assert harness.pod.journal.end == end
     assert len(harness.pod.tree) == 0
 
 
@@ -210,7 +210,7 @@ def test_all_connections_of_a_participant_share_one_bucket() -> None:
 def test_a_refusal_reaches_its_sender_alone_and_leaves_no_trace() -> None:
     harness = PodHarness("a", "b", multiple=["a"], capabilities={"a": [{"kind": "chat"}]})
     a, other, b = harness.join("a"), harness.join("a"), harness.join("b")
-    before = len(other.texts), len(b.texts), harness.pod.log.end
+    before = len(other.texts), len(b.texts), harness.pod.journal.end
     id = harness.send(a, "secret", context={"id": "c"})
     assert a.last["kind"] == "system/error"
     assert a.last["from"] == "system:gateway"
@@ -221,7 +221,7 @@ def test_a_refusal_reaches_its_sender_alone_and_leaves_no_trace() -> None:
         "attempted_kind": "secret",
         "your_capabilities": [{"kind": "chat"}],
     }
-    assert (len(other.texts), len(b.texts), harness.pod.log.end) == before
+    assert (len(other.texts), len(b.texts), harness.pod.journal.end) == before
     assert len(harness.pod.tree) == 0
     again = harness.send(a)
     assert a.ids[-1] == b.ids[-1] == again
@@ -283,10 +283,10 @@ def test_a_repetition_brings_the_original_to_the_connection_that_asked() -> None
     a, other, b = harness.join("a"), harness.join("a"), harness.join("b")
     harness.send(a, id="x", payload="first", context={"id": "c"})
     original = a.texts[-1]
-    before = len(other.texts), len(b.texts), harness.pod.log.end
+    before = len(other.texts), len(b.texts), harness.pod.journal.end
     harness.send(a, id="x", payload="second", context={"id": "d", "parent": "e"})
     assert a.texts[-2:] == [original, original]
-    assert (len(other.texts), len(b.texts), harness.pod.log.end) == before
+    assert (len(other.texts), len(b.texts), harness.pod.journal.end) == before
     assert [node.id for node in harness.pod.tree] == ["c"]
 
 
@@ -316,12 +316,12 @@ def test_an_id_is_remembered_for_as_long_as_the_history() -> None:
     a = harness.join("a")
     harness.send(a, id="x")
     harness.send(a, id="y")
-    end = harness.pod.log.end
+    end = harness.pod.journal.end
     harness.send(a, id="x")
-    assert harness.pod.log.end == end
+    assert harness.pod.journal.end == end
     harness.send(a, id="z")
     harness.send(a, id="x")
-    assert harness.pod.log.end == end + 2
+    assert harness.pod.journal.end == end + 2
 
 
 @pytest.mark.rule("G-30")

@@ -1,17 +1,19 @@
 """The tree of live contexts, without a pod."""
 
+from typing import Any
+
 import pytest
 
 from mcpp.protocol.envelope import Context
-from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.tree import (
+from mcpp_gateway.core.contexts.live_context import LiveContext
+from mcpp_gateway.core.contexts.tree import (
     CYCLE,
     DEPTH_EXCEEDED,
     LIMIT,
     PARENT_CHANGED,
-    LiveContext,
     LiveContexts,
 )
+from mcpp_gateway.core.limits import PodLimits
 
 
 class Grove:
@@ -24,7 +26,7 @@ class Grove:
     def enter(
         self, id: str, parent: str | None = None, type: str | None = None, by: str = "a"
     ) -> str | None:
-        place = self.tree.check(Context(id=id, type=type, parent=parent), by)
+        place = self.tree.check(Context(id=id, type=type, parent=parent), by, self.now)
         if isinstance(place, str):
             return place
         self.tree.enter(place, by, self.now)
@@ -46,7 +48,7 @@ def test_a_parent_once_fixed_stays() -> None:
 
 
 @pytest.mark.rule("C-02")
-def test_type_and_parent_are_each_fixed_by_the_first_that_names_one() -> None:
+def test_type_and_parent_are_each_fixed_by_the_creators_first_envelope_that_names_one() -> None:
     grove = Grove()
     grove.enter("c")
     grove.enter("c", type="t")
@@ -57,16 +59,30 @@ def test_type_and_parent_are_each_fixed_by_the_first_that_names_one() -> None:
     assert node.lineage.ancestors == ("p",)
 
 
+@pytest.mark.rule("C-02", "C-03", "C-06")
+def test_what_others_name_changes_nothing_and_creates_no_placeholder() -> None:
+    grove = Grove()
+    grove.enter("c")
+    for parent in ("q", "c"):
+        assert grove.enter("c", parent, type="t", by="b") is None
+    node = grove.nodes["c"]
+    assert (set(grove.nodes), node.type, node.parent, node.creator) == ({"c"}, None, None, "a")
+    assert grove.enter("c", "p", type="t") is None
+    assert grove.enter("c", "q", by="b") is None
+    assert (node.type, node.lineage.ancestors) == ("t", ("p",))
+
+
 @pytest.mark.rule("C-04")
 def test_an_unknown_parent_is_a_placeholder_that_may_be_filled_in_later() -> None:
     grove = Grove()
     grove.enter("c", "p")
     placeholder = grove.nodes["p"]
     assert (placeholder.depth, placeholder.type, placeholder.messages) == (1, None, 0)
+    assert (placeholder.creator, placeholder.holder) == (None, "a")
     grove.enter("p", "g", type="t", by="b")
     assert placeholder.type == "t"
-    assert placeholder.charged_to == "a"
-    assert grove.nodes["g"].charged_to == "b"
+    assert (placeholder.creator, placeholder.holder) == ("b", "b")
+    assert grove.nodes["g"].holder == "b"
     assert grove.nodes["c"].lineage.ancestors == ("p", "g")
     assert [grove.nodes[id].depth for id in ("g", "p", "c")] == [1, 2, 3]
 
@@ -189,12 +205,12 @@ def test_asking_where_an_envelope_would_stand_changes_nothing() -> None:
         Context(id="p", parent="c"),
         Context(id="self", parent="self"),
     ):
-        grove.tree.lineage(context)
-        grove.tree.check(context, "a")
+        grove.tree.lineage(context, "a")
+        grove.tree.check(context, "a", 0.0)
     assert set(grove.nodes) == {"c", "p"}
-    where = grove.tree.lineage(Context(id="new", type="n", parent="c"))
+    where = grove.tree.lineage(Context(id="new", type="n", parent="c"), "a")
     assert (where.id, where.type, where.ancestors) == ("new", "n", ("c", "p"))
-    fixed = grove.tree.lineage(Context(id="c", type="x", parent="y"))
+    fixed = grove.tree.lineage(Context(id="c", type="x", parent="y"), "a")
     assert (fixed.type, fixed.ancestors) == ("t", ("p",))
 
 
@@ -230,3 +246,203 @@ def test_contexts_of_all_depths_expire_in_one_go_children_first() -> None:
         assert order.index(id) < order.index(parent)
     assert len(grove.tree) == 0
     assert grove.tree.expire(1_000_000) == []
+
+
+# --- holders --------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-08")
+def test_a_context_passes_to_the_last_sender_when_its_creator_is_idle() -> None:
+    grove = Grove(context_idle_seconds=10)
+    grove.enter("c", "p")
+    grove.now = 4
+    grove.enter("c", by="b")
+    grove.now = 6
+    grove.enter("c", by="d")
+    assert grove.tree.expire(9.999) == []
+    assert [node.holder for node in grove.tree] == ["a", "a"]
+    assert grove.tree.expire(10) == []
+    assert [node.holder for node in grove.tree] == ["d", "d"]
+    assert grove.tree.expire(15.999) == []
+    assert [node.id for node in grove.tree.expire(16)] == ["c", "p"]
+
+
+@pytest.mark.rule("C-08")
+def test_a_creator_that_returns_is_charged_again() -> None:
+    grove = Grove(context_idle_seconds=10)
+    grove.enter("c")
+    grove.now = 9
+    grove.enter("c", by="b")
+    grove.now = 12
+    grove.tree.expire(12)
+    assert grove.nodes["c"].holder == "b"
+    grove.enter("c")
+    assert grove.nodes["c"].holder == "a"
+    assert grove.tree.expire(21.999) == []
+    assert len(grove.tree.expire(22)) == 1
+
+
+@pytest.mark.rule("C-08", "C-10")
+def test_an_envelope_of_a_sender_at_its_cap_is_accepted_but_prolongs_nothing() -> None:
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=2)
+    grove.enter("c")
+    grove.now = 5
+    for id in ("1", "2", "c"):
+        assert grove.enter(id, by="b") is None
+    assert [node.id for node in grove.tree.expire(10)] == ["c"]
+    assert grove.nodes.keys() == {"1", "2"}
+
+
+@pytest.mark.rule("C-08")
+def test_of_several_senders_the_last_with_room_is_charged() -> None:
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=1)
+    grove.enter("c")
+    grove.now = 4
+    grove.enter("c", by="b")
+    grove.now = 5
+    grove.enter("c", by="d")
+    grove.enter("full", by="d")
+    assert grove.tree.expire(10) == []
+    assert grove.nodes["c"].holder == "b"
+    assert [node.id for node in grove.tree.expire(14)] == ["c"]
+
+
+@pytest.mark.rule("C-08", "P-19")
+def test_answering_in_contexts_of_others_leaves_room_for_ones_own() -> None:
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=4)
+    for i in range(4):
+        grove.enter(str(i))
+    grove.now = 9
+    for i in range(4):
+        grove.enter(str(i), by="tool")
+    assert grove.tree.expire(13) == []
+    grove.now = 13
+    assert [node.holder for node in grove.tree] == ["tool"] * 4
+    for i in range(4):
+        assert grove.enter(f"own{i}", by="tool") is None
+    assert grove.enter("own4", by="tool") == LIMIT
+    assert [node.id for node in grove.tree if node.holder == "tool"] == [
+        "own3", "own2", "own1", "own0",
+    ]  # fmt: skip
+
+
+@pytest.mark.rule("C-08")
+def test_a_context_given_up_for_ones_own_passes_to_the_sender_before() -> None:
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=1)
+    grove.enter("c")
+    for grove.now, sender in ((4, "b"), (5, "d")):
+        grove.enter("c", by=sender)
+    grove.tree.advance(10)
+    assert grove.nodes["c"].holder == "d"
+    grove.now = 11
+    grove.enter("own", by="d")
+    assert grove.nodes["c"].holder == "b"
+    assert grove.tree.expire(13.999) == []
+    assert [node.id for node in grove.tree.expire(14)] == ["c"]
+
+
+@pytest.mark.rule("C-08")
+def test_children_of_another_do_not_use_up_the_cap_of_a_parents_creator() -> None:
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=2)
+    grove.enter("p")
+    grove.enter("q")
+    grove.enter("1", "p", by="b")
+    grove.enter("2", "q", by="b")
+    for now in (5, 10, 15):
+        grove.now = now
+        grove.enter("1", by="b")
+        grove.enter("2", by="b")
+        assert grove.tree.expire(now) == []
+    assert [grove.nodes[id].holder for id in "pq12"] == [None, None, "b", "b"]
+    assert grove.enter("r", "s") is None
+    assert [node.id for node in grove.tree.expire(25)][:4] == ["1", "p", "2", "q"]
+
+
+@pytest.mark.rule("C-07", "C-12")
+def test_reviving_contexts_of_others_needs_room_and_takes_none_from_ones_own() -> None:
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=2)
+    for id in ("1", "2", "3"):
+        grove.enter(id, by=id)
+    grove.now = 10
+    grove.tree.expire(10)
+    assert grove.enter("1") is None
+    assert grove.enter("2") is None
+    assert grove.enter("3") == LIMIT
+    assert grove.enter("own") is None
+    assert grove.enter("own2") is None
+    assert grove.enter("own3") == LIMIT
+
+
+# --- dormant contexts -----------------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-12")
+def test_only_the_latest_expired_contexts_are_kept() -> None:
+    grove = Grove(context_idle_seconds=1, max_dormant_contexts=2)
+    for i in range(4):
+        grove.enter(str(i), type="t")
+        grove.now += 1
+        grove.tree.expire(grove.now)
+    for i in (3, 0):
+        grove.enter(str(i), by="b")
+    assert [(node.id, node.creator) for node in grove.tree] == [("0", "b"), ("3", "a")]
+
+
+@pytest.mark.rule("C-06", "C-12")
+def test_a_revived_context_does_not_close_a_cycle() -> None:
+    grove = Grove(context_idle_seconds=1)
+    grove.enter("c", "p")
+    grove.tree.expire(1)
+    grove.now = 2
+    assert grove.enter("p", "c") == CYCLE
+    assert grove.enter("p", "q") is None
+    assert grove.enter("q", "c") == CYCLE
+    assert grove.enter("c") is None
+    assert grove.nodes["c"].lineage.ancestors == ("p", "q")
+
+
+@pytest.mark.rule("C-05", "C-12", "G-47")
+def test_a_chain_of_dormant_contexts_is_not_followed_beyond_the_depth() -> None:
+    grove = Grove(context_idle_seconds=1, max_context_depth=3)
+    # Each expires as the root of the one before.
+    for i in range(1000):
+        grove.enter(str(i), str(i + 1))
+        grove.now += 1
+        grove.tree.expire(grove.now)
+
+    class CountedContext(dict[str, Any]):
+        reads = 0
+
+        def get(self, *args: Any) -> Any:
+            CountedContext.reads += 1
+            return super().get(*args)
+
+    dormant = CountedContext(getattr(grove.tree, "_dormant"))  # noqa: B009
+    setattr(grove.tree, "_dormant", dormant)  # noqa: B010
+    assert grove.enter("0") == DEPTH_EXCEEDED
+    assert grove.enter("new", "0") == DEPTH_EXCEEDED
+    grove.tree.lineage(Context(id="0"), "a")
+    assert CountedContext.reads < 30
+
+
+@pytest.mark.rule("G-47")
+def test_naming_a_type_does_not_walk_what_is_below() -> None:
+    grove = Grove(max_contexts_per_participant=10_000)
+    grove.enter("root")
+    for i in range(1000):
+        grove.enter(str(i), "root")
+    before = {node.id: node.lineage for node in grove.tree}
+    grove.enter("root", type="t")
+    assert all(node.lineage is before[node.id] for node in grove.tree if node.id != "root")
+
+
+def test_new_limits_apply_to_the_contexts_that_are_live_and_dormant() -> None:
+    grove = Grove(context_idle_seconds=10)
+    for id in ("1", "2", "3"):
+        grove.enter(id)
+    grove.tree.expire(10)
+    grove.now = 10
+    grove.enter("4")
+    grove.tree.reconfigure(PodLimits(context_idle_seconds=2, max_dormant_contexts=1))
+    assert [node.id for node in grove.tree.expire(12)] == ["4"]
+    assert [state.id for state in grove.tree.snapshot()[1]] == ["4"]

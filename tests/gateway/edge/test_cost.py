@@ -168,7 +168,7 @@ def test_the_cost_does_not_grow_with_history(harness: Callable[..., GatewayHarne
         for first in range(0, history, 1000):
             busy.send([text(f"old-{first + n}", "p0") for n in range(1000)])
             busy.flush()
-        assert busy.gateway.pods["demo"].log.start > 0
+        assert busy.gateway.pods["demo"].journal.start > 0
         return busy.cost()
 
     assert cost(20_000) == cost(1_000)

@@ -58,7 +58,7 @@ const functions = {
     envelopes.forEach((envelope, i) => tree.add(envelope, i));
     return [...tree].map((node) => [
       node.id, node.type ?? null, node.parent?.id ?? null, node.count, [...node.participants],
-      node.state, node.conclusion?.id ?? null,
+      node.state, node.conclusion?.id ?? null, node.creator ?? null,
     ]);
   },
   heights({ steps }) {
@@ -116,7 +116,7 @@ const functions = {
     const hear = (envelope) => model.receive(JSON.stringify(envelope), Date.parse(log.at(-1)?.envelope.ts ?? envelope.ts));
     const isSent = ({ envelope, node }) => filters.compile(model.filter)(envelope, tree.lineage(node));
     const join = (members) => {
-      const contexts = [...tree].reverse().map(({ id, type, parent }) => ({ id, type, parent: parent?.id }));
+      const contexts = [...tree].reverse().map(({ id, type, parent, creator }) => ({ id, type, parent: parent?.id, creator }));
       const ts = log.at(-1)?.envelope.ts ?? welcome.ts;
       hear({ ...welcome, ts, payload: { ...welcome.payload, contexts, ...members } });
     };

@@ -12,7 +12,8 @@ from mcpp.client.connection import Connection, Options, backoff
 from mcpp.client.pod import Pod
 from mcpp.client.tasks import background
 from mcpp.errors import BusyError, ClosedError
-from mcpp.session.session import ClientSession, Gap, Join
+from mcpp.session.resumption import Gap, Join
+from mcpp.session.session import ClientSession
 from mcpp.transports.transport import ABNORMAL, TransportClosed
 from tests.mcpp.session.test_session import chat, welcome
 

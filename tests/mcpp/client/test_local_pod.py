@@ -169,7 +169,7 @@ def test_an_agent_that_the_local_pod_does_not_know_is_added(
 ) -> None:
     monkeypatch.chdir(pod.folder.parent)
     address = local_pod.locate("me", {})
-    assert address == local_pod.Address(pod.url, pod.token("me") or "", fresh=True)
+    assert address == local_pod.Address(pod.url, pod.token("me") or "")
     assert local_pod.locate("me", {}) == local_pod.Address(pod.url, address.token)
 
 

@@ -10,7 +10,8 @@ from mcpp import decode
 from mcpp.client.connection import Connection, Options
 from mcpp.client.pod import Pod
 from mcpp.client.tasks import background
-from mcpp.session.session import ClientSession, Join
+from mcpp.session.resumption import Join
+from mcpp.session.session import ClientSession
 from tests.mcpp.session.test_session import welcome
 
 pytestmark = pytest.mark.anyio

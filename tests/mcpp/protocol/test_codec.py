@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from mcpp import DecodeError, Envelope, decode, encode
-from mcpp.protocol.codec import decode_unambiguous
+from mcpp.protocol.jsontext import decode_unambiguous
 
 TEXT = (
     b'{"protocol":"mcpp/v0.1","id":"m","ts":"2025-08-31T12:00:00Z","from":"a","kind":"chat",'

@@ -24,6 +24,11 @@ def event(payload: Any, sender: str = GATEWAY, kind: str = "system/context") -> 
     return new_envelope(kind, payload, sender=sender)
 
 
+def revival(id: str, parent: str | None, creator: str) -> Envelope:
+    context = {"id": id, "creator": creator} | ({} if parent is None else {"parent": parent})
+    return event({"event": "revived", "context": context, "messages": 1})
+
+
 def expiry(id: str) -> Envelope:
     return event({"event": "expired", "context": {"id": id}, "messages": 2})
 
@@ -34,12 +39,26 @@ def facts(lineage: Lineage | None) -> tuple[str, str | None, tuple[str, ...]]:
 
 
 @pytest.mark.rule("C-02")
-def test_the_first_envelope_that_names_a_type_or_a_parent_fixes_it() -> None:
+def test_the_creators_first_envelope_that_names_a_type_or_a_parent_fixes_it() -> None:
     tracker = ContextTracker()
     tracker.observe(in_context("c"))
     tracker.observe(in_context("c", type="t"))
     tracker.observe(in_context("c", type="other", parent="p"))
     assert facts(tracker.observe(in_context("c", parent="q"))) == ("c", "t", ("p",))
+
+
+@pytest.mark.rule("C-02", "C-14")
+def test_others_fix_nothing_and_create_no_placeholder() -> None:
+    tracker = ContextTracker()
+    tracker.observe(in_context("c"))
+    for parent in ("q", "c"):
+        lineage = tracker.observe(in_context("c", type="x", parent=parent, sender="mallory"))
+        assert facts(lineage) == ("c", None, ())
+    assert tracker.contexts == {"c": ContextInfo(id="c", creator="alice")}
+    tracker.observe(in_context("child", parent="c"))
+    tracker.observe(in_context("p", sender="bob"))
+    tracker.observe(in_context("c", parent="p"))
+    assert facts(tracker.find("child")) == ("child", None, ("c", "p"))
 
 
 @pytest.mark.rule("C-02", "C-04")
@@ -67,18 +86,37 @@ def test_an_expired_context_is_forgotten_and_its_id_starts_anew() -> None:
     assert facts(tracker.observe(in_context("c", type="new"))) == ("c", "new", ())
 
 
+@pytest.mark.rule("C-12", "C-14")
+def test_a_revived_context_is_back_with_its_type_parent_and_creator() -> None:
+    tracker = ContextTracker()
+    tracker.observe(in_context("c", type="t", parent="p"))
+    for id in "cp":
+        tracker.observe(expiry(id))
+    context = {"id": "c", "type": "t", "parent": "p", "creator": "alice"}
+    tracker.observe(event({"event": "revived", "context": context, "messages": 1}))
+    assert facts(tracker.observe(in_context("c", type="u", sender="bob"))) == ("c", "t", ("p",))
+    assert tracker.contexts == {
+        "c": ContextInfo(id="c", type="t", parent="p", creator="alice", messages=1),
+        "p": ContextInfo(id="p"),
+    }
+
+
 def test_a_tracker_starts_from_the_contexts_of_a_welcome() -> None:
-    tracker = ContextTracker([ContextInfo(id="c", type="t", parent="p", messages=3)])
+    info = ContextInfo(id="c", type="t", parent="p", creator="alice", messages=3)
+    tracker = ContextTracker([info])
     known = tracker.learn(in_context("c", type="other"))
-    assert known == ContextInfo(id="c", type="t", parent="p", messages=3)
+    assert known == info
     tracker.reset()
     assert not tracker.contexts
 
 
 def test_type_and_parent_missing_in_a_welcome_are_fixed_by_a_later_envelope() -> None:
-    tracker = ContextTracker([ContextInfo(id="c", messages=3)])
+    tracker = ContextTracker([ContextInfo(id="c", creator="alice", messages=3)])
+    tracker.observe(in_context("c", type="x", parent="y", sender="mallory"))
+    assert tracker.contexts == {"c": ContextInfo(id="c", creator="alice", messages=3)}
     tracker.observe(in_context("c", type="t", parent="p"))
-    assert tracker.contexts["c"] == ContextInfo(id="c", type="t", parent="p", messages=3)
+    fixed = ContextInfo(id="c", type="t", parent="p", creator="alice", messages=3)
+    assert tracker.contexts["c"] == fixed
 
 
 @pytest.mark.rule("C-14")
@@ -139,8 +177,15 @@ def test_an_expiry_with_an_invalid_count_is_still_an_expiry(messages: Any) -> No
 
 IDS = st.sampled_from("abcd")
 LOGS = st.lists(
-    st.builds(in_context, st.none() | IDS, type=st.none() | IDS, parent=st.none() | IDS)
-    | st.builds(expiry, IDS),
+    st.builds(
+        in_context,
+        st.none() | IDS,
+        type=st.none() | IDS,
+        parent=st.none() | IDS,
+        sender=st.sampled_from(["alice", "bob"]),
+    )
+    | st.builds(expiry, IDS)
+    | st.builds(revival, IDS, st.none() | IDS, st.sampled_from(["alice", "bob"])),
     max_size=40,
 )
 
@@ -163,6 +208,9 @@ def test_type_and_parent_never_change_while_a_context_lives(log: list[Envelope])
     tracker = ContextTracker()
     for envelope in log:
         before = dict(tracker.contexts)
+        change = read_context_change(envelope)
+        if change is not None:
+            before.pop(change.contexts[0].id, None)
         tracker.observe(envelope)
         for id, known in before.items():
             now = tracker.contexts.get(id)

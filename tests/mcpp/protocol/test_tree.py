@@ -34,6 +34,12 @@ def expiry(id: str) -> Envelope:
     return new_envelope("system/context", payload, sender="system:gateway")
 
 
+def revival(id: str, creator: str, parent: str | None = None) -> Envelope:
+    context = {"id": id, "creator": creator} | ({} if parent is None else {"parent": parent})
+    payload = {"event": "revived", "context": context, "messages": 1}
+    return new_envelope("system/context", payload, sender="system:gateway")
+
+
 def test_envelopes_are_grouped_by_context_and_nested_by_parent() -> None:
     tree = ContextTree(
         [
@@ -67,6 +73,26 @@ def test_an_expired_context_is_idle_and_its_id_starts_a_new_node() -> None:
     tree.add(say("bob", "c", type="new"))
     assert (tree["c"].type, tree["c"].creator, tree["c"].state) == ("new", "bob", "open")
     assert [node.type for node in tree] == ["old", "new"]
+
+
+@pytest.mark.rule("C-12", "C-17")
+def test_a_revived_context_is_the_same_node_and_its_creator_concludes_it() -> None:
+    tree = ContextTree([say("alice", "c", type="t", parent="p"), expiry("c"), expiry("p")])
+    node = tree["c"]
+    tree.add(revival("c", "alice", parent="p"))
+    tree.add(say("bob", "c", kind="conclusion"))
+    assert (tree["c"], node.state, node.parent) == (node, "open", tree["p"])
+    tree.add(say("alice", "c", kind="conclusion"))
+    assert (node.state, len(node.envelopes), len(tree)) == ("concluded", 3, 2)
+
+
+@pytest.mark.rule("C-14", "C-17")
+def test_in_a_log_without_the_beginning_a_revival_names_the_creator() -> None:
+    tree = ContextTree([say("bob", "c", kind="conclusion"), expiry("c")])
+    tree.add(revival("c", "alice"))
+    assert (tree["c"].creator, tree["c"].state) == ("alice", "open")
+    later = ContextTree([revival("c", "alice"), say("bob", "c", type="x")])
+    assert (later["c"].creator, later["c"].type, len(later)) == ("alice", None, 1)
 
 
 def test_a_parent_without_envelopes_is_in_the_tree() -> None:
@@ -117,6 +143,7 @@ ENVELOPES = st.one_of(
         parent=st.none() | IDS,
     ),
     st.builds(expiry, IDS),
+    st.builds(revival, IDS, st.sampled_from(["alice", "bob"]), st.none() | IDS),
 )
 
 

@@ -11,7 +11,8 @@ from mcpp import Message, Participant, encode
 from mcpp.client.connection import Connection, Options
 from mcpp.client.pod import Pod
 from mcpp.client.tasks import background
-from mcpp.session.session import ClientSession, Join
+from mcpp.session.resumption import Join
+from mcpp.session.session import ClientSession
 from tests.mcpp.session.test_session import chat, welcome
 
 pytestmark = pytest.mark.anyio

@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 from mcpp import Envelope, decode, encode, filters, new_envelope
 from mcpp.errors import TooLargeError, WrongParticipantError
 from mcpp.session.effects import Answered, Echoed, EnvelopeRefused, Noted, Unreadable, Unsendable
-from mcpp.session.session import (
-    MISSED_MESSAGES,
-    ClientSession,
-    Delivery,
-    Gap,
-    HistoryEnd,
-    Join,
-    is_final,
-)
+from mcpp.session.resumption import MISSED_MESSAGES, Delivery, Gap, HistoryEnd, Join
+from mcpp.session.session import ClientSession, is_final
 
 
 def welcome(**changes: Any) -> bytes:

@@ -34,7 +34,7 @@ export function describe(envelope) {
     case "system/presence":
       return presence(payload);
     case "system/context":
-      return expiry(payload);
+      return contextChange(payload);
     case "system/error":
       return { tone: "error", label: "refused", code: text(payload.error), ...prose(payload.message) };
     default:
@@ -121,9 +121,10 @@ function presence({ event, participant }) {
   return { tone: "system", label: event === "join" ? "joined" : "left", who };
 }
 
-function expiry({ context, messages, participants }) {
+function contextChange({ event, context, messages, participants }) {
   const id = isObject(context) ? text(context.id) : "";
   const type = isObject(context) && context.type ? text(context.type) : "context";
-  const by = Array.isArray(participants) ? participants.map(text).join(", ") : "";
-  return { tone: "system", label: "expired", who: `${type} ${id}`, text: `${text(messages)} ${messages === 1 ? "message" : "messages"} by ${by}` };
+  const by = Array.isArray(participants) ? ` by ${participants.map(text).join(", ")}` : "";
+  const label = event === "revived" ? "revived" : "expired";
+  return { tone: "system", label, who: `${type} ${id}`, text: `${text(messages)} ${messages === 1 ? "message" : "messages"}${by}` };
 }

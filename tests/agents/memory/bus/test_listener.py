@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcpp
-from mcpp.payloads import text_of
+from mcpp.payloads import ContextInfo, text_of
 from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.memory.bus.envelope_text import kept_text
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
@@ -71,6 +71,11 @@ class Bus:
     def expire(self, context: str = "c1", sender: str = "system:gateway") -> list[ExtractedMemory]:
         payload = {"event": "expired", "context": {"id": context}, "messages": 1}
         return self.say(sender, "system/context", payload, None)
+
+    def revive(self, creator: str, context: str = "c1", **more: str) -> None:
+        info = {"id": context, "type": "reasoning", "creator": creator, **more}
+        payload = {"event": "revived", "context": info, "messages": 1}
+        assert self.say("system:gateway", "system/context", payload, None) == []
 
 
 @pytest.mark.rule("M-34")
@@ -384,7 +389,7 @@ def test_only_the_creator_names_the_question_and_a_private_one_is_not_kept() -> 
 def test_no_question_is_kept_of_a_context_with_an_unknown_beginning(lost: str) -> None:
     bus = Bus()
     if lost == "before it was asked":
-        bus.listener.add_context("c0")
+        bus.listener.add_context(ContextInfo(id="c0"))
     bus.say("bob", "chat", {"text": "A secret walrus."}, "c0")
     asked = bus.sent[-1].id
     if lost == "after it was asked":
@@ -482,7 +487,7 @@ def test_an_opt_out_is_handed_on_until_the_context_ends() -> None:
     bus = Bus()
     bus.think("ann", "Private.", metadata={"memory": "off"})
     later = Bus()
-    later.listener.add_context("c1")
+    later.listener.add_context(ContextInfo(id="c1"))
     later.listener.opt_out(bus.listener.opted_out)
     assert later.conclude("bob", "Below.", "c2", parent="c1") == []
     later.expire("c2")
@@ -494,7 +499,7 @@ def test_an_opt_out_is_handed_on_until_the_context_ends() -> None:
 @pytest.mark.rule("M-33")
 def test_without_a_known_creator_any_participant_may_opt_out() -> None:
     bus = Bus()
-    bus.listener.add_context("c1")
+    bus.listener.add_context(ContextInfo(id="c1"))
     bus.think("ann", "Still private.", metadata={"memory": "off"})
     assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
 
@@ -525,7 +530,7 @@ def test_a_lost_log_ends_every_context() -> None:
     bus.think("bob", "Leaf thought.", "b", parent="a")
     bus.think("eve", "Private.", "c", metadata={"memory": "off"})
     bus.conclude("ann", "Done.", "d")
-    bus.listener.add_context("e")
+    bus.listener.add_context(ContextInfo(id="e"))
     bus.think("eve", "Whose?", "e")
     found = [memory for id in bus.listener.contexts for memory in bus.listener.end_context(id)]
     bus.listener.clear()
@@ -556,9 +561,52 @@ def test_an_expired_id_may_be_reused_by_another_creator() -> None:
     assert memory.author == "bob"
 
 
+@pytest.mark.rule("M-30", "C-12")
+def test_the_creator_concludes_a_revived_context() -> None:
+    bus = Bus()
+    bus.think("ann", "A thought.", parent="top")
+    [session] = bus.expire()
+    bus.revive("ann", parent="top")
+    assert bus.conclude("bob", "Mine now.") == []
+    [memory] = bus.conclude("ann", "Rotate.", type="other")
+    assert (memory.author, memory.draft.kind) == ("ann", "decision")
+    assert memory.metadata["lineage"] == ["top", "c1"]
+    assert memory.generations[0] == session.generations[0]
+    assert bus.expire() == []
+
+
+@pytest.mark.rule("M-33", "C-12")
+def test_an_opt_out_holds_again_after_a_revival() -> None:
+    bus = Bus()
+    bus.think("ann", "Private.", metadata={"memory": "off"})
+    bus.expire()
+    assert bus.listener.opted_out == frozenset()
+    bus.revive("ann")
+    assert bus.listener.opted_out == {"c1"}
+    assert bus.conclude("ann", "Private.") == []
+    assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
+
+
+@pytest.mark.rule("M-30", "M-33")
+@pytest.mark.parametrize("known", ["never", "before a gap", "with another creator"])
+def test_a_revived_context_that_is_not_known_is_excluded_with_all_below(known: str) -> None:
+    bus = Bus()
+    if known != "never":
+        bus.think("eve" if known == "with another creator" else "ann", "A thought.")
+        bus.expire()
+    if known == "before a gap":
+        bus.listener.forget_creators()
+    bus.revive("ann")
+    assert bus.conclude("ann", "Rotate.") == []
+    assert bus.conclude("bob", "Below.", "c2", parent="c1") == []
+    bus.expire("c2")
+    assert bus.expire() == []
+    assert len(bus.conclude("bob", "Anew.")) == 1
+
+
 def test_a_context_that_began_earlier_has_no_creator() -> None:
     bus = Bus()
-    bus.listener.add_context("c1", "reasoning")
+    bus.listener.add_context(ContextInfo(id="c1", type="reasoning"))
     assert bus.conclude("eve", "Mine.") == []
 
 

@@ -1,0 +1,253 @@
+"""Delivery: which sessions receive an entry of the log, live or while they catch up.
+
+The live sessions that share a filter form an audience and receive the same bytes. The cost of an
+envelope grows with the number of different filters, not of receivers (G-40), and the route is
+remembered: most envelopes resemble an earlier one.
+
+A session begins behind: it reads the log with `catch_up` until it has reached the committed end,
+and only then joins an audience. So a long absence never fills an outbox.
+"""
+
+from typing import Final
+
+import msgspec
+
+from mcpp.filters import Filter, everything
+from mcpp.protocol.envelope import GATEWAY
+from mcpp_gateway.core.effects import (
+    POSITION_LOST,
+    SLOW_READER,
+    Broadcast,
+    Close,
+    Direct,
+    Effect,
+    Move,
+)
+from mcpp_gateway.core.journal import Journal, UnreadableError
+from mcpp_gateway.core.records import LogEntry
+from mcpp_gateway.core.sessions import Audience, Member, Session
+
+_REMEMBERED_ROUTES: Final = 4096
+_READ_AT_ONCE: Final = 256
+# What reading an entry counts for that is not sent: evaluating filters takes time, too.
+_UNSENT_BYTES: Final = 256
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Router:
+    """Routes entries and answers to sessions. Owns the audiences and the remembered routes."""
+
+    __slots__ = (
+        "_by_filter",
+        "_journal",
+        "_members",
+        "_outbox_bytes",
+        "_routes",
+        "all",
+        "unfiltered",
+    )
+
+    def __init__(self, journal: Journal, members: dict[str, Member], outbox_bytes: int) -> None:
+        self.all: tuple[Audience, ...] = ()
+        self.unfiltered = True  # whether no live session filters anything
+        self._journal = journal
+        self._members = members
+        self._outbox_bytes = outbox_bytes
+        self._by_filter: dict[bytes, Audience] = {}
+        self._routes: dict[tuple[object, ...], tuple[Audience, ...]] = {}
+
+    # --- live sessions --------------------------------------------------------------------------
+
+    def attach(self, session: Session) -> Audience:
+        """Add a session to the audience of its filter: from here on it is live."""
+        key = _encode(session.filter.to_json())
+        audience = self._by_filter.get(key)
+        if audience is None:
+            audience = self._by_filter[key] = Audience(session.filter)
+            self._reset_routes()
+        audience.sessions.add(session)
+        session.audience = audience
+        session.waiting = None
+        return audience
+
+    def detach(self, session: Session) -> None:
+        """Remove a session from its audience, if it is in one."""
+        audience = session.audience
+        if audience is None:
+            return
+        session.audience = None
+        audience.sessions.discard(session)
+        if not audience.sessions:
+            del self._by_filter[_encode(session.filter.to_json())]
+            self._reset_routes()
+
+    def broadcast(self, entry: LogEntry) -> Broadcast:
+        """Route an entry to the audiences whose filter it passes, and to extra recipients."""
+        if self.unfiltered or entry.sender == GATEWAY:
+            return Broadcast(entry.text, self.all)
+        route = self._route(entry)
+        if len(route) == len(self.all):
+            return Broadcast(entry.text, route)
+        return Broadcast(entry.text, route, self._extra_recipients(entry, route))
+
+    def answer(self, session: Session, text: bytes, filter: Filter | None) -> Effect | None:
+        """Send a live session a text of its own, and apply the filter that it acknowledges."""
+        if session.audience is None:
+            return None  # it has left since
+        if filter is None:
+            return Direct(session, text)
+        self.detach(session)
+        session.filter = filter
+        return Move(session, self.attach(session), text)
+
+    # --- sessions that are behind ---------------------------------------------------------------
+
+    def queue(self, session: Session, text: bytes, filter: Filter | None) -> Close | None:
+        """Keep a text of a session that is behind for its place in the stream (G-17)."""
+        assert session.waiting is not None, "only a live session has nothing waiting"
+        session.waiting.append((self._journal.end, text, filter))
+        session.waiting_bytes += len(text)
+        if session.waiting_bytes > self._outbox_bytes:
+            return Close(session, SLOW_READER, "outbox full: reading too slowly; resume")
+        return None
+
+    def place(self, session: Session, after: str | None, last: int | None) -> tuple[bool, int]:
+        """Set where a new session begins to read; return `resumed` and `replayed` (G-12).
+
+        Raises UnreadableError.
+        """
+        journal = self._journal
+        end = session.opens_at = journal.end
+        position = None if after is None else journal.after(after)
+        if position is not None:
+            session.position = position
+            return True, self._count(session, position, end)
+        session.position = end
+        count = 0
+        while last and count < last and session.position > journal.start:
+            first = max(journal.start, session.position - _READ_AT_ONCE)
+            entries = journal.read(first, session.position - first)
+            if len(entries) < session.position - first:
+                raise UnreadableError("the log is not complete")
+            for entry in reversed(entries):
+                session.position -= 1
+                count += self._passes(session, entry)
+                if count == last:
+                    break
+        return False, count
+
+    def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
+        """Return what a session that is behind gets next, about `max_bytes` of it.
+
+        With it comes a Close if the log no longer holds what the session has not read: a gap is
+        reported, never hidden. Without texts comes a Move, if the session has reached the committed
+        end and is live; or nothing, if it has to wait for a commit. So it goes live only while its
+        connection has room, and its outbox begins empty.
+        """
+        texts: list[bytes] = []
+        committed = self._journal.committed
+        if committed < session.opens_at:
+            return texts, None
+        size = 0
+        try:
+            while size < max_bytes:
+                if session.position < self._journal.start:
+                    reason = "the log no longer holds the position; resume"
+                    return texts, Close(session, POSITION_LOST, reason)
+                limit = min(_READ_AT_ONCE, committed - session.position)
+                entries = self._journal.read(session.position, limit) if limit > 0 else []
+                if not entries:
+                    self._take_waiting(session, texts)
+                    if texts or session.waiting:
+                        return texts, None
+                    return texts, Move(session, self.attach(session))
+                size += self._take_entries(session, entries, texts, max_bytes - size)
+        except UnreadableError:
+            return texts, Close(session, POSITION_LOST, "the log cannot be read here; rejoin")
+        return texts, None
+
+    # --- private --------------------------------------------------------------------------------
+
+    def _route(self, entry: LogEntry) -> tuple[Audience, ...]:
+        if type(entry.to) is frozenset:  # G-47: long, and the sender's to invent
+            return self._find_route(entry)
+        key = (entry.kind, entry.sender, entry.to, entry.lineage)
+        route = self._routes.get(key)
+        if route is None:
+            if len(self._routes) >= _REMEMBERED_ROUTES:
+                self._routes.clear()
+            route = self._routes[key] = self._find_route(entry)
+        return route
+
+    def _find_route(self, entry: LogEntry) -> tuple[Audience, ...]:
+        return tuple(
+            audience for audience in self.all if audience.filter.matches(entry, entry.lineage)
+        )
+
+    def _reset_routes(self) -> None:
+        self.all = tuple(self._by_filter.values())
+        self.unfiltered = all(audience.filter == everything for audience in self.all)
+        self._routes.clear()
+
+    def _extra_recipients(
+        self, entry: LogEntry, route: tuple[Audience, ...]
+    ) -> tuple[Session, ...]:
+        """Return the sessions outside the route that receive an entry all the same (F-09)."""
+        reached = frozenset(route)
+        return tuple(
+            session
+            for id in {entry.sender, *(entry.to or ())}
+            if id in self._members
+            for session in self._members[id].sessions
+            if session.audience is not None and session.audience not in reached
+        )
+
+    def _passes(self, session: Session, entry: LogEntry) -> bool:
+        """Return whether a session that reads the log receives an entry, as if it were live."""
+        me = session.member.settings.id
+        if entry.sender == GATEWAY:
+            return entry.about != me
+        return (
+            entry.sender == me
+            or session.filter.matches(entry, entry.lineage)
+            or (entry.to is not None and me in entry.to)
+        )
+
+    def _count(self, session: Session, position: int, end: int) -> int:
+        count = 0
+        while position < end:
+            entries = self._journal.read(position, min(_READ_AT_ONCE, end - position))
+            if not entries:
+                raise UnreadableError("the log is not complete")
+            count += sum(self._passes(session, entry) for entry in entries)
+            position += len(entries)
+        return count
+
+    def _take_entries(
+        self, session: Session, entries: list[LogEntry], texts: list[bytes], max_bytes: int
+    ) -> int:
+        size = 0
+        for entry in entries:
+            size += self._take_waiting(session, texts)
+            if self._passes(session, entry):
+                texts.append(entry.text)
+                size += len(entry.text)
+            else:
+                size += _UNSENT_BYTES
+            session.position += 1
+            if size >= max_bytes:
+                break
+        return size
+
+    def _take_waiting(self, session: Session, texts: list[bytes]) -> int:
+        """Move the texts whose place has come to `texts` and return their size."""
+        size = 0
+        while session.waiting and session.waiting[0][0] <= session.position:
+            _, text, filter = session.waiting.popleft()
+            texts.append(text)
+            size += len(text)
+            if filter is not None:
+                session.filter = filter
+        session.waiting_bytes -= size
+        return size

@@ -1,0 +1,176 @@
+"""The journal: the pod's log behind a seam, in memory, in files or elsewhere.
+
+Positions count every entry ever appended, from 0. An entry is *decided* once it is appended and
+*committed* once it cannot be lost any more: at once in memory, after a sync in files. Readers are
+given committed entries only. Nothing outside may assume that a journal is in memory: readers go on
+from a position, a few entries at a time, and may find that it is gone.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from mcpp.errors import McppError
+from mcpp_gateway.core.records import LogEntry, WindowEntry
+
+
+class UnreadableError(McppError):
+    """A part of the log that should be there cannot be read."""
+
+
+class Journal(Protocol):
+    """The ordered record of what a pod accepted."""
+
+    @property
+    def kind(self) -> str:
+        """What it is, as welcomes state it: memory, file or cluster."""
+
+    @property
+    def start(self) -> int:
+        """The oldest position that can still be read."""
+
+    @property
+    def end(self) -> int:
+        """The position that the next entry will have."""
+
+    @property
+    def committed(self) -> int:
+        """The position before which every entry is committed."""
+
+    @property
+    def accepting(self) -> bool:
+        """Whether there is room for participants' envelopes."""
+
+    @property
+    def admitting(self) -> bool:
+        """Whether there is room for the gateway's own envelopes, such as presence."""
+
+    def append(self, entry: LogEntry) -> None:
+        """Add an entry at the end."""
+
+    def find(self, id: str) -> LogEntry | None:
+        """Return the entry of an envelope id, if it is in the dedupe window (G-29).
+
+        The text is empty where retention has deleted it.
+        """
+
+    def after(self, id: str) -> int | None:
+        """Return the position that follows an envelope, if it can still be read."""
+
+    def read(self, position: int, limit: int) -> list[LogEntry]:
+        """Return up to `limit` entries from a position on. Raises UnreadableError."""
+
+    def window(self) -> tuple[WindowEntry, ...]:
+        """Return the ids of the dedupe window, oldest first."""
+
+
+class MemoryJournal:
+    """A log in memory, which is also its dedupe window. Bounded by count and bytes (G-29)."""
+
+    kind: Final = "memory"
+    accepting: Final = True
+    admitting: Final = True
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: dict[int, LogEntry] = {}
+        self._positions: dict[str, int] = {}
+        self.start = 0
+        self.end = 0
+
+    @property
+    def committed(self) -> int:
+        return self.end
+
+    def append(self, entry: LogEntry) -> None:
+        end = self.end
+        self._entries[end] = entry
+        self._positions[entry.id] = end
+        self.end = end + 1
+        self._bytes += len(entry.text) if entry.to is None else entry_bytes(entry)
+        while end - self.start >= self._max_messages or self._bytes > self._max_bytes:
+            oldest = self._entries.pop(self.start)
+            del self._positions[oldest.id]
+            self._bytes -= entry_bytes(oldest)
+            self.start += 1
+
+    def find(self, id: str) -> LogEntry | None:
+        position = self._positions.get(id)
+        return None if position is None else self._entries[position]
+
+    def after(self, id: str) -> int | None:
+        position = self._positions.get(id)
+        return None if position is None else position + 1
+
+    def read(self, position: int, limit: int) -> list[LogEntry]:
+        stop = min(position + limit, self.end)
+        return [self._entries[at] for at in range(max(position, self.start), stop)]
+
+    def window(self) -> tuple[WindowEntry, ...]:
+        return tuple(
+            WindowEntry(entry.id, entry.sender, position)
+            for position, entry in self._entries.items()
+        )
+
+
+class Window:
+    """The dedupe window of a journal that keeps its entries elsewhere, too (G-27, G-29).
+
+    After a restart it holds ids without their texts until enough new entries have come.
+    """
+
+    def __init__(self, max_messages: int, max_bytes: int, end: int = 0) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: dict[int, LogEntry | WindowEntry] = {}
+        self._positions: dict[str, int] = {}
+        self.start = end
+        self.end = end
+
+    def append(self, entry: LogEntry) -> None:
+        """Add the entry of the next position."""
+        self._entries[self.end] = entry
+        self._positions[entry.id] = self.end
+        self.end += 1
+        self._bytes += entry_bytes(entry)
+
+    def restore(self, entries: Iterable[WindowEntry]) -> None:
+        """Fill an empty window with ids whose texts are not in memory."""
+        for entry in entries:
+            if not self._entries:
+                self.start = entry.position
+            self._entries[entry.position] = entry
+            self._positions[entry.id] = entry.position
+
+    def trim(self, committed: int) -> None:
+        """Drop the oldest entries while there are too many, but none that is not committed."""
+        while self.start < committed and (
+            self.end - self.start > self._max_messages or self._bytes > self._max_bytes
+        ):
+            oldest = self._entries.pop(self.start)
+            del self._positions[oldest.id]
+            if type(oldest) is LogEntry:
+                self._bytes -= entry_bytes(oldest)
+            self.start += 1
+
+    def position(self, id: str) -> int | None:
+        """Return the position of an envelope id, if the window holds it."""
+        return self._positions.get(id)
+
+    def __getitem__(self, position: int) -> LogEntry | WindowEntry:
+        return self._entries[position]
+
+    def snapshot(self) -> tuple[WindowEntry, ...]:
+        """Return the ids of the window, oldest first."""
+        return tuple(
+            WindowEntry(entry.id, entry.sender, position)
+            for position, entry in self._entries.items()
+        )
+
+
+def entry_bytes(entry: LogEntry) -> int:
+    """Return what an entry counts for in a bound by bytes."""
+    # G-47: as a list of its own, `to` takes many times the room that it took in the text.
+    return len(entry.text) + 100 * len(entry.to or ())

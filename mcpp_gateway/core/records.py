@@ -1,0 +1,163 @@
+"""What a journal holds: the outcomes of decisions, never the messages that asked for them.
+
+A restart, a newer version or a lowered limit therefore never decides on an accepted envelope again.
+A `Batch` is what one tick of the gateway accepted; a `State` is everything that deciding needs, as
+of one position, so that recovery reads one state and the batches after it.
+
+Both are MessagePack arrays: members that later versions add come last and have defaults.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from mcpp.protocol.contexts import Lineage
+
+# G-47: longer lists of recipients are searched as sets.
+SHORT_LIST: Final = 8
+
+
+# gc=False: entries hold no cycles, and a hundred thousand of them need not be visited.
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
+    """An envelope as the log keeps it: the sender's own text, and what filters ask about."""
+
+    id: str
+    sender: str
+    to: tuple[str, ...] | frozenset[str] | None
+    kind: str
+    lineage: Lineage | None
+    text: bytes
+    about: str | None = None  # the participant of a presence, which does not receive it
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """The entries of one tick, in their order. `position` is that of the first."""
+
+    term: int  # of the gateway that decided; it grows with every start
+    index: int  # the number of the batch in the log
+    position: int
+    time: float
+    entries: Sequence[LogEntry]
+
+
+class LiveState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A live context, with what its expiry depends on."""
+
+    id: str
+    type: str | None
+    parent: str | None
+    creator: str | None  # None: a placeholder, in which nothing was said yet
+    messages: int
+    participants: tuple[str, ...]
+    started: float
+    last: float
+    holder: str | None
+    holder_last: float
+    heirs: tuple[tuple[str, float], ...]
+
+
+class DormantState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An expired context that can be revived."""
+
+    id: str
+    type: str | None
+    parent: str | None
+    creator: str | None
+    messages: int
+    started: float
+
+
+class WindowEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An id by which a repetition is recognised (G-27)."""
+
+    id: str
+    sender: str
+    position: int
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    """Everything that deciding needs, as of one position of the log."""
+
+    epoch: str
+    term: int
+    index: int  # of the next batch
+    position: int  # of the next entry
+    time: float
+    present: tuple[str, ...] = ()
+    window: tuple[WindowEntry, ...] = ()
+    live: tuple[LiveState, ...] = ()
+    dormant: tuple[DormantState, ...] = ()
+    boot: str = ""  # of the machine, while this was written
+
+
+class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    id: str
+    sender: str
+    to: tuple[str, ...] | None
+    kind: str
+    context: tuple[str, str | None, tuple[str, ...]] | None
+    text: bytes
+    about: str | None = None
+
+
+class _BatchRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    term: int
+    index: int
+    position: int
+    time: float
+    entries: list[_EntryRow]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_batch = msgspec.msgpack.Decoder(_BatchRow).decode
+_decode_state = msgspec.msgpack.Decoder(State).decode
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """Return a batch as bytes."""
+    rows = [_row(entry) for entry in batch.entries]
+    return _encode((batch.term, batch.index, batch.position, batch.time, rows))
+
+
+def decode_batch(data: bytes) -> Batch:
+    """Return the batch that bytes hold. Raises msgspec.DecodeError."""
+    found = _decode_batch(data)
+    entries = [_entry(each) for each in found.entries]
+    return Batch(found.term, found.index, found.position, found.time, entries)
+
+
+def encode_state(state: State) -> bytes:
+    """Return a state as bytes."""
+    return _encode(state)
+
+
+def decode_state(data: bytes) -> State:
+    """Return the state that bytes hold. Raises msgspec.DecodeError."""
+    return _decode_state(data)
+
+
+def recipients(to: Iterable[str] | None) -> tuple[str, ...] | frozenset[str] | None:
+    """Return `to` in the form in which entries keep it: long lists as sets."""
+    if to is None:
+        return None
+    several = tuple(to)
+    return several if len(several) <= SHORT_LIST else frozenset(several)
+
+
+def _row(entry: LogEntry) -> tuple[Any, ...]:
+    lineage = entry.lineage
+    context = None if lineage is None else (lineage.id, lineage.type, lineage.ancestors)
+    return (entry.id, entry.sender, entry.to, entry.kind, context, entry.text, entry.about)
+
+
+def _entry(found: _EntryRow) -> LogEntry:
+    return LogEntry(
+        found.id,
+        found.sender,
+        recipients(found.to),
+        found.kind,
+        None if found.context is None else Lineage(*found.context),
+        found.text,
+        found.about,
+    )

@@ -1,0 +1,185 @@
+"""The command `mcpp log`."""
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import uuid6
+
+from mcpp.errors import McppError
+from mcpp_gateway.log_format import escape
+from mcpp_gateway.log_tools import backup as backups
+from mcpp_gateway.log_tools import export as exports
+from mcpp_gateway.log_tools import info as infos
+from mcpp_gateway.log_tools.reader import LogToolError, pod_folder
+from mcpp_gateway.log_tools.verify import Verification
+
+_EXIT_FAILURE: Final = 1
+_PROGRESS_SECONDS: Final = 2.0
+_FOLDER_HELP: Final = "the folder of a pod's log, or the gateway's log path"
+
+
+def main(argv: list[str]) -> int:
+    """Inspect, check, export, import or copy the log of a pod."""
+    arguments = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        _allow_open_files()
+        return command(arguments)
+    except BrokenPipeError:
+        raise
+    except McppError as error:
+        return _fail(error)
+    except OSError as error:
+        named = "" if error.filename is None else f"{error.filename}: "
+        return _fail(f"{named}{error.strerror or error}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mcpp log",
+        description="Work on the log of a pod in files. Everything but import may be used while a "
+        "gateway is running on the log.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], help: str) -> _Parser:
+        added = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        added.set_defaults(command=run)
+        added.add_argument("folder", type=Path, metavar="FOLDER", help=_FOLDER_HELP)
+        added.add_argument("--pod", help="the pod, if the log path holds several")
+        return added
+
+    info = add("info", _info, "show positions, times, sizes and the state of a log")
+    info.add_argument("--json", action="store_true", help="print one JSON object")
+    add("verify", _verify, "check every record of a log; exit code 1 if there is a problem")
+    export = add("export", _export, "write a log as lines of JSON")
+    export.add_argument("--output", type=Path, metavar="FILE", help="instead of standard output")
+    imports = add("import", _import, "create a log from exported lines, in an empty folder")
+    imports.add_argument("--input", type=Path, metavar="FILE", help="instead of standard input")
+    imports.add_argument(
+        "--new-epoch",
+        action="store_true",
+        help="make it another log: clients of the original do not resume in it",
+    )
+    backup = add("backup", _backup, "copy a log to a new folder, which opens as a complete log")
+    backup.add_argument("destination", type=Path, metavar="DEST", help="a new or empty folder")
+    backup.add_argument(
+        "--link", action="store_true", help="use hard links for closed segments where possible"
+    )
+    return parser
+
+
+_Parser = argparse.ArgumentParser
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    found = infos.inspect(pod_folder(arguments.folder, arguments.pod))
+    if arguments.json:
+        print(json.dumps(found._asdict()))
+        return 0
+    if found.in_use:
+        state = "in use by a running gateway"
+    elif found.stopped:
+        state = "stopped in an orderly way"
+    else:
+        state = f"interrupted; {found.unfinished_bytes} bytes of an incomplete write"
+    rows = {
+        "pod": found.pod,
+        "epoch": found.epoch,
+        "format": f"version {found.format_version}",
+        "entries": f"{found.end - found.start}, positions {found.start} to {found.end}",
+        "time": f"{_time(found.first_time)} to {_time(found.last_time)}",
+        "segments": f"{found.segments}, {found.data_bytes:,} bytes",
+        "disk": f"{found.disk_bytes:,} bytes, with reserved space and index",
+        "state": state,
+    }
+    for name, value in rows.items():
+        print(f"{name:9} {escape(value)}")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    verification = Verification(pod_folder(arguments.folder, arguments.pod))
+    told = time.monotonic()
+
+    def progress(entries: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told > _PROGRESS_SECONDS:
+            told = now
+            print(f"{entries} entries checked", file=sys.stderr)
+
+    problems = verification.run(progress)
+    for problem in problems:
+        print(escape(problem))
+    reader = verification.reader
+    if reader.unfinished_bytes and not reader.running:
+        size = reader.unfinished_bytes
+        print(f"an incomplete write of {size} bytes at the end; the next start removes it")
+    found = f"{len(problems)} problem{'s'[: len(problems) != 1]}"
+    print(f"{verification.entries} entries in {len(reader.segments)} segments, {found}")
+    return _EXIT_FAILURE if problems else 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    lines = exports.export(pod_folder(arguments.folder, arguments.pod))
+    with _output(arguments.output) as output:
+        for line in lines:
+            output.write(line + b"\n")
+        output.flush()
+    return 0
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    folder: Path = arguments.folder
+    if arguments.pod is not None:
+        folder /= arguments.pod
+    new_epoch = str(uuid6.uuid7()) if arguments.new_epoch else None
+    with _input(arguments.input) as lines:
+        found = exports.import_lines(lines, folder, new_epoch)
+    print(f"{found.entries} entries imported into {escape(str(folder))}, epoch {found.epoch}")
+    return 0
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    source = pod_folder(arguments.folder, arguments.pod)
+    found = backups.back_up(source, arguments.destination, link=arguments.link)
+    size = f"{found.segments} segment{'s'[: found.segments != 1]}"
+    print(f"{size} copied, positions {found.start} to {found.end}")
+    return 0
+
+
+def _output(path: Path | None) -> "nullcontext[BinaryIO] | BinaryIO":
+    if path is None:
+        return nullcontext(sys.stdout.buffer)
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        raise LogToolError(f"{path} exists") from None
+
+
+def _input(path: Path | None) -> "nullcontext[BinaryIO] | BinaryIO":
+    return nullcontext(sys.stdin.buffer) if path is None else path.open("rb")
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _allow_open_files() -> None:
+    """Raise the soft limit of open files: a segment's file stays open against retention."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _fail(error: object) -> int:
+    print(f"mcpp log: {escape(error)}", file=sys.stderr)
+    return _EXIT_FAILURE

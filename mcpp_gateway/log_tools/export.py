@@ -1,0 +1,274 @@
+"""A log as lines of JSON, and back.
+
+The first line is a header. Then every record of the log follows in its order: a state as one line,
+a batch as a line for each of its entries. States are exported too, so that an import needs none of
+the gateway's logic to keep contexts and dedupe window, and begins its segments where the original
+did. `spec/log.md` describes the members.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from mcpp.protocol.contexts import Lineage
+from mcpp_gateway.core.records import (
+    Batch,
+    LogEntry,
+    State,
+    decode_batch,
+    decode_state,
+    encode_batch,
+    encode_state,
+    recipients,
+)
+from mcpp_gateway.log_tools.new_folder import new_folder
+from mcpp_gateway.log_tools.reader import LogReader, LogToolError
+from mcpp_gateway.storage.disk import OsDisk
+from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
+from mcpp_gateway.storage.segments import BATCH, STATE, DamagedError, NewRecord
+
+T = TypeVar("T")
+
+FORMAT: Final = "mcpp-log"
+VERSION: Final = 1
+# Not much is reserved ahead: an import that finds no space starts again.
+_OPTIONS: Final = SegmentOptions(chunk_bytes=8 << 20, reserve_bytes=0)
+
+
+class ExportHeader(msgspec.Struct, kw_only=True):
+    """The first line."""
+
+    format: str
+    version: int
+    pod: str
+    epoch: str  # at the end of the log
+    start: int  # the position of the first entry
+
+
+class ExportedState(msgspec.Struct):
+    """A state, as an array in the order of its members, and the time of its record."""
+
+    state: State
+    time: float
+
+
+class ExportedContext(msgspec.Struct, omit_defaults=True):
+    """The context of an entry, as it stood when the entry was accepted."""
+
+    id: str
+    type: str | None = None
+    ancestors: tuple[str, ...] = ()
+
+
+class ExportedEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """An entry with what its batch says of it. `text` is the sender's own text, byte for byte."""
+
+    position: int
+    time: float
+    term: int
+    index: int
+    id: str
+    sender: str
+    kind: str
+    to: tuple[str, ...] | None = None
+    context: ExportedContext | None = None
+    about: str | None = None
+    text: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_header = msgspec.json.Decoder(ExportHeader).decode
+_decode_exported_state = msgspec.json.Decoder(ExportedState).decode
+_decode_entry = msgspec.json.Decoder(ExportedEntry).decode
+
+
+class Imported(NamedTuple):
+    """What was imported."""
+
+    entries: int
+    epoch: str
+
+
+# --- export ---------------------------------------------------------------------------------------
+
+
+def export(folder: Path) -> Iterator[bytes]:
+    """Yield the lines of a log, without line ends. Raises McppError and OSError."""
+    reader = LogReader(folder)
+    first = reader.segments[0].segment.header.position
+    epoch = _epoch(reader)
+    header = ExportHeader(format=FORMAT, version=VERSION, pod=reader.pod, epoch=epoch, start=first)
+    yield _encode(header)
+    for each in reader.segments:
+        for record in reader.records(each):
+            try:
+                if record.kind == STATE:
+                    yield _encode(ExportedState(decode_state(record.payload), record.time))
+                elif record.kind == BATCH:
+                    batch = decode_batch(record.payload)
+                    yield from (_encode(entry) for entry in _exported(batch))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise DamagedError(each.segment.name, record.offset, str(error)) from error
+
+
+def _epoch(reader: LogReader) -> str:
+    """Return the epoch of the last state."""
+    epoch = ""
+    for record in reader.records(reader.segments[-1]):
+        if record.kind == STATE:
+            epoch = decode_state(record.payload).epoch
+    return epoch
+
+
+def _exported(batch: Batch) -> Iterator[ExportedEntry]:
+    for position, entry in enumerate(batch.entries, batch.position):
+        lineage, to = entry.lineage, entry.to
+        yield ExportedEntry(
+            position=position,
+            time=batch.time,
+            term=batch.term,
+            index=batch.index,
+            id=entry.id,
+            sender=entry.sender,
+            kind=entry.kind,
+            to=tuple(sorted(to)) if isinstance(to, frozenset) else to,
+            context=None if lineage is None else _context(lineage),
+            about=entry.about,
+            text=entry.text.decode(),
+        )
+
+
+def _context(lineage: Lineage) -> ExportedContext:
+    return ExportedContext(lineage.id, lineage.type, lineage.ancestors)
+
+
+# --- import ---------------------------------------------------------------------------------------
+
+
+def import_lines(lines: Iterable[bytes], folder: Path, new_epoch: str | None = None) -> Imported:
+    """Write an exported log into a new folder. Raises McppError and OSError.
+
+    Positions, batches and segments are those of the original, and so is the epoch unless
+    `new_epoch` is given.
+    """
+    numbered = enumerate(lines, 1)
+    first = next(numbered, (1, b""))[1]
+    header = _read(_decode_header, 1, first)
+    if header.format != FORMAT:
+        raise LogToolError("line 1: this is no exported log")
+    if header.version > VERSION:
+        raise LogToolError(
+            f"the export has version {header.version}; this program reads version {VERSION}"
+        )
+    with new_folder(folder) as temporary:
+        importer = _Importer(SegmentLog(OsDisk(temporary), _OPTIONS), new_epoch)
+        for number, line in numbered:
+            importer.take(number, line)
+        return importer.finish()
+
+
+class _Importer:
+    """Writes lines to a log. Owns the batch that is being collected."""
+
+    def __init__(self, log: SegmentLog, new_epoch: str | None) -> None:
+        log.recover()
+        self._log = log
+        self._new_epoch = new_epoch
+        self._epoch = ""
+        self._entries: list[LogEntry] = []
+        self._batch: ExportedEntry  # the first entry of the batch that is being collected
+        self._count = 0
+        self._position: int | None = None
+        self._index = 0
+        self._term = 0
+        self._time = 0.0
+
+    def take(self, number: int, line: bytes) -> None:
+        """Read the next line. Raises LogToolError if it does not follow the one before."""
+        if line.startswith(b'{"state"'):
+            self._flush()
+            self._take_state(number, _read(_decode_exported_state, number, line))
+        else:
+            self._take_entry(number, _read(_decode_entry, number, line))
+
+    def finish(self) -> Imported:
+        """Write the rest and the seal of an orderly stop."""
+        if self._position is None:
+            raise LogToolError("the export holds no state")
+        self._flush()
+        self._log.stop(self._position, self._time)
+        self._log.close()
+        return Imported(self._count, self._epoch)
+
+    def _take_state(self, number: int, exported: ExportedState) -> None:
+        state, time = exported.state, exported.time
+        if self._new_epoch is not None:
+            state = msgspec.structs.replace(state, epoch=self._new_epoch)
+        record = NewRecord(STATE, state.position, time, encode_state(state))
+        salt = secrets.randbits(32)
+        if self._position is None:
+            self._log.create(record, salt)
+        else:
+            _expect(number, "position", state.position, self._position)
+            _expect(number, "index", state.index, self._index)
+            self._log.sync()
+            if not self._log.roll(record, salt):
+                raise LogToolError("there is no space left on the disk")
+        self._epoch, self._position, self._index = state.epoch, state.position, state.index
+        self._time = max(self._time, time)
+
+    def _take_entry(self, number: int, entry: ExportedEntry) -> None:
+        if self._position is None:
+            raise LogToolError(f"line {number}: an entry before the first state")
+        _expect(number, "position", entry.position, self._position + len(self._entries))
+        if self._entries and entry.index != self._batch.index:
+            self._flush()
+        if not self._entries:
+            _expect(number, "index", entry.index, self._index)
+            if entry.term < self._term:
+                raise LogToolError(f"line {number}: the term is lower than before")
+            self._batch = entry
+        elif (entry.term, entry.time) != (self._batch.term, self._batch.time):
+            raise LogToolError(f"line {number}: term or time differ from those of the batch")
+        context = entry.context
+        self._entries.append(
+            LogEntry(
+                entry.id,
+                entry.sender,
+                recipients(entry.to),
+                entry.kind,
+                None if context is None else Lineage(context.id, context.type, context.ancestors),
+                entry.text.encode(),
+                entry.about,
+            )
+        )
+
+    def _flush(self) -> None:
+        if not self._entries:
+            return
+        assert self._position is not None
+        first, entries = self._batch, self._entries
+        batch = Batch(first.term, first.index, first.position, first.time, entries)
+        record = NewRecord(BATCH, first.position, first.time, encode_batch(batch), len(entries))
+        self._log.grow()
+        self._log.write([record])
+        self._count += len(entries)
+        self._position += len(entries)
+        self._index, self._term = first.index + 1, first.term
+        self._time = max(self._time, first.time)
+        self._entries = []
+
+
+def _expect(number: int, name: str, value: int, expected: int) -> None:
+    if value != expected:
+        raise LogToolError(f"line {number}: {name} is {value} instead of {expected}")
+
+
+def _read(decode: Callable[[bytes], T], number: int, line: bytes) -> T:
+    try:
+        return decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LogToolError(f"line {number}: {error}") from None

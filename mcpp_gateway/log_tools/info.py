@@ -1,0 +1,57 @@
+"""What a log is: its extent in positions, time and bytes, read from headers."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from mcpp_gateway.core.records import decode_state
+from mcpp_gateway.log_tools.reader import LogReader
+from mcpp_gateway.storage import segments
+from mcpp_gateway.storage.segments import BATCH
+
+
+class LogInfo(NamedTuple):
+    """The facts of a log."""
+
+    pod: str
+    format_version: int
+    epoch: str
+    segments: int
+    start: int  # the first position
+    end: int  # the position that the next entry will have
+    first_time: float
+    last_time: float
+    data_bytes: int
+    disk_bytes: int  # with reserved space and the index
+    in_use: bool
+    stopped: bool
+    unfinished_bytes: int
+
+
+def inspect(folder: Path) -> LogInfo:
+    """Return the facts of a pod's log. Raises McppError and OSError."""
+    reader = LogReader(folder)
+    newest, epoch, end, data_bytes = reader.segments[-1], "", 0, 0
+    first_time = reader.segments[0].segment.header.created
+    last_time = newest.segment.header.created
+    for record in reader.records(newest):
+        if record.kind == segments.STATE:
+            epoch = decode_state(record.payload).epoch
+        elif record.kind == BATCH:
+            last_time = record.time
+        end, data_bytes = record.position + record.entries, record.end
+    data_bytes += sum(each.segment.size_bytes for each in reader.segments[:-1])
+    return LogInfo(
+        pod=reader.pod,
+        format_version=segments.VERSION,
+        epoch=epoch,
+        segments=len(reader.segments),
+        start=reader.segments[0].segment.header.position,
+        end=end,
+        first_time=first_time,
+        last_time=last_time,
+        data_bytes=data_bytes,
+        disk_bytes=sum(each.stat().st_blocks * 512 for each in folder.iterdir() if each.is_file()),
+        in_use=reader.running,
+        stopped=reader.stopped,
+        unfinished_bytes=reader.unfinished_bytes,
+    )

@@ -1,0 +1,40 @@
+"""A folder that appears complete or not at all."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mcpp_gateway.log_tools.reader import LogToolError
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `path` at the end; after an error it is deleted.
+
+    Raises LogToolError if `path` exists and is not an empty folder.
+    """
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise LogToolError(f"{path} is not empty")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # It begins with a dot, so no gateway takes it for a pod.
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        sync(temporary)
+        temporary.rename(path)
+        sync(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def sync(path: Path) -> None:
+    """Return when a file's content, or a folder's names, are on stable storage."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,141 @@
+"""A pod's journal in files: the latest entries in memory, all of them in segments.
+
+Reads of what is no longer in memory come from the segments, a bounded piece at a time, mostly out
+of the page cache.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mcpp_gateway.core.journal import Window
+from mcpp_gateway.core.records import LogEntry, WindowEntry, decode_batch
+from mcpp_gateway.storage.group_writer import GroupWriter
+from mcpp_gateway.storage.segment_log import SegmentLog
+from mcpp_gateway.storage.segments import DamagedError
+
+logger = logging.getLogger("mcpp.gateway")
+
+Find = Callable[[str], int | None]
+
+
+class FileJournal:
+    """The log of one pod, kept in a folder. Owns the window of the latest entries."""
+
+    kind: Final = "file"
+
+    def __init__(self, log: SegmentLog, writer: GroupWriter, window: Window) -> None:
+        self.committed = window.end
+        self._log = log
+        self._writer = writer
+        self._window = window
+        self._find: Find = window.position
+        self._readable_from = 0
+
+    @property
+    def start(self) -> int:
+        """The oldest position that can still be read."""
+        return max(self._log.start, self._readable_from)
+
+    @property
+    def end(self) -> int:
+        """The position that the next entry will have."""
+        return self._window.end
+
+    @property
+    def accepting(self) -> bool:
+        """Whether participants' envelopes can be taken."""
+        return self._writer.accepting
+
+    @property
+    def admitting(self) -> bool:
+        """Whether the gateway's own envelopes can be taken."""
+        return self._writer.admitting
+
+    @property
+    def disk_bytes(self) -> int:
+        """The bytes that the segments take on the disk."""
+        return self._log.disk_bytes
+
+    def use_index(self, find: Find) -> None:
+        """Look up ids that are not in the window with this function."""
+        self._find = find
+
+    def append(self, entry: LogEntry) -> None:
+        """Add an entry at the end. It is committed later."""
+        self._window.append(entry)
+        self._writer.append(entry)
+
+    def find(self, id: str) -> LogEntry | None:
+        """Return the entry of an envelope id of the dedupe window.
+
+        Its text is empty if retention has deleted it.
+        """
+        position = self._window.position(id)
+        if position is None:
+            return None
+        entry = self._window[position]
+        if isinstance(entry, LogEntry):
+            return entry
+        found = self.read(position, 1) if position >= self.start else []
+        return found[0] if found else LogEntry(entry.id, entry.sender, None, "", None, b"")
+
+    def after(self, id: str) -> int | None:
+        """Return the position that follows an envelope, if it can still be read."""
+        position = self._window.position(id)
+        if position is None:
+            position = self._find(id)
+        return None if position is None or position < self.start else position + 1
+
+    def read(self, position: int, limit: int) -> list[LogEntry]:
+        """Return up to `limit` entries from a position on.
+
+        Raises DamagedError where the segments cannot be read.
+        """
+        position = max(position, self.start)
+        stop = min(position + limit, self.end)
+        found: list[LogEntry] = []
+        for at in range(position, stop) if position >= self._window.start else ():
+            entry = self._window[at]
+            if not isinstance(entry, LogEntry):
+                break
+            found.append(entry)
+        return found or self._read_segments(position, min(stop, self.committed))
+
+    def commit(self, end: int) -> None:
+        """Take note that everything before a position is durable."""
+        self.committed = end
+        self._window.trim(end)
+
+    def window(self) -> tuple[WindowEntry, ...]:
+        """Return the dedupe window for a state."""
+        return self._window.snapshot()
+
+    def hide_before(self, position: int) -> None:
+        """Serve nothing before a position: it is too old, or cannot be read."""
+        self._readable_from = max(self._readable_from, position)
+
+    def _read_segments(self, position: int, stop: int) -> list[LogEntry]:
+        try:
+            return self._decode_segments(position, stop)
+        except DamagedError as error:
+            logger.error("a part of the log cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+            self.hide_before(stop)
+            raise
+
+    def _decode_segments(self, position: int, stop: int) -> list[LogEntry]:
+        found: list[LogEntry] = []
+        for record in self._log.read(position):
+            if record.position >= stop:
+                break
+            try:
+                batch = decode_batch(record.payload)
+            except msgspec.DecodeError as error:
+                raise DamagedError("a segment", record.offset, str(error)) from None
+            first = max(0, position - batch.position)
+            found += batch.entries[first : stop - batch.position]
+            if len(found) >= stop - position:
+                break
+        return found

@@ -1,0 +1,249 @@
+"""Group commit: batches are written and synced on a thread, in groups.
+
+The event loop collects what a tick accepts into one batch. While one group is being synced, the
+batches of further ticks wait and become the next group, so the cost of a sync is shared by all that
+arrived during the one before. Nothing is committed before its sync has returned. A write or a sync
+that fails is never retried: after a failed sync the kernel may have dropped the data, and reports
+that only once. The process ends instead, and recovery finds out what there is.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from mcpp_gateway.core.records import Batch, LogEntry, State, encode_batch, encode_state
+from mcpp_gateway.storage.segment_log import SegmentLog
+from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
+
+# What a batch takes beyond its entries' texts, estimated generously: lists, names and headers.
+_ENTRY_BYTES: Final = 512
+# Where there is no space for a new segment, the old one goes on; a state is not made for nothing.
+_ROLL_RETRY_SECONDS: Final = 10.0
+
+
+class _Job(NamedTuple):
+    """One record for the writing thread; without one, only space and age are looked after."""
+
+    record: NewRecord | None = None
+    size_bytes: int = 0  # as counted when the entries were appended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOptions:
+    """When the writer syncs, rolls and deletes segments."""
+
+    # None: every group is synced before it is committed. Otherwise groups are committed once they
+    # are written, and a power failure may lose what was committed in this time and one sync.
+    sync_interval_seconds: float | None = None
+    segment_bytes: int = 64 << 20
+    segment_seconds: float = 86_400.0
+    reserve_bytes: int = 16 << 20
+    max_age_seconds: float | None = None
+    max_bytes: int | None = None
+
+
+class GroupWriter:
+    """Makes the entries of one pod durable. Owns the batches that wait to be written.
+
+    Methods are called on the event loop's thread; `_write_group` and below run on the executor's,
+    one call at a time.
+    """
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        options: WriterOptions,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        clock: Callable[[], float],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._options = options
+        self._loop = loop
+        self._executor = executor
+        self._clock = clock
+        self._on_failure = on_failure
+        self._on_commit: Callable[[int], None]
+        self._snapshot: Callable[[int], State]
+        self._on_retention: Callable[[int], None]
+        self._term = 0
+        self._index = 0
+        self._end = 0
+        self._entries: list[LogEntry] = []
+        self._unwritten_bytes = 0  # of what was appended and is not yet known to be written
+        self._room_bytes = 0  # that participants may fill, as of the last group
+        self._roll_due = False
+        self._roll_not_before = 0.0  # after one that found no space
+        self._sync_timer: asyncio.TimerHandle | None = None
+        # Shared with the writing thread, under the lock.
+        self._lock = threading.Lock()
+        self._queue: list[_Job] = []
+        self._writing = False
+        self._idle = threading.Condition(self._lock)
+
+    def begin(
+        self,
+        *,
+        term: int,
+        index: int,
+        end: int,
+        on_commit: Callable[[int], None],
+        on_retention: Callable[[int], None],
+        snapshot: Callable[[int], State],
+    ) -> None:
+        """Start to take entries behind what was recovered.
+
+        `on_commit` is given the end of the committed log, `on_retention` the position before which
+        entries are too old to be served, and `snapshot` the next batch's index.
+        """
+        self._term, self._index, self._end = term, index, end
+        self._on_commit = on_commit
+        self._on_retention = on_retention
+        self._snapshot = snapshot
+        self._log.grow()
+        self._room_bytes = self._log.room_bytes - self._options.reserve_bytes
+
+    # --- on the event loop ----------------------------------------------------------------------
+
+    @property
+    def accepting(self) -> bool:
+        """Whether there is room for participants' envelopes."""
+        return self._room_bytes > self._unwritten_bytes
+
+    @property
+    def admitting(self) -> bool:
+        """Whether there is room for the gateway's own envelopes, which may use the reserve."""
+        reserve = self._options.reserve_bytes
+        return self._room_bytes + reserve // 2 > self._unwritten_bytes
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """What waits to be written: the gateway reads no more while this is large."""
+        return self._unwritten_bytes
+
+    def append(self, entry: LogEntry) -> None:
+        """Take one entry into the batch of this tick."""
+        if not self._entries:
+            self._loop.call_soon(self._seal)
+        self._entries.append(entry)
+        self._unwritten_bytes += len(entry.text) + _ENTRY_BYTES
+
+    def check(self) -> None:
+        """Look after space, age and retention. Called about once a second."""
+        self._submit([_Job()])
+
+    def stop(self) -> None:
+        """Write what waits and the seal of an orderly stop. Blocks until both are synced."""
+        self._seal()
+        with self._idle:
+            while self._writing:
+                self._idle.wait()
+        self._log.sync()
+        self._log.stop(self._end, self._clock())
+        self._log.close()
+
+    def _seal(self) -> None:
+        entries, self._entries = self._entries, []
+        if not entries:
+            return
+        now = self._clock()
+        batch = Batch(self._term, self._index, self._end, now, entries)
+        size_bytes = sum(len(entry.text) for entry in entries) + _ENTRY_BYTES * len(entries)
+        self._index += 1
+        self._end += len(entries)
+        record = NewRecord(BATCH, batch.position, now, encode_batch(batch), len(entries))
+        jobs = [_Job(record, size_bytes)]
+        if self._roll_due:
+            self._roll_due = False
+            jobs.append(self._state_job(now))
+        self._submit(jobs)
+
+    def _state_job(self, now: float) -> _Job:
+        state = encode_state(self._snapshot(self._index))
+        return _Job(NewRecord(STATE, self._end, now, state))
+
+    def _submit(self, jobs: list[_Job]) -> None:
+        with self._lock:
+            self._queue += jobs
+            if self._writing:
+                return
+            self._writing = True
+        self._executor.submit(self._write_groups)
+
+    def _report(self, end: int, written_bytes: int, room_bytes: int, roll_due: bool) -> None:
+        self._unwritten_bytes -= written_bytes
+        self._room_bytes = room_bytes - self._options.reserve_bytes
+        self._roll_due = roll_due
+        interval = self._options.sync_interval_seconds
+        if interval is not None and end and self._sync_timer is None:
+            self._sync_timer = self._loop.call_later(interval, self._sync_later)
+        if end:
+            self._on_commit(end)
+
+    def _sync_later(self) -> None:
+        self._sync_timer = None
+        self.check()
+
+    # --- on the executor ------------------------------------------------------------------------
+
+    def _write_groups(self) -> None:
+        try:
+            while True:
+                with self._lock:
+                    group, self._queue = self._queue, []
+                    if not group:
+                        self._writing = False
+                        self._idle.notify_all()
+                        return
+                self._write_group(group)
+        except BaseException as error:  # whatever it is: nothing more can be committed
+            self._on_failure(error)
+
+    def _write_group(self, group: list[_Job]) -> None:
+        batches: list[_Job] = []
+        for job in group:
+            record = job.record
+            if record is None:
+                self._keep_house()
+            elif record.kind == BATCH:
+                batches.append(job)
+            else:
+                self._commit(batches)
+                batches = []
+                self._log.sync()
+                if not self._log.roll(record, secrets.randbits(32)):
+                    self._roll_not_before = self._clock() + _ROLL_RETRY_SECONDS
+        self._commit(batches)
+
+    def _commit(self, batches: list[_Job]) -> None:
+        log, options = self._log, self._options
+        end = 0
+        if batches:
+            records = [job.record for job in batches if job.record is not None]
+            log.write(records)
+            if options.sync_interval_seconds is None:
+                log.sync()
+            end = records[-1].position + records[-1].entries
+        now = self._clock()
+        roll_due = now >= self._roll_not_before and (
+            log.written_bytes >= options.segment_bytes
+            or now - log.newest_created >= options.segment_seconds
+        )
+        log.grow()
+        written_bytes = sum(job.size_bytes for job in batches)
+        self._loop.call_soon_threadsafe(self._report, end, written_bytes, log.room_bytes, roll_due)
+
+    def _keep_house(self) -> None:
+        options = self._options
+        if options.sync_interval_seconds is not None:
+            self._log.sync()
+        since = None if options.max_age_seconds is None else self._clock() - options.max_age_seconds
+        self._log.retain(since=since, max_bytes=options.max_bytes)
+        if since is not None and (position := self._log.position_at(since)) is not None:
+            self._loop.call_soon_threadsafe(self._on_retention, position)

@@ -1,0 +1,279 @@
+"""The index agrees with the log, however far behind it is and whatever happened to its file."""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpp.protocol.contexts import Lineage
+from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
+from mcpp_gateway.storage import index as index_module
+from mcpp_gateway.storage.disk import OsDisk
+from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
+from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord, segment_name
+
+OPTIONS = SegmentOptions(segment_bytes=4096, chunk_bytes=65_536, reserve_bytes=1024)
+pytestmark = pytest.mark.rule("L-14")
+
+
+class IndexedItem(NamedTuple):
+    id: str
+    sender: str
+    kind: str
+    context: str | None
+
+
+ITEMS = st.builds(
+    IndexedItem,
+    st.sampled_from([f"m{number}" for number in range(8)]),
+    st.sampled_from(["alice", "bob"]),
+    st.sampled_from(["chat", "mcp/request"]),
+    st.sampled_from([None, "task", "step"]),
+)
+
+
+class IndexedLog:
+    """A log of known items."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "index.sqlite"
+        self.items: list[IndexedItem] = []
+        self.log = SegmentLog(OsDisk(folder), OPTIONS)
+        self.log.recover()
+        self.log.create(NewRecord(STATE, 0, 0.0, b""), salt=1)
+        self._batches = 0
+
+    def add(self, items: list[IndexedItem]) -> None:
+        entries = [
+            LogEntry(id, sender, None, kind, None if context is None else Lineage(context), b"{}")
+            for id, sender, kind, context in items
+        ]
+        at = len(self.items)
+        data = encode_batch(Batch(1, self._batches, at, float(at), entries))
+        self.log.grow()
+        self.log.write([NewRecord(BATCH, at, float(at), data, len(items))])
+        self.log.sync()
+        self.items += items
+        self._batches += 1
+
+    def roll(self) -> None:
+        end = len(self.items)
+        assert self.log.roll(NewRecord(STATE, end, float(end), b""), salt=end + 1)
+
+    @contextmanager
+    def index(self, *, caught_up: bool = True, epoch: str = "epoch") -> Iterator[LogIndex]:
+        index = LogIndex(self.path, self.log, epoch)
+        index.start(len(self.items))
+        try:
+            if caught_up:
+                self.wait(index)
+            yield index
+        finally:
+            index.stop()
+
+    def wait(self, index: LogIndex) -> None:
+        deadline = time.monotonic() + 20
+        while index.indexed_to < len(self.items) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert index.indexed_to == len(self.items)
+
+    def check(self, index: LogIndex) -> None:
+        """Compare every lookup with a search through the list."""
+        start = self.log.start
+        known = list(enumerate(self.items))[start:]
+        for id in {item.id for item in self.items} | {"unknown"}:
+            found = [position for position, item in known if item.id == id]
+            assert index.find(id) == (found[-1] if found else None)
+        for sender in (None, "alice"):
+            for kind in (None, "chat"):
+                for context in (None, "task"):
+                    found = [
+                        position
+                        for position, item in known
+                        if sender in (None, item.sender)
+                        and kind in (None, item.kind)
+                        and context in (None, item.context)
+                    ]
+                    args: dict[str, Any] = {"sender": sender, "kind": kind, "context": context}
+                    assert index.search(**args, limit=10_000) == found
+                    assert index.search(**args, limit=2) == found[:2]
+                    later = [position for position in found if position >= 5]
+                    assert index.search(**args, start=5, limit=10_000) == later
+
+
+def many(count: int) -> list[IndexedItem]:
+    return [IndexedItem(f"m{number}", "alice", "chat", "task") for number in range(count)]
+
+
+@settings(max_examples=30)
+@given(
+    steps=st.lists(
+        st.lists(ITEMS, min_size=1, max_size=6)
+        | st.sampled_from(["roll", "retain", "restart", "wait", "advance"]),
+        max_size=15,
+    )
+)
+def test_lookups_agree_with_a_search_through_the_log(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[list[IndexedItem] | str]
+) -> None:
+    log = IndexedLog(tmp_path_factory.mktemp("index"))
+    index = LogIndex(log.path, log.log, "epoch")
+    index.start(0)
+    try:
+        for step in steps:
+            if isinstance(step, list):
+                log.add(step)
+                index.advance(len(log.items))
+            elif step == "roll":
+                log.roll()
+            elif step == "retain":
+                log.log.retain(since=len(log.items) / 2, max_bytes=None)
+            elif step == "restart":
+                index.stop()
+                index = LogIndex(log.path, log.log, "epoch")
+                index.start(len(log.items))
+            elif step == "wait":
+                log.wait(index)
+            log.check(index)
+    finally:
+        index.stop()
+
+
+@pytest.mark.parametrize("damage", ["deleted", "foreign", "text", "zeros", "torn", "other epoch"])
+def test_a_damaged_or_foreign_index_is_built_again(tmp_path: Path, damage: str) -> None:
+    log = IndexedLog(tmp_path)
+    log.add(many(3000))
+    with log.index():
+        pass
+    content = log.path.read_bytes()
+    if damage == "deleted":
+        log.path.unlink()
+    elif damage == "foreign":
+        log.path.unlink()
+        with sqlite3.connect(log.path) as database:
+            database.execute("CREATE TABLE other (a)")
+        database.close()
+    elif damage == "text":
+        log.path.write_bytes(b"this is no database")
+    elif damage == "zeros":
+        log.path.write_bytes(bytes(len(content)))
+    elif damage == "torn":
+        half = len(content) // 2
+        log.path.write_bytes(content[:4096] + b"\xff" * (half - 4096) + content[half:])
+    with log.index(epoch="other" if damage == "other epoch" else "epoch") as index:
+        assert index.find("m2999") == 2999
+        log.check(index)
+
+
+def test_damage_found_while_running_is_repaired(tmp_path: Path) -> None:
+    log = IndexedLog(tmp_path)
+    log.add(many(3000))
+    with log.index():
+        pass
+    with log.index() as index:
+        with log.path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * (log.path.stat().st_size - 4096))
+        for number in range(5):
+            log.add([IndexedItem(f"new{number}", "bob", "chat", None)])
+            index.advance(len(log.items))
+            log.wait(index)
+    with log.index() as index:
+        assert index.find("new4") == 3004
+
+
+def test_an_index_of_a_longer_log_is_not_used(tmp_path: Path) -> None:
+    """As after a backup was restored."""
+    log = IndexedLog(tmp_path / "a")
+    log.add(many(10))
+    with log.index():
+        pass
+    other = IndexedLog(tmp_path / "b")
+    other.add([IndexedItem(f"x{number}", "bob", "chat", None) for number in range(4)])
+    log.path.rename(other.path)
+    with other.index() as index:
+        assert index.find("m2") is None
+        other.check(index)
+    with other.index(caught_up=False) as index:
+        assert index.indexed_to == 4
+
+
+def test_an_index_of_another_branch_of_the_log_is_not_used(tmp_path: Path) -> None:
+    log = IndexedLog(tmp_path / "a")
+    log.add(many(10))
+    with log.index():
+        pass
+    other = IndexedLog(tmp_path / "b")
+    other.add([IndexedItem(f"x{number}", "bob", "chat", None) for number in range(20)])
+    log.path.rename(other.path)
+    with other.index() as index:
+        assert index.find("m2") is None
+        other.check(index)
+
+
+def test_far_behind_the_index_catches_up_before_the_start_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(index_module, "_MAX_BEHIND", 100)
+    monkeypatch.setattr(index_module, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(index_module, "_REBUILD_AT_ONCE", 200)
+    caplog.set_level(logging.INFO, "mcpp.gateway")
+    log = IndexedLog(tmp_path)
+    for _ in range(10):
+        log.add(many(100))
+    with log.index(caught_up=False) as index:
+        assert index.indexed_to == 1000
+        log.check(index)
+    assert "indexing the log: 60 %" in caplog.messages
+
+
+def test_retention_removes_rows_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_DELETE_AT_ONCE", 10)
+    log = IndexedLog(tmp_path)
+    for _ in range(10):
+        log.add(many(10))
+        log.roll()
+    with log.index() as index:
+        log.log.retain(since=75.0, max_bytes=None)
+        assert index.search(limit=1000) == list(range(80, 100))
+        log.add(many(1))
+        index.advance(101)
+        deadline = time.monotonic() + 20
+        count = 100
+        while count > 21 and time.monotonic() < deadline:
+            (count,) = index._reader.execute("SELECT count(*) FROM entries").fetchone()
+            time.sleep(0.01)
+        assert count == 21
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    log = IndexedLog(tmp_path)
+    for number in range(3):
+        log.add([IndexedItem(f"{number}-{each}", "bob", "chat", None) for each in range(10)])
+        log.roll()
+    path = tmp_path / segment_name(10)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    with log.index() as index:
+        assert index.search(limit=100) == [*range(10), *range(20, 30)]
+        assert index.find("1-5") is None
+        assert index.find("2-5") == 25
+
+
+def test_stopping_does_not_wait_for_the_rest(tmp_path: Path) -> None:
+    log = IndexedLog(tmp_path)
+    for _ in range(15):
+        log.add(many(1000))
+    began = time.monotonic()
+    with log.index(caught_up=False):
+        pass
+    assert time.monotonic() - began < 2
