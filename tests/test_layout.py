@@ -43,6 +43,8 @@ LOGGER_NAME = re.compile(r"'mcpp(\.[a-z_]+)+'")
 
 SOURCES = [path for folder in PACKAGES.values() for path in sorted(folder.rglob("*.py"))]
 FOLDERS = sorted({path.parent for path in SOURCES})
+TEST_FOLDERS = sorted({path.parent for path in (ROOT / "tests").rglob("*.py")})
+SCRIPT_FOLDERS = sorted({path.parent for path in PACKAGES["mcpp_gateway"].rglob("*.js")})
 
 
 def relative(path: Path) -> str:
@@ -72,9 +74,10 @@ def test_a_package_never_imports_its_siblings(package: str) -> None:
     assert found == {}
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=relative)
+@pytest.mark.parametrize("folder", [*FOLDERS, *TEST_FOLDERS, *SCRIPT_FOLDERS], ids=relative)
 def test_a_folder_has_at_most_twelve_modules(folder: Path) -> None:
-    modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    files = (path.name for path in folder.iterdir() if path.suffix in (".py", ".js"))
+    modules = [name for name in files if name != "__init__.py"]
     assert len(modules) <= MAX_MODULES, sorted(modules)
 
 

@@ -1,4 +1,4 @@
-"""`mcpp approver`: decide on proposals by the rules of a file; leave the others to people."""
+"""`mcpp approver`: decide on proposals by the rules in a file; leave the others to people."""
 
 import argparse
 import logging
@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
     """Decide on proposals until Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="mcpp approver",
-        description="Fulfil or reject proposals by the rules of a file. Proposals that no rule "
+        description="Fulfil or reject proposals by the rules in a file. Proposals that no rule "
         "matches are left to people.",
         epilog='A rule is a table [[rules]] with then = "fulfil", "reject" or "leave", optional '
         "patterns from, kind, to, context and payload (as in capabilities), and a reason.",
@@ -49,7 +49,7 @@ def approver(rules: RuleSet, name: str = "approver") -> mcpp.Participant:
         rule = rules.decide(message.envelope, lineage_of(message))
         if rule is None or rule.then == "leave":
             return None
-        logger.info("%s: %s of %s", rule.then, message.kind, message.sender)
+        logger.info("%s: %s from %s", rule.then, message.kind, message.sender)
         return rule.then == "fulfil" or rule.reason or "rejected by rule"
 
     return agent

@@ -9,7 +9,7 @@
     reason = "reading is harmless"
 
 Each rule is a capability pattern (kind, to, context, payload) plus `from`. The first rule that
-matches decides. A proposal that no rule matches is left alone.
+matches decides. A proposal that no rule matches is left undecided.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ from mcpp.protocol.contexts import Lineage
 
 
 class RuleError(McppError):
-    """A rules file that is invalid."""
+    """The rules file is invalid."""
 
 
 class ApprovalRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +46,7 @@ class RuleSet:
     """Compiled rules, in order. Stateless: the same proposal always gets the same decision."""
 
     def __init__(self, rules: Iterable[ApprovalRule]) -> None:
-        """Compile the rules. Raises RuleError that names the first invalid one."""
+        """Compile the rules. Raises RuleError, which names the first invalid one."""
         self.rules = tuple(rules)
         self._compiled = [_compile(rule, number) for number, rule in enumerate(self.rules, 1)]
 
@@ -59,7 +59,7 @@ class RuleSet:
 
 
 def read_rules(document: Mapping[str, Any]) -> RuleSet:
-    """Return the rules of a parsed file. Raises RuleError that names the first invalid one."""
+    """Return the rules in a parsed file. Raises RuleError, which names the first invalid one."""
     try:
         return RuleSet(msgspec.convert(document, _RulesFile).rules)
     except msgspec.ValidationError as error:

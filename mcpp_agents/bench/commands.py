@@ -34,7 +34,9 @@ def main(argv: list[str]) -> int:
     address = options.address_of_person(arguments, arguments.name)
     pod, me, allowed_rate, max_bytes = anyio.run(_read_limits, address)
     if arguments.size > max_bytes:
-        raise LoadError(f"an envelope may have {max_bytes:.0f} bytes here (max_message_bytes)")
+        raise LoadError(
+            f"the gateway accepts at most {max_bytes:.0f} bytes per envelope (max_message_bytes)"
+        )
     parts = urlsplit(address.url)
     if parts.scheme != "ws" or parts.hostname is None:
         raise LoadError("only plain ws:// is supported; measure on the gateway's own machine")

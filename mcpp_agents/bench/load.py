@@ -46,7 +46,7 @@ class WireProtocol(Protocol):
         """Return whether the server's answer to the greeting is complete. Raises LoadError."""
 
     def messages(self, sender: int, first: int, count: int) -> bytes:
-        """Return `count` messages of a sender, numbered from `first`, as it sends them."""
+        """Return a sender's `count` messages, numbered from `first`, as it sends them."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Client:
             self._count += data.count(self._mark)
             self._tail = data[1 - len(self._mark) :]
         if not got:
-            raise LoadError("the server has closed a connection")
+            raise LoadError("the server closed a connection")
         return self._count
 
     def reset(self) -> None:
@@ -206,7 +206,7 @@ class Load:
         while len(latencies) < total:
             now = perf_counter()
             if now - start > seconds + _TIMEOUT_SECONDS:
-                raise LoadError(f"{total - len(latencies)} messages of {total} did not arrive")
+                raise LoadError(f"{total - len(latencies)} of {total} messages did not arrive")
             while len(sent_at) < total and start + len(sent_at) / rate <= now:
                 self._send(self._senders[len(sent_at) % len(self._senders)], 1)
                 sent_at.append(now)
@@ -231,7 +231,7 @@ class Load:
             while not self._wire.is_greeted(answer):
                 data = sock.recv(_CHUNK_BYTES)
                 if not data:
-                    raise LoadError(f"the server has closed a connection: {answer[:200]!r}")
+                    raise LoadError(f"the server closed a connection: {answer[:200]!r}")
                 answer += data
         return _Client(sock, self._wire, self._buffer)
 
@@ -293,10 +293,10 @@ class Load:
         while any(client.received < sent for client in self._receivers):
             if perf_counter() > until:
                 missing = max(sent - client.received for client in self._receivers)
-                raise LoadError(f"of {sent} messages, up to {missing} did not arrive")
+                raise LoadError(f"up to {missing} of {sent} messages did not arrive")
             self._receive_for(0.05, None)
         if any(client.received > sent for client in self._receivers):
-            raise LoadError("more arrived than was sent")
+            raise LoadError("more messages arrived than were sent")
 
 
 def _cpu_seconds() -> float:

@@ -32,7 +32,7 @@ logger = logging.getLogger("mcpp.bridge")
 
 async def run(name: str, open: Open, address: Address) -> None:
     """Run the server and its participant until a signal arrives."""
-    upstream = Upstream(open, name=f"the MCP server of {name}")
+    upstream = Upstream(open, name=f"{name}'s MCP server")
     agent = bridge(name, upstream)
     announce_join(agent, "bridge")
 
@@ -47,7 +47,7 @@ async def run(name: str, open: Open, address: Address) -> None:
 
 
 def bridge(name: str, upstream: Upstream) -> Participant:
-    """Return a participant that answers requests with the answers of an MCP server.
+    """Return a participant that forwards requests to an MCP server.
 
     Run `upstream.keep_running` alongside.
     """
@@ -90,6 +90,6 @@ def _checked(result: dict[str, Any], call: ToolCall, name: str) -> dict[str, Any
     try:
         new_envelope(call.envelope.kind, rpc.response(call.envelope.id, result), sender=call.pod.me)
     except DecodeError as error:
-        reason = f"{name} gave an answer that does not fit into an envelope: {error}"
+        reason = f"{name} returned an answer that does not fit into an envelope: {error}"
         raise Failure(UNAVAILABLE, reason) from None
     return result

@@ -239,8 +239,8 @@ class Upstream:
                 message = http_status.append_to(message)
             raise Failure(error.code, message, error.data) from None
         except ValidationError as error:
-            logger.warning("%s gave an invalid answer to %s: %s", self.name, method, error)
-            raise Failure(UNAVAILABLE, f"{self.name} gave an invalid answer") from None
+            logger.warning("%s returned an invalid answer to %s: %s", self.name, method, error)
+            raise Failure(UNAVAILABLE, f"{self.name} returned an invalid answer") from None
 
     def _unanswered(self, status: int | None) -> Failure:
         if status is None:

@@ -154,7 +154,7 @@ class Actions:
         is_number = number.isdecimal() and len(number) <= _MAX_DIGITS
         id = self._transcript.find(int(number)) if is_number else None
         if id is None:
-            raise McppError(f"there is no item with the number {number!r}")
+            raise McppError(f"there is no item number {number!r}")
         return id
 
     def _open_proposal(self, id: str) -> Envelope | None:

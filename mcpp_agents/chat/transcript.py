@@ -1,7 +1,7 @@
 """The chat's view of a log as rows of text, independent of any terminal.
 
 A context is one row until it is opened. Below a folded context, only the proposals that this person
-has still to decide are shown.
+still has to decide are shown.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ class ShownProposal:
         return self.end or f"open{rejected}"
 
     def waits_for(self, person: str) -> bool:
-        """Return whether this person has still to decide on it."""
+        """Return whether this person still has to decide on it."""
         return not self.end and person not in self.rejected_by
 
 

@@ -55,7 +55,7 @@ def agent(pause: Pause = reading_pause, rest_seconds: float = REST_SECONDS) -> P
                     if len(proposed) < _MAX_OPEN_PROPOSALS:
                         tasks.start_soon(propose, pod, month, wrong, proposed)
                     else:
-                        reason = f"{len(proposed)} corrections already wait for a person"
+                        reason = f"{len(proposed)} corrections are already waiting for a person"
                         await say(pod, f"Activity {wrong['id']} is wrong too, but {reason}.")
                 await anyio.sleep(rest_seconds)
 

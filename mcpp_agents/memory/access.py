@@ -80,7 +80,7 @@ def view_of(
     agent: str | None = None,
     domain: str | None = None,
 ) -> View:
-    """Return what a pack may draw on: private items, a project (else all), a diary if named.
+    """Return the scopes of a pack: private items, the project (or all), the diary if given.
 
     Raises:
         AccessDenied: the credential does not cover the project, or has no diaries.

@@ -73,7 +73,7 @@ def _add_join(commands: Any, search: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PROJECT",
-        help="a project that the pod may use besides its own; may be repeated",
+        help="a further project that the pod may use; may be repeated",
     )
     join.add_argument(
         "--no-listen", action="store_true", help="serve the tools, but record nothing from the pod"
@@ -131,7 +131,7 @@ def _add_context(commands: Any, search: argparse.ArgumentParser) -> None:
         "--intent",
         choices=INTENTS,
         default="build",
-        help="which sections come first (default: build)",
+        help="your purpose: which kinds of items rank higher (default: build)",
     )
     context.add_argument(
         "--layer",
@@ -140,8 +140,8 @@ def _add_context(commands: Any, search: argparse.ArgumentParser) -> None:
         help="depth of the search (default: recall)",
     )
     context.add_argument("--domain", help="only this category")
-    context.add_argument("--project", help="only this project, besides private items")
-    context.add_argument("--agent-id", help="include the diary of this agent")
+    context.add_argument("--project", help="only this project and private items")
+    context.add_argument("--agent-id", help="include this agent's diary")
     context.add_argument(
         "--limit", type=int, default=24, help="maximum number of items, 1 to 50 (default: 24)"
     )
@@ -149,7 +149,7 @@ def _add_context(commands: Any, search: argparse.ArgumentParser) -> None:
         "--no-related",
         dest="include_related",
         action="store_false",
-        help="leave out items one relation away",
+        help="leave out related items",
     )
     context.add_argument(
         "--related-limit", type=int, default=3, help="related items per item (default: 3)"

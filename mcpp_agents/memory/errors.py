@@ -24,7 +24,7 @@ class AccessDenied(MemoryStoreError):  # noqa: N818 - the name is kept in audit 
 
 
 class OrganizationRequired(AccessDenied):
-    """The credential belongs to no organization."""
+    """The credential does not belong to an organization."""
 
     def __init__(self) -> None:
         super().__init__("Organization context required")
@@ -51,7 +51,7 @@ class UnknownMemory(MemoryStoreError):  # noqa: N818 - the name is kept in audit
 
 
 class QuotaExceeded(MemoryStoreError):  # noqa: N818 - the name is kept in audit rows
-    """A participant has stored as much over the bus as one hour allows."""
+    """A participant has reached its hourly limit of items stored over the bus."""
 
     def __init__(self, author: str, cap: int) -> None:
         self.author, self.cap = author, cap

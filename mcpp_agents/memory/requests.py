@@ -113,7 +113,9 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The goal of an agent, and the selection and size of the pack it wants."""
 
     goal: Annotated[str, _doc("What the agent is trying to accomplish")]
-    intent: Annotated[Intent, _doc("Mode of the goal; shapes which facets are stressed")] = "build"
+    intent: Annotated[Intent, _doc("Purpose of the goal; decides which facets are emphasized")] = (
+        "build"
+    )
     layer: Annotated[LayerName, _doc("Depth: session start, working set, or broad")] = "recall"
     domain: Annotated[str | None, _doc("Only this category")] = None
     project: Annotated[str | None, _doc("Only this project, besides private items")] = None

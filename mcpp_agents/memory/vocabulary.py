@@ -54,8 +54,8 @@ def known_kind(kind: str, origin: str | None) -> str:
     return kind if kind in KINDS or origin != "bus" else "note"
 
 
-# Intent → the facets it stresses, most first, and those it plays down. Others are in between.
-_STRESS: Final[dict[Intent, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+# Intent → the facets it emphasizes, most important first, and those it de-emphasizes.
+_FACETS_BY_INTENT: Final[dict[Intent, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "build": (
         ("active_work", "constraints", "decisions", "procedures", "gotchas", "artifacts"),
         ("ideation",),
@@ -77,7 +77,7 @@ _STRESS: Final[dict[Intent, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "learn": (("domain", "procedures", "artifacts", "gotchas"), ("active_work", "planning")),
     "general": ((), ()),
 }
-INTENTS: Final = tuple(_STRESS)
+INTENTS: Final = tuple(_FACETS_BY_INTENT)
 
 
 class Emphasis(NamedTuple):
@@ -89,9 +89,9 @@ class Emphasis(NamedTuple):
 
 # The factors are close together: an intent breaks ties between items that match about equally
 # well, and must not lift weak matches over good ones.
-_STRESSED: Final = Emphasis(1.0, 0.4)
+_EMPHASIZED: Final = Emphasis(1.0, 0.4)
 _PLAIN: Final = Emphasis(0.92, 0.25)
-_PLAYED_DOWN: Final = Emphasis(0.84, 0.15)
+_DEEMPHASIZED: Final = Emphasis(0.84, 0.15)
 _EVEN: Final = Emphasis(1.0, 0.3)
 
 
@@ -99,17 +99,17 @@ def emphasis(intent: Intent, facet: str) -> Emphasis:
     """Return the weight of a facet under an intent."""
     if intent == "general":
         return _EVEN
-    stressed, played_down = _STRESS[intent]
-    if facet in stressed:
-        return _STRESSED
-    return _PLAYED_DOWN if facet in played_down else _PLAIN
+    emphasized, deemphasized = _FACETS_BY_INTENT[intent]
+    if facet in emphasized:
+        return _EMPHASIZED
+    return _DEEMPHASIZED if facet in deemphasized else _PLAIN
 
 
 def section_order(intent: Intent) -> tuple[str, ...]:
-    """Return all facets, those that the intent stresses first."""
-    stressed, played_down = _STRESS[intent]
-    between = [f for f in FACETS if f not in stressed and f not in played_down]
-    return (*stressed, *between, *played_down)
+    """Return all facets, those that the intent emphasizes first."""
+    emphasized, deemphasized = _FACETS_BY_INTENT[intent]
+    between = [f for f in FACETS if f not in emphasized and f not in deemphasized]
+    return (*emphasized, *between, *deemphasized)
 
 
 class Layer(NamedTuple):

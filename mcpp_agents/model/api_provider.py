@@ -38,7 +38,7 @@ _UNREPORTED_SECONDS: Final = 5.0
 
 CUT_OFF: Final = "the reply was cut off"
 # Reasons for an incomplete reply, as shown to the person who asked.
-AT_LIMIT: Final = "cut at the limit of a reply"
+AT_LIMIT: Final = "cut at the token limit"
 AT_CONTEXT: Final = "cut because the model's context was full"
 REFUSED: Final = "the model refused to continue"
 FILTERED: Final = "the model's API withheld the rest"
@@ -129,7 +129,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 async def _prevent_long_retry(response: httpx2.Response) -> None:
-    """Keep a client from waiting out a long delay; a hook for its responses."""
+    """Response hook that keeps a client from waiting out a long delay."""
     if _delay_seconds(response.headers) > _UNREPORTED_SECONDS:
         response.headers["x-should-retry"] = "false"  # both clients obey this header
 

@@ -11,7 +11,8 @@ from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.joining import announce_join
 from mcpp_agents.cli.log_format import log_to_terminal
-from mcpp_agents.model.agent import ModelAgent, ModelLimits
+from mcpp_agents.model.agent import ModelAgent
+from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.providers import Provider, make_provider
 
 

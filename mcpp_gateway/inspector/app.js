@@ -3,8 +3,8 @@
 import { Inspector } from "./inspector.js";
 import { checkToken, redeem } from "./net.js";
 import { loadSettings, showTheme } from "./settings.js";
-import { readCode, readView } from "./state/link.js";
-import { byId } from "./view/dom.js";
+import { readCode, readView } from "./state/filter/link.js";
+import { byId } from "./view/elements/dom.js";
 
 const TOKEN = "mcpp.token";
 const REASON = "mcpp.reason"; // why the user was signed out

@@ -2,24 +2,24 @@
 
 import { Connection } from "./net.js";
 import { loadSettings, saveSettings, showTheme } from "./settings.js";
-import { print } from "./state/expression.js";
-import { everything, isSame } from "./state/filter.js";
+import { print } from "./state/filter/expression.js";
+import { everything, isSame } from "./state/filter/filter.js";
 import { newId } from "./state/ids.js";
 import { parseKind } from "./state/kinds.js";
-import { writeView } from "./state/link.js";
+import { writeView } from "./state/filter/link.js";
 import { Model } from "./state/model.js";
 import { amendment, approval, nameOf, rejection, withdrawal } from "./state/proposals.js";
-import { Rows } from "./state/rows.js";
-import { Announcer } from "./view/announcer.js";
+import { Rows } from "./state/log/rows.js";
+import { Announcer } from "./view/elements/announcer.js";
 import { Bar } from "./view/bar.js";
 import { Composer } from "./view/composer.js";
 import { askArguments, askReason, showLink, showProblem, showSettings } from "./view/dialogs.js";
-import { byId, h, isTyping, oncePerFrame, setText } from "./view/dom.js";
+import { byId, h, isTyping, oncePerFrame, setText } from "./view/elements/dom.js";
 import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
 import { PeopleView } from "./view/people.js";
 import { resolution } from "./view/proposals.js";
-import { ClickGuard } from "./view/click-guard.js";
+import { ClickGuard } from "./view/elements/click-guard.js";
 import { TimelineView } from "./view/timeline.js";
 import { TreeView } from "./view/tree.js";
 

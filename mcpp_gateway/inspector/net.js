@@ -1,6 +1,6 @@
 // The connection to the gateway: opens it, reconnects and resumes without losing envelopes.
 
-import { LivenessMonitor } from "./state/liveness.js";
+import { LivenessMonitor } from "./state/connection/liveness.js";
 
 const SUBPROTOCOL = "mcpp.v0.1";
 const LOST = 1006; // the code of an abnormal closure

@@ -10,8 +10,8 @@ import pytest
 from mcpp import Participant
 from mcpp.agent.tools import ToolCall
 from mcpp.errors import NoAnswerError, RemoteError
+from tests.agents.bridge.test_bridge import ODD_SERVER
 from tests.agents.processes import BOUND, Commands
-from tests.agents.test_bridge import ODD_SERVER
 from tests.interaction.conftest import SocketPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

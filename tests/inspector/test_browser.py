@@ -528,7 +528,7 @@ def test_a_consumed_result_is_an_accordion_with_its_original_inside(
 # Runs in the browser: Node does not support keeping the digits of a number yet.
 SUMMARIZE = """async texts => {
   const {parseExactly} = await import('/inspector/state/json.js');
-  const {summarize} = await import('/inspector/state/summaries.js');
+  const {summarize} = await import('/inspector/state/results/summaries.js');
   return texts.map(text => summarize(parseExactly(text)));
 }"""
 

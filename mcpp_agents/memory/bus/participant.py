@@ -151,7 +151,7 @@ class _PodRecorder:
             self._opted_out = await anyio.to_thread.run_sync(self._store.opted_out)
             self._listener.opt_out(self._opted_out & incomplete)
         except MemoryStoreError as error:
-            logger.warning("cannot read the opt-outs; treating all as opted out: %s", error)
+            logger.warning("cannot read the opt-outs; not recording earlier contexts: %s", error)
             self._listener.opt_out(incomplete)
         for envelope in envelopes:
             await self._record(envelope)
@@ -188,7 +188,7 @@ class _PodRecorder:
             memories = extract()
         except Exception:
             # One odd envelope must not stop the memory of the pod.
-            logger.exception("skipped %s", id)
+            logger.exception("skipped %s after an error", id)
             return
         await self._queue.put(memories)
 

@@ -50,10 +50,10 @@ class Recorder:
         try:
             return self._remember(memory)
         except MemoryStoreError as error:
-            logger.warning("not stored: %s: %s", memory.draft.source, error)
+            logger.warning("cannot store the memory from %s: %s", memory.draft.source, error)
         except Exception:
             # The text of one participant must not stop the memory of the pod.
-            logger.exception("not stored: %s", memory.draft.source)
+            logger.exception("cannot store the memory from %s", memory.draft.source)
         return None
 
     def _remember(self, memory: ExtractedMemory) -> Remembered:

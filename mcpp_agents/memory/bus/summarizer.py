@@ -75,7 +75,7 @@ class Summarizer:
             prompt = self._prompt(turns)
             needed = prompt.tokens + self._limits.reply_tokens
             if self._tokens_used + needed > self._limits.hourly_tokens:
-                logger.warning("no summaries by a model: the hourly token limit is reached")
+                logger.warning("model summaries are paused: the hourly token limit is reached")
                 return None
             with anyio.fail_after(self._limits.reply_seconds):
                 return await self._ask(prompt)

@@ -59,7 +59,7 @@ class MemoryToolHandlers:
 
 
 def register_tools(agent: Participant, current: Callable[[], MemoryToolHandlers]) -> None:
-    """Serve memory's tools as this agent; `current` returns the handlers of its present pod."""
+    """Serve memory's tools as this agent; `current` returns the current pod's handlers."""
 
     async def call_tool(params: dict[str, Any], request: ToolCall) -> Any:
         name, arguments = params.get("name", ""), params.get("arguments", {})

@@ -8,7 +8,7 @@ words alone.
 Relative scores say which item is best, not how good it is. So all scores of a pack are scaled by
 its `strength`: how much of the goal its best item covers, by the rarity of the words it contains or
 by its cosine. A score of 1 means: all words of the goal, best in words and vectors, of a facet that
-the intent stresses, and new.
+the intent emphasizes, and new.
 """
 
 import math

@@ -60,7 +60,7 @@ class Credentials:
                 raise MemoryStoreError(f"{path}: the name {name} is reserved")
             digest = _digest(path, name, entry)
             if digest in found:
-                raise MemoryStoreError(f"{path}: {name} has the token of {found[digest].id}")
+                raise MemoryStoreError(f"{path}: {name} has the same token as {found[digest].id}")
             projects = _projects(path, name, entry.projects)
             try:
                 found[digest] = Principal(name, projects, entry.organization or None)

@@ -1,15 +1,15 @@
 // The page's state of its pod, updated by received frames. No DOM, no socket, no clock.
 
-import { compile, everything, isSame } from "./filter.js";
+import { compile, everything, isSame } from "./filter/filter.js";
 import { GATEWAY, isObject, readEnvelope } from "./kinds.js";
-import { Log } from "./log.js";
-import { Outbox } from "./outbox.js";
-import { overlay } from "./overlay.js";
+import { Log } from "./log/log.js";
+import { Outbox } from "./connection/outbox.js";
+import { overlay } from "./log/overlay.js";
 import { Proposals } from "./proposals.js";
-import { Rates } from "./rates.js";
-import { HISTORY, Session, isWelcome } from "./session.js";
-import { Times } from "./times.js";
-import { Tracker } from "./transient.js";
+import { Rates } from "./log/rates.js";
+import { HISTORY, Session, isWelcome } from "./connection/session.js";
+import { Times } from "./log/times.js";
+import { Tracker } from "./results/transient.js";
 import { ContextTree } from "./tree.js";
 
 const BREAKS = {

@@ -2,7 +2,7 @@
 
 import { canonical, hasDuplicateKeys } from "./json.js";
 import { isCoherent, isObject, parseKind } from "./kinds.js";
-import { cut } from "./summaries.js";
+import { cut } from "./results/summaries.js";
 
 export class Proposals {
   constructor() {

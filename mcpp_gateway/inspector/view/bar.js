@@ -1,7 +1,7 @@
 // The top bar and the page title: pod name, connection state and message rates.
 
-import { byId, plural, setText } from "./dom.js";
-import { drawSpark } from "./spark.js";
+import { byId, plural, setText } from "./elements/dom.js";
+import { drawSpark } from "./elements/spark.js";
 
 export class Bar {
   constructor(model) {

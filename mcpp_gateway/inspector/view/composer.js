@@ -1,9 +1,9 @@
 // The message composer: sends chat to a context, addressed to everyone or to one participant.
 
 import { newId } from "../state/ids.js";
-import { TooLargeError } from "../state/outbox.js";
-import { cut } from "../state/summaries.js";
-import { byId, h, plural, setText } from "./dom.js";
+import { TooLargeError } from "../state/connection/outbox.js";
+import { cut } from "../state/results/summaries.js";
+import { byId, h, plural, setText } from "./elements/dom.js";
 import { shortId } from "./log.js";
 
 const SHOWN_CONTEXTS = 200;

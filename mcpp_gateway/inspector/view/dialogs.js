@@ -2,7 +2,7 @@
 
 import { hasDuplicateKeys, parseExactly, reveal } from "../state/json.js";
 import { isObject } from "../state/kinds.js";
-import { byId, h } from "./dom.js";
+import { byId, h } from "./elements/dom.js";
 
 /** Show a form that calls `run` on submit and closes; if `run` throws, it shows the message instead. */
 function ask(title, content, { action, run = () => {} } = {}) {

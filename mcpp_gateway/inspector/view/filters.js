@@ -1,8 +1,8 @@
 // The filter bar: buttons for the five strategies, and an expression field with completion.
 
-import { ExpressionError, complete, parse, print } from "../state/expression.js";
-import { conclusions, everything, inContext, isSame, mainOnly, strategyOf, withTypes } from "../state/filter.js";
-import { byId, h } from "./dom.js";
+import { ExpressionError, complete, parse, print } from "../state/filter/expression.js";
+import { conclusions, everything, inContext, isSame, mainOnly, strategyOf, withTypes } from "../state/filter/filter.js";
+import { byId, h } from "./elements/dom.js";
 
 const KNOWN_KINDS = ["chat", "reflection", "conclusion", "mcp/*", "mcp/request:*", "mcp/response:*", "mcp/proposal:*", "system/*"];
 

@@ -1,11 +1,11 @@
 // The log view: rows by kind, folded contexts, collapsed results, raw JSON.
 
-import { conclusionText, describe } from "../state/describe.js";
-import { everything, isSame } from "../state/filter.js";
+import { conclusionText, describe } from "../state/log/describe.js";
+import { everything, isSame } from "../state/filter/filter.js";
 import { indent, reveal, show } from "../state/json.js";
-import { cut } from "../state/summaries.js";
-import { clockTime, duration, h, hueOf, isTyping, plural, setText } from "./dom.js";
-import { VirtualList } from "./list.js";
+import { cut } from "../state/results/summaries.js";
+import { clockTime, duration, h, hueOf, isTyping, plural, setText } from "./elements/dom.js";
+import { VirtualList } from "./elements/list.js";
 import { proposalActions } from "./proposals.js";
 
 const SHOWN_LINES = 12;

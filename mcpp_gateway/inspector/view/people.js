@@ -1,10 +1,10 @@
 // The side panel: open proposals, participants with their capabilities, and refusals.
 
-import { describe } from "../state/describe.js";
+import { describe } from "../state/log/describe.js";
 import { reveal, show } from "../state/json.js";
-import { cut } from "../state/summaries.js";
-import { byId, clockTime, h, hueOf, setText } from "./dom.js";
-import { Keyed } from "./keyed.js";
+import { cut } from "../state/results/summaries.js";
+import { byId, clockTime, h, hueOf, setText } from "./elements/dom.js";
+import { Keyed } from "./elements/keyed.js";
 import { decision, proposalActions, resolution } from "./proposals.js";
 
 const MAX_CARDS = 50;

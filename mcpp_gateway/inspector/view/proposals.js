@@ -1,6 +1,6 @@
 // The state of a proposal, and the buttons to decide it: approve, edit, reject, withdraw.
 
-import { h } from "./dom.js";
+import { h } from "./elements/dom.js";
 
 /** `actions` has approve(proposal), edit(proposal), reject(proposal) and withdraw(proposal). */
 export function proposalActions(proposal, model, actions) {

@@ -1,7 +1,7 @@
 // The timeline: a bar for each context, nested, on one time axis.
 
-import { duration, h } from "./dom.js";
-import { VirtualList } from "./list.js";
+import { duration, h } from "./elements/dom.js";
+import { VirtualList } from "./elements/list.js";
 import { shortId } from "./log.js";
 
 const ROW_PX = 30;

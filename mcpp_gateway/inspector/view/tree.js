@@ -1,10 +1,10 @@
 // The context tree: nesting, type, participants, number of messages and state.
 
-import { conclusionText } from "../state/describe.js";
-import { everything, isSame } from "../state/filter.js";
-import { cut } from "../state/summaries.js";
-import { h, plural } from "./dom.js";
-import { VirtualList } from "./list.js";
+import { conclusionText } from "../state/log/describe.js";
+import { everything, isSame } from "../state/filter/filter.js";
+import { cut } from "../state/results/summaries.js";
+import { h, plural } from "./elements/dom.js";
+import { VirtualList } from "./elements/list.js";
 import { shortId } from "./log.js";
 
 const ROW_PX = 46;

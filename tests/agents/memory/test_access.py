@@ -283,7 +283,7 @@ STEPS = st.lists(
 def test_a_cached_view_equals_a_fresh_one(
     steps: list[tuple[str, Principal, str | None, str | None]],
 ) -> None:
-    """After local writes, writes of others and removals, a store sees what a fresh one sees."""
+    """After local writes, other stores' writes and removals, a store sees what a fresh one sees."""
 
     def seen(store: MemoryStore, who: Principal, domain: str | None) -> list[tuple[str, float]]:
         items = store.acting_as(who).context("apple pie", domain=domain).items

@@ -7,10 +7,10 @@ const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
 const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }] =
   await Promise.all(
-    ["filter", "expression", "tree", "transient", "heights", "model", "rows", "json", "link", "describe", "session", "liveness", "summaries"].map(load),
+    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries"].map(load),
   );
 
-const { hueOf } = await import(new URL("view/dom.js", folder));
+const { hueOf } = await import(new URL("view/elements/dom.js", folder));
 
 const functions = {
   hues: ({ names }) => names.map(hueOf),

@@ -1,6 +1,6 @@
 // The user's session across connections: where to resume, and the class of each frame.
 
-import { isDirect, isObject } from "./kinds.js";
+import { isDirect, isObject } from "../kinds.js";
 
 export const HISTORY = 10_000; // envelopes requested at first, and after a gap
 

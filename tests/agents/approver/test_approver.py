@@ -89,7 +89,7 @@ async def test_a_proposal_that_no_rule_matches_is_left_to_people(pod: MemoryPod)
 async def test_the_documented_rule_matches_only_paths_in_its_folder(
     path: str, fulfilled: bool
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()
     rules = read_rules(tomllib.loads(page.partition("```toml\n")[2].partition("```")[0]))
     proposal = mcpp.new_envelope(
         "mcp/proposal:tools/call:read_file",

@@ -224,7 +224,8 @@ async def test_a_result_that_does_not_fit_into_an_envelope_is_an_error_for_the_r
 ) -> None:
     async with bridged(pod) as alice:
         with pytest.raises(
-            RemoteError, match="odd gave an answer that does not fit into an envelope"
+            RemoteError,
+            match="odd returned an answer that does not fit into an envelope",
         ):
             await alice.call("odd", tool)
     ours = [record for record in caplog.records if record.name.startswith("mcpp")]
@@ -266,7 +267,7 @@ async def test_the_reason_why_a_server_cannot_start_is_reported(
 ) -> None:
     short = ("--", sys.executable, "-c", "")
     async with commands.start("odd", "bridge", "odd", *short) as command:
-        expected = "the MCP server of odd ended while it was starting; starting it again"
+        expected = "odd's MCP server ended while it was starting; starting it again"
         assert await command.line() == f"mcpp bridge: {expected}"
     with session_server(503, refuses_all=True) as (url, _):
         async with commands.start("odd", "bridge", "odd", "--http", url) as command:

@@ -20,7 +20,7 @@ from mcpp_agents.bridge.upstream import Open, Upstream, over_http, over_stdio
 from tests.agents.processes import BOUND
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-SERVERS = Path(__file__).parents[2] / ".mcp-servers"
+SERVERS = Path(__file__).parents[3] / ".mcp-servers"
 
 
 def installed(name: str) -> str:

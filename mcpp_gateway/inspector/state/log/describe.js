@@ -1,8 +1,8 @@
 // Descriptions of envelopes by kind: a tone for styling, a label, and text. No markup.
 
-import { isCoherent, isObject, parseKind } from "./kinds.js";
-import { blocksOf, visibleText } from "./summaries.js";
-import { readResult } from "./transient.js";
+import { isCoherent, isObject, parseKind } from "../kinds.js";
+import { blocksOf, visibleText } from "../results/summaries.js";
+import { readResult } from "../results/transient.js";
 
 /** Return {tone, label, text?, json?, note?}: `text` is prose, `json` a value to format. */
 export function describe(envelope) {

@@ -3,7 +3,7 @@
 // A new entry adds a row at the end. When a context folds, the rows since its first entry are laid
 // out again.
 
-import { unescaped } from "./json.js";
+import { unescaped } from "../json.js";
 
 export class Rows {
   constructor(model) {

@@ -1,6 +1,6 @@
 // Filters, as in mcpp/filters.py: applied here too, to hide at once what the gateway no longer sends.
 
-import { isObject } from "./kinds.js";
+import { isObject } from "../kinds.js";
 
 const KEYS = ["main", "type", "context", "kind", "from", "to", "any", "all", "not"];
 const MAX_NODES = 64;

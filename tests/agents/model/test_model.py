@@ -23,7 +23,7 @@ from mcpp_agents.model import ModelAgent, ModelLimits, ProviderError, Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
 from mcpp_agents.model.progress import ProgressReporter
-from tests.agents.model_server import ModelServer, Scripted, model_server
+from tests.agents.model.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.agents import waiting
 from tests.interaction.conftest import SocketPod
@@ -141,7 +141,7 @@ async def test_temporary_failures_of_the_api_are_retried_and_permanent_ones_repo
     ):
         assert (await ask(alice, "There?"))[0].text == "Here I am."
     async with joined(pod, api, [Scripted(status=401), Scripted("Again.")]) as (alice, _):
-        expected = "I cannot think about this now: scripted (HTTP 401)"
+        expected = "I cannot answer this now: scripted (HTTP 401)"
         assert (await ask(alice, "There?"))[0].text == expected
         assert (await ask(alice, "And now?"))[0].text == "Again."
 
@@ -156,7 +156,7 @@ async def test_a_long_delay_that_the_api_asks_for_is_not_waited_out(
         _,
     ):
         text = (await ask(alice, "There?"))[0].text
-        assert "I cannot think about this now: its API asks to be left alone for" in text
+        assert "I cannot answer this now: the model's API is unavailable for" in text
         assert (await ask(alice, "And now?"))[0].text == "Hello."
 
 
@@ -199,7 +199,7 @@ async def test_an_unexpected_error_ends_only_its_question(
         with anyio.fail_after(BOUND):
             for _ in range(2):
                 answer, _log = await ask(alice, "There?")
-                assert answer.text == "I cannot think about this now: an internal error"
+                assert answer.text == "I cannot answer this now: an internal error"
     assert "ZeroDivisionError: secret detail" in caplog.text
 
 
@@ -210,7 +210,7 @@ async def test_it_stops_at_its_limits(pod: MemoryPod, api: str) -> None:
         assert "3 turns were not enough" in (await ask(alice, "Go on"))[0].text
         assert len(server.requests) == 3
     async with joined(pod, api, list(endless), ModelLimits(tokens=150)) as (alice, server):
-        assert "200 tokens are spent" in (await ask(alice, "Go on"))[0].text
+        assert "has used 200 tokens" in (await ask(alice, "Go on"))[0].text
 
 
 @APIS
@@ -260,7 +260,7 @@ async def test_an_approved_call_that_takes_long_is_not_reported_as_undecided(
         joined(pod, "openai", script, limits) as (alice, server),
     ):
         assert (await ask(alice, "Smelt it"))[0].text == "It takes its time."
-    assert "was approved by @boss, and is not answered yet" in json.dumps(server.requests[1])
+    assert "was approved by @boss, but has not been answered yet" in json.dumps(server.requests[1])
 
 
 @APIS
@@ -286,7 +286,7 @@ async def test_a_rejection_ends_the_wait_and_the_model_sees_a_refusal(
         assert answer.text == "So be it."
         shown = json.dumps(server.requests[1])
         assert "rejected by @boss: books are not burnt" in shown
-        assert "may neither call nor propose lose" in shown
+        assert "may neither call nor propose @library's lose" in shown
         assert "mcp/withdraw" in [one.kind for one in log]
 
 
@@ -347,7 +347,7 @@ async def test_an_invalid_reply_of_the_api_is_reported_and_the_agent_goes_on(
     script = [*(Scripted(raw_body=body) for body in bodies), Scripted("Here I am.")]
     async with joined(pod, api, script) as (alice, _):
         for body in bodies:
-            assert "I cannot think about this now" in (await ask(alice, "?"))[0].text, body
+            assert "I cannot answer this now" in (await ask(alice, "?"))[0].text, body
         assert (await ask(alice, "And now?"))[0].text == "Here I am."
 
 
@@ -362,9 +362,9 @@ async def test_a_truncated_reply_is_marked_and_its_last_call_is_not_made(
     ]
     async with joined(pod, api, script) as (alice, server):
         answer, log = await ask(alice, "Burn the first")
-        assert answer.text == "It was … (cut at the limit of a reply)"
+        assert answer.text == "It was … (cut at the token limit)"
         assert "burnt" not in json.dumps([one.payload for one in log])
-        assert "the arguments are no JSON object" in json.dumps(server.requests[1])
+        assert "the arguments are not a JSON object" in json.dumps(server.requests[1])
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ async def test_an_answer_that_is_too_long_for_an_envelope_is_truncated(pod: Memo
     async with joined(pod, "openai", [Scripted("\N{SNOWMAN}" * 9000)]) as (alice, _):
         text = (await ask(alice, "Tell"))[0].text
         assert len(text) > 2000
-        assert text.endswith("\N{SNOWMAN} … (cut at the limit of an envelope)")
+        assert text.endswith("\N{SNOWMAN} … (cut to fit into an envelope)")
 
 
 @APIS
@@ -416,7 +416,7 @@ async def test_a_stream_that_ends_early_is_an_error_and_none_of_its_calls_is_mad
     async with joined(pod, api, [*replies, Scripted("All of it.")]) as (alice, _):
         for _ in replies:
             answer, log = await ask(alice, "Burn the first")
-            assert answer.text == "I cannot think about this now: the reply was cut off"
+            assert answer.text == "I cannot answer this now: the reply was cut off"
             assert not [one for one in log if "tools/call" in one.kind]
         assert (await ask(alice, "Again"))[0].text == "All of it."
 
@@ -428,6 +428,7 @@ async def test_a_call_with_invalid_json_does_not_affect_the_others(
     calls: list[tuple[str, dict[str, Any] | str]] = [
         ("library__burn", "{book: 1]"),
         ("library__burn", {"book": 2}),
+        ("expand", "{handle"),
     ]
     async with joined(pod, api, [Scripted("", calls), Scripted("One.")]) as (
         alice,
@@ -437,13 +438,14 @@ async def test_a_call_with_invalid_json_does_not_affect_the_others(
         assert answer.text == "One."
         shown = json.dumps(server.requests[1])
         assert "burnt 2" in shown
-        assert "I cannot call library__burn: the arguments are no JSON object" in shown
+        assert "I cannot call library__burn: the arguments are not a JSON object" in shown
+        assert "I cannot call expand: the arguments are not a JSON object" in shown
 
 
 async def test_tokens_are_estimated_where_the_server_reports_none(pod: MemoryPod) -> None:
     endless = [Scripted("", [("library__lose", {})], is_counted=False) for _ in range(9)]
     async with joined(pod, "openai", endless, ModelLimits(tokens=20)) as (alice, server):
-        assert "tokens are spent" in (await ask(alice, "Go on"))[0].text
+        assert "this question has used" in (await ask(alice, "Go on"))[0].text
         assert len(server.requests) == 1
 
 
@@ -636,7 +638,7 @@ async def test_a_question_beyond_the_queue_is_declined(pod: MemoryPod) -> None:
             async for message in alice:
                 if message.sender == "mind" and message.correlation_id == asked.id:
                     break
-            assert message.text == "I have too many questions before me: please ask again later."
+            assert message.text == "I have too many open questions. Please ask again later."
 
 
 async def test_it_answers_only_when_it_is_addressed(pod: MemoryPod) -> None:

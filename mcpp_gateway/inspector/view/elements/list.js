@@ -3,7 +3,7 @@
 // Row heights are estimated first, measured once drawn, and remembered by key. The scroll position
 // stays on the same row while rows are added or removed; at the end, the list follows new rows.
 
-import { Heights } from "../state/heights.js";
+import { Heights } from "../../state/log/heights.js";
 import { h, oncePerFrame } from "./dom.js";
 
 const OVERSCAN_PX = 400;

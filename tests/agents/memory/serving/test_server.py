@@ -196,7 +196,7 @@ def test_a_foreign_host_is_refused(url: str) -> None:
         ('[principals.a]\ntoken_file = "none"', "none"),
         ('[principals.a]\ntoken = "x"\nproject = []', "project"),
         ('[principals.a]\ntoken = "x"\nprojects = "web"', "projects is a list"),
-        ('[principals.a]\ntoken = "x"\n[principals.b]\ntoken = "x"', "b has the token of a"),
+        ('[principals.a]\ntoken = "x"\n[principals.b]\ntoken = "x"', "b has the same token as a"),
         ("[[", "principals.toml"),
         ('[principals.owner]\ntoken = "x"', "owner is reserved"),
         ('[principals."pod:demo"]\ntoken = "x"', "pod:demo is reserved"),

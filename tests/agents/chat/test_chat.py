@@ -372,7 +372,7 @@ async def test_a_filter_names_a_context_by_its_number(pod: MemoryPod) -> None:
         await actions.do("/filter")
         assert shown(transcript) == before
     assert notices[1:3] == [
-        "there is no item with the number '7'",
+        "there is no item number '7'",
         "Unknown command /fliter; /help lists the commands.",
     ]
 

@@ -22,7 +22,7 @@ from mcpp_agents.model.openai_chat import OpenAI
 from mcpp_agents.model.providers import OnText, ignore_text
 from mcpp_agents.toolbox import RemoteTool
 from tests.agents.memory.conftest import ManualClock
-from tests.agents.model_server import ModelServer, Scripted, model_server
+from tests.agents.model.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketPod
 
@@ -188,7 +188,7 @@ async def test_an_unusable_file_does_not_stop_the_participant(
         await fake.waiting.wait()
         answer = await ann.request("memory", "ping", {})
         assert answer == {}
-    assert "not stored" in caplog.text
+    assert "cannot store the memory" in caplog.text
 
 
 @pytest.mark.rule("M-37")

@@ -138,6 +138,6 @@ def test_a_server_that_sends_more_than_it_received_is_an_error() -> None:
     with (
         broadcast_server(lambda data: data + b"y") as address,
         Load(address, ByteWire(), clients=2, senders=1) as load,
-        pytest.raises(LoadError, match="more arrived"),
+        pytest.raises(LoadError, match="more messages arrived than were sent"),
     ):
         load.measure_throughput(window=4, warm_up=0, seconds=0.1)

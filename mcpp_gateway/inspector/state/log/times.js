@@ -1,7 +1,7 @@
 // Sending times by the gateway's clock. An envelope's `ts` comes from its sender, and one wrong clock
 // would stretch the whole timeline: it is limited to the range that the log's order allows.
 
-import { GATEWAY } from "./kinds.js";
+import { GATEWAY } from "../kinds.js";
 
 export class Times {
   constructor() {

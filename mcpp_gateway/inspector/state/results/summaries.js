@@ -1,7 +1,7 @@
 // One-line summaries of tool results, identical to those of mcpp/transient/summaries.py.
 
-import { parseExactly } from "./json.js";
-import { isObject } from "./kinds.js";
+import { parseExactly } from "../json.js";
+import { isObject } from "../kinds.js";
 
 const GENERIC = new Set(["records", "items", "results", "data", "rows", "entries", "result"]);
 const ID_KEYS = ["id", "ID", "_id", "uuid", "key", "name", "title"];

@@ -1,8 +1,8 @@
 // Tracks the lifecycle of transient results, as mcpp/transient/tracker.py does. Rule numbers refer to
 // spec/transient.md.
 
-import { canonical } from "./json.js";
-import { isObject, parseKind } from "./kinds.js";
+import { canonical } from "../json.js";
+import { isObject, parseKind } from "../kinds.js";
 import { cut, isTruthy, summarize } from "./summaries.js";
 
 const AUTOMATIC = [

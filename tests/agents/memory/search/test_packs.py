@@ -102,7 +102,7 @@ def test_the_default_limit_is_24(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("intent", INTENTS)
 @pytest.mark.rule("M-22")
-def test_an_intent_raises_the_facets_it_stresses(store: MemoryStore, intent: Intent) -> None:
+def test_an_intent_raises_the_facets_it_emphasizes(store: MemoryStore, intent: Intent) -> None:
     fill(store, ["gotcha", "plan", "idea", "decision", "note", "task", "test", "how_to"])
     pack = store.context(GOAL, intent=intent)
     order = [section.facet for section in pack.sections]

@@ -209,7 +209,7 @@ async def test_a_rejected_correction_is_withdrawn_and_few_proposals_are_open_at_
             async for message in watcher:
                 if message.kind.startswith("mcp/proposal:"):
                     proposals.append(message)
-                if "3 corrections already wait for a person" in message.text:
+                if "3 corrections are already waiting for a person" in message.text:
                     break
             assert len({message.payload["params"]["arguments"]["id"] for message in proposals}) == 3
             await watcher.reject(proposals[0], "no", "Ada did work that long")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.agents.model_server import model_server
+from tests.agents.model.model_server import model_server
 from tests.agents.processes import Commands
 from tests.interaction.conftest import SocketPod
 

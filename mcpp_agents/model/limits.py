@@ -1,0 +1,18 @@
+"""Limits on the work of a model agent."""
+
+import msgspec
+
+from mcpp_agents.toolbox import GRACE_SECONDS
+
+
+class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits for answering one question."""
+
+    turns: int = 12
+    tokens: int = 200_000  # for all turns together, as the API counts them
+    reply_tokens: int = 4096
+    prompt_tokens: int = 60_000  # beyond that, older messages are collapsed, folded, left out
+    call_seconds: float = 120.0
+    approval_seconds: float = 300.0
+    grace_seconds: float = GRACE_SECONDS  # for newcomers' tools and lost connections
+    remind_seconds: float = 15.0  # interval of progress messages while a question waits

@@ -1,0 +1,205 @@
+"""A model's work in one pod: it follows the log and answers the questions addressed to it.
+
+An observer adds every envelope to a copy of the log. A separate task answers one question at a
+time, and builds its prompts only from that copy: the model sees exactly what is in the log, its own
+calls and their results included.
+"""
+
+import logging
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+
+from mcpp import ConnectionLostError, ContextScope, McppError, Message, Pod, Refused, kinds
+from mcpp.errors import TooLargeError
+from mcpp.prompts import EXPAND, Prompt
+from mcpp.protocol import rpc
+from mcpp.protocol.rpc import Failure
+from mcpp.transient import cut
+from mcpp_agents.model.limits import ModelLimits
+from mcpp_agents.model.log_prompts import LogPrompts, RecentIds
+from mcpp_agents.model.progress import ProgressReporter
+from mcpp_agents.model.providers import PATIENT_SECONDS, RETRIES, Provider, ProviderError, Reply
+from mcpp_agents.model.tool_calls import ToolCaller
+from mcpp_agents.toolbox import RemoteTool, Toolbox
+
+_MAX_WAITING_QUESTIONS: Final = 64
+
+logger = logging.getLogger("mcpp.model")
+
+
+class ModelSession:
+    """A model in one pod, from joining to leaving. Owns the open questions."""
+
+    def __init__(self, pod: Pod, provider: Provider, system: str, limits: ModelLimits) -> None:
+        self._pod = pod
+        self._provider = provider
+        self._limits = limits
+        self._toolbox = Toolbox(pod, grace_seconds=limits.grace_seconds)
+        self._caller = ToolCaller(pod, self._toolbox, limits)
+        self._prompts = LogPrompts(pod, token_budget=limits.prompt_tokens, system=system)
+        # In the order of arrival: the first one is being answered, the others wait.
+        self._questions: dict[str, ProgressReporter] = {}
+        self._asked = anyio.Event()
+        self._own_chats = RecentIds()
+        mention = rf"(?<![\w@])@{re.escape(pod.me)}(?![\w@-])"
+        self._find_mention = re.compile(mention).search
+        self._toolbox.refresh()
+
+    # --- following the log ---
+
+    def observe(self, message: Message) -> None:
+        """Add a message to the log, and queue it if it is a question to this agent."""
+        self._add(message)
+        if not self._is_asked(message):
+            return
+        if len(self._questions) > _MAX_WAITING_QUESTIONS:
+            self._pod.start_soon(self._decline, message)
+            return
+        thinking = self._pod.context(
+            "reasoning", parent=message.context, trigger=message.id, asked_by=message.sender
+        )
+        self._questions[message.id] = ProgressReporter(thinking, message)
+        self._asked.set()
+
+    def expand(self, params: dict[str, Any], sender: str) -> Any:
+        """Serve `tools/call`: the model's own call that expands a part of its prompt.
+
+        Raises Failure for any other call.
+        """
+        arguments = params.get("arguments")
+        handle = arguments.get("handle") if isinstance(arguments, dict) else None
+        if sender == self._pod.me and params.get("name") == EXPAND:
+            expanded = self._prompts.expand(handle if isinstance(handle, str) else "")
+            if expanded is not None:
+                return expanded
+        raise Failure(rpc.INVALID_PARAMS, f"{self._pod.me} offers no tools")
+
+    def _add(self, message: Message) -> None:
+        self._prompts.add(message.envelope, is_answering=bool(self._questions))
+        if self._toolbox.observe(message) and message.kind == kinds.PRESENCE:
+            # Ask newcomers now: otherwise the first question waits for those that never answer,
+            # such as people. Changed tools are asked for later: they may change often.
+            self._toolbox.refresh()
+        if message.sender == self._pod.me and message.kind == kinds.CHAT:
+            self._own_chats.add(message.id)
+
+    def _is_asked(self, message: Message) -> bool:
+        if message.kind != kinds.CHAT or message.replayed or message.sender == self._pod.me:
+            return False
+        if message.correlation_id in self._own_chats:
+            return False  # a reply to our answer: two models would thank each other endlessly
+        return self._pod.me in (message.to or ()) or bool(self._find_mention(message.text))
+
+    async def _decline(self, question: Message) -> None:
+        logger.warning("too many questions at once: declined %s", question.id)
+        try:
+            await question.reply("I have too many open questions. Please ask again later.")
+        except McppError as error:
+            logger.warning("cannot decline %s's question: %s", question.sender, error)
+
+    # --- answering ---
+
+    async def answer_questions(self) -> None:
+        """Answer the open questions one after another, until cancelled."""
+        while True:
+            while self._questions:
+                await self._answer(next(iter(self._questions.values())))
+            self._asked = anyio.Event()
+            await self._asked.wait()
+
+    async def send_reminders(self) -> None:
+        """Send progress for all open questions at intervals, until cancelled."""
+        while True:
+            await anyio.sleep(self._limits.remind_seconds)
+            for position, (id, progress) in enumerate(list(self._questions.items())):
+                state = f"waiting, {position} asked before" if position else "still thinking"
+                if id in self._questions:  # it may have been answered in the meantime
+                    await progress.keep_alive(state)
+
+    async def _answer(self, progress: ProgressReporter) -> None:
+        """Think about a question in its own context, and reply with the conclusion."""
+        question = progress.question
+        try:
+            self._prompts.start(question.envelope)
+            text = await self._think(progress.thinking, progress)
+        except ConnectionLostError:
+            return
+        except McppError as error:
+            logger.warning("cannot answer %s: %s", question.sender, error)
+            text = f"I cannot answer this now: {error}"
+        except Exception:
+            # One question that fails unexpectedly must not end the answering of all others.
+            logger.exception("cannot answer %s", question.sender)
+            text = "I cannot answer this now: an internal error"
+        finally:
+            del self._questions[question.id]
+        try:
+            with suppress(Refused):  # reply even if there is no room for our context
+                await progress.thinking.conclude(cut(text))
+            await _send_reply(question, text)
+        except McppError as error:
+            logger.warning("cannot send the answer to %s: %s", question.sender, error)
+
+    async def _think(self, thinking: ContextScope, progress: ProgressReporter) -> str:
+        await progress.start()
+        spent = 0
+        for _ in range(self._limits.turns):
+            reply = await self._take_turn(thinking, progress)
+            spent += reply.tokens
+            if not reply.calls:
+                if not reply.incomplete_reason:
+                    return reply.text or "I have no answer to this."
+                said = f"{reply.text} …" if reply.text else "I have no answer"
+                return f"{said} ({reply.incomplete_reason})"
+            if spent >= self._limits.tokens:
+                return f"I stopped: this question has used {spent} tokens."
+        return f"I stopped: {self._limits.turns} turns were not enough."
+
+    async def _take_turn(self, thinking: ContextScope, progress: ProgressReporter) -> Reply:
+        tools = await self._toolbox.list_tools()
+        reply = await self._ask_model(await self._prompts.next(), tools.values(), progress)
+        if reply.calls:
+            if reply.text:
+                await thinking.send(kinds.REFLECTION, {"thought": reply.text})
+            await self._caller.make_calls(thinking, reply.calls, tools)
+        return reply
+
+    async def _ask_model(
+        self, prompt: Prompt, tools: Iterable[RemoteTool], progress: ProgressReporter
+    ) -> Reply:
+        """Ask the model, and retry when its API asks for it; report the waiting as progress."""
+        listed = list(tools)
+        for _ in range(RETRIES):
+            try:
+                return await self._provider.reply(
+                    prompt, listed, self._limits.reply_tokens, progress.add_text
+                )
+            except ProviderError as error:
+                seconds = error.retry_seconds
+                if seconds is None:
+                    raise
+                if seconds > PATIENT_SECONDS:
+                    reason = f"the model's API is unavailable for {seconds:.0f} s ({error})"
+                    raise ProviderError(reason) from None
+                logger.warning("asking the model again in %.0f s: %s", seconds, error)
+                await progress.wait_for_retry(seconds)
+        raise ProviderError("the model's API is still unavailable after several attempts")
+
+
+async def _send_reply(question: Message, text: str) -> None:
+    """Reply; a text that is too large for an envelope is cut, and marked as cut."""
+    shown = text
+    while True:
+        try:
+            await question.reply(shown)
+        except TooLargeError:
+            if not text:
+                raise
+            text = text[: len(text) // 2]
+            shown = f"{text} … (cut to fit into an envelope)"
+        else:
+            return
