@@ -1,6 +1,7 @@
 """Shared configuration: Hypothesis profiles, and encodable reports."""
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import settings
 settings.register_profile("standard", deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("quick", settings.get_profile("standard"), max_examples=25)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "standard"))
+
+
+# A shell starts background jobs with SIGINT ignored, and the commands under test would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

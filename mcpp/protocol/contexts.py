@@ -119,8 +119,14 @@ class ContextTracker:
             if change is not None and change.event == "expired":
                 self.forget(context.id)
             else:
+                known = self.contexts.get(context.id, context)
                 parent = self._add_parent(context.id, context.parent)
-                self.contexts[context.id] = msgspec.structs.replace(context, parent=parent)
+                self.contexts[context.id] = msgspec.structs.replace(
+                    context,
+                    type=known.type or context.type,
+                    parent=known.parent or parent,
+                    creator=context.creator or known.creator,
+                )
         return change
 
     def find(self, id: str) -> Lineage | None:
