@@ -119,12 +119,11 @@ class ContextTracker:
             if change is not None and change.event == "expired":
                 self.forget(context.id)
             else:
-                known = self.contexts.get(context.id, context)
-                parent = self._add_parent(context.id, context.parent)
+                known = self.contexts.get(context.id) or ContextInfo(id=context.id)
                 self.contexts[context.id] = msgspec.structs.replace(
                     context,
                     type=known.type or context.type,
-                    parent=known.parent or parent,
+                    parent=known.parent or self._add_parent(context.id, context.parent),
                     creator=context.creator or known.creator,
                 )
         return change
