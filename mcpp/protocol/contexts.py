@@ -124,7 +124,6 @@ class ContextTracker:
                     context,
                     type=known.type or context.type,
                     parent=known.parent or self._add_parent(context.id, context.parent),
-                    creator=context.creator or known.creator,
                 )
         return change
 

@@ -116,7 +116,7 @@ class ContextTree:
     def _update(self, node: ContextNode, known: ContextInfo) -> None:
         node.expired = False  # where only a placeholder had expired
         node.type = node.type or known.type
-        node.creator = known.creator or node.creator
+        node.creator = known.creator
         if node.parent is None and known.parent is not None:
             self._place(node, self._node(known.parent))
 

@@ -143,7 +143,7 @@ export class ContextTree {
   // Apply what the gateway says about a context.
   _update(node, info) {
     node.expired = false;
-    if (typeof info.creator === "string") node.creator = info.creator;
+    node.creator = typeof info.creator === "string" ? info.creator : undefined;
     this._fix(node, info);
   }
 
