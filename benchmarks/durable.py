@@ -4,6 +4,7 @@ Both run side by side with the same load, in pairs right after each other. A syn
 test is measured first, because everything else depends on it.
 """
 
+import asyncio
 import os
 import tempfile
 import time
@@ -12,16 +13,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+import mcpp
 from benchmarks import _peers as peers
 from benchmarks._gateway import GatewayProcess, gateway, token
 from benchmarks._report import Comparison, print_comparison
 from benchmarks.speed import HIGH, ONE_CONTEXT, ROUNDS, SECONDS, SENDERS, WARM_UP
 from mcpp_agents.bench.load import Load
 from mcpp_agents.bench.wire import GatewayWire
+from mcpp_gateway.config import Config, parse
+from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.process import allow_many_connections
 
 # In flight for each sender: enough that a sync is shared by many.
 WINDOW = 512
+ENTRIES = 1_000_000
 # Not in a temporary folder, which may be in memory.
 FOLDER = Path.cwd()
 
@@ -31,8 +36,9 @@ def run() -> None:
     peers.pin(0, peers.CLIENT_CORE)
     allow_many_connections()
     print(f"a sync takes {1000 * sync_seconds():.2f} ms here")
-    for row in (*throughput(10, 0.75), *throughput(100, 0.8), *latency()):
+    for row in (*throughput(4, 0.75), *throughput(10, 0.75), *throughput(100, 0.8), *latency()):
         print_comparison(row)
+    recovery()
 
 
 def sync_seconds() -> float:
@@ -78,6 +84,63 @@ def latency() -> Iterator[Comparison]:
             yield Comparison(
                 f"10 receivers, 1,000/s, {name}", "of memory", None, [mine], [other], unit=" ms"
             )
+
+
+def recovery() -> None:
+    """Fill a log with a million envelopes, and print how long it takes to open it again."""
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        config = _local_config(folder)
+        asyncio.run(_fill(config))
+        began = time.perf_counter()
+        asyncio.run(_open(config))
+        print(f"{ENTRIES:,} envelopes: opened again in {time.perf_counter() - began:.2f} s")
+        for file in Path(folder, "bench").glob("index.sqlite*"):
+            file.unlink()
+        began = time.perf_counter()
+        asyncio.run(_open(config))
+        print(f"{'':9} without its index in {time.perf_counter() - began:.2f} s")
+
+
+def _local_config(folder: str) -> Config:
+    return parse(
+        f"""
+        [gateway]
+        port = 0
+        [limits]
+        messages_per_second = 0
+        context_messages_per_second = 0
+        [log]
+        kind = "file"
+        path = "{folder}"
+        [pods.bench.participants.p0]
+        token = "{token(0)}"
+        capabilities = [{{ kind = "*" }}]
+        """,
+        {},
+    )
+
+
+async def _fill(config: Config) -> None:
+    running = Gateway(config, asyncio.get_running_loop())
+    await running.listen()
+    pod = running.pods["bench"]
+    session, _ = pod.join("p0", time.time())
+    for first in range(0, ENTRIES, 1000):
+        for number in range(first, first + 1000):
+            context = mcpp.new_context("task", id=f"c{number // 100}")
+            text = {"text": "x" * 200}
+            envelope = mcpp.new_envelope("chat", text, sender="p0", context=context)
+            pod.receive(session, mcpp.encode(envelope), time.time())
+        while pod.journal.committed < pod.journal.end:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await running.drain()
+
+
+async def _open(config: Config) -> None:
+    running = Gateway(config, asyncio.get_running_loop())
+    await running.listen()
+    assert running.pods["bench"].journal.end > ENTRIES
+    await running.drain()
 
 
 def _load(stack: ExitStack, receivers: int, *, in_files: bool) -> tuple[Load, GatewayProcess]:
