@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from mcpp_gateway.config import Config, ConfigError
-from mcpp_gateway.edge.server import Gateway, without_restart
+from mcpp.errors import McppError
+from mcpp_gateway.config import Config
+from mcpp_gateway.edge.server import Gateway
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -75,14 +76,14 @@ def _has_terminal() -> bool:
 def _reload(gateway: Gateway, reload: Callable[[], Config]) -> None:
     try:
         config = reload()
-    except ConfigError as error:
+        gateway.reconfigure(config)
+    except McppError as error:
         logger.error("configuration not reloaded", extra={"reason": str(error)})  # noqa: TRY400
         return
     for warning in config.warnings:
         logger.warning(warning)
-    if without_restart(gateway.config, config) != config:
+    if gateway.config != config:
         logger.warning("changed limits, addresses and certificates take effect at the next restart")
-    gateway.reconfigure(config)
     logger.info("configuration reloaded")
 
 

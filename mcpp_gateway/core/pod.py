@@ -9,6 +9,7 @@ sessions are their connections.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,16 @@ from mcpp_gateway.core import refusals, system_envelopes
 from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.decisions import Decisions, Revival
 from mcpp_gateway.core.delivery import Router
-from mcpp_gateway.core.effects import REPLACED, REVOKED, Broadcast, CatchUp, Close, Effect, Several
+from mcpp_gateway.core.effects import (
+    REPLACED,
+    REVOKED,
+    SLOW_READER,
+    Broadcast,
+    CatchUp,
+    Close,
+    Effect,
+    Several,
+)
 from mcpp_gateway.core.gate import Gate
 from mcpp_gateway.core.journal import Journal, MemoryJournal, UnreadableError
 from mcpp_gateway.core.limits import PodLimits
@@ -265,11 +275,11 @@ class PodCore:
         assert self._gate is not None
         effects: list[Effect] = []
         for item in self._gate.release(committed):
-            effect = (
-                self._delivery.broadcast(item)
-                if type(item) is LogEntry
-                else self._delivery.answer(item.session, item.text, item.filter)  # type: ignore[union-attr]
-            )
+            if isinstance(item, LogEntry):
+                effects.append(self._delivery.broadcast(item))
+                continue
+            item.session.waiting_bytes -= len(item.text)
+            effect = self._delivery.answer(item.session, item.text, item.filter)
             if effect is not None:
                 effects.append(effect)
         waiting, self._waiting_for_commit = self._waiting_for_commit, {}
@@ -333,6 +343,10 @@ class PodCore:
         if self._gate is None or self._gate.is_open(self.journal.end):
             return self._delivery.answer(session, text, filter)
         self._gate.hold(_Answer(session, text, filter), self.journal.end)
+        session.waiting_bytes += len(text)
+        if session.waiting_bytes > self.limits.outbox_bytes:
+            # G-39: a disk that hangs must not make answers pile up.
+            return Close(session, SLOW_READER, "outbox full: answers wait for the log; resume")
         return None
 
     def _revive(self, revival: Revival, now: float) -> Effect | None:
@@ -381,8 +395,9 @@ class PodCore:
             "replayed": replayed,
         }
         # A client that is cut off before it received anything can resume from here.
-        if latest := journal.read(journal.end - 1, 1):
-            rest["position"] = latest[0].id
+        with suppress(UnreadableError):
+            if latest := journal.read(journal.end - 1, 1):
+                rest["position"] = latest[0].id
         payload = system_envelopes.welcome(session.member, self._members.values(), self.tree, rest)
         return system_envelopes.system(self._new_id(), kinds.WELCOME, payload, now)
 

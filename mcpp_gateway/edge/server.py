@@ -73,9 +73,7 @@ class Gateway:
         self.draining = False
         self.logs = self._open_logs()
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
-        if self.logs is not None:
-            # Times never go back behind what the logs hold.
-            self.hub.clock = self.quota.clock = steady_clock(self.logs.time)
+        self._advance_clock()
         self.admission: AdmissionControl
         self.port: int
         self._sessions = SessionTokens(session_key or secrets.token_bytes(32))
@@ -164,15 +162,17 @@ class Gateway:
 
     def reconfigure(self, config: Config) -> None:
         """Apply the participants and tokens of a new configuration; the rest needs a restart."""
-        now = self.hub.clock()
         config = without_restart(self.config, config)
+        # First, because it may fail, and then nothing has changed.
+        for name in config.pods.keys() - self.pods.keys():
+            self.pods[name] = self._new_pod(name, config)
+        self._advance_clock()
+        now = self.hub.clock()
         kept = {identity: secret for secret, identity in config.tokens.items()}
         for secret, (pod, participant) in self.config.tokens.items():
             if kept.get((pod, participant)) != secret:
                 self.hub.perform_all(self.pods[pod].revoke(participant, now))
         for name in config.pods.keys() | self.pods.keys():
-            if name not in self.pods:
-                self.pods[name] = self._new_pod(name, config)
             self.hub.perform_all(self.pods[name].reconfigure(config.pods.get(name, ()), now))
         self.config = config
         self.admission.reconfigure(config)
@@ -250,6 +250,11 @@ class Gateway:
             on_commit=self._on_commit,
             on_failure=_end_process,
         )
+
+    def _advance_clock(self) -> None:
+        """Keep times from going back behind what the logs hold, if the system's clock was set."""
+        if self.logs is not None and self.logs.time > self.hub.clock():
+            self.hub.clock = self.quota.clock = steady_clock(self.logs.time)
 
     def _unwritten_bytes(self) -> int:
         return 0 if self.logs is None else self.logs.unwritten_bytes

@@ -79,7 +79,10 @@ class FileJournal:
         entry = self._window[position]
         if isinstance(entry, LogEntry):
             return entry
-        found = self.read(position, 1) if position >= self.start else []
+        try:
+            found = self.read(position, 1) if position >= self.start else []
+        except DamagedError:
+            found = []
         return found[0] if found else LogEntry(entry.id, entry.sender, None, "", None, b"")
 
     def after(self, id: str) -> int | None:

@@ -39,7 +39,6 @@ class WriterOptions:
     # None: every group is synced before it is committed. Otherwise groups are committed once they
     # are written, and a power failure may lose what was committed in this time and one sync.
     sync_interval_seconds: float | None = None
-    segment_bytes: int = 64 << 20
     segment_seconds: float = 86_400.0
     reserve_bytes: int = 16 << 20
     max_age_seconds: float | None = None
@@ -216,14 +215,14 @@ class GroupWriter:
             elif record.kind == BATCH:
                 batches.append(job)
             else:
-                self._commit(batches)
+                self._commit(batches, rolling=True)
                 batches = []
                 self._log.sync()
                 if not self._log.roll(record, secrets.randbits(32)):
                     self._roll_not_before = self._clock() + _ROLL_RETRY_SECONDS
         self._commit(batches)
 
-    def _commit(self, batches: list[_Job]) -> None:
+    def _commit(self, batches: list[_Job], *, rolling: bool = False) -> None:
         log, options = self._log, self._options
         end = 0
         if batches:
@@ -233,10 +232,8 @@ class GroupWriter:
                 log.sync()
             end = records[-1].position + records[-1].entries
         now = self._clock()
-        roll_due = now >= self._roll_not_before and (
-            log.written_bytes >= options.segment_bytes
-            or now - log.newest_created >= options.segment_seconds
-        )
+        is_old = now - log.newest_created >= options.segment_seconds
+        roll_due = not rolling and now >= self._roll_not_before and (log.is_full or is_old)
         log.grow()
         written_bytes = sum(job.size_bytes for job in batches)
         self._loop.call_soon_threadsafe(self._report, end, written_bytes, log.room_bytes, roll_due)

@@ -109,6 +109,8 @@ class LogStore:
 
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
+        if os.fstat(self._lock).st_nlink == 0:
+            self._on_failure(FileNotFoundError(f"{self._path} was deleted"))
         for each in self._pods.values():
             each.writer.check()
 
@@ -148,7 +150,7 @@ class LogStore:
         log = SegmentLog(
             OsDisk(folder),
             SegmentOptions(
-                segment_bytes=section.segment_bytes, reserve_bytes=section.reserve_bytes
+                segment_bytes=_segment_bytes(section), reserve_bytes=section.reserve_bytes
             ),
         )
         recovery = log.recover()
@@ -234,13 +236,17 @@ def _window(limits: PodLimits, state: State | None, batches: Iterable[Batch]) ->
     return window
 
 
+def _segment_bytes(section: LogSection) -> int:
+    """Return the size of a segment: small enough that what is too much goes soon."""
+    return min(section.segment_bytes, (section.retention.max_bytes or 1 << 62) // 10)
+
+
 def _writer_options(section: LogSection) -> WriterOptions:
     retention = section.retention
     max_age = retention.max_age_days * _DAY_SECONDS or None
-    # Ten segments or more within what is kept, so that what is too old or too much goes soon.
+    # Ten segments or more within what is kept, so that what is too old goes soon.
     return WriterOptions(
         sync_interval_seconds=section.interval_ms / 1000 if section.fsync == "interval" else None,
-        segment_bytes=min(section.segment_bytes, (retention.max_bytes or 1 << 62) // 10),
         segment_seconds=_DAY_SECONDS if max_age is None else min(_DAY_SECONDS, max_age / 10),
         reserve_bytes=section.reserve_bytes,
         max_age_seconds=max_age,

@@ -54,6 +54,7 @@ class SegmentLog:
         self._durable = 0
         self._end_position = 0
         self._state_time = 0.0
+        self._state_end = 0  # where the batches of the newest segment begin
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -75,6 +76,7 @@ class SegmentLog:
             self._end_position = found.end_position
             assert found.result.state is not None
             self._state_time = found.result.state.time
+            self._state_end = found.result.state.end
         return found.result
 
     def create(self, state: NewRecord, salt: int) -> None:
@@ -101,9 +103,24 @@ class SegmentLog:
         return segment_bytes + sum(size for _, size in self._unserved)
 
     @property
+    def held_bytes(self) -> int:
+        """The bytes that all segments take, without the space that is only reserved."""
+        return self.disk_bytes - (self._allocated - self._offset)
+
+    @property
     def written_bytes(self) -> int:
         """The length of what is written in the newest segment."""
         return self._offset
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the newest segment holds enough that a new one should follow.
+
+        What counts are the batches behind its state, and at least as much as the state takes: a
+        large state would otherwise be followed by another one after every batch.
+        """
+        batch_bytes = self._offset - self._state_end
+        return batch_bytes >= max(self._options.segment_bytes, self._state_end)
 
     @property
     def newest_created(self) -> float:
@@ -262,7 +279,7 @@ class SegmentLog:
             return
 
     def _exceeds(self, max_bytes: int | None) -> bool:
-        return max_bytes is not None and self.disk_bytes > max_bytes
+        return max_bytes is not None and self.held_bytes > max_bytes
 
     def _remove_unserved(self, since: float | None, max_bytes: int | None) -> int:
         """Delete segments that are not served because of damage, by the same rule."""
@@ -299,7 +316,7 @@ class SegmentLog:
         segment.end = len(data)
         segment.size_bytes = size
         self._writing = file
-        self._offset = self._durable = len(data)
+        self._offset = self._durable = self._state_end = len(data)
         self._allocated = size
         self._end_position = state.position
         self._state_time = state.time
@@ -312,6 +329,7 @@ class SegmentLog:
         self.write([state])
         self.sync()
         self._state_time = state.time
+        self._state_end = self._offset
         return True
 
     def _allocate_if_possible(self, size: int) -> bool:

@@ -1,5 +1,6 @@
 """What a restart keeps, shown in one process: positions, epoch, presence, contexts, window."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 import mcpp
+from mcpp_gateway import config
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.storage.log_store import LogStoreError
-from tests.gateway.sockets import config_text, joined, receive, receive_until, running
+from tests.gateway.sockets import config_text, joined, receive, receive_until, running, token
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +32,7 @@ class DurableGateway:
         self.folder = folder
         free = {"messages_per_second": 0, "context_messages_per_second": 0}
         section = f'\n[log]\nkind = "file"\npath = "{folder}"\n{SMALL}{log}'
-        self._text = config_text(None, gateway=None, **{**free, **limits}) + section
+        self.text = config_text(None, gateway=None, **{**free, **limits}) + section
 
     @asynccontextmanager
     async def join(
@@ -38,13 +40,13 @@ class DurableGateway:
     ) -> AsyncIterator[tuple[ClientConnection, dict[str, Any]]]:
         """Run the gateway, join, and yield the connection with the welcome's payload."""
         async with (
-            running(self._text) as gateway,
+            running(self.text) as gateway,
             joined(gateway, participant, query=query) as client,
         ):
             yield client, (await receive(client))["payload"]
 
     def run(self) -> AbstractAsyncContextManager[Gateway]:
-        return running(self._text)
+        return running(self.text)
 
     async def stop_while_joined(self, participant: str) -> None:
         """Run the gateway and stop it while a participant is connected."""
@@ -192,3 +194,83 @@ async def test_a_damaged_log_is_not_started_and_named_in_one_line(tmp_path: Path
         async with durable.run():
             pass
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.rule("G-56")
+async def test_reserved_space_does_not_count_as_history(tmp_path: Path) -> None:
+    durable = DurableGateway(tmp_path, "[log.retention]\nmax_bytes = 2097152")
+    async with durable.run() as gateway, joined(gateway, "alice") as alice:
+        await receive(alice)
+        for number in range(100):
+            await say(alice, f"m{number}", "x" * 10_000)
+        assert gateway.logs is not None
+        gateway.logs.check()
+        await say(alice, "end")
+        assert gateway.logs.disk_bytes > 2097152
+    async with durable.join("alice", after="m0") as (_, welcome):
+        assert welcome["resumed"]
+
+
+async def test_one_full_segment_is_followed_by_one_new_segment(tmp_path: Path) -> None:
+    durable = DurableGateway(tmp_path)
+    async with durable.join("alice") as (alice, _):
+        for number in range(12):
+            await say(alice, f"m{number}", "x" * 100_000)
+        for number in range(5):
+            await say(alice, f"after{number}")
+    assert len(list((tmp_path / "demo").glob("*.seg"))) == 2
+
+
+@pytest.mark.rule("G-27")
+async def test_a_repetition_of_a_damaged_envelope_is_answered(tmp_path: Path) -> None:
+    durable = DurableGateway(tmp_path)
+    async with durable.join("alice") as (alice, _):
+        for number in range(12):
+            await say(alice, f"m{number}", "x" * 100_000)
+        await say(alice, "end")
+    oldest = min((tmp_path / "demo").glob("*.seg"))
+    data = bytearray(oldest.read_bytes())
+    data[data.index(b'"m5"')] ^= 1
+    oldest.write_bytes(data)
+    async with durable.join("alice") as (alice, _):
+        assert (await say(alice, "m5", "again"))["payload"] == {"text": "again"}
+        assert (await say(alice, "new"))["id"] == "new"
+
+
+@pytest.mark.rule("G-51")
+async def test_a_clock_that_was_set_back_makes_nobody_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable = DurableGateway(tmp_path)
+    await durable.stop_while_joined("alice")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    async with durable.join("bob") as (_, welcome):
+        assert [each["id"] for each in welcome["participants"]] == ["alice", "bob"]
+    async with durable.run() as gateway:
+        gateway.hub.perform_all(gateway.pods["demo"].tick(gateway.hub.clock() + 5))
+        assert "alice" in gateway.pods["demo"].participants
+
+
+async def test_a_log_folder_that_is_deleted_ends_the_gateway(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+    async with DurableGateway(tmp_path).run() as gateway:
+        assert gateway.logs is not None
+        gateway.logs._on_failure = failures.append
+        (tmp_path / ".lock").unlink()
+        gateway.logs.check()
+    assert "was deleted" in str(failures[0])
+
+
+async def test_a_reload_that_cannot_open_a_log_changes_nothing(tmp_path: Path) -> None:
+    durable = DurableGateway(tmp_path)
+    async with durable.run() as gateway:
+        before = gateway.config
+        (tmp_path / "other").write_text("not a folder")
+        more = f"""\n[pods.other.participants.zoe]\ntoken = "{token("zoe")}"\n"""
+        changed = durable.text.replace(token("bob"), token("new-bob")) + more
+        with pytest.raises(LogStoreError, match="cannot open the log of pod 'other'"):
+            gateway.reconfigure(config.parse(changed, {}))
+        assert gateway.config is before
+        async with joined(gateway, "bob") as bob:
+            assert (await receive(bob))["kind"] == "system/welcome"

@@ -112,7 +112,7 @@ class LogMachine(RuleBasedStateMachine):
         else:
             self.cut = max(self.cut, self.log.start)
             segments = [name for name in self.disk.names() if name.endswith(".seg")]
-            assert len(segments) == 1 or self.log.disk_bytes <= keep
+            assert len(segments) == 1 or self.log.held_bytes <= keep
 
     @rule(age=st.integers(0, 30))
     def retain_age(self, age: int) -> None:
