@@ -127,7 +127,7 @@ async def _fill(config: Config) -> None:
     session, _ = pod.join("p0", time.time())
     for first in range(0, ENTRIES, 1000):
         for number in range(first, first + 1000):
-            context = mcpp.new_context("task", id=f"c{number // 100}")
+            context = mcpp.new_context("task", id=f"c{number % 100}")
             text = {"text": "x" * 200}
             envelope = mcpp.new_envelope("chat", text, sender="p0", context=context)
             pod.receive(session, mcpp.encode(envelope), time.time())
