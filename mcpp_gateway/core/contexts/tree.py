@@ -72,6 +72,7 @@ class LiveContexts:
     _unheld: dict[LiveContext, None] = field(default_factory=dict)  # since the last expiry
     _tie_break: Iterator[int] = field(default_factory=count)
     _rate: Rate = field(init=False)
+    _cap: int = field(init=False)  # contexts that one participant may hold
 
     def __post_init__(self) -> None:
         self.reconfigure(self.limits)
@@ -80,6 +81,7 @@ class LiveContexts:
         """Apply new limits. Contexts that are live stay."""
         self.limits = limits
         self._rate = Rate.per_second(limits.context_messages_per_second, limits.context_burst)
+        self._cap = limits.max_contexts_per_participant
         self._deadlines.clear()
         for node in self._nodes.values():
             node.deadline = None
@@ -147,8 +149,12 @@ class LiveContexts:
             self.advance(now)
         node = place if type(place) is LiveContext else self._apply(place, sender, now)  # type: ignore[arg-type]
         node.messages += 1
+        if node.parent is None and node.holder == sender:
+            # `_touch` in the common case, without a call: 0.1 µs.
+            node.last = node.holder_last = now
+        else:
+            self._touch(node, sender, now)
         node.participants.add(sender)
-        self._touch(node, sender, now)
         return node.lineage
 
     def advance(self, now: float) -> None:
@@ -367,17 +373,24 @@ class LiveContexts:
 
     def _touch(self, node: LiveContext | None, sender: str, now: float) -> None:
         """Prolong the life of a context and of those above it, unless the sender is at its cap."""
+        may_hold: bool | None = None  # asked for only where it matters
         while node is not None:
             node.last = now
-            if node.holder == sender:
+            holder = node.holder
+            if holder == sender:
                 node.holder_last = now
-            elif self._counts.get(sender, 0) < self.limits.max_contexts_per_participant:
-                if node.holder is None or node.creator == sender:
+            else:
+                if may_hold is None:
+                    may_hold = self._counts.get(sender, 0) < self._cap
+                if may_hold and (holder is None or node.creator == sender):
                     node.heirs.clear()
                     self._hold(node, sender, now)
-                else:
-                    node.heirs.pop(sender, None)
-                    node.heirs[sender] = now
+                    may_hold = None
+                elif may_hold:
+                    heirs = node.heirs
+                    if sender in heirs:
+                        del heirs[sender]  # to become the last
+                    heirs[sender] = now
             node = node.parent
 
     def _hold(self, node: LiveContext, holder: str, last: float) -> None:
