@@ -101,10 +101,22 @@ class Hub:
         """Pass one text of a connection to its pod. Return whether to stop reading from it."""
         self.received += 1
         effect = peer.pod.receive(peer.session, text, now)
+        if type(effect) is Broadcast:
+            if effect.extra:
+                self.perform(effect)
+                return False
+            # `perform` of the common effect, without a call and its checks: 0.3 µs.
+            data = encode_text(text)
+            for audience in effect.audiences:
+                if not audience.frames:
+                    self._audiences.append(audience)
+                audience.frames.append(data)
+            if not self._flush_soon:
+                self._flush_soon = True
+                self._scheduler.call_soon(self.flush)
+            return False
         if effect is not None:
             self.perform(effect)
-            if type(effect) is Broadcast:
-                return False
         return peer.closed or peer.account.is_exhausted(peer.session.member)
 
     def catch_up(self, peer: Peer) -> None:
