@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from mcpp_agents.bench.wire import GatewayWire
 
@@ -79,6 +79,17 @@ def gateway(
             process.wait()
 
 
+def wire_to(running: GatewayProcess, receivers: int, senders: int, **options: Any) -> GatewayWire:
+    """Return what the clients of a load need to talk to a gateway."""
+    return GatewayWire(
+        f"127.0.0.1:{running.port}",
+        "/ws",
+        [token(index) for index in range(receivers)],
+        senders=[f"p{index}" for index in range(senders)],
+        **options,
+    )
+
+
 class LoadClient(asyncio.Protocol):
     """A participant that joins and discards what it receives."""
 
@@ -104,8 +115,7 @@ class LoadClient(asyncio.Protocol):
 async def join(running: GatewayProcess, indices: range) -> list[LoadClient]:
     """Join all participants concurrently and return their clients."""
     loop = asyncio.get_running_loop()
-    tokens = [token(index) for index in range(indices.stop)]
-    wire = GatewayWire(f"127.0.0.1:{running.port}", "/ws", tokens, senders=())
+    wire = wire_to(running, indices.stop, senders=0)
 
     async def one(index: int) -> LoadClient:
         greeting = wire.greeting(index)

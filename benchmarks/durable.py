@@ -15,11 +15,10 @@ from statistics import median
 
 import mcpp
 from benchmarks import _peers as peers
-from benchmarks._gateway import GatewayProcess, gateway, token
+from benchmarks._gateway import GatewayProcess, gateway, token, wire_to
 from benchmarks._report import Comparison, print_comparison
 from benchmarks.speed import HIGH, ONE_CONTEXT, ROUNDS, SECONDS, SENDERS, WARM_UP
 from mcpp_agents.bench.load import Load
-from mcpp_agents.bench.wire import GatewayWire
 from mcpp_gateway.config import Config, parse
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.process import allow_many_connections
@@ -146,12 +145,6 @@ async def _open(config: Config) -> None:
 def _load(stack: ExitStack, receivers: int, *, in_files: bool) -> tuple[Load, GatewayProcess]:
     log = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=FOLDER))) if in_files else None
     running = stack.enter_context(gateway(receivers, HIGH, peers.SERVER_CORE, log))
-    wire = GatewayWire(
-        f"127.0.0.1:{running.port}",
-        "/ws",
-        [token(index) for index in range(receivers)],
-        senders=[f"p{index}" for index in range(SENDERS)],
-        contexts=ONE_CONTEXT,
-    )
+    wire = wire_to(running, receivers, SENDERS, contexts=ONE_CONTEXT)
     address = ("127.0.0.1", running.port)
     return stack.enter_context(Load(address, wire, clients=receivers, senders=SENDERS)), running

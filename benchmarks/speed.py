@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import _peers as peers
 from benchmarks import idle
-from benchmarks._gateway import gateway, token
+from benchmarks._gateway import gateway, wire_to
 from benchmarks._report import Comparison, print_comparison, save
 from mcpp import Context
 from mcpp_agents.bench.load import Load, WireProtocol
@@ -247,14 +247,7 @@ def _ours(
 ) -> tuple[Side, GatewayWire]:
     """Start a gateway and connect a load to it."""
     running = stack.enter_context(gateway(receivers, {**HIGH, **(limits or {})}, peers.SERVER_CORE))
-    wire = GatewayWire(
-        f"127.0.0.1:{running.port}",
-        "/ws",
-        [token(index) for index in range(receivers)],
-        senders=[f"p{index}" for index in range(SENDERS)],
-        contexts=contexts,
-        **options,
-    )
+    wire = wire_to(running, receivers, SENDERS, contexts=contexts, **options)
     address = ("127.0.0.1", running.port)
     load = Load(address, wire, clients=receivers, senders=SENDERS, stalled=deaf)
     stack.enter_context(load)

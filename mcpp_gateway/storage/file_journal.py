@@ -32,7 +32,7 @@ class FileJournal:
         self._writer = writer
         self._window = window
         self._find: Find = window.position
-        self._readable_from = 0
+        self._readable_from = 0  # behind what was found to be damaged
 
     @property
     def start(self) -> int:
@@ -116,10 +116,6 @@ class FileJournal:
         """Return the dedupe window for a state."""
         return self._window.snapshot()
 
-    def hide_before(self, position: int) -> None:
-        """Serve nothing before a position: it is too old, or cannot be read."""
-        self._readable_from = max(self._readable_from, position)
-
     def _read_segments(self, position: int, stop: int) -> list[LogEntry]:
         try:
             return self._decode_segments(position, stop)
@@ -127,7 +123,7 @@ class FileJournal:
             if position < self._log.start:  # deleted by retention meanwhile
                 raise
             logger.error("a part of the log cannot be read", extra={"reason": str(error)})  # noqa: TRY400
-            self.hide_before(stop)
+            self._readable_from = max(self._readable_from, stop)
             raise
 
     def _decode_segments(self, position: int, stop: int) -> list[LogEntry]:
