@@ -1,6 +1,7 @@
 """Finding where a session begins: in bounded pieces, and charged to the participant."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def fill(journal: MemoryJournal, count: int) -> None:
 @pytest.mark.parametrize("how", ["after", "last", "nothing passes"])
 def test_joining_reads_a_bounded_part_of_the_log_at_a_time(how: str) -> None:
     harness, journal, first = long_log()
-    options = {
+    options: dict[str, Any] = {
         "after": {"after": first},
         "last": {"last": LONG},
         "nothing passes": {"last": 1, "filter": NOTHING},
@@ -60,7 +61,7 @@ def test_joining_reads_a_bounded_part_of_the_log_at_a_time(how: str) -> None:
         before = journal.entries_read
         texts, effect = harness.pod.catch_up(m.session, 1000)
         assert journal.entries_read - before <= MOST_AT_ONCE
-        assert m.session.opening is None or (texts == [] and effect == CatchUp(m.session))
+        assert (texts == []) == (effect == CatchUp(m.session))
         m.texts += texts
         calls += 1
     assert calls >= LONG / MOST_AT_ONCE
