@@ -54,6 +54,8 @@ _READ_TOKENS: Final = 1 / 500
 _READ_AT_ONCE: Final = 512
 _OPENING_AT_ONCE: Final = 4
 _OPENING_SECONDS: Final = 1.0
+# Expired in one tick: their envelopes fit into what the log has in reserve (G-55).
+_EXPIRED_AT_ONCE: Final = 2500
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -124,8 +126,14 @@ class PodCore:
             member = self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
             member.rejoin_until = rejoin_until if id in self._settings else 0.0
 
-    def snapshot(self, *, term: int, index: int, boot: str, now: float) -> State:
-        """Return everything that deciding needs, as of the end of the log."""
+    def snapshot(
+        self, *, term: int, index: int, boot: str, now: float, fsync: str = "always"
+    ) -> State:
+        """Return everything that deciding needs, as of the end of the log.
+
+        This takes a few milliseconds, because it holds what the pod holds; encoding it takes
+        longer, and may be done on another thread.
+        """
         live, dormant = self.tree.snapshot()
         return State(
             self.epoch,
@@ -138,6 +146,7 @@ class PodCore:
             live,
             dormant,
             boot,
+            fsync,
         )
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -186,6 +195,10 @@ class PodCore:
             opening = sum(session.opening is not None for session in member.sessions)
             return _OPENING_SECONDS if opening >= _OPENING_AT_ONCE else 0.0
         return wait
+
+    def can_join(self, participant: str) -> bool:
+        """Return whether there is room to log a participant's join, if it has to be (G-55)."""
+        return self.journal.admitting or participant in self._members
 
     def leave(self, session: Session, now: float) -> list[Effect]:
         """Remove a session; a participant leaves with its last one."""
@@ -272,8 +285,13 @@ class PodCore:
         return self._serve(session, envelope, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due by the clock, about once a second: expire contexts, children first."""
-        expired = self.tree.expire(now)
+        """Do what is due by the clock, about once a second: expire contexts, children first.
+
+        While the log has no space, this waits (G-58).
+        """
+        if not self.journal.accepting:
+            return []
+        expired = self.tree.expire(now, _EXPIRED_AT_ONCE)
         self.expired += len(expired)
         effects = [
             effect
@@ -394,6 +412,10 @@ class PodCore:
         return member
 
     def _remove_member(self, member: Member, now: float) -> list[Effect]:
+        """Let a participant without sessions leave: at once, or when the log has space (G-58)."""
+        if not self.journal.accepting:
+            member.rejoin_until = now
+            return []
         del self._members[member.settings.id]
         return self._presence("leave", member, now)
 

@@ -5,7 +5,7 @@ of the page cache.
 """
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import msgspec
@@ -123,7 +123,7 @@ class FileJournal:
         self.committed = end
         self._window.trim(end)
 
-    def window(self) -> tuple[WindowEntry, ...]:
+    def window(self) -> Sequence[WindowEntry]:
         """Return the dedupe window for a state."""
         return self._window.snapshot()
 

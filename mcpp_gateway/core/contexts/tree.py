@@ -12,7 +12,7 @@ participants are charged for their own envelopes only. What a participant holds 
 when it needs the room, so that answering never keeps it from opening contexts of its own.
 
 An expired context is dormant: using its id again revives it with its type, parent and creator. The
-number of dormant contexts is bounded; the oldest are forgotten first.
+number of dormant contexts and their size are bounded; the oldest are forgotten first.
 
 Everything here follows from the accepted envelopes and their times alone: what the clock does to
 holders happens in the order in which it is due, before the next envelope. So the tree can be
@@ -23,6 +23,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
 
 from mcpp.payloads import ContextInfo
 from mcpp.protocol.contexts import Lineage
@@ -30,6 +31,7 @@ from mcpp.protocol.envelope import Context
 from mcpp_gateway.core.contexts.live_context import (
     LiveContext,
     attach,
+    dormant_bytes,
     dormant_state,
     height_of,
     live_state,
@@ -44,6 +46,11 @@ CYCLE = "context_cycle"
 PARENT_CHANGED = "context_parent_changed"
 DEPTH_EXCEEDED = "context_depth_exceeded"
 LIMIT = "context_limit"
+
+# G-47: what a context keeps of those who sent in it, and a dormant context on average.
+_MAX_PARTICIPANTS: Final = 64
+_MAX_HEIRS: Final = 8
+_DORMANT_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class LiveContexts:
     limits: PodLimits
     _nodes: dict[str, LiveContext] = field(default_factory=dict)
     _dormant: dict[str, DormantState] = field(default_factory=dict)
+    _forgotten: int = 0  # since `_dormant` was copied
+    _dormant_bytes: int = 0
     _counts: dict[str, int] = field(default_factory=dict)
     # What participants hold of others' contexts.
     _adopted: dict[str, set[LiveContext]] = field(default_factory=dict)
@@ -154,7 +163,9 @@ class LiveContexts:
             node.last = node.holder_last = now
         else:
             self._touch(node, sender, now)
-        node.participants.add(sender)
+        if sender not in node.participants and len(node.participants) < _MAX_PARTICIPANTS:
+            # Not changed in place: a snapshot holds it, too.
+            node.participants = tuple(sorted((*node.participants, sender)))
         return node.lineage
 
     def advance(self, now: float) -> None:
@@ -173,14 +184,20 @@ class LiveContexts:
             else:
                 self._pass_on(node, due)
 
-    def expire(self, now: float) -> list[LiveContext]:
-        """Make idle contexts dormant and return them, children before their parents."""
+    def expire(self, now: float, limit: int | None = None) -> list[LiveContext]:
+        """Make idle contexts dormant and return them, children before their parents.
+
+        Those above the limit are left for the next time.
+        """
         self.advance(now)
         expired: list[LiveContext] = []
         unheld, self._unheld = self._unheld, {}
         for each in unheld:
             node: LiveContext | None = each
             while node is not None and self._has_ended(node):
+                if len(expired) == limit:
+                    self._unheld[node] = None
+                    break
                 expired.append(node)
                 node = self._remove(node)
         return expired
@@ -189,18 +206,21 @@ class LiveContexts:
 
     def snapshot(self) -> tuple[tuple[LiveState, ...], tuple[DormantState, ...]]:
         """Return the live contexts in the order of their opening, and the dormant, oldest first."""
-        return tuple(map(live_state, self._nodes.values())), tuple(self._dormant.values())
+        return tuple([live_state(node) for node in self._nodes.values()]), tuple(
+            self._dormant.values()
+        )
 
     def restore(self, live: Iterable[LiveState], dormant: Iterable[DormantState]) -> None:
         """Fill an empty tree from a snapshot."""
-        self._dormant = {state.id: state for state in dormant}
+        for each in dormant:
+            self._keep_dormant(each)
         self._forget_oldest()
         parents: list[tuple[LiveContext, str]] = []
         for state in live:
             node = self._nodes[state.id] = LiveContext(state.id, state.started, self._rate)
             node.lineage = Lineage(state.id, state.type)
             node.type, node.creator = state.type, state.creator
-            node.messages, node.participants = state.messages, set(state.participants)
+            node.messages, node.participants = state.messages, state.participants
             node.last, node.holder_last = state.last, state.holder_last
             node.heirs = dict(state.heirs)
             if state.holder is None:
@@ -255,8 +275,10 @@ class LiveContexts:
         """
         for info in contexts:
             if info.id not in self._dormant and info.id not in self._nodes:
-                self._dormant[info.id] = DormantState(
-                    info.id, info.type, info.parent, info.creator, info.messages or 0, now
+                self._keep_dormant(
+                    DormantState(
+                        info.id, info.type, info.parent, info.creator, info.messages or 0, now
+                    )
                 )
 
     # --- private: deciding ----------------------------------------------------------------------
@@ -340,6 +362,7 @@ class LiveContexts:
         node = self._nodes[id] = LiveContext(id, now, self._rate)
         state = self._dormant.pop(id, None)
         if state is not None:
+            self._dormant_bytes -= dormant_bytes(state)
             node.type, node.creator = state.type, state.creator
             node.messages, node.started = state.messages, state.started
             node.lineage = Lineage(id, state.type)
@@ -358,16 +381,27 @@ class LiveContexts:
         node.deadline = None
         self._release(node)
         parent = node.parent
-        self._dormant[node.id] = dormant_state(node)
+        self._keep_dormant(dormant_state(node))
         self._forget_oldest()
         if parent is not None:
             parent.children.discard(node)
             lower_heights(parent)
         return parent
 
+    def _keep_dormant(self, state: DormantState) -> None:
+        self._dormant[state.id] = state
+        self._dormant_bytes += dormant_bytes(state)
+
     def _forget_oldest(self) -> None:
-        while len(self._dormant) > self.limits.max_dormant_contexts:
-            del self._dormant[next(iter(self._dormant))]
+        most = self.limits.max_dormant_contexts
+        while len(self._dormant) > most or self._dormant_bytes > most * _DORMANT_BYTES:
+            oldest = self._dormant.pop(next(iter(self._dormant)))
+            self._forgotten += 1
+            self._dormant_bytes -= dormant_bytes(oldest)
+        if self._forgotten > 1000 + len(self._dormant) // 8:
+            # The first of a dict is found more slowly with each one that was removed before it.
+            self._dormant = dict(self._dormant)
+            self._forgotten = 0
 
     # --- private: holders -----------------------------------------------------------------------
 
@@ -391,6 +425,8 @@ class LiveContexts:
                     if sender in heirs:
                         del heirs[sender]  # to become the last
                     heirs[sender] = now
+                    if len(heirs) > _MAX_HEIRS:
+                        del heirs[next(iter(heirs))]
             node = node.parent
 
     def _hold(self, node: LiveContext, holder: str, last: float) -> None:
