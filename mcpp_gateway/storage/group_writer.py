@@ -48,7 +48,7 @@ class WriterOptions:
     max_bytes: int | None = None
 
 
-class Backlog:
+class Unwritten:
     """What waits to be written, over all logs: the gateway reads no more while this is large."""
 
     __slots__ = ("bytes",)
@@ -73,7 +73,7 @@ class GroupWriter:
         executor: Executor,
         clock: Callable[[], float],
         on_failure: Callable[[BaseException], None],
-        backlog: Backlog,
+        unwritten: Unwritten,
     ) -> None:
         self._log = log
         self._options = options
@@ -81,7 +81,7 @@ class GroupWriter:
         self._executor = executor
         self._clock = clock
         self._on_failure = on_failure
-        self._backlog = backlog
+        self._unwritten = unwritten
         self._on_commit: Callable[[int], None]
         self._snapshot: Callable[[int], State]
         self._term = 0
@@ -146,7 +146,7 @@ class GroupWriter:
         self._entries.append(entry)
         size = len(entry.text) + _ENTRY_BYTES
         self._unwritten_bytes += size
-        self._backlog.bytes += size
+        self._unwritten.bytes += size
 
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
@@ -198,7 +198,7 @@ class GroupWriter:
     def _report(self, end: int, written_bytes: int, room_bytes: int, roll_due: bool) -> None:
         self._unwritten_bytes -= written_bytes
         self._sealed_bytes -= written_bytes
-        self._backlog.bytes -= written_bytes
+        self._unwritten.bytes -= written_bytes
         self._room_bytes = room_bytes - self._options.reserve_bytes
         self._roll_due = roll_due
         interval = self._options.sync_interval_seconds

@@ -27,8 +27,8 @@ from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_journal import FileJournal
 from mcpp_gateway.storage.group_writer import (
-    Backlog,
     GroupWriter,
+    Unwritten,
     WriterOptions,
     state_record,
 )
@@ -84,7 +84,7 @@ class LogStore:
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="log")
-        self._backlog = Backlog()
+        self._unwritten = Unwritten()
         self._pods: dict[str, _OpenPod] = {}
         self._lock = self._take_lock()
 
@@ -110,7 +110,7 @@ class LogStore:
     @property
     def unwritten_bytes(self) -> int:
         """The bytes that wait to be written, over all logs."""
-        return self._backlog.bytes
+        return self._unwritten.bytes
 
     @property
     def disk_bytes(self) -> int:
@@ -178,7 +178,7 @@ class LogStore:
             executor=self._executor,
             clock=self._clock,
             on_failure=self._on_failure,
-            backlog=self._backlog,
+            unwritten=self._unwritten,
         )
         journal = FileJournal(log, writer, _window(limits, state, batches))
         pod = PodCore(name, settings, limits, new_id=lambda: str(uuid6.uuid7()), journal=journal)

@@ -23,6 +23,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from typing import Final
 
 from mcpp.payloads import ContextInfo
@@ -78,6 +79,7 @@ class LiveContexts:
     # What participants hold of others' contexts.
     _adopted: dict[str, set[LiveContext]] = field(default_factory=dict)
     _deadlines: list[tuple[float, str, int, LiveContext]] = field(default_factory=list)
+    _next_deadline: float = inf
     _unheld: dict[LiveContext, None] = field(default_factory=dict)  # since the last expiry
     _tie_break: Iterator[int] = field(default_factory=count)
     _rate: Rate = field(init=False)
@@ -92,6 +94,7 @@ class LiveContexts:
         self._rate = Rate.per_second(limits.context_messages_per_second, limits.context_burst)
         self._cap = limits.max_contexts_per_participant
         self._deadlines.clear()
+        self._next_deadline = inf
         for node in self._nodes.values():
             node.deadline = None
             if node.holder is not None:
@@ -117,10 +120,11 @@ class LiveContexts:
             return None
         if node.creator != sender:
             return None if node.creator is None else node
-        if context.type is None or node.type is not None:
-            parent = node.parent
-            if context.parent is None or (parent is not None and parent.id == context.parent):
-                return node
+        if node.type is None and context.type is not None:
+            return None
+        named = context.parent
+        if named is None or ((parent := node.parent) is not None and parent.id == named):
+            return node
         return None
 
     def lineage(self, context: Context, sender: str) -> Lineage:
@@ -133,12 +137,9 @@ class LiveContexts:
             parent = None
         return Lineage(context.id, type, () if parent is None else self._chain(parent))
 
-    def check(self, context: Context, sender: str, now: float) -> LiveContext | Placement | str:
-        """Return the context an envelope belongs to, the placement it needs, or a refusal code."""
+    def check(self, context: Context, sender: str, now: float) -> Placement | str:
+        """Return the placement that an envelope needs which changes the tree, or a refusal code."""
         self.advance(now)
-        node = self.find(context, sender)
-        if node is not None:
-            return node
         type, parent, creator = self._facts(context.id)
         if creator is None or creator == sender:
             named = context.parent
@@ -152,11 +153,17 @@ class LiveContexts:
 
     # --- applying -------------------------------------------------------------------------------
 
-    def enter(self, place: LiveContext | Placement, sender: str, now: float) -> Lineage:
-        """Count an accepted envelope in its context, after making the changes it needs."""
-        if self._deadlines and self._deadlines[0][0] <= now:
+    def open(self, place: Placement, sender: str, now: float) -> Lineage:
+        """Make the changes that an accepted envelope needs, and count it; return where it is."""
+        self.advance(now)
+        node = self._apply(place, sender, now)
+        self.enter(node, sender, now)
+        return node.lineage
+
+    def enter(self, node: LiveContext, sender: str, now: float) -> None:
+        """Count an accepted envelope in its context."""
+        if self._next_deadline <= now:
             self.advance(now)
-        node = place if type(place) is LiveContext else self._apply(place, sender, now)  # type: ignore[arg-type]
         node.messages += 1
         if node.parent is None and node.holder == sender:
             # `_touch` in the common case, without a call: 0.1 µs.
@@ -166,13 +173,13 @@ class LiveContexts:
         if sender not in node.participants and len(node.participants) < _MAX_PARTICIPANTS:
             # Not changed in place: a snapshot holds it, too.
             node.participants = tuple(sorted((*node.participants, sender)))
-        return node.lineage
 
     def advance(self, now: float) -> None:
         """Let the contexts of holders that have become idle pass to others, in order of time."""
         deadlines, idle = self._deadlines, self.limits.context_idle_seconds
-        while deadlines and deadlines[0][0] <= now:
+        while self._next_deadline <= now:
             deadline, _, _, node = heapq.heappop(deadlines)
+            self._next_deadline = deadlines[0][0] if deadlines else inf
             if node.deadline != deadline:
                 continue  # it has expired, or another deadline
             node.deadline = None
@@ -478,3 +485,4 @@ class LiveContexts:
         if node.deadline is None or due < node.deadline:
             node.deadline = due
             heapq.heappush(self._deadlines, (due, node.id, next(self._tie_break), node))
+            self._next_deadline = self._deadlines[0][0]

@@ -26,10 +26,15 @@ class Grove:
     def enter(
         self, id: str, parent: str | None = None, type: str | None = None, by: str = "a"
     ) -> str | None:
-        place = self.tree.check(Context(id=id, type=type, parent=parent), by, self.now)
+        context = Context(id=id, type=type, parent=parent)
+        node = self.tree.find(context, by)
+        if node is not None:
+            self.tree.enter(node, by, self.now)
+            return None
+        place = self.tree.check(context, by, self.now)
         if isinstance(place, str):
             return place
-        self.tree.enter(place, by, self.now)
+        self.tree.open(place, by, self.now)
         return None
 
     @property
