@@ -3,7 +3,6 @@
 import copy
 import inspect
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,8 @@ from mcpp.agent.threads import call as call_function
 from mcpp.client.tasks import contained
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
-from mcpp.protocol.envelope import KIND_PATTERN, Envelope
+from mcpp.protocol.codec import is_kind
+from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.rpc import Failure, ToolResult
 from mcpp.protocol.validation import path_and_reason
 from mcpp.transient.summaries import TransientRule, mark_by_rule
@@ -29,7 +29,6 @@ __all__ = ["Tool", "ToolCall", "as_result"]
 
 logger = logging.getLogger("mcpp.agent")
 
-_is_kind = re.compile(KIND_PATTERN).fullmatch
 _REFERENCE: Final = "#/$defs/{name}"
 
 
@@ -96,8 +95,8 @@ class Tool:
         name = name or getattr(function, "__name__", None)
         if name is None:
             raise TypeError(f"{function!r} has no name: pass name=…")
-        if not _is_kind(str(Kind(kinds.RESPONSE, rpc.TOOLS_CALL, name))):
-            raise TypeError(f"tool {name!r}: the name must be short printable ASCII")
+        if not name or not is_kind(str(Kind(kinds.RESPONSE, rpc.TOOLS_CALL, name))):
+            raise TypeError(f"tool {name!r}: the name is empty or too long for a kind")
         hints = get_type_hints(function, include_extras=True)
         call_argument = None
         fields: list[tuple[str, Any, Any]] = []

@@ -77,6 +77,24 @@ async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
     raise AssertionError
 
 
+@pytest.mark.rule("E-15", "P-15")
+@pytest.mark.parametrize("name", ["read file", "100% größer: 😀", "n" * 128])
+async def test_a_tool_of_any_name_is_called_and_proposed(harness: AnyPod, name: str) -> None:
+    agent = mcpp.Participant("files")
+    agent.tool(name=name)(lambda: "done")
+    approver = mcpp.Participant("boss")
+
+    @approver.policy
+    async def approve(message: mcpp.Message) -> bool:
+        return bool(message.payload["params"]["name"] == name)
+
+    async with harness.run(agent), harness.run(approver), harness.connect("alice") as alice:
+        with anyio.fail_after(10):
+            assert (await alice.call("files", name)).text == "done"
+            proposal = await alice.propose("files", name)
+            assert (await proposal.result()).text == "done"
+
+
 # --- handlers ---
 
 

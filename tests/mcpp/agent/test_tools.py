@@ -128,9 +128,9 @@ def test_a_foreign_result_of_another_shape_is_still_read(value: Any) -> None:
     assert isinstance(ToolResult.from_json(value), ToolResult)
 
 
-@pytest.mark.parametrize("name", ["my tool", "ü", "x" * 200])
+@pytest.mark.parametrize("name", ["x" * 500, "é" * 100])
 def test_a_name_that_does_not_fit_into_a_kind_is_an_error(name: str) -> None:
-    with pytest.raises(TypeError, match="must be short printable ASCII"):
+    with pytest.raises(TypeError, match="too long for a kind"):
         Tool.from_function(lambda: None, name)
 
 
