@@ -139,10 +139,11 @@ class Window:
 
     def append(self, entry: LogEntry) -> None:
         """Add the entry of the next position."""
-        self._entries[self.end] = entry
-        self._positions[entry.id] = self.end
-        self.end += 1
-        self._bytes += entry_bytes(entry)
+        end = self.end
+        self._entries[end] = entry
+        self._positions[entry.id] = end
+        self.end = end + 1
+        self._bytes += len(entry.text) if entry.to is None else entry_bytes(entry)
 
     def restore(self, entries: Iterable[WindowEntry]) -> None:
         """Fill an empty window with ids whose texts are not in memory."""
@@ -154,14 +155,14 @@ class Window:
 
     def trim(self, committed: int) -> None:
         """Drop the oldest entries while there are too many, but none that is not committed."""
-        while self.start < committed and (
-            self.end - self.start > self._max_messages or self._bytes > self._max_bytes
-        ):
-            oldest = self._entries.pop(self.start)
+        start, kept_from = self.start, self.end - self._max_messages
+        while start < committed and (start < kept_from or self._bytes > self._max_bytes):
+            oldest = self._entries.pop(start)
             del self._positions[oldest.id]
             if type(oldest) is LogEntry:
                 self._bytes -= entry_bytes(oldest)
-            self.start += 1
+            start += 1
+        self.start = start
 
     def position(self, id: str) -> int | None:
         """Return the position of an envelope id, if the window holds it."""

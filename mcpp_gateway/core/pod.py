@@ -307,12 +307,18 @@ class PodCore:
         """Return what may leave now that every entry before a position is committed."""
         assert self._gate is not None
         effects: list[Effect] = []
+        delivery = self._delivery
         for item in self._gate.release(committed):
-            if isinstance(item, LogEntry):
-                effects.append(self._delivery.broadcast(item))
+            if type(item) is LogEntry:
+                # The common case without a call, as in `receive`.
+                if delivery.unfiltered:
+                    effects.append(Broadcast(item.text, delivery.all))
+                else:
+                    effects.append(delivery.broadcast(item))
                 continue
+            assert type(item) is _Answer
             item.session.waiting_bytes -= len(item.text)
-            effect = self._delivery.answer(item.session, item.text, item.filter)
+            effect = delivery.answer(item.session, item.text, item.filter)
             if effect is not None:
                 effects.append(effect)
         waiting, self._waiting_for_commit = self._waiting_for_commit, {}

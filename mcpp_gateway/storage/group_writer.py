@@ -88,9 +88,9 @@ class GroupWriter:
         self._index = 0
         self._end = 0
         self._entries: list[LogEntry] = []
-        self._unwritten_bytes = 0  # of what was appended and is not yet known to be written
+        self.unwritten_bytes = 0  # of what was appended and is not yet known to be written
         self._sealed_bytes = 0  # of them, those in batches
-        self._room_bytes = 0  # that participants may fill, as of the last group
+        self.room_bytes = 0  # that participants may fill, as of the last group
         self._roll_due = False
         self._roll_not_before = 0.0  # after one that found no space
         self._sync_timer: asyncio.TimerHandle | None = None
@@ -124,20 +124,20 @@ class GroupWriter:
             self._log.write([state_record(first)])
             self._log.sync()
         self._log.grow()
-        self._room_bytes = self._log.room_bytes - self._options.reserve_bytes
+        self.room_bytes = self._log.room_bytes - self._options.reserve_bytes
 
     # --- on the event loop ----------------------------------------------------------------------
 
     @property
     def accepting(self) -> bool:
         """Whether there is room for participants' envelopes."""
-        return self._room_bytes > self._unwritten_bytes
+        return self.room_bytes > self.unwritten_bytes
 
     @property
     def admitting(self) -> bool:
         """Whether there is room for the gateway's own envelopes, which may use the reserve."""
         reserve = self._options.reserve_bytes
-        return self._room_bytes + reserve // 2 > self._unwritten_bytes
+        return self.room_bytes + reserve // 2 > self.unwritten_bytes
 
     def append(self, entry: LogEntry) -> None:
         """Take one entry into the batch of this tick."""
@@ -145,7 +145,7 @@ class GroupWriter:
             self._loop.call_soon(self._seal)
         self._entries.append(entry)
         size = len(entry.text) + _ENTRY_BYTES
-        self._unwritten_bytes += size
+        self.unwritten_bytes += size
         self._unwritten.bytes += size
 
     def check(self) -> None:
@@ -176,8 +176,8 @@ class GroupWriter:
             return
         now = self._clock()
         batch = Batch(self._term, self._index, self._end, now, entries)
-        size_bytes = self._unwritten_bytes - self._sealed_bytes
-        self._sealed_bytes = self._unwritten_bytes
+        size_bytes = self.unwritten_bytes - self._sealed_bytes
+        self._sealed_bytes = self.unwritten_bytes
         self._index += 1
         self._end += len(entries)
         record = NewRecord(BATCH, batch.position, now, encode_batch(batch), len(entries))
@@ -196,10 +196,10 @@ class GroupWriter:
         self._executor.submit(self._write_groups)
 
     def _report(self, end: int, written_bytes: int, room_bytes: int, roll_due: bool) -> None:
-        self._unwritten_bytes -= written_bytes
+        self.unwritten_bytes -= written_bytes
         self._sealed_bytes -= written_bytes
         self._unwritten.bytes -= written_bytes
-        self._room_bytes = room_bytes - self._options.reserve_bytes
+        self.room_bytes = room_bytes - self._options.reserve_bytes
         self._roll_due = roll_due
         interval = self._options.sync_interval_seconds
         if interval is not None and end and self._sync_timer is None and not self._stopped:
