@@ -13,6 +13,7 @@ mcpp.run(agent)
 The public API is the names in `mcpp.__all__` and in `__all__` of these modules; everything else is
 internal and may change in any release:
 
+- mcpp.buffers: queues bounded by bytes
 - mcpp.errors: the exceptions, as one tree below McppError
 - mcpp.filters: which messages a participant receives
 - mcpp.kinds: the message kinds that the protocol defines
@@ -23,6 +24,7 @@ internal and may change in any release:
 - mcpp.testing: an in-memory pod for tests
 - mcpp.testing.plugin: the pytest fixture `pod`
 - mcpp.testing.strategies: Hypothesis strategies
+- mcpp.agent.shares: places that requesters share fairly
 - mcpp.agent.tools: tools made from functions
 - mcpp.client.factory: new ids, timestamps, contexts and envelopes
 - mcpp.client.local_pod: the pod of `mcpp up` in this folder, and addresses of pods

@@ -1,11 +1,14 @@
 """The tools of a pod's participants, under names that a model or an MCP client can call."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 import anyio
+import msgspec
 
 from mcpp import (
     CallError,
@@ -22,25 +25,38 @@ from mcpp.prompts import tool_name
 
 T = TypeVar("T")
 
+logger = logging.getLogger("mcpp.toolbox")
+
 # A tool server lists its tools at once; people and listeners never answer. So a caller waits this
 # long for a new participant's list, and a later answer still counts. A participant that leaves
 # during a call gets the same time to reconnect and answer.
 GRACE_SECONDS: Final = 1.0
 _LIST_SECONDS: Final = 30.0
 _WITHDRAW_SECONDS: Final = 2.0
+# Bounds on one participant's list and on all lists together: on the work and the memory that one
+# participant can cause (P-45). What is beyond them is not listed.
 _MAX_PAGES: Final = 20
-_MAX_TOOLS: Final = 500  # per participant; bounds the work that a faulty server can cause
+_MAX_TOOLS: Final = 500
+_MAX_NAME_CHARS: Final = 512  # a longer one does not fit into the kind of a call
+_MAX_DEFINITION_BYTES: Final = 64 * 1024
+_MAX_LIST_BYTES: Final = 1024 * 1024
+_MAX_TOOLBOX_BYTES: Final = 16 * 1024 * 1024
 _LIST_CHANGED: Final = str(Kind(kinds.NOTIFICATION, "notifications/tools/list_changed"))
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteTool:
-    """A participant's tool: `name` is unique in the pod, `definition` is MCP's."""
+    """A participant's tool: `name` is unique in the pod, `definition` is MCP's.
+
+    `digest` identifies the definition, so that what was found out about it can be kept.
+    """
 
     name: str
     participant: str
     tool: str
     definition: Mapping[str, Any]
+    size_bytes: int = 0
+    digest: bytes = b""
 
 
 class ParticipantAbsentError(CallError):
@@ -135,24 +151,61 @@ class Toolbox:
         self._silent.discard(participant)
         if self._requests.get(participant) is not request:
             return  # the participant left or changed its tools in the meantime
-        self._tools[participant] = [
-            RemoteTool(tool_name(participant, tool["name"]), participant, tool["name"], tool)
-            for tool in tools
-            if isinstance(tool, dict) and isinstance(tool.get("name"), str)
-        ]
+        self._tools[participant] = tools
+        self._drop_longest_lists()
 
-    async def _list(self, participant: str) -> list[Any]:
-        tools: list[Any] = []
+    def _drop_longest_lists(self) -> None:
+        """Drop the longest lists while all of them together are too long."""
+        sizes = {
+            participant: sum(tool.size_bytes for tool in tools)
+            for participant, tools in self._tools.items()
+        }
+        while sum(sizes.values()) > _MAX_TOOLBOX_BYTES:
+            longest = max(sizes, key=lambda participant: sizes[participant])
+            logger.warning("the tools of %s are not listed: the pod has too many", longest)
+            self._tools[longest] = []
+            del sizes[longest]
+
+    async def _list(self, participant: str) -> list[RemoteTool]:
+        """Request the pages of a list, until it ends or a bound is reached."""
+        tools: list[RemoteTool] = []
         params: dict[str, Any] = {}
-        for _ in range(_MAX_PAGES):
-            page = await self._pod.request(participant, "tools/list", params, timeout=_LIST_SECONDS)
-            if not isinstance(page, dict) or not isinstance(page.get("tools"), list):
-                break  # invalid; keep the pages before it
-            tools += page["tools"]
-            if not isinstance(page.get("nextCursor"), str) or len(tools) >= _MAX_TOOLS:
-                break
-            params = {"cursor": page["nextCursor"]}
-        return tools[:_MAX_TOOLS]
+        left_bytes = _MAX_LIST_BYTES
+        with anyio.move_on_after(_LIST_SECONDS):
+            for _ in range(_MAX_PAGES):
+                page = await self._pod.request(
+                    participant, "tools/list", params, timeout=_LIST_SECONDS
+                )
+                if not isinstance(page, dict) or not isinstance(page.get("tools"), list):
+                    break  # invalid; keep the pages before it
+                for definition in page["tools"]:
+                    tool = _read_tool(participant, definition)
+                    if tool is None:
+                        continue
+                    left_bytes -= tool.size_bytes
+                    if left_bytes < 0 or len(tools) >= _MAX_TOOLS:
+                        logger.warning("%s offers more tools than are listed", participant)
+                        return tools
+                    tools.append(tool)
+                if not isinstance(page.get("nextCursor"), str):
+                    break
+                params = {"cursor": page["nextCursor"]}
+        return tools
+
+
+def _read_tool(participant: str, definition: Any) -> RemoteTool | None:
+    """Return a tool of a list, or None if it cannot be called or described."""
+    name = definition.get("name") if isinstance(definition, dict) else None
+    if not isinstance(name, str) or len(name) > _MAX_NAME_CHARS:
+        return None
+    text = msgspec.json.encode(definition, order="sorted")
+    if len(text) > _MAX_DEFINITION_BYTES:
+        logger.warning("a tool of %s is not listed: %d bytes", participant, len(text))
+        return None
+    digest = sha256(text).digest()
+    return RemoteTool(
+        tool_name(participant, name), participant, name, definition, len(text), digest
+    )
 
 
 async def withdraw_proposals(*proposals: OpenProposal) -> None:

@@ -34,6 +34,7 @@ EXTRAS = {
         "httpx2",
         "hypothesis",
         "jsonschema",
+        "jsonschema_rs",
         "mcp",
         "mcp_types",
         "numpy",

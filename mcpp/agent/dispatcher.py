@@ -8,15 +8,16 @@ requests, cancellations and responses behind it in the log.
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import anyio
 from anyio.abc import TaskGroup
 
 from mcpp.agent.backlog import Backlog
 from mcpp.agent.request_server import Method, RequestServer
+from mcpp.agent.shares import FairLimiter, Shares
+from mcpp.buffers import MAX_BUFFER_BYTES, MAX_LOG_BYTES, BoundedQueue
 from mcpp.client.message import Message
 from mcpp.client.pod import OnGap, Pod
 from mcpp.client.tasks import background, contained
@@ -33,8 +34,10 @@ Work: TypeAlias = tuple[Callable[[Any], Awaitable[None] | None], Message | Gap]
 
 logger = logging.getLogger("mcpp.agent")
 
-# Concurrent handlers running at once. The next ones wait: a flood must not exhaust memory.
+# Concurrent handlers running at once, and waiting to run, shared fairly by the messages' senders
+# (P-43). Beyond these, messages are missed: a flood must not exhaust memory.
 MAX_CONCURRENT: Final = 256
+_MAX_WAITING: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,10 @@ class Dispatcher:
         self._hooks = hooks
         self._on_error = on_error
         self._serial = Backlog[Work]()
-        self._concurrent = Backlog[Work]()
+        self._concurrent = FairLimiter(MAX_CONCURRENT)
+        self._waiting = Shares(_MAX_WAITING)
+        self._waiting_bytes = Shares(MAX_BUFFER_BYTES)
+        self._missing = False  # whether the last message for a concurrent handler was missed
 
     async def run(self, methods: Mapping[str, Method]) -> None:
         """Dispatch until the connection ends for good.
@@ -83,16 +89,15 @@ class Dispatcher:
             await _call(hook, self._pod)
         async with background() as tasks:
             tasks.start_soon(self._run_serial)
-            tasks.start_soon(self._run_concurrent, tasks)
             for task in self._hooks.tasks:
                 tasks.start_soon(self._guard, task, self._pod)
-            await self._read(RequestServer(methods, tasks))
+            await self._read(RequestServer(methods, tasks), tasks)
 
-    async def _read(self, server: RequestServer) -> None:
+    async def _read(self, server: RequestServer, tasks: TaskGroup) -> None:
         # None once the history hooks have run.
-        history: list[Message] | None = []
+        history: BoundedQueue[Message] | None = BoundedQueue(max_bytes=MAX_LOG_BYTES)
         if not self._pod.history or not self._hooks.on_history:
-            await self._finish_history([])
+            await self._finish_history(())
             history = None
         while True:
             item = await self._pod.next_item()
@@ -108,27 +113,32 @@ class Dispatcher:
                 continue
             server.receive(item)
             if not item.replayed:
-                self._queue(item)
-            elif history is not None:
-                history.append(item)
+                self._queue(item, tasks)
+            elif history is not None and history.push(item, item.envelope.size_bytes):
+                logger.debug("%s: the history is longer than is kept", self._name)
 
-    async def _finish_history(self, history: list[Message]) -> None:
+    async def _finish_history(self, history: Iterable[Message]) -> None:
         for hook in self._hooks.on_history:
-            await self._guard(hook, history)
+            await self._guard(hook, list(history))
 
-    def _queue(self, message: Message) -> None:
+    def _queue(self, message: Message, tasks: TaskGroup) -> None:
         for subscription in self._hooks.subscriptions:
             if not subscription.wants(message):
                 continue
-            backlog = self._concurrent if subscription.concurrent else self._serial
-            was_full, size_bytes = backlog.full, len(message.envelope.raw_payload)
-            if not backlog.put((subscription.handler, message), size_bytes) and not was_full:
+            if subscription.concurrent:
+                was_full = self._missing
+                self._missing = not self._start(subscription.handler, message, tasks)
+                is_full = self._missing
+            else:
+                was_full, work = self._serial.full, (subscription.handler, message)
+                is_full = not self._serial.put(work, message.envelope.size_bytes)
+            if is_full and not was_full:
                 logger.error("%s: handlers are too slow, messages are missed", self._name)
                 self._queue_gap(Gap(lost_log=False))
 
     def _queue_gap(self, gap: Gap) -> None:
         on_gap = self._pod.handle_gap if self._hooks.on_gap is None else self._handle_gap
-        self._serial.put_unbounded((on_gap, gap))
+        self._serial.put_anyway((on_gap, gap))
 
     async def _handle_gap(self, gap: Gap) -> None:
         assert self._hooks.on_gap is not None
@@ -139,18 +149,25 @@ class Dispatcher:
             handler, argument = await self._serial.take()
             await self._guard(handler, argument)
 
-    async def _run_concurrent(self, tasks: TaskGroup) -> None:
-        slots = anyio.Semaphore(MAX_CONCURRENT)
+    def _start(self, handler: Handler, message: Message, tasks: TaskGroup) -> bool:
+        """Start a concurrent handler, which may have to wait; return False if too many wait."""
+        sender, size_bytes = message.sender, message.envelope.size_bytes
+        if not self._waiting.take(sender):
+            return False
+        if not self._waiting_bytes.take(sender, size_bytes):
+            self._waiting.release(sender)
+            return False
+        tasks.start_soon(self._run_concurrent, handler, message)
+        return True
 
-        async def run(handler: Callable[[Any], Any], argument: Any) -> None:
-            try:
-                await self._guard(handler, argument)
-            finally:
-                slots.release()
-
-        while True:
-            await slots.acquire()
-            tasks.start_soon(run, *await self._concurrent.take())
+    async def _run_concurrent(self, handler: Handler, message: Message) -> None:
+        sender = message.sender
+        try:
+            async with self._concurrent.place(sender):
+                await self._guard(handler, message)
+        finally:
+            self._waiting.release(sender)
+            self._waiting_bytes.release(sender, message.envelope.size_bytes)
 
     async def _guard(
         self, function: Callable[[Any], Any], argument: Any, *, reported: bool = True

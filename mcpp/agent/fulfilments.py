@@ -10,6 +10,8 @@ from mcpp.protocol.rpc import Failure
 # Kept per proposer, so that one participant's flood does not evict the proposals of others, and
 # separately for open and closed ones, so that it cannot evict its own closed ones to reuse them.
 _MAX_KEPT: Final = 1024
+# Proposers are told by the gateway, which bounds them; this bounds them here (P-42).
+_MAX_PROPOSERS: Final = 4096
 
 
 @dataclass(slots=True)
@@ -69,6 +71,9 @@ class Fulfilments:
 
     def _keep(self, kept: dict[str, dict[str, None]], proposal: _Proposal) -> None:
         ids = kept.setdefault(proposal.sender, {})
+        if len(kept) > _MAX_PROPOSERS:
+            for id in kept.pop(next(iter(kept))):
+                del self._proposals[id]
         ids[proposal.id] = None
         if len(ids) > _MAX_KEPT:
             oldest = next(iter(ids))

@@ -144,7 +144,8 @@ class Participant:
         """Call a function once with the replayed messages (see `last=`), the oldest first.
 
         It runs before any live message is dispatched, and with an empty list if there is no
-        history. The agent's own messages are in the list.
+        history. The agent's own messages are in the list. Of a history longer than 16 MB, the list
+        has the newest part; `observe` gets all of it.
         """
         self._hooks.on_history.append(function)
         return function

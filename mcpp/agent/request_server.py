@@ -10,8 +10,10 @@ from anyio.abc import TaskGroup
 
 from mcpp import kinds
 from mcpp.agent.fulfilments import Fulfilments
-from mcpp.agent.threads import ThreadLimitError
+from mcpp.agent.shares import Shares
+from mcpp.agent.threads import ThreadLimitError, requester
 from mcpp.agent.tools import ToolCall
+from mcpp.buffers import MAX_BUFFER_BYTES
 from mcpp.client.message import Message
 from mcpp.client.tasks import contained
 from mcpp.errors import ConnectionLostError, EncodeError, McppError, TooLargeError
@@ -23,9 +25,10 @@ logger = logging.getLogger("mcpp.agent")
 
 Method = Callable[[dict[str, Any], ToolCall], Awaitable[Any]]
 
-# Beyond this many concurrent requests the next are answered with "busy". They are not queued:
-# behind them in the log are the cancellations and responses that would make room. Beyond twice as
-# many, requests get no response at all, since a flood must not exhaust memory.
+# Requests served at once, shared fairly by the requesters (P-43); the next are answered with
+# "busy". They are not queued: behind them in the log are the cancellations and responses that
+# would make room. Beyond twice as many refusals on their way, they get no response at all, since a
+# flood must not exhaust memory.
 MAX_REQUESTS: Final = 256
 
 
@@ -36,6 +39,9 @@ class RequestServer:
     methods: Mapping[str, Method]
     tasks: TaskGroup
     _running: dict[str, tuple[str, anyio.CancelScope]] = field(default_factory=dict)
+    _places: Shares = field(default_factory=lambda: Shares(MAX_REQUESTS))
+    _bytes: Shares = field(default_factory=lambda: Shares(MAX_BUFFER_BYTES))
+    _refusals: Shares = field(default_factory=lambda: Shares(2 * MAX_REQUESTS))
     _proposals: Fulfilments = field(default_factory=Fulfilments)
 
     def receive(self, message: Message) -> None:
@@ -59,27 +65,54 @@ class RequestServer:
         elif family == kinds.WITHDRAW:
             self._proposals.withdraw(message.correlation_id or "", message.sender)
         elif message.kind == rpc.CANCELLED_KIND:
-            requester, scope = self._running.get(message.correlation_id or "", (None, None))
-            if scope is not None and requester == message.sender:
+            sender, scope = self._running.get(message.correlation_id or "", (None, None))
+            if scope is not None and sender == message.sender:
                 scope.cancel()
 
     def _start(self, message: Message, problem: Failure | None) -> None:
-        running = len(self._running)
-        if running >= 2 * MAX_REQUESTS:
-            logger.warning("dropped %s from %s: too many requests", message.kind, message.sender)
+        sender, size_bytes = message.sender, message.envelope.size_bytes
+        if problem is None and not self._take_place(sender, size_bytes):
+            problem = Failure(rpc.BUSY, "busy: too many requests at once")
+        if problem is not None and not self._refusals.take(sender):
+            logger.debug("dropped %s from %s: too many requests", message.kind, sender)
             return
-        if running >= MAX_REQUESTS:
-            problem = problem or Failure(rpc.BUSY, "busy: too many requests at once")
         scope = anyio.CancelScope()
-        self._running[message.id] = (message.sender, scope)
-        self.tasks.start_soon(self._serve, message, problem, scope)
+        self._running[message.id] = (sender, scope)
+        if problem is not None:
+            self.tasks.start_soon(self._refuse, message, problem, scope)
+        else:
+            self.tasks.start_soon(self._serve, message, scope)
 
-    async def _serve(
-        self, message: Message, problem: Failure | None, scope: anyio.CancelScope
+    def _take_place(self, sender: str, size_bytes: int) -> bool:
+        if not self._places.take(sender):
+            return False
+        if self._bytes.take(sender, size_bytes):
+            return True
+        self._places.release(sender)
+        return False
+
+    async def _refuse(self, message: Message, problem: Failure, scope: anyio.CancelScope) -> None:
+        try:
+            await self._finish(message, problem, scope)
+        finally:
+            self._refusals.release(message.sender)
+
+    async def _serve(self, message: Message, scope: anyio.CancelScope) -> None:
+        requester.set(message.sender)
+        call = ToolCall(message.pod, message.envelope)
+        try:
+            await self._finish(message, call, scope)
+        finally:
+            call.end()
+            self._places.release(message.sender)
+            self._bytes.release(message.sender, message.envelope.size_bytes)
+
+    async def _finish(
+        self, message: Message, work: ToolCall | Failure, scope: anyio.CancelScope
     ) -> None:
         try:
             with scope:
-                outcome = problem or await self._outcome(message)
+                outcome = work if isinstance(work, Failure) else await self._outcome(message, work)
                 await self._answer(message, outcome)
         except ConnectionLostError:
             pass  # no connection to respond on
@@ -88,11 +121,10 @@ class RequestServer:
         finally:
             del self._running[message.id]
 
-    async def _outcome(self, message: Message) -> Any:
+    async def _outcome(self, message: Message, call: ToolCall) -> Any:
         try:
             request = rpc.read_request(message.envelope)
             method = self.methods.get(request.method, _unknown)
-            call = ToolCall(message.pod, message.envelope)
             return await contained(method(request.params, call))
         except Failure as failure:
             return failure

@@ -1,23 +1,29 @@
 """Calls blocking functions in threads.
 
 Each call gets its own daemon thread. A cancelled call abandons its thread: a thread cannot be
-stopped, but an abandoned one delays neither the cancelled task nor the end of the process.
+stopped, but an abandoned one delays neither the cancelled task nor the end of the process. It still
+counts for the requester whose call it ran, and for no other (P-43).
 """
 
 import inspect
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, Final
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from mcpp.agent.shares import Shares
+
 # Abandoned threads count, too. As many as the requests served at once.
 MAX_THREADS: Final = 256
-_running: set[threading.Thread] = set()
+# The participant whose request is served by the current task; empty for the agent's own work.
+requester: ContextVar[str] = ContextVar("requester", default="")
+_threads = Shares(MAX_THREADS)
+_lock = threading.Lock()
 
 
 class ThreadLimitError(RuntimeError):
@@ -27,7 +33,8 @@ class ThreadLimitError(RuntimeError):
 async def call(function: Callable[..., Any], /, **arguments: Any) -> Any:
     """Call a function and return its value: an async one directly, any other in a thread.
 
-    Raises ThreadLimitError if too many threads are running, and what the function raises.
+    Raises ThreadLimitError if this requester has too many threads running, and what the function
+    raises.
     """
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
@@ -37,8 +44,10 @@ async def call(function: Callable[..., Any], /, **arguments: Any) -> Any:
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    if len(_running) >= MAX_THREADS:
-        raise ThreadLimitError(f"{MAX_THREADS} threads are running")
+    caller, threads = requester.get(), _threads
+    with _lock:
+        if not threads.take(caller):
+            raise ThreadLimitError(f"{threads.held(caller)} threads are running")
     values: list[Any] = []
     errors: list[BaseException] = []
     done = anyio.Event()
@@ -49,15 +58,20 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
                 values.append(work())
             except BaseException as error:  # raised below
                 errors.append(error)
-            _running.discard(thread)
+            with _lock:
+                threads.release(caller)
             with suppress(RuntimeError):  # the call was cancelled
                 portal.start_task_soon(done.set)
 
         # At exit, Python waits for all threads except daemons.
-        thread = threading.Thread(target=run, name="mcpp", daemon=True)
-        _running.add(thread)
-        thread.start()
-        await done.wait()
+        try:
+            threading.Thread(target=run, name="mcpp", daemon=True).start()
+        except RuntimeError as full:  # the system has no more threads
+            with _lock:
+                threads.release(caller)
+            errors.append(ThreadLimitError(str(full)))
+        else:
+            await done.wait()
     for error in errors:
         raise error
     return values[0]

@@ -2,8 +2,9 @@
 
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 
 import msgspec
@@ -37,6 +38,20 @@ class ToolCall:
 
     pod: "Pod"
     envelope: Envelope
+    _ended: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the requester has given up. May be read in a thread.
+
+        A blocking function should look from time to time, and return: its thread cannot be stopped,
+        and counts for the requester until it ends.
+        """
+        return self._ended.is_set()
+
+    def end(self) -> None:
+        """Note that the request is no longer served."""
+        self._ended.set()
 
     @property
     def sender(self) -> str:
@@ -46,13 +61,17 @@ class ToolCall:
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Report progress to the caller.
+        """Report progress to the caller, unless envelopes of this agent are waiting to be sent.
+
+        Progress is worth less than an answer, which would have to wait behind it (P-44).
 
         Args:
             progress: how much is done, in any unit.
             total: how much there is to do, if known.
             message: what is being done, for people.
         """
+        if self.pod.is_congested:
+            return
         members = {"progress": progress, "total": total, "message": message}
         params = {name: value for name, value in members.items() if value is not None}
         await self.pod.notify(

@@ -44,6 +44,9 @@ logger = logging.getLogger("mcpp.client")
 
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _LAST_BACKOFF_SECONDS: Final = 10.0
+# A gateway that is started again takes a second or two: twice as long each time would often be as
+# long again as it was away.
+_BACKOFF_GROWTH: Final = 1.5
 # Upper bound on a busy gateway's Retry-After.
 _LAST_RETRY_SECONDS: Final = 120.0
 # How long leaving waits for the echoes of envelopes sent without `wait`, on top of the time that
@@ -59,7 +62,9 @@ _SHIELDED_SECONDS: Final = 1.0
 
 def backoff(attempt: int) -> float:
     """Return the seconds to wait before a reconnection attempt: exponential, with jitter."""
-    longest = min(_LAST_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0 ** min(attempt, 16))
+    longest = min(
+        _LAST_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * _BACKOFF_GROWTH ** min(attempt, 16)
+    )
     return random.uniform(longest / 2, longest)
 
 
@@ -70,8 +75,10 @@ class Options:
     Args:
         buffer_messages: messages buffered for the reader. When the buffer is full the transport
             is dropped, and resumed once there is room: nothing is lost.
+        buffer_bytes: the bytes of these messages, with the same effect.
         unechoed_messages: envelopes sent and not echoed yet. Beyond that, `send` waits, even with
             `wait=False`.
+        unechoed_bytes: the bytes of these envelopes, with the same effect.
         rate_limit_seconds: how long to wait out a rate limit for one envelope; 0 raises at once.
         open_seconds: time limit for opening a transport and receiving the welcome.
         silence_seconds: silence after which the gateway is pinged.
@@ -81,7 +88,9 @@ class Options:
     """
 
     buffer_messages: int = 1024
+    buffer_bytes: int = 32 * 1024 * 1024
     unechoed_messages: int = 1024
+    unechoed_bytes: int = 32 * 1024 * 1024
     rate_limit_seconds: float = 30.0
     open_seconds: float = 10.0
     silence_seconds: float = 20.0
@@ -91,8 +100,10 @@ class Options:
 
     def __post_init__(self) -> None:
         """Reject sizes below 1: the connection would stall."""
-        if min(self.buffer_messages, self.unechoed_messages) < 1:
-            raise ValueError("buffer_messages and unechoed_messages must be at least 1")
+        sizes = ("buffer_messages", "buffer_bytes", "unechoed_messages", "unechoed_bytes")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
 
 
 class Connection:
@@ -135,7 +146,7 @@ class Connection:
         outgoing = self.session.outgoing
         pending = PendingEcho()
         try:
-            while len(outgoing) >= self._options.unechoed_messages and self.failure is None:
+            while self._has_many_unechoed and self.failure is None:
                 await self._wait_for_settlement()
             self.raise_if_closed()
             self._queue(envelope, rate_limit_seconds)
@@ -349,6 +360,14 @@ class Connection:
                     await self._resumed.wait()
                 if pause.cancelled_caught:
                     return
+
+    @property
+    def _has_many_unechoed(self) -> bool:
+        outgoing, options = self.session.outgoing, self._options
+        return (
+            len(outgoing) >= options.unechoed_messages
+            or outgoing.size_bytes >= options.unechoed_bytes
+        )
 
     def _queue(self, envelope: Envelope, rate_limit_seconds: float | None = None) -> None:
         seconds = (

@@ -57,7 +57,12 @@ async def connect(
     else:
         raise PodNotFoundError("pass a url and a token, or a name to join the local pod")
     session = ClientSession(
-        name, filter=filter, last=last, after=after, capacity=options.buffer_messages
+        name,
+        filter=filter,
+        last=last,
+        after=after,
+        capacity=options.buffer_messages,
+        capacity_bytes=options.buffer_bytes,
     )
     connector = WebSocketConnector(
         address.url,

@@ -1,17 +1,18 @@
 """What tasks wait for: a sent envelope's echo, or the response to a request."""
 
 import copy
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 
+from mcpp.buffers import BoundedQueue
 from mcpp.errors import McppError
 from mcpp.protocol.envelope import Envelope
 
-# Unread updates on a request (progress, rejections) beyond this many push out the oldest.
+# Unread updates on a request (progress, rejections) beyond these push out the oldest.
 _MAX_UPDATES: Final = 64
+_MAX_UPDATES_BYTES: Final = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -44,13 +45,15 @@ class PendingEcho:
 class PendingResponse:
     """A request that waits for its response, with the updates that arrive first."""
 
-    _updates: deque[Envelope] = field(default_factory=lambda: deque(maxlen=_MAX_UPDATES))
+    _updates: BoundedQueue[Envelope] = field(
+        default_factory=lambda: BoundedQueue(_MAX_UPDATES, _MAX_UPDATES_BYTES)
+    )
     _response: Envelope | McppError | None = None
     _event: anyio.Event = field(default_factory=anyio.Event)
 
     def add_update(self, envelope: Envelope) -> None:
         """Add an update, such as progress."""
-        self._updates.append(envelope)
+        self._updates.push(envelope, envelope.size_bytes)
         self._event.set()
 
     def settle(self, response: Envelope | McppError) -> None:
@@ -75,7 +78,7 @@ class PendingResponse:
             if response is not None:
                 return response, True
             await self.wait_for_change()
-        return self._updates.popleft(), False
+        return self._updates.take(), False
 
     async def wait_for_change(self) -> None:
         """Wait for an update or the response."""

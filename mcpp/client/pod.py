@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from anyio.abc import TaskGroup
 
@@ -30,6 +30,9 @@ from mcpp.protocol.envelope import Context, Envelope
 from mcpp.session.resumption import Delivery, Gap, HistoryEnd
 
 OnGap = Callable[[Gap], Awaitable[None] | None]
+
+# Unechoed envelopes beyond which what can be left out is not sent.
+_MANY_UNECHOED: Final = 64
 
 logger = logging.getLogger("mcpp.client")
 
@@ -85,6 +88,12 @@ class Pod(Sender):
     def connected(self) -> bool:
         """Whether the gateway is connected now; otherwise reconnection is in progress."""
         return self._session.joined and self._connection.failure is None
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether sent envelopes wait for a rate limit, a reconnection or many echoes."""
+        outgoing = self._session.outgoing
+        return outgoing.waiting or len(outgoing) > _MANY_UNECHOED
 
     @property
     def history(self) -> int:

@@ -7,7 +7,7 @@ the proposal.
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -18,6 +18,9 @@ from mcpp.kinds import Kind
 from mcpp.payloads import Notification, Reject
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Envelope
+
+_MAX_REJECTIONS: Final = 256
+_MAX_REJECTION_CHARS: Final = 4096
 
 if TYPE_CHECKING:
     from mcpp.client.sender import Sender
@@ -42,11 +45,13 @@ class ProposalState(PendingResponse):
         self._event.set()
 
     def _reject(self, envelope: Envelope) -> None:
-        """Record a rejection. Only each participant's last one is kept, so the list is bounded."""
+        """Record a rejection: each participant's last one, of so many participants (P-40)."""
         with suppress(DecodeError):  # malformed rejections are ignored
-            rejection = (envelope.sender, envelope.payload_as(Reject))
+            given = envelope.payload_as(Reject)
+            text = None if given.text is None else given.text[:_MAX_REJECTION_CHARS]
+            rejection = Reject(reason=given.reason[:_MAX_REJECTION_CHARS], text=text)
             others = [other for other in self.rejections if other[0] != envelope.sender]
-            self.rejections[:] = [*others, rejection]
+            self.rejections[:] = [*others[-_MAX_REJECTIONS + 1 :], (envelope.sender, rejection)]
 
 
 @dataclass(slots=True, weakref_slot=True)

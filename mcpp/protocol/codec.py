@@ -240,6 +240,7 @@ def _decode_strictly(data: bytes) -> Envelope:
         context=None if context is None else _context(bytes(context)),
         raw_payload=members["payload"],
     )
+    envelope.__dict__["_size"] = len(data)  # all of it stays in memory, spaces too
     return with_extra(envelope, _unknown(members, ENVELOPE_MEMBERS))
 
 

@@ -7,6 +7,7 @@ that rule outside the gateway, and `read_context_change` is the only reader of `
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal
 
 import msgspec
@@ -16,6 +17,10 @@ from mcpp.payloads import ContextInfo
 from mcpp.protocol.envelope import GATEWAY, Context, Envelope
 
 __all__ = ["ContextChange", "ContextTracker", "Lineage", "read_context_change"]
+
+
+# Beyond this many, no more are learned (P-42): ten times what a gateway allows in a pod.
+MAX_CONTEXTS: Final = 100_000
 
 
 # Compared by identity, which makes it a cheap key: the gateway keeps one per context.
@@ -73,15 +78,19 @@ class ContextTracker:
     It also accepts logs that no gateway has checked: a parent that would close a cycle is ignored.
     """
 
-    __slots__ = ("contexts",)
+    __slots__ = ("_max_contexts", "contexts")
 
-    def __init__(self, contexts: Iterable[ContextInfo] = ()) -> None:
+    def __init__(
+        self, contexts: Iterable[ContextInfo] = (), *, max_contexts: int = MAX_CONTEXTS
+    ) -> None:
+        """Begin with known contexts. Beyond `max_contexts` no more are learned (P-42)."""
         self.contexts: dict[str, ContextInfo] = {}
+        self._max_contexts = max_contexts
         self.reset(contexts)
 
     def reset(self, contexts: Iterable[ContextInfo] = ()) -> None:
         """Start again from known contexts, such as those of a welcome."""
-        self.contexts = {info.id: info for info in contexts}
+        self.contexts = {info.id: info for info in islice(contexts, self._max_contexts)}
 
     def observe(self, envelope: Envelope) -> Lineage | None:
         """Process the next envelope of the log and return its lineage, None in the main context."""
@@ -99,6 +108,8 @@ class ContextTracker:
         if context is None:
             return None
         known = self.contexts.get(context.id)
+        if known is None and self._is_full:
+            return ContextInfo(id=context.id)
         if known is None or known.creator is None:
             return self._fix(known or ContextInfo(id=context.id), context, envelope.sender)
         if known.creator == envelope.sender and (
@@ -118,7 +129,7 @@ class ContextTracker:
         for context in () if change is None else change.contexts:
             if change is not None and change.event == "expired":
                 self.forget(context.id)
-            else:
+            elif context.id in self.contexts or not self._is_full:
                 known = self.contexts.get(context.id) or ContextInfo(id=context.id)
                 self.contexts[context.id] = msgspec.structs.replace(
                     context,
@@ -126,6 +137,10 @@ class ContextTracker:
                     parent=known.parent or self._add_parent(context.id, context.parent),
                 )
         return change
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.contexts) >= self._max_contexts
 
     def find(self, id: str) -> Lineage | None:
         """Return the lineage of a known context, None for an unknown id."""

@@ -158,8 +158,17 @@ def fulfils(envelope: Envelope, proposal: Envelope) -> bool:
 def request_digest(envelope: Envelope) -> bytes | None:
     """Return a digest of what a request or a proposal asks for; None if it is invalid.
 
-    A request fulfils a proposal if both have the same digest.
+    A request fulfils a proposal if both have the same digest. It is computed once: any participant
+    may send many requests that name the same long proposal.
     """
+    kept = envelope.__dict__
+    if "_digest" not in kept:
+        kept["_digest"] = _request_digest(envelope)
+    digest: bytes | None = kept["_digest"]
+    return digest
+
+
+def _request_digest(envelope: Envelope) -> bytes | None:
     kind = Kind.parse(envelope.kind)
     try:
         # A request that its recipient would refuse must not close the proposal.
@@ -171,20 +180,46 @@ def request_digest(envelope: Envelope) -> bytes | None:
     except (DecodeError, Failure):
         return None
     params = {name: value for name, value in parsed.params.items() if name != "_meta"}
-    facts = (envelope.to, kind[1:], parsed.method, normalize_numbers(params))
+    facts = (envelope.to, kind[1:], parsed.method, _comparable_numbers(params))
     return sha256(msgspec.json.encode(facts, order="sorted")).digest()
 
 
-def normalize_numbers(value: Any) -> Any:
-    """Return a value with whole floats as integers: not every language distinguishes 1.0 from 1."""
-    match value:
-        case dict():
-            return {name: normalize_numbers(part) for name, part in value.items()}
-        case list():
-            return [normalize_numbers(part) for part in value]
-        case float() if value.is_integer():
-            return int(value)
+# Beyond this, a double no longer stands for one integer only.
+_MAX_EXACT: Final = 2**53
+
+
+def with_integers(value: Any) -> Any:
+    """Return a value with whole floats as integers: not every language distinguishes 1.0 from 1.
+
+    Larger floats than a double can count to stay floats (P-41): `1e300` has 301 digits.
+    """
+    kind = type(value)
+    if kind is float:
+        whole = -_MAX_EXACT <= value <= _MAX_EXACT and value.is_integer()
+        return int(value) if whole else value
+    if kind is list:
+        return [with_integers(part) for part in value]
+    if kind is dict:
+        return {name: with_integers(part) for name, part in value.items()}
     return value
+
+
+def _comparable_numbers(value: Any) -> Any:
+    """Return a value in which equal numbers have one form, and none is longer than its text (P-41).
+
+    Integers beyond 2^53 become floats if they are equal to one: `100000000000000000000` is `1e20`.
+    """
+    kind = type(value)
+    if kind is int:
+        if -_MAX_EXACT <= value <= _MAX_EXACT:
+            return value
+        rounded = float(value)  # E-14: a number has at most 64 characters
+        return rounded if rounded == value else value
+    if kind is list:
+        return [_comparable_numbers(part) for part in value]
+    if kind is dict:
+        return {name: _comparable_numbers(part) for name, part in value.items()}
+    return with_integers(value)
 
 
 @dataclass(frozen=True, slots=True)

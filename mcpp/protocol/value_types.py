@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 
 import msgspec
 
-from mcpp.protocol.rpc import normalize_numbers
+from mcpp.protocol.rpc import with_integers
 from mcpp.protocol.validation import bounded_reason, path_and_reason
 
 __all__ = ["InvalidValueError", "Parameter", "Parameters", "ValueType", "to_json"]
@@ -74,7 +74,7 @@ class ValueType:
         try:
             return self._read(value)
         except InvalidValueError:  # 5.0 is an integer in JSON Schema
-            return self._read(normalize_numbers(value))
+            return self._read(with_integers(value))
 
     def _read(self, value: Any) -> Any:
         if self._adapter is None:

@@ -21,6 +21,8 @@ from mcpp.protocol.envelope import Envelope
 
 # Used where a refusal does not say when to retry.
 _DEFAULT_RETRY_SECONDS: Final = 1.0
+# Contexts whose use is counted; they are told by others.
+_MAX_COUNTED_CONTEXTS: Final = 10_000
 # Refusals after which the envelope is sent again.
 _TEMPORARY: Final = ("rate_limited", "unavailable")
 
@@ -43,6 +45,7 @@ class _Entry:
 class Outgoing:
     """The unsettled envelopes, in the order they were added. Owns their retries."""
 
+    size_bytes: int = 0  # of the texts
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _queue: deque[_Entry] = field(default_factory=deque)
     _added: int = 0
@@ -84,7 +87,15 @@ class Outgoing:
         if self._context_rate:
             full_at = max(self._full_at.get(context, now), now) + 1 / self._context_rate
             longest = self._context_burst / self._context_rate
+            if len(self._full_at) >= _MAX_COUNTED_CONTEXTS:
+                self._forget_full_contexts(now)
             self._full_at[context] = min(full_at, now + longest)
+
+    def _forget_full_contexts(self, now: float) -> None:
+        # P-42. Of those that were used just now, a full count is assumed: a refusal corrects it.
+        self._full_at = {id: at for id, at in self._full_at.items() if at > now}
+        if len(self._full_at) >= _MAX_COUNTED_CONTEXTS:
+            self._full_at.clear()
 
     def forget_context(self, context: str) -> None:
         """Drop an expired context's count."""
@@ -95,12 +106,14 @@ class Outgoing:
         self._added += 1
         entry = _Entry(envelope, text, give_up_at, self._added)
         self._entries[envelope.id] = entry
+        self.size_bytes += len(text)
         self._queue.append(entry)
 
     def add_first(self, envelope: Envelope, text: bytes) -> None:
         """Add an envelope before all others, for the next connection, without a deadline."""
         entry = _Entry(envelope, text, math.inf, 0)
         self._entries = {envelope.id: entry, **self._entries}
+        self.size_bytes += len(text)
         self._queue.appendleft(entry)
 
     def transmit(self, now: float) -> list[bytes]:
@@ -245,6 +258,7 @@ class Outgoing:
         entry = self._entries.pop(id, None)
         if entry is None:
             return None
+        self.size_bytes -= len(entry.text)
         if entry.in_flight:
             self._clear_in_flight(entry)
         else:

@@ -9,12 +9,12 @@ connection resumes after it. Three mechanisms keep the promise:
   stays: a new connection, opened when there is room again, replays the rest.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from mcpp.buffers import MAX_BUFFER_BYTES, BoundedQueue
 from mcpp.filters import Filter
 from mcpp.protocol.envelope import Envelope
 
@@ -67,7 +67,6 @@ class Resumption:
     """Position, replay and inbox of one participant. Owns the envelopes not yet taken."""
 
     __slots__ = (
-        "_capacity",
         "_end_of_replay",
         "_history_left",
         "_inbox",
@@ -83,15 +82,19 @@ class Resumption:
     )
 
     def __init__(
-        self, *, last: int | None = None, after: str | None = None, capacity: int = 1024
+        self,
+        *,
+        last: int | None = None,
+        after: str | None = None,
+        capacity: int = 1024,
+        capacity_bytes: int = MAX_BUFFER_BYTES,
     ) -> None:
         self.position = after
         self.history = 0  # how many envelopes from before the first join are replayed
         self.replaying = 0  # how many replayed envelopes are still to come on this connection
         self.overflowed = False  # whether the inbox was full on this connection
         self._last = last
-        self._capacity = capacity
-        self._inbox: deque[Delivery | HistoryEnd | Gap] = deque()
+        self._inbox = BoundedQueue[Delivery | HistoryEnd | Gap](capacity, capacity_bytes)
         self._resuming = False
         self._history_left = 0  # of `history`, over as many connections as it takes
         self._end_of_replay: str | None = None
@@ -119,7 +122,7 @@ class Resumption:
     ) -> None:
         """Process a connection's welcome; if it does not continue the last one, report a gap."""
         if (self._resuming or joined_before) and (lost_log or not resumed):
-            self._inbox.append(Gap(lost_log))
+            self._inbox.put_anyway(Gap(lost_log))
             self._history_left = 0
             self._reported.clear()
         if not self._resuming:
@@ -132,31 +135,31 @@ class Resumption:
     @property
     def is_crowded(self) -> bool:
         """Whether the inbox is half full, so that reading more of a replay should wait."""
-        return len(self._inbox) > self._capacity // 2 and not self.overflowed
+        return not self.overflowed and self._inbox.is_filled(1 / 2)
 
     @property
     def has_room_again(self) -> bool:
         """Whether the inbox overflowed on this connection and has been read since."""
-        return self.overflowed and len(self._inbox) <= self._capacity // 8
+        return self.overflowed and not self._inbox.is_filled(1 / 8)
 
     def take(self) -> Delivery | HistoryEnd | Gap | None:
         """Return the next item in the inbox, or None if it is empty."""
-        return self._inbox.popleft() if self._inbox else None
+        return self._inbox.take() if self._inbox else None
 
     def is_new(self, id: str) -> bool:
         """Return whether an envelope was neither seen nor reported before."""
         return id not in self._seen and id not in self._seen_before and id not in self._reported
 
-    def receive(self, envelope: Envelope, times_sent: int) -> bool:
+    def receive(self, envelope: Envelope, times_sent: int, size_bytes: int) -> bool:
         """Put the next envelope of the connection into the inbox, unless it was seen before.
 
-        `times_sent` is how often it was sent, if it is one of ours. Return False if there was no
-        room: then it comes again on a later connection.
+        `times_sent` is how often it was sent, if it is one of ours; `size_bytes` is the length of
+        its text. Return False if there was no room: then it comes again on a later connection.
         """
         id = envelope.id
         kept = True
         if id not in self._seen and id not in self._seen_before:
-            if self.overflowed or len(self._inbox) >= self._capacity:
+            if self.overflowed or not self._inbox.has_room(size_bytes):
                 self.overflowed = True
                 kept = False
             else:
@@ -169,7 +172,7 @@ class Resumption:
                 if times_sent <= 1:
                     self.position = id
                 history = self._history_left > 0
-                self._inbox.append(Delivery(envelope, history))
+                self._inbox.put_anyway(Delivery(envelope, history), size_bytes)
                 if history:
                     self._count_history()
         if self.replaying:
@@ -194,7 +197,7 @@ class Resumption:
     def _count_history(self) -> None:
         self._history_left -= 1
         if not self._history_left:
-            self._inbox.append(HistoryEnd())
+            self._inbox.put_anyway(HistoryEnd())
 
     def _finish_replay(self) -> None:
         # The replay may have ended with envelopes that the filter withheld.

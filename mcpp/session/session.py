@@ -14,7 +14,10 @@ replayed, then live ones. `ClientSession` composes four parts:
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from mcpp import filters, kinds
+from mcpp.buffers import MAX_BUFFER_BYTES
 from mcpp.errors import DecodeError, FilterError, TooLargeError, WrongParticipantError
 from mcpp.filters import Filter
 from mcpp.payloads import (
@@ -47,11 +50,18 @@ from mcpp.session.resumption import (
     Join,
     Resumption,
 )
+from mcpp.session.roster import Roster
 
 
 def is_final(code: int) -> bool:
     """Return whether a close code is final: the client must not reconnect."""
     return 4500 <= code <= 4999
+
+
+class _UnreadWelcome(Welcome, frozen=True):
+    """A welcome whose participants are not parsed yet."""
+
+    participants: msgspec.Raw  # type: ignore[assignment]
 
 
 class ClientSession:
@@ -65,6 +75,7 @@ class ClientSession:
         last: int | None = None,
         after: str | None = None,
         capacity: int = 1024,
+        capacity_bytes: int = MAX_BUFFER_BYTES,
     ) -> None:
         if last is not None and last < 0:
             raise ValueError(f"last must be at least 0, not {last}")
@@ -72,18 +83,25 @@ class ClientSession:
         self.filter = filters.as_filter(filter)
         self.pod: PodInfo | None = None
         self.limits: dict[str, object] = {}
-        self.participants: dict[str, ParticipantInfo] = {}
         self.outgoing = Outgoing()
         self.joined = False
+        self._roster = Roster()
         self._contexts = ContextTracker()
         self._correlations = Correlations()
-        self._resumption = Resumption(last=last, after=after, capacity=capacity)
+        self._resumption = Resumption(
+            last=last, after=after, capacity=capacity, capacity_bytes=capacity_bytes
+        )
         self._filter_again: Envelope | None = None  # a change made while the inbox was full
 
     @property
     def contexts(self) -> dict[str, ContextInfo]:
         """The pod's live contexts that this participant knows, by id."""
         return self._contexts.contexts
+
+    @property
+    def participants(self) -> dict[str, ParticipantInfo]:
+        """The participants that are present, by name."""
+        return self._roster.participants
 
     @property
     def position(self) -> str | None:
@@ -169,16 +187,16 @@ class ClientSession:
         try:
             envelope = decode(text)
             if envelope.kind.startswith("system/"):
-                return self._receive_system(envelope, now)
+                return self._receive_system(envelope, now, len(text))
         except (DecodeError, FilterError) as error:
             self._resumption.skip()
             return (Unreadable(error),)
-        return self._receive_logged(envelope, now)
+        return self._receive_logged(envelope, now, len(text))
 
-    def _receive_system(self, envelope: Envelope, now: float) -> Sequence[Effect]:
+    def _receive_system(self, envelope: Envelope, now: float, size: int) -> Sequence[Effect]:
         match envelope.kind:
             case kinds.WELCOME:
-                return self._receive_welcome(envelope.payload_as(Welcome))
+                return self._receive_welcome(envelope.payload_as(_UnreadWelcome))
             case kinds.ERROR:
                 details = envelope.payload_as(Error)
                 return self._receive_refusal(details, envelope.correlation_id, now)
@@ -186,12 +204,12 @@ class ClientSession:
                 filter = filters.parse(envelope.payload_as(SetFilter).filter)
                 return self._receive_filter(filter, envelope.correlation_id or "")
             case kinds.PRESENCE if not self._resumption.replaying:
-                self._update_participants(envelope.payload_as(Presence))
+                self._update_participants(envelope.payload_as(Presence), size)
             case kinds.CONTEXT if not self._resumption.replaying:
                 self._update_contexts(envelope)
-        return self._receive_logged(envelope, now)
+        return self._receive_logged(envelope, now, size)
 
-    def _receive_logged(self, envelope: Envelope, now: float) -> Sequence[Effect]:
+    def _receive_logged(self, envelope: Envelope, now: float, size: int) -> Sequence[Effect]:
         resumption = self._resumption
         if envelope.context is not None:
             self.outgoing.count_accepted(envelope.context.id, now)
@@ -201,7 +219,7 @@ class ClientSession:
         times_sent = 0
         if envelope.correlation_id is not None or envelope.sender == self.name:
             effects, times_sent = self._settle(envelope)
-        if not resumption.receive(envelope, times_sent) and any(
+        if not resumption.receive(envelope, times_sent, size) and any(
             isinstance(effect, Noted) for effect in effects
         ):
             resumption.mark_reported(envelope.id)
@@ -219,7 +237,7 @@ class ClientSession:
             effects += self._correlations.receive(envelope)
         return effects, times_sent
 
-    def _receive_welcome(self, welcome: Welcome) -> Sequence[Effect]:
+    def _receive_welcome(self, welcome: "_UnreadWelcome") -> Sequence[Effect]:
         if self.name and welcome.you.id != self.name:
             raise WrongParticipantError(self.name, welcome.you.id)
         self._resumption.welcome(
@@ -233,7 +251,7 @@ class ClientSession:
         self.pod = welcome.pod
         self.limits = welcome.limits
         self.outgoing.set_limits(self.limits)
-        self.participants = {info.id: info for info in welcome.participants}
+        self._roster.reset(welcome.participants)
         self._contexts.reset(welcome.contexts)
         self.joined = True
         return (Joined(welcome.replayed), *self._drop_too_large())
@@ -261,11 +279,11 @@ class ClientSession:
             for context in change.contexts:
                 self.outgoing.forget_context(context.id)
 
-    def _update_participants(self, presence: Presence) -> None:
+    def _update_participants(self, presence: Presence, size: int) -> None:
         if presence.event == "join":
-            self.participants[presence.participant.id] = presence.participant
+            self._roster.add(presence.participant, size)
         else:
-            self.participants.pop(presence.participant.id, None)
+            self._roster.remove(presence.participant.id)
 
     @property
     def _max_bytes(self) -> int | None:

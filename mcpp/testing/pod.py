@@ -90,7 +90,12 @@ class MemoryPod:
     ) -> AsyncIterator[Pod]:
         """Connect like `mcpp.connect`, but by name instead of url and token."""
         session = ClientSession(
-            name, filter=filter, last=last, after=after, capacity=options.buffer_messages
+            name,
+            filter=filter,
+            last=last,
+            after=after,
+            capacity=options.buffer_messages,
+            capacity_bytes=options.buffer_bytes,
         )
         connector = self.connector(name)
         async with open_pod(session, connector, own=own, on_gap=on_gap, options=options) as pod:

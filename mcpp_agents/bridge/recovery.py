@@ -3,15 +3,46 @@
 Without it, the requests would wait until their timeout. An earlier revision of MCP had batches:
 several messages in a JSON list. An invalid answer may still carry the id of its request. And
 Python's parser accepts more than the SDK's: lone surrogates, where a server has truncated a text
-within a character, and deep nesting.
+within a character, and deep nesting. Of what no parser accepts, the id is looked for where servers
+write it: at the beginning or at the end.
 """
 
 import json
-from typing import Any
+import re
+from typing import Any, Final
 
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
+
+# At the top level an id comes before or after the result: `{"jsonrpc":"2.0","id":7,…`, `…,"id":7}`.
+_ID: Final = r'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,128}")'
+_MORE: Final = r'"jsonrpc"\s*:\s*"2\.0"'
+_find_first_id: Final = re.compile(rf"\s*\{{\s*(?:{_MORE}\s*,\s*)?{_ID}\s*,").match
+_find_last_id: Final = re.compile(rf",\s*{_ID}\s*(?:,\s*{_MORE}\s*)?\}}\s*\Z").search
+_END_CHARACTERS: Final = 512
+
+
+def read_line(line: bytes) -> list[SessionMessage]:
+    """Return the messages of a line: one, several in a batch, or none if it is not JSON-RPC."""
+    if line.lstrip()[:1] not in (b"{", b"["):
+        return []
+    text = line.decode(errors="replace")
+    try:
+        return [SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))]
+    except ValidationError as error:
+        found = [each for each in recover_answers(error) if isinstance(each, SessionMessage)]
+    except RecursionError:
+        found = []
+    return found or refuse_line(line)
+
+
+def refuse_line(line: bytes) -> list[SessionMessage]:
+    """Return an error for the request that a line seems to answer, which cannot be read."""
+    head = line[:_END_CHARACTERS].decode(errors="replace")
+    tail = line[-_END_CHARACTERS:].decode(errors="replace")
+    found = _find_first_id(head) or _find_last_id(tail)
+    return [] if found is None else [_unreadable(json.loads(found[1]))]
 
 
 def recover_answers(item: SessionMessage | Exception) -> list[SessionMessage | Exception]:
@@ -51,7 +82,12 @@ def _read_message(value: Any) -> SessionMessage | None:
     except ValidationError:
         pass
     id = value.get("id") if isinstance(value, dict) and "method" not in value else None
-    if type(id) not in (int, str):
+    if not isinstance(id, int | str) or isinstance(id, bool):
         return None
-    error = ErrorData(code=PARSE_ERROR, message="the MCP server's answer is not valid JSON-RPC")
+    return _unreadable(id)
+
+
+def _unreadable(id: int | str) -> SessionMessage:
+    reason = "the MCP server's answer is not valid JSON-RPC, or too long or too deeply nested"
+    error = ErrorData(code=PARSE_ERROR, message=reason)
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=error))

@@ -7,7 +7,7 @@ protocol underneath, in the newest revision that the server supports.
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import anyio
 import httpx2
 import mcp_types as types
 from anyio.abc import TaskStatus
-from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
@@ -29,6 +29,8 @@ from mcpp import McppError, Options
 from mcpp.client.tasks import background
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.bridge.recovery import recover_answers
+from mcpp_agents.bridge.server_process import server_environment
+from mcpp_agents.bridge.stdio import stdio_streams
 from mcpp_agents.cli.display import one_line
 
 Open = Callable[[], AbstractAsyncContextManager[Any]]
@@ -91,15 +93,20 @@ class _HttpStatus:
 _http_status: ContextVar[_HttpStatus] = ContextVar("http_status")
 
 
-def over_stdio(command: list[str], env: Mapping[str, str] = os.environ) -> Open:
-    """Return an opener that starts a server as a process, without the pod's secrets."""
-    program, *arguments = command
-    inherited = {name: value for name, value in env.items() if not name.startswith("MCPP_")}
-    # By default, one invalid byte would end the reader and so every pending request.
-    parameters = StdioServerParameters(
-        command=program, args=arguments, env=inherited, encoding_error_handler="replace"
-    )
-    return lambda: stdio_client(parameters)
+def over_stdio(
+    command: list[str], names: Sequence[str] = (), env: Mapping[str, str] = os.environ
+) -> Open:
+    """Return an opener that starts a server as a process.
+
+    Of the environment it gets what every program needs, and the variables named.
+
+    Raises StartError for a name that is not set.
+    """
+    try:
+        environment = server_environment(names, env)
+    except KeyError as error:
+        raise StartError(f"the environment has no {error.args[0]}") from None
+    return lambda: stdio_streams(command, environment)
 
 
 def over_http(url: str, headers: Mapping[str, str] | None = None) -> Open:

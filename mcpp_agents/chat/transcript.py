@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mcpp import ContextNode, ContextTree, DecodeError, Envelope, Gap, Kind, kinds
+from mcpp.buffers import MAX_LOG_BYTES, BoundedQueue
 from mcpp.filters import Filter
 from mcpp.protocol import rpc
 from mcpp.protocol.contexts import Lineage
 from mcpp_agents.cli.display import clean, describe, describe_fully, one_line, progress_of
 
 _HIDDEN: Final = (kinds.NOTIFICATION, kinds.CONTEXT, kinds.FILTER_SET, kinds.WELCOME)
-# At twice this number, the older half is dropped.
+# At twice this number, or at `MAX_LOG_BYTES`, the older half is dropped.
 KEPT_ENVELOPES: Final = 5000
 _LOST: Final = "lost with the gateway's log"
 # A long message is truncated until it is opened, so that it does not fill the screen.
@@ -78,7 +79,7 @@ class Transcript:
     def __init__(self, me: str = "") -> None:
         self.me = me
         self.filter: Filter | None = None
-        self._log: list[Envelope] = []
+        self._log = BoundedQueue[Envelope](2 * KEPT_ENVELOPES, MAX_LOG_BYTES)
         self._opened: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._reset()
@@ -97,10 +98,10 @@ class Transcript:
 
     def add(self, envelope: Envelope) -> None:
         """Add the next envelope of the log."""
-        self._log.append(envelope)
+        self._log.put_anyway(envelope, envelope.size_bytes)
         self._add(envelope)
-        if len(self._log) > 2 * KEPT_ENVELOPES:
-            del self._log[:KEPT_ENVELOPES]
+        if self._log.is_filled(1):
+            self._log.shrink(1 / 2)
             self._reset()
             for kept in self._log:
                 self._add(kept)

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
+import anyio
 import mcp_types as types
-from jsonschema import Draft202012Validator, SchemaError
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
@@ -28,14 +28,21 @@ from mcpp import (
     __version__,
     new_envelope,
 )
+from mcpp.client.tasks import background
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.cli.display import one_line
 from mcpp_agents.mcp_server.tool_handlers import PodToolHandlers
+from mcpp_agents.tool_schemas import is_valid_schema
 from mcpp_agents.toolbox import RemoteTool, Toolbox
 
 # A model or a person may work behind a tool; an impatient client can cancel.
 CALL_SECONDS: Final = 600.0
+
+# A page of `tools/list` (P-45).
+_PAGE_TOOLS: Final = 200
+_PAGE_BYTES: Final = 512 * 1024
+_ANNOUNCE_SECONDS: Final = 1.0
 
 # Members that the newest revision of MCP requires in a list of tools.
 _LIST_RESULT: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
@@ -60,6 +67,8 @@ class PodServer:
         self._pod = pod
         self._toolbox = Toolbox(pod)
         self._handlers = PodToolHandlers(pod, self._toolbox)
+        self._changed = anyio.Event()
+        self._valid: dict[tuple[str, bytes], types.Tool | None] = {}  # of the tools listed
         self._client: ServerSession | None = None
         self._changes = InMemorySubscriptionBus()
         self.server: Server[Any] = Server(
@@ -78,12 +87,22 @@ class PodServer:
 
     async def listen(self) -> None:
         """Process the pod's messages: keep the log, and notify the client of changed tools."""
-        async for message in self._pod:
-            self._handlers.observe(message)
-            if self._toolbox.observe(message):
-                await self._changes.publish(ToolsListChanged())
-                if self._client is not None and self._client.client_params is not None:
-                    await self._client.send_tool_list_changed()
+        async with background() as tasks:
+            tasks.start_soon(self._announce_changes)
+            async for message in self._pod:
+                self._handlers.observe(message)
+                if self._toolbox.observe(message):
+                    self._changed.set()
+
+    async def _announce_changes(self) -> None:
+        """Notify the client of changes, at most once a second: it asks for the list each time."""
+        while True:
+            await self._changed.wait()
+            self._changed = anyio.Event()
+            await self._changes.publish(ToolsListChanged())
+            if self._client is not None and self._client.client_params is not None:
+                await self._client.send_tool_list_changed()
+            await anyio.sleep(_ANNOUNCE_SECONDS)
 
     async def close(self) -> None:
         """Withdraw the client's proposals that are still open."""
@@ -93,9 +112,24 @@ class PodServer:
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         self._client = context.session
-        found = [tool.to_json() for tool in self._handlers.tools.values()]
-        found += map(_definition, (await self._toolbox.list_tools()).values())
-        return types.ListToolsResult(tools=[tool for one in found if (tool := _validate(one))])
+        start = _read_cursor(None if params is None else params.cursor)
+        listed = list((await self._toolbox.list_tools()).values())
+        end = _end_of_page(listed, start)
+        found: list[types.Tool | None] = []
+        if not start:
+            found += [_validate(tool.to_json()) for tool in self._handlers.tools.values()]
+        for tool in listed[start:end]:
+            key = (tool.name, tool.digest)
+            if key not in self._valid:
+                self._valid[key] = _validate(_definition(tool))
+                await anyio.lowlevel.checkpoint()  # one takes about 2 ms
+            found.append(self._valid[key])
+        if end < len(listed):
+            return types.ListToolsResult(tools=list(filter(None, found)), next_cursor=str(end))
+        # Forget those that are not listed any more.
+        present = {(tool.name, tool.digest) for tool in listed}
+        self._valid = {key: tool for key, tool in self._valid.items() if key in present}
+        return types.ListToolsResult(tools=list(filter(None, found)))
 
     async def _call_tool(
         self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
@@ -156,6 +190,25 @@ class PodServer:
         return result
 
 
+def _read_cursor(cursor: str | None) -> int:
+    """Return the place in the list at which a page begins. Raises MCPError."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+        raise MCPError(rpc.INVALID_PARAMS, "unknown cursor")
+    return int(cursor)
+
+
+def _end_of_page(tools: list[RemoteTool], start: int) -> int:
+    """Return where the page that begins at `start` ends."""
+    left_bytes = _PAGE_BYTES
+    for place, tool in enumerate(tools[start : start + _PAGE_TOOLS]):
+        left_bytes -= tool.size_bytes
+        if left_bytes < 0 and place:
+            return start + place
+    return min(start + _PAGE_TOOLS, len(tools))
+
+
 def _definition(tool: RemoteTool) -> dict[str, Any]:
     given = tool.definition.get("description")
     prefix = f"{given} " if isinstance(given, str) and given else ""
@@ -174,12 +227,14 @@ def _validate(definition: Mapping[str, Any]) -> types.Tool | None:
         dumped = tool.model_dump(by_alias=True, mode="json", exclude_none=True)
         for version in KNOWN_PROTOCOL_VERSIONS:
             validate_server_result("tools/list", version, _LIST_RESULT | {"tools": [dumped]})
-        Draft202012Validator.check_schema(tool.input_schema)
-    except (ValidationError, PydanticSerializationError, SchemaError) as error:
+    except (ValidationError, PydanticSerializationError) as error:
         reason = one_line(str(error), 200)
-        logger.warning("tool %s is invalid and not listed: %s", definition.get("name"), reason)
-        return None
-    return tool
+    else:
+        if is_valid_schema(tool.input_schema):
+            return tool
+        reason = "its inputSchema is not a JSON Schema"
+    logger.warning("tool %s is invalid and not listed: %s", definition.get("name"), reason)
+    return None
 
 
 def _failed(text: str) -> types.CallToolResult:

@@ -1,6 +1,5 @@
 """The MCP server's own tools: send, read, list participants and contexts, propose."""
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Annotated, Any, Final
@@ -22,6 +21,7 @@ from mcpp import (
     kinds,
 )
 from mcpp.agent.tools import Tool
+from mcpp.buffers import MAX_LOG_BYTES, BoundedQueue
 from mcpp.payloads import text_payload
 from mcpp.prompts import BEGINNING, Prompt, PromptBuilder
 from mcpp_agents.cli.shorthand import WORDS, read_filter
@@ -43,7 +43,7 @@ class PodToolHandlers:
     def __init__(self, pod: Pod, toolbox: Toolbox) -> None:
         self._pod = pod
         self._toolbox = toolbox
-        self._log: deque[Envelope] = deque(maxlen=KEPT_ENVELOPES)
+        self._log = BoundedQueue[Envelope](KEPT_ENVELOPES, MAX_LOG_BYTES)
         self._missing = pod.history
         self._caught_up = anyio.Event()
         self._read: Prompt | None = None
@@ -58,7 +58,7 @@ class PodToolHandlers:
 
     def observe(self, message: Message) -> None:
         """Add a message to the log."""
-        self._log.append(message.envelope)
+        self._log.push(message.envelope, message.envelope.size_bytes)
         self._missing -= 1
         if self._missing <= 0 or not message.replayed:
             self._caught_up.set()

@@ -37,6 +37,11 @@ _PROSE: Final = (
 # shorter run is enough.
 _DRAWN: Final = r"(?=[A-Za-z]{0,255}\d|[A-Za-z]{30})[A-Za-z0-9]{20,255}[A-Za-z0-9_-]{0,255}"
 _RANDOM: Final = r"(?=[A-Za-z_-]{0,64}(?:\d|[a-z][A-Z])|[A-Za-z]{16})"
+# Names of code have either no capitals, or nothing else, or no digits.
+_MIXED: Final = (
+    r"(?=[A-Za-z_+/.-]{0,40}\d)(?=[^\sA-Z]{0,40}[A-Z])(?=[^\sa-z]{0,40}[a-z])[A-Za-z0-9_+/-]"
+)
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
 
 # Secrets recognized by their form; each has at least 15 characters without a space.
 _has_long_word: Final = re.compile(r"\S{15}").search
@@ -48,7 +53,7 @@ _LONG_FORMS: Final = tuple(
         r"(?<![\w/+=.-])(?=(?:[a-z0-9/+]*[A-Z]){4})(?=(?:[A-Za-z/+]*\d){2})[A-Za-z0-9/+]{40}(?![\w/+=.-])",
         r"\bgh[pousr]_[A-Za-z0-9]{20,255}",
         r"\bgithub_pat_[A-Za-z0-9_]{20,255}",
-        rf"\bglpat-{_RANDOM}[A-Za-z0-9_-]{{16,64}}",
+        rf"\bgl(?:pat|ptt|rt|dt|ft|cbt|imt|oas|soat|agent)-{_RANDOM}[A-Za-z0-9_-]{{16,64}}",
         r"\bsk-ant-[a-z]{2,9}\d\d-[A-Za-z0-9_-]{16,255}",
         r"\bsk-(?:proj|svcacct|admin)-(?=[a-z0-9_-]{0,99}[A-Z])(?=[A-Za-z_-]{0,99}\d)[A-Za-z0-9_-]{40,255}",
         rf"\bsk-(?:[A-Za-z0-9]{{1,12}}[_-]){{0,4}}{_DRAWN}",
@@ -68,8 +73,35 @@ _LONG_FORMS: Final = tuple(
         r"\bya29\.[A-Za-z0-9_-]{16,2048}",
         r"\bSG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,128}",
         r"\bpypi-AgE[A-Za-z0-9_-]{24,255}",
-        r"\b(?:dop_v1|shpat)_[0-9a-fA-F]{32,64}\b",
-        rf"\bdckr_pat_{_RANDOM}[A-Za-z0-9_-]{{24,64}}",
+        r"\b(?:do[opr]_v1|shp(?:at|ss|ca|pa)|sbp|rubygems|sntryu)_[0-9a-fA-F]{32,64}\b",
+        rf"\bdckr_[po]at_{_RANDOM}[A-Za-z0-9_-]{{24,64}}",
+        r"\b(?:pul-[0-9a-f]{40}|xkeysib-[0-9a-f]{64}-\w{16}|[0-9a-f]{32}-us\d{1,2})\b",
+        r"\bv1\.0-[0-9a-f]{24}-[0-9a-f]{146}\b",  # Cloudflare
+        r"\b(?:CLOJARS_[a-z0-9]{60}|rdme_[a-z0-9]{70}|napi_[a-z0-9]{64})\b",
+        (
+            r"\b(?:nfp|fo1|tfp|glsa|glc|ops|sntrys|duffel_(?:live|test)|pscale_(?:tkn|pw|oauth)"
+            rf"|vercel_blob_rw|sb_secret|secret|fm[12]r?)_{_MIXED}{{24,4096}}={{0,2}}"
+        ),
+        rf"\b(?:EAA[A-Z]|EZ[AT]K|ABSK|ATBB|HRKU-AA|cio){_MIXED}{{28,512}}={{0,2}}",
+        r"\bdp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9._-]{30,80}",  # Doppler
+        r"\btskey-[a-z]{3,12}-[A-Za-z0-9-]{20,80}",
+        r"\b(?:NRAK|PMAK|FLWSECK)-(?=[A-Za-z]{0,40}\d)[A-Za-z0-9-]{26,80}",
+        r"\bdt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64}\b",  # Dynatrace
+        r"\bpat[A-Za-z0-9]{14}\.[0-9a-f]{64}\b",  # Airtable
+        rf"\b(?:pat-[a-z]{{2,3}}\d|access-(?:sandbox|development|production))-{_UUID}",
+        r"\baccess_token\$(?:production|sandbox)\$[0-9a-z]{16}\$([0-9a-f]{32})\b",
+        r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,70}",
+        r"(?<![\w~.-])[\w~.]{3}\dQ~[\w~.-]{31,34}(?![\w~-])",  # Microsoft Entra
+        r"\b[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,42}(?![\w-])",  # Discord bot token
+        r"\bdiscord(?:app)?\.com/api/webhooks/\d{10,20}/([\w-]{40,100})",
+        r"\bxoxe\.xox[bp]-\d-[A-Za-z0-9]{40,255}",
+        # Our own: a participant's token, a browser's session, a link that signs a browser in.
+        (
+            r"(?<![\w/+=.~-])(?=(?:[a-z0-9_-]*[A-Z]){4})(?=(?:[A-Z0-9_-]*[a-z]){4})"
+            r"(?=(?:[A-Za-z_-]*\d){2})[A-Za-z0-9_-]{43}(?![\w/+=-]|\.\w)"
+        ),
+        r"\bsession~([A-Za-z0-9_.-]{30,2048})",
+        r"\bhttps?://[^\s/?#]{1,255}/#((?=[\w-]{0,21}(?:\d|[a-z][A-Z]))[\w-]{22})(?![\w-])",
         r"\beyJ[A-Za-z0-9_-]{6,2048}\.[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,1024}",
         r"\bAGE-SECRET-KEY-1[0-9A-Z]{40,80}",
         r"\b\d{8,10}:AA[A-Za-z0-9_-]{32,40}",  # Telegram bot token
@@ -94,6 +126,18 @@ _FORMS: Final = tuple(
             r"|redis-cli\b[^\n]{0,120}?\s-a\s{1,4}[\"']?(?![-$<{(])([^\s\"'`]{4,256})"
             r"|sshpass\s{1,4}-p\s{0,4}[\"']?(?![-$<{(])([^\s\"'`]{4,256}))"
         ),
+        r"(?i)\b(?:set-)?cookie:\s{0,4}([\w.-]{1,64}=[^\r\n\"'`]{8,4096})",
+        r"(?<!\S)(?:-b|--cookie)[ =]?[\"']?[\w.-]{1,64}=([^\s\"';]{8,2048})",
+        (
+            r"(?i)\b(?:session[_-]?id|sid|phpsessid|jsessionid)="
+            r"((?=[a-z%._-]{0,64}\d)[a-z0-9%._-]{16,512})"
+        ),
+        r"\bmachine\s{1,8}\S{1,255}\s{1,8}login\s{1,8}\S{1,128}\s{1,8}password\s{1,8}(\S{1,256})",
+        (
+            r"(?m)^[\w.*-]{1,255}:(?:\d{4,5}|\*):[A-Za-z_*][\w-]{0,63}:[A-Za-z_*][\w-]{0,63}:"
+            r"(\S{4,256})$"  # .pgpass
+        ),
+        r"\"auth\"\s{0,4}:\s{0,4}\"([A-Za-z0-9+/]{16,1024}={0,2})\"",
         r"(?<!\S)(?:-u|--user)[ =]?[\"']?[^\s:/\"']{1,64}:(?!\d{1,9}(?:\s|\Z))([^\s\"'`]{4,256})",
     )
 )

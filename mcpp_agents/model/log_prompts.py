@@ -10,10 +10,11 @@ from typing import Final
 import anyio
 
 from mcpp import Envelope, Pod
+from mcpp.buffers import MAX_LOG_BYTES, BoundedQueue
 from mcpp.prompts import Prompt, PromptBuilder
 from mcpp.tokens import estimate
 
-# At twice this many envelopes the older half of the log is dropped, to bound memory.
+# The copy of the log beyond which the oldest envelopes are dropped.
 _MAX_ENVELOPES: Final = 10_000
 _MAX_IDS: Final = 4096
 _CATCH_UP_SECONDS: Final = 5.0
@@ -25,14 +26,21 @@ class RecentIds:
     """A set of ids that forgets the oldest ones beyond a limit."""
 
     def __init__(self, limit: int = _MAX_IDS) -> None:
-        self._ids: dict[str, None] = {}
+        self._ids: dict[str, int] = {}
+        self._added = 0
         self._limit = limit
 
     def add(self, id: str) -> None:
         """Add an id as the newest one."""
-        self._ids[id] = None
+        self._added += 1
+        self._ids.pop(id, None)
+        self._ids[id] = self._added
         if len(self._ids) > self._limit:
             del self._ids[next(iter(self._ids))]
+
+    def place(self, id: str) -> int:
+        """Return a number that is larger the later an id was added, 0 if it was not."""
+        return self._ids.get(id, 0)
 
     def __contains__(self, id: object) -> bool:
         return id in self._ids
@@ -45,7 +53,7 @@ class LogPrompts:
         self._pod = pod
         self._token_budget = token_budget
         self._system = system
-        self._log: list[Envelope] = []
+        self._log = BoundedQueue[Envelope](_MAX_ENVELOPES, MAX_LOG_BYTES)
         self._builder: PromptBuilder | None = None
         self._prompt: Prompt | None = None
         self._room: float = 0
@@ -55,11 +63,9 @@ class LogPrompts:
 
     def add(self, envelope: Envelope, *, is_answering: bool) -> None:
         """Add an envelope to the log, and to the prompt if a question is being answered."""
-        self._log.append(envelope)
+        self._log.push(envelope, envelope.size_bytes)
         if is_answering and self._builder is not None:
             self._builder.add(envelope)
-        if len(self._log) >= 2 * _MAX_ENVELOPES:
-            del self._log[:_MAX_ENVELOPES]
         self._observed.add(envelope.id)
         self._moved.set()
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import anyio
 
 from mcpp import ConnectionLostError, ContextScope, McppError, Message, Pod, Refused, kinds
+from mcpp.agent.shares import Shares
 from mcpp.errors import TooLargeError
 from mcpp.prompts import EXPAND, Prompt
 from mcpp.protocol import rpc
@@ -26,7 +27,8 @@ from mcpp_agents.model.providers import PATIENT_SECONDS, RETRIES, Provider, Prov
 from mcpp_agents.model.tool_calls import ToolCaller
 from mcpp_agents.toolbox import RemoteTool, Toolbox
 
-_MAX_WAITING_QUESTIONS: Final = 64
+# Open questions, shared fairly by those who ask (P-43).
+_MAX_QUESTIONS: Final = 65
 
 logger = logging.getLogger("mcpp.model")
 
@@ -41,8 +43,10 @@ class ModelSession:
         self._toolbox = Toolbox(pod, grace_seconds=limits.grace_seconds)
         self._caller = ToolCaller(pod, self._toolbox, limits)
         self._prompts = LogPrompts(pod, token_budget=limits.prompt_tokens, system=system)
-        # In the order of arrival: the first one is being answered, the others wait.
+        # The first one is being answered, the others wait. Who was answered last comes last.
         self._questions: dict[str, ProgressReporter] = {}
+        self._places = Shares(_MAX_QUESTIONS)
+        self._answered = RecentIds()  # askers
         self._asked = anyio.Event()
         self._own_chats = RecentIds()
         mention = rf"(?<![\w@])@{re.escape(pod.me)}(?![\w@-])"
@@ -56,7 +60,7 @@ class ModelSession:
         self._add(message)
         if not self._is_asked(message):
             return
-        if len(self._questions) > _MAX_WAITING_QUESTIONS:
+        if not self._places.take(message.sender):
             self._pod.start_soon(self._decline, message)
             return
         thinking = self._pod.context(
@@ -107,9 +111,18 @@ class ModelSession:
         """Answer the open questions one after another, until cancelled."""
         while True:
             while self._questions:
-                await self._answer(next(iter(self._questions.values())))
+                await self._answer(self._next_question())
             self._asked = anyio.Event()
             await self._asked.wait()
+
+    def _next_question(self) -> ProgressReporter:
+        """Return the oldest question of whoever has waited longest for an answer, as the first."""
+        by_asker: dict[str, str] = {}
+        for id, progress in self._questions.items():
+            by_asker.setdefault(progress.question.sender, id)
+        chosen = by_asker[min(by_asker, key=self._answered.place)]
+        self._questions = {chosen: self._questions[chosen], **self._questions}
+        return self._questions[chosen]
 
     async def send_reminders(self) -> None:
         """Send progress for all open questions at intervals, until cancelled."""
@@ -137,6 +150,8 @@ class ModelSession:
             text = "I cannot answer this now: an internal error"
         finally:
             del self._questions[question.id]
+            self._places.release(question.sender)
+            self._answered.add(question.sender)
         try:
             with suppress(Refused):  # reply even if there is no room for our context
                 await progress.thinking.conclude(cut(text))

@@ -8,14 +8,15 @@ from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
-from jsonschema import Draft202012Validator, SchemaError
 
 from mcpp_agents.model.providers import Tools
+from mcpp_agents.tool_schemas import is_valid_schema
 from mcpp_agents.toolbox import RemoteTool
 
 # The share of a prompt that tools may take, and the share of one tool in it.
 _MAX_TOOLS_BYTES: Final = 200_000
 _MAX_SCHEMA_BYTES: Final = 20_000
+_LEAST_TOOL_BYTES: Final = 50
 
 _ANY_OBJECT: Final = {"type": "object"}
 _NOT_AT_TOP_LEVEL: Final = ("oneOf", "anyOf", "allOf")  # Anthropic refuses them there
@@ -38,7 +39,7 @@ def select_tools(
     selected: dict[int, dict[str, Any]] = {}
     left = _MAX_TOOLS_BYTES
     for _, place, tool in sorted(turns, key=itemgetter(0, 1)):
-        if len(selected) >= limit:
+        if len(selected) >= limit or left < _LEAST_TOOL_BYTES:
             break
         definition = define(tool)
         size = len(msgspec.json.encode(definition))
@@ -68,8 +69,6 @@ def schema_of(tool: RemoteTool) -> dict[str, Any]:
         return dict(_ANY_OBJECT)
     allowed = {name: part for name, part in schema.items() if name not in _NOT_AT_TOP_LEVEL}
     properties = allowed.get("properties", {})
-    try:
-        Draft202012Validator.check_schema(allowed)
-    except SchemaError:
+    if not is_valid_schema(allowed) or not all(map(_is_property_name, properties)):
         return dict(_ANY_OBJECT)
-    return allowed if all(map(_is_property_name, properties)) else dict(_ANY_OBJECT)
+    return allowed

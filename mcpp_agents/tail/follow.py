@@ -1,11 +1,11 @@
 """Following a pod: the last matching messages of its history, then live ones."""
 
-from collections import deque
 from collections.abc import Callable
 
 import anyio
 
 from mcpp import Envelope, Pod
+from mcpp.buffers import BoundedQueue
 from mcpp.client.tasks import background
 from mcpp.filters import Filter, everything
 from mcpp.protocol.contexts import ContextTracker
@@ -23,12 +23,12 @@ async def follow(
 
     Without `live`, return at the end of the history.
     """
-    held: deque[Envelope] = deque(maxlen=last)
+    held = BoundedQueue[Envelope](last)
     remaining = pod.history
 
     def show_held() -> None:
         while held:
-            show(held.popleft())
+            show(held.take())
 
     matches = _LocalFilter(pod, filter)
     async with background() as tasks:
@@ -47,7 +47,7 @@ async def follow(
                 if message.replayed:
                     remaining -= 1
                     if wanted:
-                        held.append(message.envelope)
+                        held.push(message.envelope, message.envelope.size_bytes)
                 if not message.replayed or not remaining:
                     show_held()
                 if wanted and not message.replayed:

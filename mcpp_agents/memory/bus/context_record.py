@@ -18,6 +18,8 @@ _MAX_TURNS: Final = 200
 _MAX_SUBJECT_CHARS: Final = 1_000
 _MAX_ENVELOPES: Final = 50
 _MAX_CALLS: Final = 50  # unanswered calls of one participant in one context
+_MAX_ADDRESSEES: Final = 16  # of one call; a call to several is served by none (P-16)
+_KEPT_TURNS: Final = 10  # of a conversation that is too long
 
 
 class EnvelopeRef(NamedTuple):
@@ -85,7 +87,7 @@ class ContextRecord:
         match Kind.parse(envelope.kind).family:
             case kinds.REQUEST:
                 calls = self.calls.setdefault(envelope.sender, {})
-                calls[envelope.id] = set(envelope.to or ()) - {envelope.sender}
+                calls[envelope.id] = set((envelope.to or ())[:_MAX_ADDRESSEES]) - {envelope.sender}
                 if len(calls) > _MAX_CALLS:
                     del calls[next(iter(calls))]
             case kinds.RESPONSE:
@@ -100,7 +102,21 @@ class ContextRecord:
         """Record what an envelope says, if it says anything."""
         if text := kept_text(envelope):
             self.turns.append(SpokenTurn(envelope.sender, text[:MAX_TURN_CHARS]))
-            del self.turns[1:-_MAX_TURNS]  # keep the first one, which often is the question
+            self._keep_turns(_MAX_TURNS)
+
+    @property
+    def turn_chars(self) -> int:
+        """The length of what is kept of the conversation."""
+        return sum(len(turn.text) for turn in self.turns)
+
+    def drop_turns(self) -> int:
+        """Keep the first and the last turns only, and return how many characters were dropped."""
+        before = self.turn_chars
+        self._keep_turns(_KEPT_TURNS)
+        return before - self.turn_chars
+
+    def _keep_turns(self, number: int) -> None:
+        del self.turns[1:-number]  # keep the first one, which often is the question
 
     def forget_conversation(self) -> None:
         """Drop what was said: it is stored already, or must not be."""

@@ -24,6 +24,8 @@ from mcpp_agents.memory.bus.extraction import MemoryExtractor
 _MAX_CHATS: Final = 1_000  # that a context may refer to as its question
 _MAX_CHAT_BYTES: Final = 8_192
 _MAX_EXPIRED: Final = 10_000
+_MAX_TURN_CHARS: Final = 16_000_000  # of all live contexts together
+_TURNS_BETWEEN_SUMS: Final = 100
 
 
 class _ExpiredContext(NamedTuple):
@@ -46,6 +48,7 @@ class ContextListener:
         self._expired: OrderedDict[str, _ExpiredContext] = OrderedDict()
         self._chats: OrderedDict[str, Envelope] = OrderedDict()
         self._generation = 0
+        self._turns = 0
         self._opted_out: frozenset[str] = frozenset()
 
     @property
@@ -126,6 +129,7 @@ class ContextListener:
                 return memories
         self._add_chat(envelope)
         record.add_turn(envelope)
+        self._bound_turns()
         return []
 
     # Contexts
@@ -208,10 +212,25 @@ class ContextListener:
 
     def _add_chat(self, envelope: Envelope) -> None:
         # Kept undecoded: few of them are ever read.
-        if envelope.kind == kinds.CHAT and len(envelope.raw_payload) <= _MAX_CHAT_BYTES:
+        if envelope.kind == kinds.CHAT and envelope.size_bytes <= _MAX_CHAT_BYTES:
             self._chats[envelope.id] = envelope
             if len(self._chats) > _MAX_CHATS:
                 self._chats.popitem(last=False)
+
+    def _bound_turns(self) -> None:
+        """Drop turns of the longest conversations while all of them together are too long (M-39).
+
+        The sum is taken from time to time: one turn is short.
+        """
+        self._turns += 1
+        if self._turns % _TURNS_BETWEEN_SUMS:
+            return
+        longest = sorted(self._records.values(), key=lambda record: -record.turn_chars)
+        excess = sum(record.turn_chars for record in longest) - _MAX_TURN_CHARS
+        for record in longest:
+            if excess <= 0:
+                return
+            excess -= record.drop_turns()
 
     def _add_subject(self, record: ContextRecord, envelope: Envelope) -> None:
         """Record the question and the subject that the creator's envelope names."""

@@ -11,6 +11,7 @@ import anyio.to_thread
 import msgspec
 
 from mcpp import Participant, ToolCall, ToolResult, __version__
+from mcpp.agent.shares import FairLimiter
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp_agents.memory.access import Principal
@@ -23,6 +24,10 @@ from mcpp_agents.memory.store import MemoryStore
 # A gateway's default limit, and the size of a response without the pack.
 MAX_MESSAGE_BYTES: Final = 1_048_576
 _AROUND_BYTES: Final = 4_352
+
+# Calls at once, of which one requester gets half: a few keep the processor and the disk busy, and
+# whoever asks next waits for one of them, not for a queue (M-39).
+_CONCURRENT_CALLS: Final = 4
 
 _MCP_VERSION: Final = "2025-06-18"
 
@@ -61,10 +66,13 @@ class MemoryToolHandlers:
 def register_tools(agent: Participant, current: Callable[[], MemoryToolHandlers]) -> None:
     """Serve memory's tools as this agent; `current` returns the current pod's handlers."""
 
+    limiter = FairLimiter(_CONCURRENT_CALLS)
+
     async def call_tool(params: dict[str, Any], request: ToolCall) -> Any:
         name, arguments = params.get("name", ""), params.get("arguments", {})
-        # In a thread, since the database may wait for a lock or the disk.
-        result = await anyio.to_thread.run_sync(current().call, name, arguments, request.sender)
+        async with limiter.place(request.sender):
+            # In a thread, since the database may wait for a lock or the disk.
+            result = await anyio.to_thread.run_sync(current().call, name, arguments, request.sender)
         return result.to_json()
 
     agent.method("initialize")(_initialize)

@@ -340,19 +340,28 @@ async def test_noise_of_a_server_is_reported_in_one_line(
     async with started_bridge(commands) as command:
         async with sockets.connect("alice") as alice:
             await alice.call("odd", "babble")
-        assert (await command.line()).startswith("mcpp bridge: Failed to parse JSONRPC message")
+        assert "wrote 1 lines (20 bytes) that are not JSON-RPC" in await command.line()
         assert await command.interrupt() == 0
         with pytest.raises(anyio.IncompleteRead):
             await command.line()
 
 
-async def test_the_server_does_not_inherit_the_pods_token(
-    sockets: SocketPod, commands: Commands
+@pytest.mark.rule("P-46")
+async def test_the_server_inherits_only_what_every_program_needs_and_what_is_named(
+    sockets: SocketPod, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = "sorted(name for name in os.environ if name.startswith('MCPP'))"
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("LIBRARY_KEY", "wanted")
+    names = "sorted(name for name in os.environ if 'KEY' in name or name[:4] in ('MCPP', 'PATH'))"
     show = f"import os, sys; sys.stderr.write(str({names}) + chr(10))"
-    async with commands.start("odd", "bridge", "odd", "--", sys.executable, "-c", show) as command:
-        assert await command.line() == "[]"
+    named = ["bridge", "odd", "--env", "LIBRARY_KEY", "--", sys.executable, "-c", show]
+    async with commands.start("odd", *named) as command:
+        assert await command.line() == "['LIBRARY_KEY', 'PATH']"
+
+
+def test_a_variable_that_is_not_set_is_an_error() -> None:
+    with pytest.raises(StartError, match="has no MISSING"):
+        over_stdio(ODD_SERVER, ["MISSING"], {})
 
 
 async def _until(pod: mcpp.Pod, text: str) -> AsyncIterator[mcpp.Message]:

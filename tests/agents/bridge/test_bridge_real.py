@@ -106,7 +106,9 @@ async def test_filesystem(pod: MemoryPod, tmp_path: Path) -> None:
 
 async def test_memory(pod: MemoryPod, tmp_path: Path) -> None:
     env = os.environ | {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
-    async with bridged(pod, "graph", over_stdio([installed("mcp-server-memory")], env)) as alice:
+    async with bridged(
+        pod, "graph", over_stdio([installed("mcp-server-memory")], ["MEMORY_FILE_PATH"], env)
+    ) as alice:
         entity = {"name": "Ada", "entityType": "person", "observations": ["wrote notes"]}
         await alice.call("graph", "create_entities", entities=[entity])
         found = await alice.call("graph", "search_nodes", query="notes")

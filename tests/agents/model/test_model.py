@@ -627,6 +627,34 @@ async def test_the_model_sees_why_a_call_is_invalid(pod: MemoryPod, api: str) ->
         assert "there is no such tool" in json.dumps(server.requests[1])
 
 
+@pytest.mark.rule("P-43")
+async def test_those_who_ask_are_answered_in_turn(pod: MemoryPod) -> None:
+    go = anyio.Event()
+
+    class WaitingProvider(SilentProvider):
+        async def reply(self, *args: Any, **details: Any) -> Reply:
+            await go.wait()
+            return Reply("Yes.")
+
+    async with (
+        pod.connect("alice") as alice,
+        pod.connect("bob", own=True) as bob,
+        pod.run(ModelAgent("mind", WaitingProvider()).participant),
+    ):
+        with anyio.fail_after(BOUND):
+            for number in range(70):
+                await alice.send("chat", {"text": f"{number}?"}, to=["mind"])
+            asked = await bob.send("chat", {"text": "Me, too?"}, to=["mind"])
+            go.set()
+            answered = []
+            async for message in bob:
+                if message.sender == "mind" and message.kind == "chat" and message.text == "Yes.":
+                    answered.append(message.correlation_id)
+                    if asked.id in answered:
+                        break
+        assert len(answered) <= 2  # the one that was being answered, and then bob's
+
+
 async def test_a_question_beyond_the_queue_is_declined(pod: MemoryPod) -> None:
     async with (
         pod.connect("alice", own=True) as alice,

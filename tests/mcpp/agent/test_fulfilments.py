@@ -79,10 +79,15 @@ def test_long_proposals_are_not_kept_whole() -> None:
     assert kept_bytes < 500_000
 
 
-@pytest.mark.rule("P-20")
+@pytest.mark.rule("P-20", "P-41")
 @pytest.mark.parametrize(
     ("proposed", "asked", "same"),
     [
+        ({"a": 1e20}, {"a": 100000000000000000000}, True),
+        ({"a": 1e300}, {"a": 1e300}, True),
+        ({"a": -(2**53)}, {"a": -9007199254740992.0}, True),
+        ({"a": 2**53 + 1}, {"a": 2**53}, False),
+        ({"a": 2**80 + 1}, {"a": 2.0**80}, False),
         ({"a": 1.0, "b": [2]}, {"b": [2.0], "a": 1}, True),
         ({"a": 1}, {"a": True}, False),
         ({"a": 1}, {"a": "1"}, False),

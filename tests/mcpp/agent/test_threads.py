@@ -13,6 +13,7 @@ import pytest
 
 from mcpp.agent import threads
 from mcpp.agent.resources import PromptTemplate, Resource
+from mcpp.agent.shares import Shares
 from mcpp.agent.threads import ThreadLimitError
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +53,7 @@ async def test_a_cancelled_call_abandons_its_thread_and_frees_its_place(
 async def test_too_many_threads_are_an_error_of_their_own(
     finish: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "MAX_THREADS", 0)
+    monkeypatch.setattr(threads, "_threads", Shares(0))
     with pytest.raises(ThreadLimitError):
         await threads.call(finish.wait)
 
