@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from mcpp.client.proposals import OpenProposal
     from mcpp.client.sender import Progress
     from mcpp.errors import (
+        AbsentError,
         CallError,
         ConnectionLostError,
         DecodeError,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROTOCOL",
+    "AbsentError",
     "CallError",
     "ConnectionLostError",
     "Context",
@@ -121,6 +123,7 @@ _HOMES: Final = {
     "mcpp.client.proposals": ("OpenProposal",),
     "mcpp.client.sender": ("Progress",),
     "mcpp.errors": (
+        "AbsentError",
         "CallError",
         "ConnectionLostError",
         "DecodeError",

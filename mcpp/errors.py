@@ -17,6 +17,7 @@ McppError
 ├── TooLargeError       an envelope exceeds the gateway's size limit and was not sent
 ├── Refused             the gateway refused an envelope; `code` says why
 └── CallError           a request failed
+    ├── AbsentError             the participant is not in the pod, or left before it answered
     ├── NoAnswerError           no answer within the timeout
     ├── RemoteError             the answer is a JSON-RPC error
     └── ToolError               the tool ran and failed (`isError`)
@@ -25,14 +26,18 @@ McppError
 them.
 """
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcpp.payloads import Error
     from mcpp.protocol.envelope import Envelope
     from mcpp.protocol.rpc import ToolResult
 
 __all__ = [
+    "AbsentError",
     "AddressError",
     "BusyError",
     "CallError",
@@ -250,6 +255,34 @@ class CallError(McppError):
 
     def __str__(self) -> str:
         return f"{self.method} of {self.participant!r}: {self.problem}"
+
+
+class AbsentError(CallError):
+    """The participant is not in the pod, or left before it answered."""
+
+    def __init__(
+        self, participant: str, method: str, problem: str, present: "Sequence[str]" = ()
+    ) -> None:
+        super().__init__(participant, method, problem)
+        self.present = tuple(present)
+        """The participants that are in the pod."""
+
+    @property
+    def nearest(self) -> str | None:
+        """The name of a present participant that resembles the one that was asked, if any."""
+        return next(iter(get_close_matches(self.participant, self.present, 1)), None)
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.nearest is not None:
+            return f"{text}; did you mean {self.nearest!r}?"
+        if not self.present:
+            return text
+        names = ", ".join(self.present[:_SHOWN_NAMES])
+        return f"{text}; present: {names}{', …' if len(self.present) > _SHOWN_NAMES else ''}"
+
+
+_SHOWN_NAMES = 8
 
 
 class NoAnswerError(CallError, TimeoutError):

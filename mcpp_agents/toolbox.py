@@ -1,7 +1,7 @@
 """The tools of a pod's participants, under names that a model or an MCP client can call."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -28,8 +28,7 @@ T = TypeVar("T")
 logger = logging.getLogger("mcpp.toolbox")
 
 # A tool server lists its tools at once; people and listeners never answer. So a caller waits this
-# long for a new participant's list, and a later answer still counts. A participant that leaves
-# during a call gets the same time to reconnect and answer.
+# long for a new participant's list, and a later answer still counts.
 GRACE_SECONDS: Final = 1.0
 _LIST_SECONDS: Final = 30.0
 _WITHDRAW_SECONDS: Final = 2.0
@@ -59,10 +58,6 @@ class RemoteTool:
     digest: bytes = b""
 
 
-class ParticipantAbsentError(CallError):
-    """The called participant is not in the pod, or left before it answered."""
-
-
 class Toolbox:
     """The tools of all participants. Owns their lists; asks each new participant once."""
 
@@ -72,7 +67,6 @@ class Toolbox:
         self._tools: dict[str, list[RemoteTool]] = {}
         self._requests: dict[str, _ListRequest] = {}
         self._silent: set[str] = set()  # did not answer in time, so are not waited for again
-        self._calls: dict[anyio.CancelScope, str] = {}
 
     def observe(self, message: Message) -> bool:
         """Process a message; return whether the available tools may have changed."""
@@ -85,10 +79,6 @@ class Toolbox:
             return False
         participant = message.payload["participant"]["id"]
         self._forget(participant)
-        if message.payload["event"] == "leave":
-            for scope, callee in self._calls.items():
-                if callee == participant:
-                    scope.deadline = anyio.current_time() + self.grace_seconds
         return bool(participant != self._pod.me)
 
     def refresh(self) -> None:
@@ -117,25 +107,6 @@ class Toolbox:
     def _known(self) -> dict[str, RemoteTool]:
         present = sorted(set(self._tools).intersection(self._pod.participants))
         return {tool.name: tool for participant in present for tool in self._tools[participant]}
-
-    def require(self, participant: str, tool: str) -> None:
-        """Raise ParticipantAbsentError if a participant that is to be called is not in the pod."""
-        if participant not in self._pod.participants:
-            raise ParticipantAbsentError(participant, tool, "not in the pod")
-
-    async def call(self, participant: str, tool: str, request: Callable[[], Awaitable[T]]) -> T:
-        """Await a call; give up shortly after the called participant leaves the pod.
-
-        Raises ParticipantAbsentError, and whatever `request` raises.
-        """
-        self.require(participant, tool)
-        with anyio.CancelScope() as scope:
-            self._calls[scope] = participant
-            try:
-                return await request()
-            finally:
-                del self._calls[scope]
-        raise ParticipantAbsentError(participant, tool, "left the pod before it answered")
 
     def _forget(self, participant: str) -> None:
         self._tools.pop(participant, None)

@@ -5,10 +5,12 @@ One task (`run`) owns the transport. All other tasks use the session and wait fo
 
 import copy
 import logging
+import math
 import random
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -56,6 +58,8 @@ _LEAVE_SECONDS: Final = 2.0
 # for later messages, and a transport left unread for much longer would be considered broken.
 _PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+# A participant that leaves gets this long to come back: its line may only have been cut (P-50).
+_RETURN_SECONDS: Final = 1.5
 # For sending from a cancelled task. A transport that takes longer is broken.
 _SHIELDED_SECONDS: Final = 1.0
 
@@ -132,6 +136,8 @@ class Connection:
         self._arrived = anyio.Event()
         self._resumed = anyio.Event()
         self._settled: anyio.Event | None = None
+        self._presence: dict[anyio.CancelScope, str] = {}
+        self._presence_changed = anyio.Event()
 
     # --- for other tasks ---
 
@@ -204,6 +210,29 @@ class Connection:
         self.session.forget(id)
         self._responses.pop(id, None)
 
+    @contextmanager
+    def while_present(self, participant: str) -> Iterator[anyio.CancelScope]:
+        """Cancel the block when a participant has left the pod and does not come back soon."""
+        with anyio.CancelScope() as scope:
+            self._presence[scope] = participant
+            self._check_presence(scope, participant)
+            try:
+                yield scope
+            finally:
+                del self._presence[scope]
+
+    async def wait_for_presence(self, participant: str) -> None:
+        """Wait until a participant is in the pod. Raises ConnectionLostError."""
+        while self.session.is_absent(participant):
+            self.raise_if_closed()
+            await self._presence_changed.wait()
+
+    def _check_presence(self, scope: anyio.CancelScope, participant: str) -> None:
+        if not self.session.is_absent(participant):
+            scope.deadline = math.inf
+        elif scope.deadline == math.inf:
+            scope.deadline = anyio.current_time() + _RETURN_SECONDS
+
     def raise_if_closed(self) -> None:
         """Raise the error that ended the connection, if it has ended."""
         if self.failure is not None:
@@ -230,6 +259,7 @@ class Connection:
         for response in self._responses.values():
             response.settle(copy.copy(self.failure))
         self._arrived.set()
+        self._presence_changed.set()
         self._notify_settled()
 
     # --- staying connected ---
@@ -399,10 +429,19 @@ class Connection:
     def _process(self, texts: Sequence[bytes]) -> None:
         now = self._clock()
         receive = self.session.receive
+        changes, was_live = self.session.presence_changes, self.session.live
         for text in texts:
             for effect in receive(text, now):
                 self._apply(effect)
+        if self.session.presence_changes != changes or self.session.live != was_live:
+            self._notify_presence()
         self._arrived.set()
+
+    def _notify_presence(self) -> None:
+        for scope, participant in self._presence.items():
+            self._check_presence(scope, participant)
+        self._presence_changed.set()
+        self._presence_changed = anyio.Event()
 
     def _apply(self, effect: Effect) -> None:
         match effect:

@@ -91,7 +91,8 @@ class OpenProposal:
             until_rejected: stop waiting at the first rejection, although another participant may
                 still fulfil the proposal.
 
-        Raises NoAnswerError, CallError for a rejection, and what `Pod.call` raises.
+        Raises NoAnswerError, AbsentError if the tool's owner leaves while it works, CallError for
+        a rejection, and what `Pod.call` raises.
         """
         with anyio.move_on_after(timeout):
             return await self._result(until_rejected)
@@ -132,7 +133,14 @@ class OpenProposal:
                 sender, rejection = self.rejections[-1]
                 problem = f"rejected by @{sender}: {rejection.text or rejection.reason}"
                 raise CallError(self._owner, self._method, problem)
-            await self._state.wait_for_change()
+            if self.fulfilled_by is None:
+                await self._state.wait_for_change()
+                continue
+            with self._sender._connection.while_present(self._owner) as presence:
+                await self._state.wait_for_change()
+            if presence.cancelled_caught:
+                problem = "it left before it answered"
+                raise self._sender._absence(self._owner, self._method, problem)
 
 
 def _reason(cancelled: Envelope) -> str:

@@ -15,7 +15,7 @@ from mcpp.client import factory
 from mcpp.client.connection import Connection
 from mcpp.client.pending import PendingResponse
 from mcpp.client.proposals import OpenProposal, ProposalState
-from mcpp.errors import DecodeError, NoAnswerError, ToolError
+from mcpp.errors import AbsentError, DecodeError, NoAnswerError, ToolError
 from mcpp.kinds import Kind
 from mcpp.payloads import TEXT_KINDS, text_payload
 from mcpp.protocol import rpc
@@ -107,6 +107,7 @@ class Sender:
         *,
         returns: None = None,
         timeout: float | None = None,
+        wait_for_presence: float = 0.0,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         **named: Any,
@@ -121,6 +122,7 @@ class Sender:
         *,
         returns: type[T],
         timeout: float | None = None,
+        wait_for_presence: float = 0.0,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         **named: Any,
@@ -134,6 +136,7 @@ class Sender:
         *,
         returns: Any = None,
         timeout: float | None = None,
+        wait_for_presence: float = 0.0,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         **named: Any,
@@ -147,17 +150,24 @@ class Sender:
             returns: the type of the result, such as a dataclass or a pydantic model: the call then
                 returns a value of it instead of a ToolResult.
             timeout: seconds to wait for the result; defaults to 60.
+            wait_for_presence: seconds to wait before that for the participant to join.
             context: another context to call it in.
             on_progress: called with each `Progress` that the tool reports.
 
-        Raises NoAnswerError, RemoteError, ToolError (all CallError), Refused, or DecodeError for a
-        result that is not of the type `returns`.
+        Raises AbsentError, NoAnswerError, RemoteError, ToolError (all CallError), Refused, or
+        DecodeError for a result that is not of the type `returns`.
         """
         if arguments is not None and not isinstance(arguments, Mapping):
             raise TypeError(f"pass arguments by name, as in call({to!r}, {tool!r}, text=...)")
         params = {"name": tool, "arguments": {**(arguments or {}), **named}}
         value = await self.request(
-            to, TOOLS_CALL, params, timeout=timeout, context=context, on_progress=on_progress
+            to,
+            TOOLS_CALL,
+            params,
+            timeout=timeout,
+            wait_for_presence=wait_for_presence,
+            context=context,
+            on_progress=on_progress,
         )
         result = ToolResult.from_json(value)
         if result.is_error:
@@ -171,6 +181,7 @@ class Sender:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        wait_for_presence: float = 0.0,
         correlation_id: str | None = None,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
@@ -184,11 +195,12 @@ class Sender:
             method: such as `resources/read`.
             params: the method's parameters.
             timeout: seconds to wait for the response; defaults to 60.
+            wait_for_presence: seconds to wait before that for the participant to join.
             correlation_id: the id of the proposal that this request fulfils.
             context: another context to send it in.
             on_progress: called with each `Progress` that the participant reports.
 
-        Raises NoAnswerError, RemoteError or Refused.
+        Raises AbsentError, NoAnswerError, RemoteError or Refused.
         """
         timeout = CALL_SECONDS if timeout is None else timeout
         params = dict(params or {})
@@ -206,10 +218,11 @@ class Sender:
             id=id,
         )
         label = str(name or method)
+        await self._require(to, label, wait_for_presence)
         pending = PendingResponse()
         self._connection.expect(envelope, to, pending)
         try:
-            with anyio.move_on_after(timeout):
+            with anyio.move_on_after(timeout), self._connection.while_present(to) as presence:
                 await self._connection.send(envelope)
                 _mark_described(target)
                 while True:
@@ -218,11 +231,14 @@ class Sender:
                         return rpc.read_response(received, label)
                     if on_progress is not None:
                         await _report_progress(received, on_progress)
-            await self._give_up(envelope, *_cancelled(id, "timed out"))
+            reason = "you left the pod" if presence.cancelled_caught else "timed out"
+            await self._give_up(envelope, *_cancelled(id, reason))
         except (Exception, anyio.get_cancelled_exc_class()):
             await self._give_up(envelope, *_cancelled(id, "cancelled"))
             raise
         else:
+            if presence.cancelled_caught:
+                raise self._absence(to, label, "it left before it answered")
             raise NoAnswerError(to, label, timeout)
         finally:
             self._connection.forget(envelope.id)
@@ -251,6 +267,7 @@ class Sender:
         arguments: Mapping[str, Any] | None = None,
         /,
         *,
+        wait_for_presence: float = 0.0,
         context: ContextLike = None,
         **named: Any,
     ) -> OpenProposal:
@@ -259,7 +276,7 @@ class Sender:
         A participant that has the capability can fulfil it; `await proposal.result()` then returns
         the tool's result. The arguments are those of `call`.
 
-        Raises Refused.
+        Raises AbsentError and Refused.
         """
         params = {"name": tool, "arguments": {**(arguments or {}), **named}}
         target = self if context is None else context
@@ -270,6 +287,7 @@ class Sender:
             None,
             target,
         )
+        await self._require(to, tool, wait_for_presence)
         state = ProposalState()
         self._connection.expect(envelope, to, state)
         try:
@@ -283,6 +301,18 @@ class Sender:
         # It may stay open indefinitely; without a reference to it no task can ask for its result.
         weakref.finalize(proposal, self._connection.forget, envelope.id).atexit = False
         return proposal
+
+    async def _require(self, participant: str, label: str, wait_seconds: float) -> None:
+        """Wait for a participant to be present. Raises AbsentError if it is not in time (P-50)."""
+        if self._session.is_absent(participant):
+            with anyio.move_on_after(wait_seconds):
+                await self._connection.wait_for_presence(participant)
+        if self._session.is_absent(participant):
+            raise self._absence(participant, label, "it is not in the pod")
+
+    def _absence(self, participant: str, label: str, problem: str) -> AbsentError:
+        present = [name for name in self._session.participants if name != self._session.name]
+        return AbsentError(participant, label, problem, present)
 
     async def _give_up(self, request: Envelope, kind: str, payload: Any) -> None:
         """Cancel a request or withdraw a proposal whose result is no longer awaited (P-18)."""

@@ -104,6 +104,15 @@ class ClientSession:
         return self._roster.participants
 
     @property
+    def presence_changes(self) -> int:
+        """How often the list of participants has changed so far."""
+        return self._roster.changes
+
+    def is_absent(self, participant: str) -> bool:
+        """Return whether a participant is known not to be in the pod."""
+        return self.live and participant not in self.participants and self._roster.is_complete
+
+    @property
     def position(self) -> str | None:
         """The id of the envelope after which the next connection resumes."""
         return self._resumption.position
@@ -251,7 +260,7 @@ class ClientSession:
         self.pod = welcome.pod
         self.limits = welcome.limits
         self.outgoing.set_limits(self.limits)
-        self._roster.reset(welcome.participants)
+        self._roster.reset(welcome.participants, is_complete=not welcome.more)
         self._contexts.reset(welcome.contexts)
         self.joined = True
         return (Joined(welcome.replayed), *self._drop_too_large())

@@ -1,7 +1,7 @@
 """The MCP server: lists the tools of all participants, forwards calls, reports changes."""
 
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import anyio
@@ -170,16 +170,13 @@ class PodServer:
         kept = {name: value for name, value in meta.items() if name != "progressToken"}
         params = {"name": tool.tool, "arguments": arguments} | ({"_meta": kept} if kept else {})
 
-        def request() -> Awaitable[Any]:
-            return self._pod.request(
-                tool.participant,
-                rpc.TOOLS_CALL,
-                params,
-                timeout=CALL_SECONDS,
-                on_progress=report if "progressToken" in meta else None,
-            )
-
-        answer = await self._toolbox.call(tool.participant, tool.tool, request)
+        answer = await self._pod.request(
+            tool.participant,
+            rpc.TOOLS_CALL,
+            params,
+            timeout=CALL_SECONDS,
+            on_progress=report if "progressToken" in meta else None,
+        )
         version = context.protocol_version
         try:
             result = types.CallToolResult.model_validate(answer, by_name=False)

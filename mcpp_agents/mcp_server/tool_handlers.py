@@ -147,7 +147,6 @@ class PodToolHandlers:
         `tool` is the participant's own name for it, as in PARTICIPANT__TOOL. A proposal that is not
         decided in time stays open while you are connected; pod_read shows its outcome.
         """
-        self._toolbox.require(participant, tool)
         proposal = await self._pod.propose(participant, tool, arguments or {})
         try:
             result: ToolResult = await proposal.result(wait_seconds, until_rejected=True)

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from mcpp import (
+    AbsentError,
     CallError,
     ContextScope,
     EncodeError,
@@ -24,7 +25,7 @@ from mcpp.prompts import EXPAND
 from mcpp.transient import cut
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.providers import ToolUse
-from mcpp_agents.toolbox import ParticipantAbsentError, RemoteTool, Toolbox, withdraw_proposals
+from mcpp_agents.toolbox import RemoteTool, Toolbox, withdraw_proposals
 
 
 class ToolCaller:
@@ -67,12 +68,8 @@ class ToolCaller:
         owner, tool = (self._pod.me, EXPAND) if found is None else (found.participant, found.tool)
         arguments, seconds = use.arguments, self._limits.call_seconds
         try:
-            await self._toolbox.call(
-                owner,
-                tool,
-                lambda: self._pod.call(owner, tool, arguments, timeout=seconds, context=thinking),
-            )
-        except (NoAnswerError, ParticipantAbsentError) as error:
+            await self._pod.call(owner, tool, arguments, timeout=seconds, context=thinking)
+        except (NoAnswerError, AbsentError) as error:
             await _think(thinking, f"{error}.")
         except CallError:
             pass  # the error is in the log, as the call's result

@@ -180,8 +180,11 @@ async def test_history_runs_no_handler_and_no_tool(harness: AnyPod) -> None:
 
     async with harness.connect("alice") as alice:
         await alice.send("chat", {"text": "before"})
-        with pytest.raises(NoAnswerError):
-            await alice.call("late", "work", item="before", timeout=0.01)
+        async with harness.connect("late"):
+            with pytest.raises(NoAnswerError):
+                await alice.call(
+                    "late", "work", item="before", timeout=0.01, wait_for_presence=5
+                )
         async with harness.run(agent):
             await alice.send("chat", {"text": "after"})
             await next_of(alice, "ack")
@@ -628,11 +631,104 @@ async def test_progress_reaches_the_caller(harness: AnyPod) -> None:
 
 
 async def test_a_timeout_error_names_the_called_participant(harness: AnyPod) -> None:
-    async with harness.connect("alice") as alice:
-        with pytest.raises(NoAnswerError, match="'absent'") as caught:
-            await alice.call("absent", "read_file", path="x", timeout=0.01)
-        assert caught.value.participant == "absent"
+    async with harness.connect("alice") as alice, harness.connect("silent"):
+        with pytest.raises(NoAnswerError, match="'silent'") as caught:
+            await alice.call("silent", "read_file", path="x", timeout=0.01)
+        assert caught.value.participant == "silent"
         assert isinstance(caught.value, TimeoutError)
+
+
+# --- presence ---
+
+
+@pytest.mark.rule("P-50")
+async def test_a_call_to_an_absent_participant_fails_at_once_and_names_who_is_there(
+    harness: AnyPod,
+) -> None:
+    async with harness.run(toolbox()), harness.connect("alice") as alice:
+        with anyio.fail_after(5):
+            with pytest.raises(mcpp.AbsentError, match="did you mean 'files'") as caught:
+                await alice.call("file", "sum", numbers=[])
+            assert (caught.value.present, caught.value.nearest) == (("files",), "files")
+            with pytest.raises(mcpp.AbsentError, match="present: files"):
+                await alice.request("zzz", "ping")
+            with pytest.raises(mcpp.AbsentError):
+                await alice.propose("zzz", "sum", numbers=[])
+        assert not alice._connection._responses
+
+
+@pytest.mark.rule("P-50")
+async def test_a_call_may_wait_for_its_participant_to_join(harness: AnyPod) -> None:
+    async with harness.connect("alice") as alice, anyio.create_task_group() as tasks:
+        results: list[Any] = []
+
+        async def call() -> None:
+            result = await alice.call("files", "sum", numbers=[1, 2], wait_for_presence=10)
+            results.append(result.value)
+
+        tasks.start_soon(call)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(10):
+            async with harness.run(toolbox()):
+                while not results:
+                    await anyio.lowlevel.checkpoint()
+        assert results == [3]
+        with pytest.raises(mcpp.AbsentError):
+            await alice.call("files", "sum", numbers=[], wait_for_presence=0.01)
+
+
+@pytest.mark.rule("P-50")
+async def test_a_caller_learns_that_the_participant_left_while_it_worked(harness: AnyPod) -> None:
+    async with harness.connect("alice") as alice, anyio.create_task_group() as tasks:
+        started, failed = anyio.Event(), anyio.Event()
+
+        async def call() -> None:
+            with pytest.raises(mcpp.AbsentError, match="left before it answered"):
+                await alice.call("worker", "work", wait_for_presence=5)
+            failed.set()
+
+        async with harness.run(waiting("worker", anyio.Event(), started)):
+            tasks.start_soon(call)
+            with anyio.fail_after(5):
+                await started.wait()
+        with anyio.fail_after(2):
+            await failed.wait()
+
+
+@pytest.mark.rule("P-50")
+async def test_a_participant_whose_line_is_only_cut_still_answers(harness: AnyPod) -> None:
+    go_on, started = anyio.Event(), anyio.Event()
+    worker = waiting("worker", go_on, started)
+    async with harness.run(worker), harness.connect("alice") as alice:
+        async with anyio.create_task_group() as tasks:
+            results: list[str] = []
+
+            async def call() -> None:
+                results.append((await alice.call("worker", "work", timeout=10)).text)
+
+            tasks.start_soon(call)
+            with anyio.fail_after(5):
+                await started.wait()
+                harness.cut("worker")
+                for event in ("leave", "join"):
+                    message = await next_of(alice, kinds.PRESENCE)
+                    while message.payload["event"] != event:
+                        message = await next_of(alice, kinds.PRESENCE)
+            go_on.set()
+        assert results == ["done"]
+
+
+@pytest.mark.rule("P-50")
+async def test_a_proposer_learns_that_the_owner_left_while_it_worked(harness: AnyPod) -> None:
+    started = anyio.Event()
+    async with harness.connect("boss") as boss, harness.connect("alice") as alice:
+        async with harness.run(waiting("worker", anyio.Event(), started)):
+            proposal = await alice.propose("worker", "work", wait_for_presence=5)
+            await boss.approve(proposal.envelope)
+            with anyio.fail_after(5):
+                await started.wait()
+        with anyio.fail_after(5), pytest.raises(mcpp.AbsentError, match="left before"):
+            await proposal.result()
 
 
 @pytest.mark.rule("P-18")
@@ -1052,7 +1148,11 @@ async def test_several_tasks_may_wait_for_a_proposal(harness: AnyPod, withdrawn:
 
 
 async def test_what_is_kept_of_proposals_is_bounded(harness: AnyPod) -> None:
-    async with harness.connect("mallory") as mallory, harness.connect("intern") as intern:
+    async with (
+        harness.connect("files"),
+        harness.connect("mallory") as mallory,
+        harness.connect("intern") as intern,
+    ):
         connection = intern._connection
         proposal = await intern.propose("files", "sum", numbers=[1, 2])
         for number in range(20):
@@ -1179,7 +1279,11 @@ async def test_a_proposal_beyond_the_concurrency_limit_is_decided_later(
         await go_on.wait()
         return "no"
 
-    async with harness.run(approver), harness.connect("intern") as intern:
+    async with (
+        harness.run(approver),
+        harness.connect("other"),
+        harness.connect("intern") as intern,
+    ):
         payload = {"method": "tools/call", "params": {"name": "x"}}
         for _ in range(MAX_CONCURRENT):
             await intern.send("mcp/proposal:tools/call:x", payload, to=["other"], wait=False)

@@ -192,9 +192,9 @@ async def test_a_call_ends_when_the_participant_leaves(pod: MemoryPod) -> None:
                 absent = {"participant": "slow", "tool": "work"}
                 proposed = await client.call_tool("pod_propose", absent)
     assert proposed.is_error
-    assert _text(proposed) == "work of 'slow': not in the pod"
+    assert _text(proposed) == "work of 'slow': it is not in the pod"
     assert ended.is_error
-    assert _text(ended) == "work of 'slow': left the pod before it answered"
+    assert _text(ended) == "work of 'slow': it left before it answered"
 
 
 async def test_a_known_tool_is_found_without_waiting_for_new_participants(pod: MemoryPod) -> None:

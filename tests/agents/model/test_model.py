@@ -585,7 +585,7 @@ async def test_a_call_ends_when_the_called_participant_leaves(pod: MemoryPod) ->
         while "guest" not in alice.participants:
             await anext(alice)
         assert (await ask(alice, "Ask it"))[0].text == "It has left."
-        assert "work of 'guest': left the pod before it answered" in json.dumps(server.requests[1])
+        assert "work of 'guest': it left before it answered" in json.dumps(server.requests[1])
 
 
 async def test_a_call_survives_a_short_loss_of_the_connection(pod: MemoryPod) -> None:

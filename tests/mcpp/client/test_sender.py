@@ -16,6 +16,8 @@ from tests.mcpp.session.test_session import welcome
 
 pytestmark = pytest.mark.anyio
 
+WELCOME = welcome(participants=[{"id": "me"}, {"id": "files"}])
+
 
 @dataclass
 class SilentTransport:
@@ -24,7 +26,7 @@ class SilentTransport:
     address: str = "here"
     kinds: list[str] = field(default_factory=list)
     written: anyio.Event = field(default_factory=anyio.Event)
-    texts: list[bytes] = field(default_factory=lambda: [welcome()])
+    texts: list[bytes] = field(default_factory=lambda: [WELCOME])
 
     async def open(self, join: Join) -> "SilentTransport":
         return self
