@@ -239,6 +239,8 @@ def test_the_tree_equals_that_of_the_sdk(node: Node, log: list[Envelope]) -> Non
 )
 def test_heights_are_summed_correctly(node: Node, steps: Any) -> None:
     assert node.call("heights", steps=steps)
+    for head in ([], [3], [4, 1, 9]):
+        assert node.call("heights", steps=steps, head=head)
 
 
 # --- stream ---------------------------------------------------------------------------------------
@@ -282,14 +284,10 @@ def test_a_restart_and_a_gap_are_marked(node: Node) -> None:
     assert node.call("model", frames=frames)["rows"] == ["1", "gap", "5", "restart", "a"]
 
 
-def test_older_envelopes_that_are_not_loaded_are_marked(node: Node) -> None:
-    history = [frame(str(number)) for number in range(10_000)]
-    rows = node.call("model", frames=[welcome(replayed=10_000), *history], updates=False)["rows"]
-    assert rows[:2] == ["older", "0"]
-    limits = {"maxEntries": 100}
-    rows = node.call("model", frames=[welcome(), *history[:101]], limits=limits)["rows"]
-    assert rows[:2] == ["older", "11"]
-    assert len(rows) == 91
+def test_the_oldest_envelopes_are_removed_if_there_are_too_many(node: Node) -> None:
+    history = [frame(str(number)) for number in range(101)]
+    rows = node.call("model", frames=[welcome(), *history], limits={"maxEntries": 100})["rows"]
+    assert rows == [str(number) for number in range(11, 101)]
 
 
 def test_removed_envelopes_are_not_kept_in_memory(node: Node) -> None:
@@ -754,6 +752,43 @@ def test_open_proposals_are_lost_with_the_log(node: Node) -> None:
     assert node.call("model", frames=[welcome(), asked, welcome("e2"), reused])["open"] == []
     # Its proposer received no confirmation before the restart and sends it again.
     assert node.call("model", frames=[welcome(), asked, welcome("e2"), asked])["open"] == ["p"]
+
+
+# --- the past -------------------------------------------------------------------------------------
+
+PAST_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["hear", "hear", "load", "load", "older", "newer", "answer", "answer", "answer"]
+            + ["refuse", "lose", "jump", "restart", "around"]
+        ),
+        st.integers(0, 40),
+    ),
+    max_size=60,
+)
+
+
+@hypothesis_settings(max_examples=300)
+@given(
+    steps=PAST_STEPS,
+    before=st.integers(0, 40),
+    query=st.sampled_from([{}, {"filter": {"context": "k1"}}, {"filter": {"main": True}}]),
+    received=st.sampled_from([5, 12, 1000]),
+)
+def test_whatever_is_loaded_in_whatever_order_the_rows_are_correct_and_holes_are_marked(
+    node: Node, steps: Any, before: int, query: Any, received: int
+) -> None:
+    problems = node.call(
+        "past",
+        steps=steps,
+        before=before,
+        query=query,
+        welcome=welcome(),
+        page=4,
+        limits={"maxEntries": received},
+        bounds={"maxEntries": 10, "maxChars": 10_000_000, "minEntries": 2},
+    )
+    assert problems == []
 
 
 # --- display and links ----------------------------------------------------------------------------

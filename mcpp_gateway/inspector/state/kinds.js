@@ -10,7 +10,7 @@ export function parseKind(kind) {
 }
 
 // Sent to one participant only and not part of the log, so not a position to resume from.
-const DIRECT = new Set(["system/welcome", "system/error", "system/filter"]);
+const DIRECT = new Set(["system/welcome", "system/error", "system/filter", "system/history"]);
 
 export const isDirect = (envelope) => DIRECT.has(envelope.kind) && envelope.from === GATEWAY;
 
@@ -34,6 +34,8 @@ export function readEnvelope(text) {
   } catch {
     return null;
   }
-  const texts = ["id", "from", "kind", "ts"];
-  return isObject(value) && texts.every((name) => typeof value[name] === "string") ? value : null;
+  return isEnvelope(value) ? value : null;
 }
+
+export const isEnvelope = (value) =>
+  isObject(value) && ["id", "from", "kind", "ts"].every((name) => typeof value[name] === "string");

@@ -1,0 +1,258 @@
+// The past: one stretch of the pod's log, loaded in pages before the log that this page has received.
+//
+// The stretch has no holes. It grows at either edge as the user scrolls, and if it becomes too long, the
+// pages at the other edge are dropped; they are loaded again on demand. `isAttached` says that nothing is
+// missing between its newest entry and the oldest of the received log. Everything belongs to one query:
+// another query starts an empty stretch.
+
+import { LogModel } from "../log/log-model.js";
+
+const PAGE = 500; // entries requested at once
+const MAX_ENTRIES = 5_000;
+const MAX_CHARS = 16 * 1024 * 1024;
+const INSTANT = 0.001; // seconds
+const MIN_ENTRIES = 100; // never dropped: they may be in view
+
+export class Past extends LogModel {
+  /** `live` is the model of the received log. */
+  constructor(live, { maxEntries = MAX_ENTRIES, maxChars = MAX_CHARS, minEntries = MIN_ENTRIES, page = PAGE } = {}) {
+    super({ maxEntries: Infinity, maxChars: Infinity });
+    this._live = live;
+    this._bounds = { maxEntries, maxChars, minEntries };
+    this._page = page;
+    this._seen = [live.cleared, live.log.first];
+    this.query = {};
+    this.version = 0; // changes with everything that is shown
+    this.restart();
+  }
+
+  get me() {
+    return this._live.me;
+  }
+
+  get outbox() {
+    return this._live.outbox;
+  }
+
+  get session() {
+    return this._live.session;
+  }
+
+  /** Whether older entries can be requested: a log that was lost has none before it. */
+  get isAvailable() {
+    return this._live.session.pod !== null && this._live.log.restart < this._live.log.first;
+  }
+
+  get isEmpty() {
+    return this._pages.length === 0;
+  }
+
+  /** Set the query: members of `pod/history`. Another one starts again at the received log. */
+  use(query) {
+    if (JSON.stringify(query) === JSON.stringify(this.query)) return;
+    this.query = query;
+    this.restart();
+  }
+
+  /** Drop everything, and start again before the received log. */
+  restart() {
+    this._begin({ isAttached: true });
+  }
+
+  /** Start again at a time, in seconds: the first page begins there. */
+  jump(time) {
+    this._begin({ isAttached: false, time });
+  }
+
+  /** Start again with one entry of an earlier stretch; what surrounds it is loaded on both sides. */
+  around({ position, at, envelope, text, erased }) {
+    this._begin({ isAttached: false });
+    this._pages = [[{ position, time: at / 1000, envelope, text, erased }]];
+    this._derive();
+  }
+
+  /** Follow the received log: if it was replaced, start again; if it lost its beginning, there is a hole. */
+  sync() {
+    const { cleared, log } = this._live;
+    const [before, first] = this._seen;
+    this._seen = [cleared, log.first];
+    if (before === cleared && first === log.first) return;
+    if (before !== cleared || (this.isEmpty && this.isAttached)) {
+      this.restart();
+    } else {
+      this.isAttached = false;
+      this.version += 1;
+    }
+  }
+
+  /** Stop waiting for answers that will not come. */
+  disconnect() {
+    this.older.asked = this.newer.asked = false;
+    this.version += 1;
+  }
+
+  /** Return the payload of a request for entries at an edge ("older" or "newer"), null if there is none to make. */
+  ask(name) {
+    this.sync();
+    const edge = this[name];
+    if (edge.asked || edge.isDone || !this.isAvailable || (name === "newer" && this.isAttached)) return null;
+    edge.asked = true;
+    edge.problem = "";
+    edge.request ??= name === "older" ? this._before() : this._after();
+    this.version += 1;
+    return edge.request;
+  }
+
+  /** Add a page that answers the request at an edge. */
+  accept(name, request, page) {
+    this.sync();
+    const edge = this[name];
+    if (edge.request !== request || page.epoch !== this._live.session.pod?.epoch) return;
+    edge.asked = false;
+    edge.request = page.next === null ? null : { ...request, cursor: page.next };
+    edge.isDone = page.next === null;
+    const added = name === "older" ? this._prepend(page.entries) : this._append(page.entries);
+    if (name === "newer" && edge.isDone) this.isAttached = true;
+    if (added) this._derive();
+    this.version += 1;
+  }
+
+  refuse(name, request, message) {
+    const edge = this[name];
+    if (edge.request !== request) return;
+    edge.asked = false;
+    edge.problem = message;
+    this.version += 1;
+  }
+
+  /** Return the request for the newest page of the query, to count its entries. */
+  firstRequest() {
+    return this._older(this._newest());
+  }
+
+  /** Return the state of an edge: loading, problem, end, idle or unavailable. */
+  stateOfEdge(name) {
+    const { asked, isDone, problem } = this[name];
+    if (!this.isAvailable) return "unavailable";
+    return asked ? "loading" : problem ? "problem" : isDone ? "end" : "idle";
+  }
+
+  // --- what views of a log ask ------------------------------------------------------------------
+
+  passes() {
+    return true; // the gateway has applied the query
+  }
+
+  /** Return the state of a context; the received log may know how it ended. */
+  stateOf(node) {
+    if (node.state !== "open") return node.state;
+    const now = this._live.tree.get(node.id);
+    return now ? this._live.stateOf(now) : "unknown";
+  }
+
+  stateLabel(node) {
+    const state = this.stateOf(node);
+    return state === "concluded" && node.expired ? "concluded, expired" : state;
+  }
+
+  // --- private ----------------------------------------------------------------------------------
+
+  _begin({ isAttached, time }) {
+    this._pages = [];
+    this._time = time;
+    this.isAttached = isAttached;
+    this.older = newEdge();
+    this.newer = newEdge();
+    this._derive();
+  }
+
+  _before() {
+    return this._older(this._pages[0]?.[0].envelope.id ?? this._time ?? this._newest());
+  }
+
+  _older(before) {
+    return { ...this.query, ...(before === undefined ? {} : { before }), order: "newest", limit: this._page };
+  }
+
+  _newest() {
+    return this.query.before ?? this._firstReceived();
+  }
+
+  _after() {
+    // Bounds are exclusive: an envelope at that very time must be in one of the two pages.
+    const last = this._pages.at(-1)?.at(-1).envelope.id ?? this._time - INSTANT;
+    return { ...this.query, after: last, order: "oldest", limit: this._page };
+  }
+
+  _firstReceived() {
+    return this._live.log.entries.find(({ envelope, direct }) => envelope && !direct)?.envelope.id;
+  }
+
+  _isReceived({ envelope, text }) {
+    const entry = this._live.log.find(envelope.id);
+    return entry !== undefined && !entry.direct && entry.text === text;
+  }
+
+  _prepend(entries) {
+    const first = this._pages[0]?.[0].position ?? Infinity;
+    const older = ordered([...entries].reverse()).filter(({ position }) => position < first);
+    const received = older.findIndex((entry) => this._isReceived(entry));
+    if (received >= 0) {
+      // The received log begins there: what was loaded after it is not before it.
+      older.length = received;
+      this._pages = [];
+      this.isAttached = true;
+    }
+    if (!older.length) return received >= 0;
+    this._pages.unshift(older);
+    while (this._isTooLong(this._pages.at(-1))) {
+      this._pages.pop();
+      this.isAttached = false;
+      this.newer = newEdge();
+    }
+    return true;
+  }
+
+  _append(entries) {
+    const last = this._pages.at(-1)?.at(-1).position ?? -Infinity;
+    const newer = ordered(entries).filter(({ position }) => position > last);
+    const received = newer.findIndex((entry) => this._isReceived(entry));
+    if (received >= 0) {
+      this.isAttached = true;
+      newer.length = received;
+    }
+    if (!newer.length) return false;
+    this._pages.push(newer);
+    while (this._isTooLong(this._pages[0])) {
+      this._pages.shift();
+      this.older = newEdge();
+    }
+    return true;
+  }
+
+  _isTooLong(page) {
+    const { maxEntries, maxChars, minEntries } = this._bounds;
+    const entries = this._pages.flat();
+    const chars = entries.reduce((sum, { text }) => sum + text.length, 0);
+    return (entries.length > maxEntries || chars > maxChars) && entries.length - page.length >= minEntries;
+  }
+
+  _derive() {
+    this._clear();
+    for (const { position, time, envelope, text, erased } of this._pages.flat()) {
+      this._learn(this.log.add(envelope, text, { position, at: time * 1000, erased }));
+    }
+    this.changed.clear();
+    this.concluded.length = 0;
+    this.version += 1;
+  }
+}
+
+// `request` is the next or the pending one; null is computed from the entry at the edge.
+const newEdge = () => ({ asked: false, isDone: false, problem: "", request: null });
+
+// A gateway's page is in order; whatever it sends, the rows are.
+function ordered(entries) {
+  let last = -Infinity;
+  return entries.filter(({ position }) => position > last && ((last = position), true));
+}
