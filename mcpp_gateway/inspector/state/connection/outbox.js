@@ -37,6 +37,11 @@ export class Outbox {
     return JSON.stringify(envelope);
   }
 
+  /** Return the text of an envelope that is not repeated on another connection. */
+  write(draft, now) {
+    return JSON.stringify(this._write(draft, now));
+  }
+
   /** Return the pending answer to an envelope. */
   answerTo(id) {
     return [...this._pending.values()].find(({ answers }) => answers === id)?.envelope;

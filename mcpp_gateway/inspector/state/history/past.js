@@ -10,19 +10,21 @@ import { LogModel } from "../log/log-model.js";
 const PAGE = 500; // entries requested at once
 const MAX_ENTRIES = 5_000;
 const MAX_CHARS = 16 * 1024 * 1024;
+const FIRST_NODE = 1e9;
 const INSTANT = 0.001; // seconds
 const MIN_ENTRIES = 100; // never dropped: they may be in view
 
 export class Past extends LogModel {
   /** `live` is the model of the received log. */
   constructor(live, { maxEntries = MAX_ENTRIES, maxChars = MAX_CHARS, minEntries = MIN_ENTRIES, page = PAGE } = {}) {
-    super({ maxEntries: Infinity, maxChars: Infinity });
+    super({ maxEntries: Infinity, maxChars: Infinity }, FIRST_NODE);
     this._live = live;
     this._bounds = { maxEntries, maxChars, minEntries };
     this._page = page;
     this._seen = [live.cleared, live.log.first];
     this.query = {};
     this.version = 0; // changes with everything that is shown
+    this.start = 0; // the oldest position that the gateway can read
     this.restart();
   }
 
@@ -109,6 +111,7 @@ export class Past extends LogModel {
     const edge = this[name];
     if (edge.request !== request || page.epoch !== this._live.session.pod?.epoch) return;
     edge.asked = false;
+    this.start = page.start;
     edge.request = page.next === null ? null : { ...request, cursor: page.next };
     edge.isDone = page.next === null;
     const added = name === "older" ? this._prepend(page.entries) : this._append(page.entries);
@@ -148,6 +151,11 @@ export class Past extends LogModel {
     if (node.state !== "open") return node.state;
     const now = this._live.tree.get(node.id);
     return now ? this._live.stateOf(now) : "unknown";
+  }
+
+  /** Return whether a node belongs to a stretch, or to none yet, and not to the received log. */
+  has(node) {
+    return node.number >= FIRST_NODE || node.number < 0;
   }
 
   stateLabel(node) {

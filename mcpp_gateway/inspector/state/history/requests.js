@@ -41,13 +41,13 @@ export class Requests {
   }
 }
 
-/** Return {entries, next, epoch}; each entry has its envelope also as the text that its sender wrote. */
+/** Return {entries, next, epoch, start}; each entry has its envelope also as the text that its sender wrote. */
 export function readPage(payload, text) {
-  const { entries, next, epoch } = isObject(payload) ? payload : {};
+  const { entries, next, epoch, start } = isObject(payload) ? payload : {};
   const list = Array.isArray(entries) ? entries : [];
   const texts = sourcesOf(text, ["payload", "entries"], "envelope");
   const read = list.map((entry, i) => ({ ...entry, text: texts[i] ?? "" }));
-  return { entries: read.filter(isEntry), next: typeof next === "string" ? next : null, epoch };
+  return { entries: read.filter(isEntry), next: typeof next === "string" ? next : null, epoch, start: Number(start) || 0 };
 }
 
 const isEntry = ({ position, time, envelope }) =>

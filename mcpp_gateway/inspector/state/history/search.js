@@ -114,9 +114,41 @@ function write(words) {
     .join(" ");
 }
 
+/** Return the ranges of a text in which terms occur, in order and without overlaps. */
+export function occurrences(text, terms) {
+  const { folded, places } = foldWithPlaces(text);
+  const found = [];
+  for (const term of terms) {
+    for (let at = folded.indexOf(term); at >= 0; at = folded.indexOf(term, at + term.length)) {
+      found.push([places?.[at] ?? at, places?.[at + term.length] ?? at + term.length]);
+    }
+  }
+  found.sort(([one], [other]) => one - other);
+  let end = 0;
+  return found.filter(([from, to]) => from >= end && ((end = to), true));
+}
+
+// Folding may change the length of a text: `places` are the indexes of its characters before.
+function foldWithPlaces(text) {
+  if (isPlain(text)) return { folded: fold(text), places: null };
+  const places = [];
+  let folded = "";
+  let at = 0;
+  for (const character of text) {
+    const one = fold(character);
+    for (let i = 0; i < one.length; i += 1) places.push(at);
+    folded += one;
+    at += character.length;
+  }
+  places.push(at);
+  return { folded, places };
+}
+
 /** Return a text without case and accents, for comparison. */
 export function fold(text) {
   // Of 100,000 texts most need no normalisation, which takes ten times as long.
-  if (/^[\0-\x7f]*$/.test(text)) return text.toLowerCase();
+  if (isPlain(text)) return text.toLowerCase();
   return text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
 }
+
+const isPlain = (text) => /^[\0-\x7f]*$/.test(text);

@@ -6,13 +6,15 @@ import { Tracker } from "../results/transient.js";
 import { ContextTree } from "../tree.js";
 
 export class LogModel {
-  constructor(limits) {
+  /** Nodes of the tree are numbered from `firstNode`: no two trees in a view use the same numbers. */
+  constructor(limits, firstNode = 0) {
     this.changed = new Set(); // seqs of entries to redraw; cleared by the view
     this.concluded = []; // contexts concluded since; cleared by the view
     this.expired = 0; // counts expiries: rows that show a context's state are redrawn
     this.rebuilt = 0; // counts replacements of entries: views are rebuilt
     this.cleared = 0; // counts replacements of the tree: older nodes are no longer valid
     this._limits = limits;
+    this._firstNode = firstNode;
     this._clear();
   }
 
@@ -20,7 +22,7 @@ export class LogModel {
 
   _clear() {
     this.log = new Log(this._limits);
-    this.tree = new ContextTree();
+    this.tree = new ContextTree(this._firstNode);
     this.tracker = new Tracker();
     this.proposals = new Proposals();
     this.types = new Set();

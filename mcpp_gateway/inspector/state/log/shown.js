@@ -4,6 +4,7 @@
 
 const OLDER = { edge: "older" };
 const NEWER = { edge: "newer" };
+const ALL = { matches: () => true };
 
 export class Shown {
   /** `past` and `live` are the rows of the two logs. */
@@ -65,6 +66,11 @@ export class Shown {
   }
 
   _layOut(past) {
+    const { selection, descendants, search } = this._live;
+    // The query has selected the entries; here a selected context is only kept from folding.
+    this._past.selection = selection instanceof Object ? past.tree.get(selection.id) ?? null : null;
+    this._past.descendants = descendants;
+    this._past.search = search && ALL;
     this._past.update();
     this._version = past.version;
     const hole = past.isAttached ? [] : [NEWER];
