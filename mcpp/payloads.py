@@ -19,6 +19,9 @@ __all__ = [
     "ContextEvent",
     "ContextInfo",
     "Error",
+    "GetHistory",
+    "History",
+    "HistoryEntry",
     "Notification",
     "ParticipantInfo",
     "PodInfo",
@@ -168,7 +171,8 @@ class Error(_Payload, frozen=True):
     attempted_kind: str | None = None
     your_capabilities: list[dict[str, Any]] | None = None
     retry_after_seconds: float | None = None
-    scope: Literal["participant", "context"] | None = None
+    scope: Literal["participant", "context", "history"] | None = None
+    member: str | None = None  # of a query for history
 
 
 class ContextEvent(_Payload, frozen=True):
@@ -188,6 +192,39 @@ class SetFilter(_Payload, frozen=True):
     filter: dict[str, Any]
 
 
+class GetHistory(_Payload, frozen=True):
+    """A query for entries of the log; see `spec/history.md`."""
+
+    filter: dict[str, Any] | None = None
+    context: str | None = None
+    text: str | None = None
+    after: str | float | None = None
+    before: str | float | None = None
+    limit: int | None = None
+    order: Literal["newest", "oldest"] = "newest"
+    cursor: str | None = None
+
+
+class HistoryEntry(_Payload, frozen=True):
+    """An entry of the log. `envelope` is its sender's own text."""
+
+    position: int
+    time: float
+    envelope: msgspec.Raw
+    erased: bool = False
+
+
+class History(_Payload, frozen=True):
+    """One page of history."""
+
+    entries: list[HistoryEntry]
+    start: int
+    end: int
+    indexed_to: int
+    epoch: str
+    next: str | None = None
+
+
 BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.CHAT: Chat,
     kinds.REFLECTION: Reflection,
@@ -204,6 +241,8 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.CONTEXT: ContextEvent,
     kinds.FILTER_SET: SetFilter,
     kinds.SET_FILTER: SetFilter,
+    kinds.GET_HISTORY: GetHistory,
+    kinds.HISTORY: History,
 }
 
 
