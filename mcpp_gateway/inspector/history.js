@@ -26,9 +26,8 @@ export class HistoryLoader {
         this._past.accept(edge, request, page);
         this._changed(edge);
       },
-      refuse: ({ code, message }) => {
-        if (code === "rate_limited") this._rest(edge, RETRY_MS);
-        this._past.refuse(edge, request, code === "rate_limited" ? "" : message);
+      refuse: (refusal) => {
+        this._refused(edge, request, refusal);
         this._changed(edge);
       },
     });
@@ -52,6 +51,20 @@ export class HistoryLoader {
     });
   }
 
+  /** Pass the first entry at or after a time to a function, undefined if there is none or it is not answered. */
+  locate(time, found) {
+    if (!this._isReady) return;
+    const follow = (request) =>
+      this._send(request, {
+        accept: ({ entries, next }) => {
+          if (entries.length || next === null) found(entries[0]);
+          else follow({ ...request, cursor: next });
+        },
+        refuse: () => found(undefined),
+      });
+    follow(this._past.firstSince(time));
+  }
+
   /** Continue on a new connection. */
   resume() {
     this._past.disconnect();
@@ -61,6 +74,13 @@ export class HistoryLoader {
   get _isReady() {
     const { session, isReloading } = this._model;
     return this._connection.isOpen && !session.isReplaying && !isReloading;
+  }
+
+  _refused(edge, request, { code, member, message }) {
+    if (code === "rate_limited") this._rest(edge, RETRY_MS);
+    const isGone = code === "invalid_history" && typeof request[member] === "string" && ["after", "before"].includes(member);
+    if (isGone) this._past.lose(edge, request);
+    else this._past.refuse(edge, request, code === "rate_limited" ? "" : message);
   }
 
   _send(request, answers) {

@@ -76,7 +76,12 @@ export class Inspector {
       step: (direction) => this.navigation.step(direction),
       goTo: (seconds) => this.goTo(seconds),
     });
-    this.navigation = new Navigation(logs, this.connection, { log: this.log, bar: this.searchBar, schedule: this.schedule });
+    this.navigation = new Navigation(logs, this.connection, {
+      log: this.log,
+      bar: this.searchBar,
+      schedule: this.schedule,
+      find: (id) => this.find(id),
+    });
     this.composer = new Composer(model, (draft) => this.sendMessage(draft));
     this._cleared = model.cleared;
     this._bind();
@@ -220,7 +225,7 @@ export class Inspector {
   /** Show an envelope in the log; clear the filter, the selection or the search if they hide it. */
   find(id) {
     if (this.searchBar.isPending) this.searchBar.apply(); // or a search that was just typed would hide it again
-    const entry = this.model.log.find(id) ?? this.past.log.find(id);
+    const entry = this.past.log.find(id) ?? this.model.log.find(id);
     if (!entry) return;
     if (entry.position === undefined && !this.model.passes(entry)) {
       this.applyFilter(everything);

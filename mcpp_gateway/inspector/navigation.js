@@ -7,15 +7,19 @@ import { queryOf } from "./state/history/query.js";
 const WHOLE_CONTEXT = 4_000; // envelopes of a past context that are loaded without scrolling
 
 export class Navigation {
-  /** `logs` has {model, past, rows, pastRows, shown}; `log` is the view of them; `schedule()` redraws. */
-  constructor(logs, connection, { log, bar, schedule }) {
+  /**
+   * `logs` has {model, past, rows, pastRows, shown}; `log` is the view of them. `schedule()` redraws,
+   * `find(id)` shows a loaded envelope.
+   */
+  constructor(logs, connection, { log, bar, schedule, find }) {
     Object.assign(this, logs);
     this._log = log;
     this._bar = bar;
     this._schedule = schedule;
+    this._find = find;
     this.matches = new Matches();
     this._loader = new HistoryLoader(this.model, this.past, this.matches, connection, (edge) => this._loaded(edge));
-    this._seek = null; // what to show once it is loaded: {time} or {entry}
+    this._seek = null; // the entry to show once it is laid out
     this._current = null; // key of the match that the user is at
     this._stepping = null;
   }
@@ -61,21 +65,18 @@ export class Navigation {
 
   /** Show the log at a time, in seconds. */
   goTo(time) {
-    const first = this.model.log.entries.find(({ at }) => at !== undefined);
-    if (first?.at <= time * 1000 || !this.past.isAvailable) {
-      this._showFirst(time);
-      return;
-    }
-    this.past.jump(time);
-    this._seek = { time };
-    this._loader.load("newer");
-    this._schedule();
+    if (!this.past.isAvailable) return;
+    this._loader.locate(time, (entry) => {
+      if (!entry) this._log.list.toEnd();
+      else if (this.past.isReceived(entry)) this._find(entry.envelope.id);
+      else this.reveal(entry);
+    });
   }
 
   /** Show an entry of the past among those around it. */
   reveal(entry) {
     this.past.around(entry);
-    this._seek = { entry };
+    this._seek = entry;
     this._schedule();
   }
 
@@ -100,15 +101,10 @@ export class Navigation {
 
   /** Show what was asked for, once it is laid out. */
   arrive() {
-    const { _seek: seek, past } = this;
-    if (!seek) return;
-    if (seek.entry) {
-      this._seek = null;
-      this._show(this.shown.indexOf(seek.entry));
-    } else if (!past.isEmpty || past.isAttached) {
-      this._seek = null;
-      this._showFirst(seek.time);
-    }
+    if (!this._seek) return;
+    const { envelope } = this._seek;
+    this._seek = null;
+    this._find(envelope.id);
   }
 
   // A past context is loaded as a whole, so that its tree and its timeline are complete.
@@ -131,7 +127,7 @@ export class Navigation {
   _count() {
     const { past, matches } = this;
     const isAll = past.older.isDone && past.isAttached;
-    if (!isAll && !matches.isCounting && !matches.isComplete && !matches.positions.length && past.log.size) {
+    if (!isAll && !matches.isCounting && !matches.isComplete && !matches.positions.length && past.isAvailable) {
       matches.start(past.firstRequest());
     }
     this._loader.count();
@@ -163,17 +159,6 @@ export class Navigation {
     if (!entry) return null;
     const place = isAll ? past.log.size - past.log.entries.findIndex(({ position }) => position === entry.position) : matches.rank(entry.position);
     return place === null ? null : rows.rows.length + place;
-  }
-
-  _showFirst(time) {
-    const { shown } = this;
-    let index = 0;
-    while (index < shown.count && !(shown.at(index).entry?.at >= time * 1000)) index += 1;
-    this._show(Math.min(index, shown.count - 1));
-  }
-
-  _show(index) {
-    if (index >= 0) this._log.list.show(index, { focus: true, center: true });
   }
 }
 

@@ -5,9 +5,9 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words] =
   await Promise.all(
-    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches"].map(load),
+    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words"].map(load),
   );
 
 const { hueOf } = await import(new URL("view/elements/dom.js", folder));
@@ -223,8 +223,10 @@ const functions = {
       } else if (what === "lose") {
         pending.length = 0;
         past.disconnect();
-      } else if (what === "jump") past.jump(number / 2);
-      else if (what === "restart") past.restart();
+      } else if (what === "locate") {
+        const [entry] = answer(past.firstSince(number / 2), Infinity).entries;
+        if (entry && !past.isReceived(entry)) past.around(entry);
+      } else if (what === "restart") past.restart();
       else if (what === "around" && past.log.size) past.around(past.log.entries[number % past.log.entries.length]);
       check();
     }
@@ -252,10 +254,18 @@ const functions = {
       const search = searches.readSearch(text, now);
       if (search === null) return null;
       const { text: words, terms, filter, since, until } = search;
-      return { text: words, terms, filter, since, until, matches: entry ? search.matches(entry) : undefined };
+      return { text: words, terms: terms.map(({ longest }) => longest), filter, since, until, matches: entry ? search.matches(entry) : undefined };
     } catch (error) {
       return { message: error.message };
     }
+  },
+  // Returns whether a text matches, and the parts of it that would be highlighted.
+  found({ text, payload }) {
+    const search = searches.readSearch(text, 0);
+    const envelope = { kind: "chat", payload };
+    const found = search?.matches({ envelope, lineage: null, at: 0, text: JSON.stringify(envelope) }) ?? false;
+    const parts = typeof payload === "string" && search ? words.occurrences(payload, search.terms) : [];
+    return { found, sent: search?.text ?? "", marked: parts.map(([from, to]) => payload.slice(from, to)) };
   },
   moment: ({ text, now, isEnd }) => readMoment(text, now, { isEnd }),
   query: ({ filter, me, view, search, now }) => queryOf({ filter, me }, { ...view, search: searches.readSearch(search, now) }),

@@ -11,7 +11,7 @@ const PAGE = 500; // entries requested at once
 const MAX_ENTRIES = 5_000;
 const MAX_CHARS = 16 * 1024 * 1024;
 const FIRST_NODE = 1e9;
-const INSTANT = 0.001; // seconds
+const INSTANT = 0.001; // seconds; bounds are exclusive
 const MIN_ENTRIES = 100; // never dropped: they may be in view
 
 export class Past extends LogModel {
@@ -61,16 +61,16 @@ export class Past extends LogModel {
     this._begin({ isAttached: true });
   }
 
-  /** Start again at a time, in seconds: the first page begins there. */
-  jump(time) {
-    this._begin({ isAttached: false, time });
+  /** Start again with one entry of a page, if it is not received; what surrounds it is loaded on both sides. */
+  around(entry) {
+    this._begin({ isAttached: false });
+    this._pages = [[entry]];
+    this._derive();
   }
 
-  /** Start again with one entry of an earlier stretch; what surrounds it is loaded on both sides. */
-  around({ position, at, envelope, text, erased }) {
-    this._begin({ isAttached: false });
-    this._pages = [[{ position, time: at / 1000, envelope, text, erased }]];
-    this._derive();
+  /** Return the request for the first entry at or after a time, in seconds. */
+  firstSince(time) {
+    return { ...this.query, after: time - INSTANT, order: "oldest", limit: 1 };
   }
 
   /** Follow the received log: if it was replaced, start again; if it lost its beginning, there is a hole. */
@@ -120,11 +120,21 @@ export class Past extends LogModel {
     this.version += 1;
   }
 
+  /** Note that a request was refused; without a message it is made again. */
   refuse(name, request, message) {
     const edge = this[name];
     if (edge.request !== request) return;
     edge.asked = false;
     edge.problem = message;
+    this.version += 1;
+  }
+
+  /** Note that the gateway no longer has the envelope at an edge, and so none before it. */
+  lose(name, request) {
+    if (this[name].request !== request) return;
+    this.start = 1;
+    if (name === "newer") this.restart();
+    else Object.assign(this.older, { asked: false, isDone: true });
     this.version += 1;
   }
 
@@ -165,9 +175,8 @@ export class Past extends LogModel {
 
   // --- private ----------------------------------------------------------------------------------
 
-  _begin({ isAttached, time }) {
+  _begin({ isAttached }) {
     this._pages = [];
-    this._time = time;
     this.isAttached = isAttached;
     this.older = newEdge();
     this.newer = newEdge();
@@ -175,7 +184,7 @@ export class Past extends LogModel {
   }
 
   _before() {
-    return this._older(this._pages[0]?.[0].envelope.id ?? this._time ?? this._newest());
+    return this._older(this._pages[0]?.[0].envelope.id ?? this._newest());
   }
 
   _older(before) {
@@ -187,16 +196,15 @@ export class Past extends LogModel {
   }
 
   _after() {
-    // Bounds are exclusive: an envelope at that very time must be in one of the two pages.
-    const last = this._pages.at(-1)?.at(-1).envelope.id ?? this._time - INSTANT;
-    return { ...this.query, after: last, order: "oldest", limit: this._page };
+    return { ...this.query, after: this._pages.at(-1).at(-1).envelope.id, order: "oldest", limit: this._page };
   }
 
   _firstReceived() {
     return this._live.log.entries.find(({ envelope, direct }) => envelope && !direct)?.envelope.id;
   }
 
-  _isReceived({ envelope, text }) {
+  /** Return whether an entry of a page is in the received log. */
+  isReceived({ envelope, text }) {
     const entry = this._live.log.find(envelope.id);
     return entry !== undefined && !entry.direct && entry.text === text;
   }
@@ -204,7 +212,7 @@ export class Past extends LogModel {
   _prepend(entries) {
     const first = this._pages[0]?.[0].position ?? Infinity;
     const older = ordered([...entries].reverse()).filter(({ position }) => position < first);
-    const received = older.findIndex((entry) => this._isReceived(entry));
+    const received = older.findIndex((entry) => this.isReceived(entry));
     if (received >= 0) {
       // The received log begins there: what was loaded after it is not before it.
       older.length = received;
@@ -224,7 +232,7 @@ export class Past extends LogModel {
   _append(entries) {
     const last = this._pages.at(-1)?.at(-1).position ?? -Infinity;
     const newer = ordered(entries).filter(({ position }) => position > last);
-    const received = newer.findIndex((entry) => this._isReceived(entry));
+    const received = newer.findIndex((entry) => this.isReceived(entry));
     if (received >= 0) {
       this.isAttached = true;
       newer.length = received;
@@ -248,7 +256,7 @@ export class Past extends LogModel {
   _derive() {
     this._clear();
     for (const { position, time, envelope, text, erased } of this._pages.flat()) {
-      this._learn(this.log.add(envelope, text, { position, at: time * 1000, erased }));
+      this._learn(this.log.add(envelope, text, { position, time, at: time * 1000, erased }));
     }
     this.changed.clear();
     this.concluded.length = 0;

@@ -30,7 +30,7 @@ export class Requests {
   refuse({ correlation_id, payload }) {
     const request = this._take(correlation_id);
     const reason = isObject(payload) ? payload : {};
-    request?.refuse({ code: String(reason.error), message: String(reason.message ?? reason.error) });
+    request?.refuse({ code: reason.error, member: reason.member, message: String(reason.message ?? reason.error) });
     return request !== undefined;
   }
 

@@ -1,6 +1,6 @@
 // Highlights search terms in the drawn rows, by ranges: no element is created from a message's text.
 
-import { occurrences } from "../../state/history/search.js";
+import { occurrences } from "../../state/history/words.js";
 
 const MAX_RANGES = 2_000;
 const MAX_CHARS = 200_000; // of text that is searched in one drawing
