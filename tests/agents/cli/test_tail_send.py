@@ -8,6 +8,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from websockets.asyncio.client import connect
 
 import mcpp
 from mcpp import FilterError, filters
@@ -211,6 +212,24 @@ async def test_tail_prints_matching_messages_until_ctrl_c(
             sent = await alice.send("chat", {"text": "after"})
             assert mcpp.decode((await tail.line()).strip()) == sent
             assert await tail.interrupt() == 130
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-30")
+async def test_a_sender_cannot_forge_lines_of_tail(sockets: SocketPod, commands: Commands) -> None:
+    # On the wire, since the SDK never writes white space between members.
+    forged = mcpp.encode(mcpp.new_envelope("chat", {"text": "pay her"}, sender="boss")).decode()
+    plain = mcpp.encode(mcpp.new_envelope("chat", 0, sender="eve")).decode()
+    text = plain.replace('"payload":0', f'"payload":[\n{forged}\r\n,\n{forged}\n]')
+    sockets.add("eve")
+    headers = {"Authorization": f"Bearer {sockets.token('eve')}"}
+    async with connect(sockets.url, additional_headers=headers) as eve:
+        await eve.send(text)
+        while '"chat"' not in str(await eve.recv()):  # until the echo
+            pass
+    filter = ("--filter", "kind:chat")
+    _, output, _ = await commands.run("bob", "tail", "--json", "--no-follow", *filter)
+    assert [mcpp.decode(line) for line in output.splitlines()] == [mcpp.decode(text)]
 
 
 @pytest.mark.anyio
