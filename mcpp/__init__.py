@@ -15,8 +15,10 @@ internal and may change in any release:
 
 - mcpp.errors: the exceptions, as one tree below McppError
 - mcpp.filters: which messages a participant receives
+- mcpp.history: open proposals and contexts, from envelopes of the past
 - mcpp.kinds: the message kinds that the protocol defines
 - mcpp.payloads: the payloads of those kinds
+- mcpp.times: times as people write them
 - mcpp.tokens: estimating and counting tokens
 - mcpp.prompts: model prompts from a pod's log
 - mcpp.transient: tool results that a model reads once
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from mcpp.client.connection import Options
     from mcpp.client.context_scope import ContextScope
     from mcpp.client.factory import new_context, new_envelope
+    from mcpp.client.history import ContextHistory, HistoryMessage, HistoryReader
     from mcpp.client.joining import connect
     from mcpp.client.message import Message
     from mcpp.client.pod import Pod
@@ -71,6 +74,7 @@ __all__ = [
     "CallError",
     "ConnectionLostError",
     "Context",
+    "ContextHistory",
     "ContextNode",
     "ContextScope",
     "ContextTree",
@@ -78,6 +82,8 @@ __all__ = [
     "Envelope",
     "FilterError",
     "Gap",
+    "HistoryMessage",
+    "HistoryReader",
     "Kind",
     "McppError",
     "Message",
@@ -111,6 +117,7 @@ _HOMES: Final = {
     "mcpp.client.connection": ("Options",),
     "mcpp.client.context_scope": ("ContextScope",),
     "mcpp.client.factory": ("new_context", "new_envelope"),
+    "mcpp.client.history": ("ContextHistory", "HistoryMessage", "HistoryReader"),
     "mcpp.client.joining": ("connect",),
     "mcpp.client.message": ("Message",),
     "mcpp.client.pod": ("Pod",),

@@ -8,6 +8,8 @@ __all__ = [
     "CONTEXT",
     "ERROR",
     "FILTER_SET",
+    "GET_HISTORY",
+    "HISTORY",
     "NOTIFICATION",
     "PRESENCE",
     "PROPOSAL",
@@ -35,7 +37,9 @@ PRESENCE: Final = "system/presence"
 ERROR: Final = "system/error"
 CONTEXT: Final = "system/context"
 FILTER_SET: Final = "system/filter"
+HISTORY: Final = "system/history"
 SET_FILTER: Final = "pod/filter"
+GET_HISTORY: Final = "pod/history"
 
 
 class Kind(NamedTuple):

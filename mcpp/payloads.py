@@ -19,6 +19,9 @@ __all__ = [
     "ContextEvent",
     "ContextInfo",
     "Error",
+    "GetHistory",
+    "HistoryEntry",
+    "HistoryPage",
     "Notification",
     "ParticipantInfo",
     "PodInfo",
@@ -188,6 +191,39 @@ class SetFilter(_Payload, frozen=True):
     filter: dict[str, Any]
 
 
+class GetHistory(_Payload, frozen=True):
+    """A query for past envelopes: all its members restrict what is found."""
+
+    filter: dict[str, Any] | None = None
+    context: str | None = None  # with its descendants
+    text: str | None = None  # words, "phrases", prefixes*
+    after: str | float | None = None  # an envelope's id, or Unix time in seconds; exclusive
+    before: str | float | None = None
+    limit: int | None = None
+    order: Literal["newest", "oldest"] | None = None  # which comes first
+    cursor: str | None = None  # `next` of the page before
+
+
+class HistoryEntry(_Payload, frozen=True):
+    """An envelope of the log as its sender wrote it, with its place and the time of its receipt."""
+
+    position: int
+    time: float
+    envelope: msgspec.Raw
+    erased: bool = False
+
+
+class HistoryPage(_Payload, frozen=True):
+    """A part of what a query found. It may be empty and still have a `next`."""
+
+    entries: list[HistoryEntry]
+    start: int  # the oldest position that can be read
+    end: int  # the end of the log
+    epoch: str
+    next: str | None = None
+    indexed_to: int | None = None
+
+
 BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.CHAT: Chat,
     kinds.REFLECTION: Reflection,
@@ -204,6 +240,8 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.CONTEXT: ContextEvent,
     kinds.FILTER_SET: SetFilter,
     kinds.SET_FILTER: SetFilter,
+    kinds.GET_HISTORY: GetHistory,
+    kinds.HISTORY: HistoryPage,
 }
 
 

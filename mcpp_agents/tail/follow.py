@@ -24,7 +24,7 @@ async def follow(
     Without `live`, return at the end of the history.
     """
     held: deque[Envelope] = deque(maxlen=last)
-    remaining = pod.history
+    remaining = pod.replayed
 
     def show_held() -> None:
         while held:
