@@ -21,6 +21,7 @@ internal and may change in any release:
 - mcpp.times: times as people write them
 - mcpp.tokens: estimating and counting tokens
 - mcpp.prompts: model prompts from a pod's log
+- mcpp.model_prompts: what a participant's model is shown, and proof of what it was shown
 - mcpp.transient: tool results that a model reads once
 - mcpp.testing: an in-memory pod for tests
 - mcpp.testing.plugin: the pytest fixture `pod`
