@@ -10,7 +10,7 @@ from mcpp import kinds
 from mcpp.errors import DecodeError
 from mcpp.filters import Filter, kind
 from mcpp.kinds import Kind
-from mcpp.payloads import HistoryPage
+from mcpp.payloads import History
 from mcpp.protocol import rpc
 from mcpp.protocol.codec import decode
 from mcpp.protocol.envelope import Envelope
@@ -36,7 +36,7 @@ class PastEnvelope(NamedTuple):
     erased: bool
 
 
-def past_envelopes(page: HistoryPage) -> Iterator[PastEnvelope]:
+def past_envelopes(page: History) -> Iterator[PastEnvelope]:
     """Yield the envelopes of a page in its order. Raises DecodeError for an invalid one."""
     for entry in page.entries:
         envelope = decode(bytes(entry.envelope))

@@ -20,8 +20,8 @@ __all__ = [
     "ContextInfo",
     "Error",
     "GetHistory",
+    "History",
     "HistoryEntry",
-    "HistoryPage",
     "Notification",
     "ParticipantInfo",
     "PodInfo",
@@ -171,7 +171,8 @@ class Error(_Payload, frozen=True):
     attempted_kind: str | None = None
     your_capabilities: list[dict[str, Any]] | None = None
     retry_after_seconds: float | None = None
-    scope: Literal["participant", "context"] | None = None
+    scope: Literal["participant", "context", "history"] | None = None
+    member: str | None = None  # of a query for history
 
 
 class ContextEvent(_Payload, frozen=True):
@@ -192,20 +193,20 @@ class SetFilter(_Payload, frozen=True):
 
 
 class GetHistory(_Payload, frozen=True):
-    """A query for past envelopes: all its members restrict what is found."""
+    """A query for entries of the log; see `spec/history.md`."""
 
     filter: dict[str, Any] | None = None
-    context: str | None = None  # with its descendants
-    text: str | None = None  # words, "phrases", prefixes*
-    after: str | float | None = None  # an envelope's id, or Unix time in seconds; exclusive
+    context: str | None = None
+    text: str | None = None
+    after: str | float | None = None
     before: str | float | None = None
     limit: int | None = None
-    order: Literal["newest", "oldest"] | None = None  # which comes first
-    cursor: str | None = None  # `next` of the page before
+    order: Literal["newest", "oldest"] = "newest"
+    cursor: str | None = None
 
 
 class HistoryEntry(_Payload, frozen=True):
-    """An envelope of the log as its sender wrote it, with its place and the time of its receipt."""
+    """An entry of the log. `envelope` is its sender's own text."""
 
     position: int
     time: float
@@ -213,15 +214,15 @@ class HistoryEntry(_Payload, frozen=True):
     erased: bool = False
 
 
-class HistoryPage(_Payload, frozen=True):
-    """A part of what a query found. It may be empty and still have a `next`."""
+class History(_Payload, frozen=True):
+    """One page of history."""
 
     entries: list[HistoryEntry]
-    start: int  # the oldest position that can be read
-    end: int  # the end of the log
+    start: int
+    end: int
+    indexed_to: int
     epoch: str
     next: str | None = None
-    indexed_to: int | None = None
 
 
 BY_FAMILY: Final[dict[str, type[_Payload]]] = {
@@ -241,7 +242,7 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.FILTER_SET: SetFilter,
     kinds.SET_FILTER: SetFilter,
     kinds.GET_HISTORY: GetHistory,
-    kinds.HISTORY: HistoryPage,
+    kinds.HISTORY: History,
 }
 
 

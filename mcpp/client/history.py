@@ -20,7 +20,7 @@ from mcpp.client.message import Message
 from mcpp.client.sender import Sender
 from mcpp.errors import HistoryLostError, NotInHistoryError
 from mcpp.filters import Filter
-from mcpp.payloads import GetHistory, HistoryPage
+from mcpp.payloads import GetHistory, History
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextNode
 from mcpp.times import TimeLike, parse_time
@@ -138,7 +138,7 @@ class HistoryReader:
         limit = int(min(self._left, _PAGE_ENVELOPES))
         query = msgspec.structs.replace(self._query, limit=limit)
         answer = await self._pod.send(kinds.GET_HISTORY, query)
-        page = answer.payload_as(HistoryPage)
+        page = answer.payload_as(History)
         # Nothing is awaited from here on: cancellation finds all of the page, or nothing.
         if self._epoch is None:
             self._epoch, self.start, self.end = page.epoch, page.start, page.end

@@ -46,6 +46,8 @@ _HOUSEKEEPING: Final = (
     kinds.CONTEXT,
     kinds.FILTER_SET,
     kinds.SET_FILTER,
+    kinds.HISTORY,
+    kinds.GET_HISTORY,
     *(
         f"mcp/{verb}:{method}"
         for verb in ("request", "response")

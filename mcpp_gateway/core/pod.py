@@ -32,9 +32,19 @@ from mcpp_gateway.core.effects import (
     CatchUp,
     Close,
     Effect,
+    ReadHistory,
     Several,
 )
 from mcpp_gateway.core.gate import Gate
+from mcpp_gateway.core.history.pages import (
+    MAX_PAGE_BYTES,
+    Listener,
+    MemorySource,
+    Page,
+    read_page,
+)
+from mcpp_gateway.core.history.query import HistoryError, parse_query
+from mcpp_gateway.core.history.requests import HistoryRequests
 from mcpp_gateway.core.journal import Journal, MemoryJournal, UnreadableError
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.rates import Bucket, Rate
@@ -49,6 +59,7 @@ __all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "S
 _JOINS_PER_SECOND: Final = 10
 _JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
+_HISTORY_WAIT_SECONDS: Final = 1.0
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +107,7 @@ class PodCore:
         if not isinstance(self.journal, MemoryJournal):
             self._gate = Gate(self.journal.committed)
         self._waiting_for_commit: dict[Session, None] = {}
+        self._history = HistoryRequests()
 
     @property
     def participants(self) -> Sequence[str]:
@@ -286,6 +298,23 @@ class PodCore:
         effects += map(CatchUp, waiting)
         return effects
 
+    @property
+    def history_bytes(self) -> int:
+        """The most bytes of envelopes in a page of history, besides the last one."""
+        # G-38: a page must not fill the outbox of a session that reads.
+        return min(MAX_PAGE_BYTES, self.limits.outbox_bytes // 4)
+
+    def answer_history(
+        self, request: ReadHistory, page: Page | HistoryError | UnreadableError, now: float
+    ) -> list[Effect]:
+        """Answer a request with what was read for it, and begin the participant's next one."""
+        effects: list[Effect] = []
+        if request.session in request.session.member.sessions:
+            answer = self._send_page(request.session, request.id, page, now)
+            effects += [] if answer is None else [answer]
+        following = self._history.finish(request)
+        return effects if following is None else [*effects, following]
+
     # --- private --------------------------------------------------------------------------------
 
     def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
@@ -307,6 +336,8 @@ class PodCore:
 
     def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
         """Answer an envelope that is for the gateway itself."""
+        if envelope.kind == kinds.GET_HISTORY:
+            return self._read_history(session, envelope, now)
         if envelope.kind != kinds.SET_FILTER:
             refusal = refusals.reserved_kind(envelope.kind)
             return self._refuse(session, refusal, envelope.id, now)
@@ -326,6 +357,43 @@ class PodCore:
             correlation_id=envelope.id,
         )
         return self._answer(session, text, filter)
+
+    def _read_history(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
+        """Answer a request for history: in place from memory, otherwise once it was read."""
+        try:
+            query = parse_query(decode_unambiguous(envelope.raw_payload, "payload"))
+            listener = Listener(session.member.settings.id, everything)
+            if isinstance(self.journal, MemoryJournal):
+                source = MemorySource(self.journal)
+                page = read_page(query, listener, source, max_bytes=self.history_bytes)
+                return self._send_page(session, envelope.id, page, now)
+            return self._history.add(ReadHistory(session, query, listener, envelope.id))
+        except HistoryError as error:
+            return self._send_page(session, envelope.id, error, now)
+        except DecodeError as error:
+            bad = HistoryError(error.path, error.reason)
+            return self._send_page(session, envelope.id, bad, now)
+        except OverflowError:
+            refusal = refusals.rate_limited(_HISTORY_WAIT_SECONDS, "history")
+            return self._refuse(session, refusal, envelope.id, now)
+
+    def _send_page(
+        self,
+        session: Session,
+        correlation_id: str,
+        page: Page | HistoryError | UnreadableError,
+        now: float,
+    ) -> Effect | None:
+        if isinstance(page, HistoryError):
+            refusal = refusals.invalid_history(page.member, page.reason)
+            return self._refuse(session, refusal, correlation_id, now)
+        if isinstance(page, UnreadableError):
+            return self._refuse(session, refusals.log_unreadable(), correlation_id, now)
+        payload = system_envelopes.history(page, self.epoch)
+        text = system_envelopes.system(
+            self._new_id(), kinds.HISTORY, payload, now, correlation_id=correlation_id
+        )
+        return self._answer(session, text)
 
     def _refuse(
         self, session: Session, refusal: Refusal, correlation_id: str | None, now: float
@@ -364,7 +432,7 @@ class PodCore:
     ) -> list[Effect]:
         id = self._new_id()
         text = system_envelopes.system(id, kind, payload, now)
-        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about))
+        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about, now))
 
     def _append(self, entry: LogEntry) -> list[Effect]:
         self.journal.append(entry)

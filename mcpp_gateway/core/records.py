@@ -29,6 +29,8 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     lineage: Lineage | None
     text: bytes
     about: str | None = None  # the participant of a presence, which does not receive it
+    time: float = 0.0  # of receipt; in files it is that of the batch
+    erased: bool = False  # the text is a tombstone
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -99,6 +101,7 @@ class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     context: tuple[str, str | None, tuple[str, ...]] | None
     text: bytes
     about: str | None = None
+    erased: bool = False
 
 
 class _BatchRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -123,7 +126,7 @@ def encode_batch(batch: Batch) -> bytes:
 def decode_batch(data: bytes) -> Batch:
     """Return the batch that bytes hold. Raises msgspec.DecodeError."""
     found = _decode_batch(data)
-    entries = [_entry(each) for each in found.entries]
+    entries = [_entry(each, found.time) for each in found.entries]
     return Batch(found.term, found.index, found.position, found.time, entries)
 
 
@@ -148,10 +151,11 @@ def recipients(to: Iterable[str] | None) -> tuple[str, ...] | frozenset[str] | N
 def _row(entry: LogEntry) -> tuple[Any, ...]:
     lineage = entry.lineage
     context = None if lineage is None else (lineage.id, lineage.type, lineage.ancestors)
-    return (entry.id, entry.sender, entry.to, entry.kind, context, entry.text, entry.about)
+    row = (entry.id, entry.sender, entry.to, entry.kind, context, entry.text, entry.about)
+    return (*row, True) if entry.erased else row
 
 
-def _entry(found: _EntryRow) -> LogEntry:
+def _entry(found: _EntryRow, time: float) -> LogEntry:
     return LogEntry(
         found.id,
         found.sender,
@@ -160,4 +164,6 @@ def _entry(found: _EntryRow) -> LogEntry:
         None if found.context is None else Lineage(*found.context),
         found.text,
         found.about,
+        time,
+        found.erased,
     )

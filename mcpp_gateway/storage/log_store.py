@@ -17,7 +17,7 @@ import uuid6
 
 from mcpp.errors import McppError
 from mcpp_gateway.config import LogSection
-from mcpp_gateway.core.effects import Effect
+from mcpp_gateway.core.effects import Effect, ReadHistory
 from mcpp_gateway.core.journal import Window
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
@@ -26,6 +26,7 @@ from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_journal import FileJournal
 from mcpp_gateway.storage.group_writer import GroupWriter, WriterOptions
+from mcpp_gateway.storage.history_reader import HistoryReader
 from mcpp_gateway.storage.index import LogIndex
 from mcpp_gateway.storage.segment_log import Recovery, SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import STATE, DamagedError, NewRecord
@@ -48,6 +49,7 @@ class LogStoreError(McppError):
 @dataclass(slots=True)
 class _OpenPod:
     pod: PodCore
+    log: SegmentLog
     journal: FileJournal
     writer: GroupWriter
     index: LogIndex
@@ -75,6 +77,7 @@ class LogStore:
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="log")
+        self._history = HistoryReader(loop, clock, perform)
         self._pods: dict[str, _OpenPod] = {}
         self._lock = self._take_lock()
 
@@ -107,6 +110,11 @@ class LogStore:
         """The bytes that all logs take on the disk."""
         return sum(each.journal.disk_bytes for each in self._pods.values())
 
+    def read_history(self, pod: PodCore, request: ReadHistory) -> None:
+        """Read a page of a pod's log on another thread, and let the pod answer with it."""
+        each = self._pods[pod.name]
+        self._history.read(pod, each.log, each.index, request)
+
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
         if os.fstat(self._lock).st_nlink == 0:
@@ -116,6 +124,7 @@ class LogStore:
 
     def close(self) -> None:
         """Write and sync what waits, and release the folder. Blocks."""
+        self._history.close()
         for each in self._pods.values():
             each.writer.stop()
             each.index.stop()
@@ -211,7 +220,7 @@ class LogStore:
             snapshot=snapshot,
         )
         found.start(journal.end)
-        self._pods[name] = _OpenPod(pod, journal, writer, found)
+        self._pods[name] = _OpenPod(pod, log, journal, writer, found)
         return pod
 
 

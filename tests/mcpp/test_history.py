@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcpp import Envelope, decode, encode, new_context, new_envelope
 from mcpp.errors import DecodeError
 from mcpp.history import context_node, open_proposals, past_envelopes
-from mcpp.payloads import HistoryPage
+from mcpp.payloads import History
 from mcpp.protocol import rpc
 from mcpp.protocol.codec import decode_history
 from mcpp.protocol.envelope import GATEWAY, MAX_DEPTH
@@ -136,7 +136,7 @@ def test_a_page_holds_envelopes_of_every_depth_as_their_senders_wrote_them() -> 
     (served,) = session.receive(text, 0.0)
     assert isinstance(served, Served)
     assert served.query == query
-    found = list(past_envelopes(served.answer.payload_as(HistoryPage)))
+    found = list(past_envelopes(served.answer.payload_as(History)))
     assert [one.envelope for one in found] == [decode(deepest), decode(flat)]
     assert [(one.position, one.time, one.erased) for one in found] == [
         (0, 1.5, False),

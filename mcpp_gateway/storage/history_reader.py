@@ -1,0 +1,177 @@
+"""Reading history from segments, on a thread of its own, so that it never holds up the event loop.
+
+One query runs at a time. Its work is bounded in bytes and in time; and between pieces of work the
+thread rests, so that the event loop does not wait for the interpreter's lock.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+
+from mcpp_gateway.core.effects import Effect, ReadHistory
+from mcpp_gateway.core.history.pages import Found, Page, read_page
+from mcpp_gateway.core.history.query import HistoryError, HistoryQuery
+from mcpp_gateway.core.journal import UnreadableError
+from mcpp_gateway.core.pod import PodCore
+from mcpp_gateway.core.records import Batch, decode_batch
+from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.segment_log import SegmentLog
+from mcpp_gateway.storage.segments import DamagedError, Record
+
+logger = logging.getLogger("mcpp.gateway")
+
+# A page takes this long at most, rests included, and whatever one step takes beyond it.
+_PAGE_SECONDS: Final = 0.04
+_MAX_WORK_BYTES: Final = 8 << 20
+# After this much work the thread rests for as long as the event loop may have waited.
+_WORK_SECONDS: Final = 0.0005
+_REST_SECONDS: Final = 0.0005
+_READ_AT_ONCE: Final = 256
+
+
+class FileSource:
+    """The committed part of a log in files, for one query."""
+
+    def __init__(self, log: SegmentLog, index: LogIndex, committed: int) -> None:
+        self.end = committed
+        self.indexed_to = min(index.indexed_to, committed)
+        self.start = log.start
+        self._log = log
+        self._index = index
+
+    def find(self, id: str) -> int | None:
+        """Return the position of an envelope."""
+        position = self._index.find(id)
+        return None if position is None or position >= self.end else position
+
+    def position_at(self, time: float) -> int:
+        """Return the position of the first entry that is not older than a time, or the end."""
+        try:
+            return min(self._log.position_at(time), self.end)
+        except OSError as error:
+            raise UnreadableError(str(error)) from None
+
+    def scan(self, query: HistoryQuery, start: int, end: int) -> Iterator[Found]:
+        """Yield every entry between two positions that may match, in the query's order."""
+        if query.newest_first:
+            yield from self._backward(start, end)
+        else:
+            yield from self._forward(start, end)
+
+    def _forward(self, start: int, end: int) -> Iterator[Found]:
+        position = start
+        while position < end:
+            try:
+                for batch in self._batches(position, end):
+                    yield from _found(batch, position, end)
+                    position = batch.position + len(batch.entries)
+            except DamagedError:
+                # What cannot be read is left out, and the page says that the log begins behind it.
+                self.start = position = max(self._log.next_segment(position), self._log.start)
+
+    def _backward(self, start: int, end: int) -> Iterator[Found]:
+        while end > start:
+            first = max(start, end - _READ_AT_ONCE)
+            try:
+                batches = list(self._batches(first, end))
+            except DamagedError:
+                self.start = min(self._log.next_segment(first), self.end)
+                return
+            for batch in reversed(batches):
+                yield from reversed(_found(batch, start, end))
+            end = batches[0].position
+
+    def _batches(self, start: int, end: int) -> Iterator[Batch]:
+        """Yield the batches that hold the positions between two. Raises DamagedError."""
+        for record in self._log.read(start):
+            if record.position >= end:
+                return
+            yield _decode(record)
+
+
+def _decode(record: Record) -> Batch:
+    try:
+        return decode_batch(record.payload)
+    except msgspec.DecodeError as error:
+        raise DamagedError("a segment", record.offset, str(error)) from None
+
+
+def _found(batch: Batch, start: int, end: int) -> list[Found]:
+    """Return the entries of a batch between two positions, oldest first."""
+    first, time = batch.position, batch.time
+    return [
+        Found(position, time, entry)
+        for position, entry in enumerate(batch.entries, first)
+        if start <= position < end
+    ]
+
+
+class HistoryReader:
+    """Answers requests for history, one after another. Owns the thread that reads."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        perform: Callable[[Iterable[Effect]], None],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._perform = perform
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="history")
+        self._stopping = False
+
+    def read(self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory) -> None:
+        """Begin to read what a request asks for; the pod is given the page later."""
+        if not self._stopping:
+            self._executor.submit(self._read, pod, log, index, request)
+
+    def close(self) -> None:
+        """Drop what waits. Blocks until the page that is being read is complete."""
+        self._stopping = True
+        self._executor.shutdown(cancel_futures=True)
+
+    def _read(self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory) -> None:
+        page: Page | HistoryError | UnreadableError
+        try:
+            page = read_page(
+                request.query,
+                request.listener,
+                FileSource(log, index, pod.journal.committed),
+                max_bytes=pod.history_bytes,
+                max_work_bytes=_MAX_WORK_BYTES,
+                in_time=_Pace().go_on,
+            )
+        except (HistoryError, UnreadableError) as error:
+            page = error
+        except Exception as error:
+            logger.exception("history cannot be read")
+            page = UnreadableError(str(error))
+        if not self._stopping:
+            self._loop.call_soon_threadsafe(self._answer, pod, request, page)
+
+    def _answer(
+        self, pod: PodCore, request: ReadHistory, page: Page | HistoryError | UnreadableError
+    ) -> None:
+        self._perform(pod.answer_history(request, page, self._clock()))
+
+
+class _Pace:
+    """How fast a page is read: with rests in between, and not for too long."""
+
+    def __init__(self) -> None:
+        self._rested = time.monotonic()
+        self._until = self._rested + _PAGE_SECONDS
+
+    def go_on(self) -> bool:
+        """Rest if it is time to, and return whether there is time for more."""
+        now = time.monotonic()
+        if now - self._rested > _WORK_SECONDS:
+            time.sleep(_REST_SECONDS)
+            self._rested = now = time.monotonic()
+        return now < self._until

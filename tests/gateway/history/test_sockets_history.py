@@ -1,0 +1,105 @@
+"""`pod/history` over sockets, on a log in memory and in files, over a restart."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection
+
+from tests.gateway.harness import text
+from tests.gateway.sockets import config_text, joined, receive_until, running
+
+pytestmark = pytest.mark.anyio
+
+FREE: dict[str, Any] = {"messages_per_second": 0, "context_messages_per_second": 0}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["memory", "file"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    found = config_text(None, **FREE)
+    if request.param == "file":
+        found += f'\n[log]\nkind = "file"\npath = "{tmp_path}"\n'
+    return found
+
+
+async def say(client: ClientConnection, *envelopes: bytes) -> None:
+    for each in envelopes:
+        await client.send(each.decode())
+
+
+async def ask(client: ClientConnection, id: str, **query: Any) -> Any:
+    await client.send(text(id, "bob", "pod/history", query).decode())
+    return (await receive_until(client, id))[-1]["payload"]
+
+
+def ids(payload: Any) -> list[str]:
+    return [each["envelope"]["id"] for each in payload["entries"]]
+
+
+@pytest.mark.rule("H-01", "H-03", "H-04")
+async def test_a_participant_reads_back_what_it_missed(config: str) -> None:
+    task = {"id": "task", "type": "task"}
+    step = {"id": "step", "type": "reasoning", "parent": "task"}
+    async with running(config) as gateway, joined(gateway, "alice") as alice:
+        await say(
+            alice,
+            text("m0", "alice", payload={"text": "the refund"}),
+            text("m1", "alice", payload={"text": "a plan"}, context=task),
+            text("m2", "alice", payload={"text": "refund it"}, context=step),
+            text("m3", "alice", payload={"text": "done"}),
+        )
+        await receive_until(alice, "m3")
+        async with joined(gateway, "bob") as bob:
+            chats = {"filter": {"kind": "chat"}}
+            assert ids(await ask(bob, "q1", **chats)) == ["m3", "m2", "m1", "m0"]
+            assert ids(await ask(bob, "q2", text="refund", order="oldest")) == ["m0", "m2"]
+            assert ids(await ask(bob, "q3", context="task")) == ["m2", "m1"]
+            assert ids(await ask(bob, "q4", context="task", text="refund")) == ["m2"]
+            assert ids(await ask(bob, "q5", after="m0", before="m3", **chats)) == ["m2", "m1"]
+            page = await ask(bob, "q6", limit=3, **chats)
+            assert ids(page) == ["m3", "m2", "m1"]
+            assert ids(await ask(bob, "q7", cursor=page["next"], **chats)) == ["m0"]
+            times = [each["time"] for each in page["entries"]]
+            assert times == sorted(times, reverse=True)
+            later = await ask(bob, "q8", after=times[0], **chats)
+            assert ids(later) == []
+            error = await ask(bob, "q9", after="unknown")
+            assert (error["error"], error["member"]) == ("invalid_history", "after")
+
+
+@pytest.mark.rule("H-03", "H-08")
+async def test_a_cursor_outlives_a_restart(tmp_path: Path) -> None:
+    config = config_text(None, **FREE) + f'\n[log]\nkind = "file"\npath = "{tmp_path}"\n'
+    chats = {"filter": {"kind": "chat"}, "limit": 2}
+    async with running(config) as gateway, joined(gateway, "bob") as bob:
+        await say(bob, *(text(f"m{number}", "bob") for number in range(5)))
+        await receive_until(bob, "m4")
+        page = await ask(bob, "q1", **chats)
+        assert ids(page) == ["m4", "m3"]
+    (tmp_path / "demo" / "index.sqlite").unlink()
+    async with running(config) as gateway, joined(gateway, "bob") as bob:
+        await say(bob, text("m5", "bob"))
+        page = await ask(bob, "q2", **chats, cursor=page["next"])
+        assert ids(page) == ["m2", "m1"]
+        assert ids(await ask(bob, "q3", **chats, cursor=page["next"])) == ["m0"]
+
+
+@pytest.mark.rule("H-09")
+async def test_many_queries_are_answered_in_their_order(config: str) -> None:
+    async with running(config) as gateway, joined(gateway, "bob") as bob:
+        await say(bob, *(text(f"m{number}", "bob", payload="x" * 500) for number in range(300)))
+        await receive_until(bob, "m299")
+        await say(bob, *(text(f"q{number}", "bob", "pod/history", {}) for number in range(5)))
+        await say(bob, text("last", "bob"))
+        answers: list[str] = []
+        while len(answers) < 5:
+            for envelope in await receive_until(bob, f"q{len(answers)}"):
+                if envelope["kind"] == "system/history":
+                    answers.append(envelope["correlation_id"])
+                    assert len(envelope["payload"]["entries"]) == 100
+        assert answers == [f"q{number}" for number in range(5)]
