@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
+import anyio
 import msgspec
 
 from mcpp import filters, history, kinds
 from mcpp.client import factory
+from mcpp.client.connection import Connection
 from mcpp.client.message import Message
 from mcpp.client.sender import Sender
 from mcpp.errors import HistoryLostError, NotInHistoryError
@@ -137,7 +139,8 @@ class HistoryReader:
     async def _fetch(self) -> None:
         limit = int(min(self._left, _PAGE_ENVELOPES))
         query = msgspec.structs.replace(self._query, limit=limit)
-        answer = await self._pod.send(kinds.GET_HISTORY, query)
+        async with self._pod.query_lock:
+            answer = await self._pod.send(kinds.GET_HISTORY, query)
         page = answer.payload_as(History)
         # Nothing is awaited from here on: cancellation finds all of the page, or nothing.
         if self._epoch is None:
@@ -157,6 +160,11 @@ class HistoryReader:
 
 class PodHistory(Sender):
     """What a participant may ask about the past of its pod."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        # A gateway reads one query of a participant at a time, and refuses more than a few (H-09).
+        self.query_lock = anyio.Lock()
 
     def history(
         self,
