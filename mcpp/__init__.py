@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mcpp.client.connection import Options
     from mcpp.client.context_scope import ContextScope
     from mcpp.client.factory import new_context, new_envelope
-    from mcpp.client.history import ContextHistory, HistoryMessage, HistoryReader
+    from mcpp.client.history import ContextHistory, HistoryIterator, HistoryMessage
     from mcpp.client.joining import connect
     from mcpp.client.message import Message
     from mcpp.client.pod import Pod
@@ -83,8 +83,8 @@ __all__ = [
     "Envelope",
     "FilterError",
     "Gap",
+    "HistoryIterator",
     "HistoryMessage",
-    "HistoryReader",
     "Kind",
     "McppError",
     "Message",
@@ -118,7 +118,7 @@ _HOMES: Final = {
     "mcpp.client.connection": ("Options",),
     "mcpp.client.context_scope": ("ContextScope",),
     "mcpp.client.factory": ("new_context", "new_envelope"),
-    "mcpp.client.history": ("ContextHistory", "HistoryMessage", "HistoryReader"),
+    "mcpp.client.history": ("ContextHistory", "HistoryMessage", "HistoryIterator"),
     "mcpp.client.joining": ("connect",),
     "mcpp.client.message": ("Message",),
     "mcpp.client.pod": ("Pod",),

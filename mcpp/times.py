@@ -31,16 +31,18 @@ _SECONDS: Final = {
 }
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([a-z]+) ?", re.ASCII)
 _CLOCK: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?", re.ASCII)
+_HAS_CLOCK: Final = re.compile("[t :]")
 _DAYS_AGO: Final = {"today": 0, "yesterday": 1}
 # Longer texts are no times; a limit keeps error messages short.
 _MAX_CHARACTERS: Final = 64
 
 
-def parse_time(value: TimeLike, now: datetime) -> datetime:
+def parse_time(value: TimeLike, now: datetime, *, is_end: bool = False) -> datetime:
     """Return the time that a text names, as seen at `now`, or a datetime with a time zone.
 
-    A time of day is the latest one that is not in the future. Without a zone, texts and datetimes
-    are in the zone of `now`.
+    A time of day is the latest one that is not in the future. A day is its beginning or, with
+    `is_end`, the beginning of the next day: `until:yesterday` includes all of yesterday. Without a
+    zone, texts and datetimes are in the zone of `now`.
 
     Raises TimeError for any other text, and ValueError if `now` has no zone.
     """
@@ -52,7 +54,7 @@ def parse_time(value: TimeLike, now: datetime) -> datetime:
     found = None
     if len(value) <= _MAX_CHARACTERS:
         try:
-            found = _ago(words, now) or _on_day(words, now) or _absolute(words, now)
+            found = _ago(words, now) or _on_day(words, now, is_end) or _absolute(words, now, is_end)
         except (OverflowError, ValueError):
             found = None
     if found is None:
@@ -77,11 +79,11 @@ def _ago(words: str, now: datetime) -> datetime | None:
     return (now.astimezone(UTC) - timedelta(seconds=seconds)).astimezone(now.tzinfo)
 
 
-def _on_day(words: str, now: datetime) -> datetime | None:
+def _on_day(words: str, now: datetime, is_end: bool) -> datetime | None:
     day, _, rest = words.partition(" ")
     if day in _DAYS_AGO:
         clock = _clock(rest) if rest else time()
-        date = now.date() - timedelta(days=_DAYS_AGO[day])
+        date = now.date() - timedelta(days=_DAYS_AGO[day] - (is_end and not rest))
         return None if clock is None else datetime.combine(date, clock, now.tzinfo)
     clock = _clock(words)
     if clock is None:
@@ -100,6 +102,8 @@ def _clock(text: str) -> time | None:
     return time(hour, minute, second)
 
 
-def _absolute(words: str, now: datetime) -> datetime:
+def _absolute(words: str, now: datetime, is_end: bool) -> datetime:
     found = datetime.fromisoformat(words.upper())
+    if is_end and not _HAS_CLOCK.search(words):
+        found += timedelta(days=1)
     return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)

@@ -87,7 +87,7 @@ class ContextHistory:
         return self.node.conclusion
 
 
-class HistoryReader:
+class HistoryIterator:
     """Iterates over past messages, in one task: `async for message in pod.history(…)`.
 
     It ends at the end of the log as it was at the first page, however much is sent meanwhile.
@@ -109,7 +109,7 @@ class HistoryReader:
         self._fetched: deque[history.PastEnvelope] = deque()
         self._finished = False
 
-    def __aiter__(self) -> "HistoryReader":
+    def __aiter__(self) -> "HistoryIterator":
         return self
 
     async def __anext__(self) -> HistoryMessage:
@@ -178,7 +178,7 @@ class PodHistory(Sender):
         before: Reference | None = None,
         limit: int | None = None,
         order: Order = "oldest",
-    ) -> HistoryReader:
+    ) -> HistoryIterator:
         """Read the log back: `async for message in pod.history(text="refund", since="10:00")`.
 
         It yields what this participant may receive, its own messages included. What a filter of
@@ -191,7 +191,7 @@ class PodHistory(Sender):
                 stands for every word that begins so.
             since: the earliest time of receipt: a datetime, or a text such as `10:00`, `yesterday`,
                 `2h ago`, or ISO 8601. Times without a zone are in the local one.
-            until: the time before which they were received.
+            until: the time before which they were received; a day is included as a whole.
             after: only what follows this message, or the envelope with this id.
             before: only what precedes it.
             limit: the number of messages after which to stop.
@@ -209,10 +209,10 @@ class PodHistory(Sender):
             context=context,
             text=text,
             after=_id(after) if since is None else _earliest(since),
-            before=_id(before) if until is None else _seconds(until),
+            before=_id(before) if until is None else _seconds(until, is_end=True),
             order=order,
         )
-        return HistoryReader(cast("Pod", self), query, limit)
+        return HistoryIterator(cast("Pod", self), query, limit)
 
     async def around(
         self, message: Reference, *, before: int = 10, after: int = 10
@@ -289,8 +289,8 @@ def _id(reference: Reference | None) -> str | None:
     return reference if isinstance(reference, str | None) else reference.id
 
 
-def _seconds(time: TimeLike) -> float:
-    return parse_time(time, factory.local_now()).timestamp()
+def _seconds(time: TimeLike, *, is_end: bool = False) -> float:
+    return parse_time(time, factory.local_now(), is_end=is_end).timestamp()
 
 
 def _earliest(since: TimeLike) -> float:

@@ -43,6 +43,12 @@ def json_line(text: bytes) -> str:
     return _UNSAFE.sub(lambda match: _escaped(match[0]), compact)
 
 
+def json_document(text: bytes) -> str:
+    """Return an equivalent JSON text, indented, with terminal control characters escaped."""
+    indented = msgspec.json.format(text, indent=2).decode()
+    return _UNSAFE.sub(lambda match: _escaped(match[0]), indented)
+
+
 def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> str:
     """Return an envelope's content as text for people. Only chat may have several lines."""
     kind = Kind.parse(envelope.kind)

@@ -50,6 +50,22 @@ def test_a_time_is_read_as_seen_now(text: str, expected: str) -> None:
 
 @pytest.mark.rule("P-34")
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("today", "2026-11-18T00:00:00+01:00"),
+        ("yesterday", "2026-11-17T00:00:00+01:00"),
+        ("yesterday 0:00", "2026-11-16T00:00:00+01:00"),
+        ("2026-10-25", "2026-10-26T00:00:00+01:00"),
+        ("2026-11-01T00:00", "2026-11-01T00:00:00+01:00"),
+        ("10:00", "2026-11-17T10:00:00+01:00"),
+    ],
+)
+def test_a_day_that_ends_a_period_is_included(text: str, expected: str) -> None:
+    assert parse_time(text, NOW, is_end=True).isoformat() == expected
+
+
+@pytest.mark.rule("P-34")
+@pytest.mark.parametrize(
     "text",
     ["", "ago", "10", "25:00", "10:60", "soon", "2x ago", "h", "-2h", "yesterday noon", "tomorrow",
      "2026-13-01", "10:00 ago", "٣h", "1" * 1000, "9" * 9 + "w",
