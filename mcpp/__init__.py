@@ -23,8 +23,8 @@ internal and may change in any release:
 - mcpp.prompts: model prompts from a pod's log
 - mcpp.model_prompts: what a participant's model is shown, and proof of what it was shown
 - mcpp.transient: tool results that a model reads once
-- mcpp.testing: an in-memory pod for tests
-- mcpp.testing.plugin: the pytest fixture `pod`
+- mcpp.testing: an in-memory pod for tests, and recorded logs
+- mcpp.testing.plugin: the pytest fixtures `pod` and `recording`
 - mcpp.testing.strategies: Hypothesis strategies
 - mcpp.agent.tools: tools made from functions
 - mcpp.client.factory: new ids, timestamps, contexts and envelopes

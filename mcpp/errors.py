@@ -23,8 +23,8 @@ McppError
     ├── RemoteError             the answer is a JSON-RPC error
     └── ToolError               the tool ran and failed (`isError`)
 
-`mcpp.prompts.BudgetError` and `mcpp.cli.extras.MissingExtraError` are in the modules that raise
-them.
+`mcpp.prompts.BudgetError`, `mcpp.testing.RecordingError`, `mcpp.testing.DivergedError` and
+`mcpp.cli.extras.MissingExtraError` are in the modules that raise them.
 """
 
 from typing import TYPE_CHECKING, Any
