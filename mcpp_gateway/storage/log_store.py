@@ -27,14 +27,13 @@ from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_journal import FileJournal
 from mcpp_gateway.storage.group_writer import GroupWriter, WriterOptions
 from mcpp_gateway.storage.history_reader import HistoryReader
-from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import Recovery, SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import STATE, DamagedError, NewRecord
 
 logger = logging.getLogger("mcpp.gateway")
 
 LOCK: Final = ".lock"  # no pod's name begins with a dot
-INDEX: Final = "index.sqlite"
 _LOCK_ATTEMPTS: Final = 5
 _LOCK_SECONDS: Final = 0.1
 _DAY_SECONDS: Final = 86_400.0
@@ -200,7 +199,7 @@ class LogStore:
                 log.write([NewRecord(STATE, journal.end, now, encode_state(now_lost))])
                 log.sync()
                 logger.warning("the log may have lost its end: new epoch", extra={"pod": name})
-        found = LogIndex(folder / INDEX, log, pod.epoch)
+        found = LogIndex(folder, log, pod.epoch)
         journal.use_index(found.find)
 
         def commit(end: int) -> None:

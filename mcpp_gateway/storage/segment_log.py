@@ -253,6 +253,15 @@ class SegmentLog:
                 return head.position
         return self._end_position
 
+    def position_before_end(self, size_bytes: int) -> int:
+        """Return a position at most so many bytes and one segment before the end."""
+        found = self._segments
+        for segment in reversed(found):
+            size_bytes -= segment.size_bytes
+            if size_bytes < 0:
+                return segment.header.position
+        return found[0].header.position
+
     def next_segment(self, position: int) -> int:
         """Return where the segment begins that follows the one that holds a position, or the end.
 
