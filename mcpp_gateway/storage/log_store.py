@@ -78,7 +78,7 @@ class LogStore:
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="log")
         self._history = HistoryReader(loop, clock, perform)
         self._pods: dict[str, _OpenPod] = {}
-        self._lock = self._take_lock()
+        self._lock = take_lock(self._path)
 
     def open_pod(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
@@ -131,24 +131,6 @@ class LogStore:
         os.close(self._lock)
 
     # --- private --------------------------------------------------------------------------------
-
-    def _take_lock(self) -> int:
-        try:
-            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise LogStoreError(f"log.path: cannot use {self._path}: {reason}") from None
-        for attempt in range(_LOCK_ATTEMPTS):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                # `mcpp log` takes it for a moment, to find out whether a gateway is running.
-                time.sleep(_LOCK_SECONDS if attempt + 1 < _LOCK_ATTEMPTS else 0.0)
-            else:
-                return descriptor
-        os.close(descriptor)
-        raise LogStoreError(f"log.path: another gateway uses {self._path}")
 
     def _open(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
@@ -221,6 +203,26 @@ class LogStore:
         found.start(journal.end)
         self._pods[name] = _OpenPod(pod, log, journal, writer, found)
         return pod
+
+
+def take_lock(path: Path) -> int:
+    """Lock the logs below a folder, and return what holds the lock. Raises LogStoreError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LogStoreError(f"log.path: cannot use {path}: {reason}") from None
+    for attempt in range(_LOCK_ATTEMPTS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # `mcpp log` takes it for a moment, to find out whether a gateway is running.
+            time.sleep(_LOCK_SECONDS if attempt + 1 < _LOCK_ATTEMPTS else 0.0)
+        else:
+            return descriptor
+    os.close(descriptor)
+    raise LogStoreError(f"log.path: another gateway uses {path}")
 
 
 def _decode(recovery: Recovery) -> tuple[State | None, list[Batch]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mcpp_gateway.storage import recovery, segments
+from mcpp_gateway.storage import erasure, recovery, segments
 from mcpp_gateway.storage.disk import Disk, DiskFile
 from mcpp_gateway.storage.recovery import END_BYTES, Recovery
 from mcpp_gateway.storage.segment_files import Segment, SegmentFiles, heads_since, read_batches
@@ -64,6 +64,7 @@ class SegmentLog:
         Raises DamagedError where acknowledged records cannot be read, LogFormatError for another
         version, and OSError.
         """
+        erasure.finish(self._files.disk)
         found = recovery.recover(self._files)
         if found.segments:
             newest = found.segments[-1]
