@@ -6,6 +6,7 @@ __all__ = [
     "CHAT",
     "CONCLUSION",
     "CONTEXT",
+    "ERASED",
     "ERROR",
     "FILTER_SET",
     "GET_HISTORY",
@@ -38,6 +39,7 @@ ERROR: Final = "system/error"
 CONTEXT: Final = "system/context"
 FILTER_SET: Final = "system/filter"
 HISTORY: Final = "system/history"
+ERASED: Final = "system/erased"
 SET_FILTER: Final = "pod/filter"
 GET_HISTORY: Final = "pod/history"
 

@@ -18,6 +18,7 @@ __all__ = [
     "Conclusion",
     "ContextEvent",
     "ContextInfo",
+    "Erased",
     "Error",
     "GetHistory",
     "History",
@@ -192,6 +193,15 @@ class SetFilter(_Payload, frozen=True):
     filter: dict[str, Any]
 
 
+class Erased(_Payload, frozen=True):
+    """The content of entries was erased: those of a context, of a participant, or of both."""
+
+    entries: int
+    context: str | None = None
+    participant: str | None = None
+    before: float | None = None
+
+
 class GetHistory(_Payload, frozen=True):
     """A query for entries of the log; see `spec/history.md`."""
 
@@ -243,6 +253,7 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.SET_FILTER: SetFilter,
     kinds.GET_HISTORY: GetHistory,
     kinds.HISTORY: History,
+    kinds.ERASED: Erased,
 }
 
 

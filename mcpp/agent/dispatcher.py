@@ -91,7 +91,7 @@ class Dispatcher:
     async def _read(self, server: RequestServer) -> None:
         # None once the history hooks have run.
         history: list[Message] | None = []
-        if not self._pod.history or not self._hooks.on_history:
+        if not self._pod.replayed or not self._hooks.on_history:
             await self._finish_history([])
             history = None
         while True:

@@ -47,6 +47,7 @@ _HOUSEKEEPING: Final = (
     kinds.FILTER_SET,
     kinds.SET_FILTER,
     kinds.HISTORY,
+    kinds.ERASED,
     kinds.GET_HISTORY,
     *(
         f"mcp/{verb}:{method}"

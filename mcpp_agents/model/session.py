@@ -139,7 +139,7 @@ class ModelSession:
             del self._questions[question.id]
         try:
             with suppress(Refused):  # reply even if there is no room for our context
-                await progress.thinking.conclude(cut(text))
+                await progress.thinking.conclude(cut(text), **self._prompts.metadata)
             await _send_reply(question, text)
         except McppError as error:
             logger.warning("cannot send the answer to %s: %s", question.sender, error)

@@ -14,8 +14,10 @@ from typing import BinaryIO, Final
 import uuid6
 
 from mcpp.errors import McppError
+from mcpp_gateway.core.history.erasing import Erasure
 from mcpp_gateway.log_format import escape
 from mcpp_gateway.log_tools import backup as backups
+from mcpp_gateway.log_tools import erase as erasing
 from mcpp_gateway.log_tools import export as exports
 from mcpp_gateway.log_tools import info as infos
 from mcpp_gateway.log_tools.reader import LogToolError, pod_folder
@@ -45,8 +47,8 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mcpp log",
-        description="Work on the log of a pod in files. Everything but import may be used while a "
-        "gateway is running on the log.",
+        description="Work on the log of a pod in files. Everything but import and erase may be "
+        "used while a gateway is running on the log.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -74,6 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     backup.add_argument(
         "--link", action="store_true", help="use hard links for closed segments where possible"
     )
+    erase = add("erase", _erase, "erase what was said in a context, or by a participant, for good")
+    erase.add_argument("--context", metavar="ID", help="in this context and its descendants")
+    erase.add_argument("--participant", metavar="NAME", help="sent by this participant")
+    erase.add_argument(
+        "--before", type=_moment, metavar="TIME", help="only before this time, such as 2026-01-31"
+    )
+    erase.add_argument("--dry-run", action="store_true", help="only count the entries")
     return parser
 
 
@@ -155,6 +164,27 @@ def _backup(arguments: argparse.Namespace) -> int:
     size = f"{found.segments} segment{'s'[: found.segments != 1]}"
     print(f"{size} copied, positions {found.start} to {found.end}")
     return 0
+
+
+def _erase(arguments: argparse.Namespace) -> int:
+    if arguments.context is None and arguments.participant is None:
+        raise LogToolError("say what to erase, with --context or --participant")
+    erasure = Erasure(
+        context=arguments.context, participant=arguments.participant, before=arguments.before
+    )
+    folder = pod_folder(arguments.folder, arguments.pod)
+    count = erasing.erase_entries(folder, erasure, dry_run=arguments.dry_run)
+    what = "would be erased" if arguments.dry_run else "erased"
+    print(f"{count} {'entry' if count == 1 else 'entries'} {what}")
+    return 0
+
+
+def _moment(text: str) -> float:
+    """Return the Unix time of a date or a time, which is local unless it names its zone."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2026-01-31T12:00") from None
 
 
 def _output(path: Path | None) -> "nullcontext[BinaryIO] | BinaryIO":

@@ -50,8 +50,11 @@ class Disk(Protocol):
     def remove(self, name: str) -> None:
         """Delete a file."""
 
+    def rename(self, name: str, to: str) -> None:
+        """Give a file another name, atomically, in the place of a file that has it."""
+
     def sync(self) -> None:
-        """Return when created and removed names are on stable storage."""
+        """Return when created, removed and changed names are on stable storage."""
 
 
 class OsFile:
@@ -132,6 +135,9 @@ class OsDisk:
 
     def remove(self, name: str) -> None:
         (self.folder / name).unlink()
+
+    def rename(self, name: str, to: str) -> None:
+        (self.folder / name).replace(self.folder / to)
 
     def sync(self) -> None:
         _sync_folder(self.folder)

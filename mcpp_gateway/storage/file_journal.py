@@ -18,7 +18,7 @@ from mcpp_gateway.storage.segments import DamagedError
 
 logger = logging.getLogger("mcpp.gateway")
 
-Find = Callable[[str], int | None]
+Find = Callable[[str, int], int | None]
 
 
 class FileJournal:
@@ -31,7 +31,7 @@ class FileJournal:
         self._log = log
         self._writer = writer
         self._window = window
-        self._find: Find = window.position
+        self._find: Find | None = None
         self._readable_from = 0  # behind what was found to be damaged
 
     @property
@@ -60,7 +60,7 @@ class FileJournal:
         return self._log.disk_bytes
 
     def use_index(self, find: Find) -> None:
-        """Look up ids that are not in the window with this function."""
+        """Look up ids with this function, given where the window begins, in which they are not."""
         self._find = find
 
     def append(self, entry: LogEntry) -> None:
@@ -88,8 +88,8 @@ class FileJournal:
     def after(self, id: str) -> int | None:
         """Return the position that follows an envelope, if it can still be read."""
         position = self._window.position(id)
-        if position is None:
-            position = self._find(id)
+        if position is None and self._find is not None:
+            position = self._find(id, self._window.start)
         return None if position is None or position < self.start else position + 1
 
     def read(self, position: int, limit: int) -> list[LogEntry]:

@@ -6,6 +6,7 @@ thread rests, so that the event loop does not wait for the interpreter's lock.
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,12 @@ import msgspec
 
 from mcpp_gateway.core.effects import Effect, ReadHistory
 from mcpp_gateway.core.history.pages import Found, Page, read_page
+from mcpp_gateway.core.history.plan import Plan, plan
 from mcpp_gateway.core.history.query import HistoryError, HistoryQuery
 from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.records import Batch, decode_batch
-from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import DamagedError, Record
 
@@ -39,10 +41,11 @@ class FileSource:
 
     def __init__(self, log: SegmentLog, index: LogIndex, committed: int) -> None:
         self.end = committed
-        self.indexed_to = min(index.indexed_to, committed)
+        self.indexed_to = min(index.text.indexed_to, committed)
         self.start = log.start
         self._log = log
         self._index = index
+        self._batch: Batch | None = None  # the last one that was read
 
     def find(self, id: str) -> int | None:
         """Return the position of an envelope."""
@@ -58,10 +61,43 @@ class FileSource:
 
     def scan(self, query: HistoryQuery, start: int, end: int) -> Iterator[Found]:
         """Yield every entry between two positions that may match, in the query's order."""
+        wanted = plan(query)
+        indexed_to = start if wanted is None else max(start, min(end, self.indexed_to))
         if query.newest_first:
-            yield from self._backward(start, end)
-        else:
-            yield from self._forward(start, end)
+            yield from self._backward(indexed_to, end)
+        if wanted is not None and start < indexed_to:
+            yield from self._indexed(wanted, start, indexed_to, query.newest_first)
+        if not query.newest_first:
+            yield from self._forward(indexed_to, end)
+
+    def _indexed(self, wanted: Plan, start: int, end: int, newest_first: bool) -> Iterator[Found]:
+        """Yield what the index finds between two positions."""
+        at = end if newest_first else start
+        try:
+            for found in self._index.text.candidates(wanted, start, end, newest_first=newest_first):
+                for position in found.positions:
+                    yield self._entry(position)
+                    at = position if newest_first else position + 1
+                yield Found(found.looked_to, 0.0, None)
+                at = found.looked_to if newest_first else found.looked_to + 1
+        except sqlite3.Error as error:
+            self._index.text.report(error)
+            if newest_first:
+                yield from self._backward(start, at)
+            else:
+                yield from self._forward(at, end)
+
+    def _entry(self, position: int) -> Found:
+        """Return what stands at a position; without an entry where it cannot be read."""
+        batch = self._batch
+        if batch is None or not 0 <= position - batch.position < len(batch.entries):
+            try:
+                batch = self._batch = next(self._batches(position, position + 1), None)
+            except DamagedError:
+                batch = None
+            if batch is None:
+                return Found(position, 0.0, None)
+        return Found(position, batch.time, batch.entries[position - batch.position])
 
     def _forward(self, start: int, end: int) -> Iterator[Found]:
         position = start

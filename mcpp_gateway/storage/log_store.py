@@ -27,14 +27,13 @@ from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_journal import FileJournal
 from mcpp_gateway.storage.group_writer import GroupWriter, WriterOptions
 from mcpp_gateway.storage.history_reader import HistoryReader
-from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import Recovery, SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import STATE, DamagedError, NewRecord
 
 logger = logging.getLogger("mcpp.gateway")
 
 LOCK: Final = ".lock"  # no pod's name begins with a dot
-INDEX: Final = "index.sqlite"
 _LOCK_ATTEMPTS: Final = 5
 _LOCK_SECONDS: Final = 0.1
 _DAY_SECONDS: Final = 86_400.0
@@ -79,7 +78,7 @@ class LogStore:
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="log")
         self._history = HistoryReader(loop, clock, perform)
         self._pods: dict[str, _OpenPod] = {}
-        self._lock = self._take_lock()
+        self._lock = take_lock(self._path)
 
     def open_pod(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
@@ -133,24 +132,6 @@ class LogStore:
 
     # --- private --------------------------------------------------------------------------------
 
-    def _take_lock(self) -> int:
-        try:
-            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise LogStoreError(f"log.path: cannot use {self._path}: {reason}") from None
-        for attempt in range(_LOCK_ATTEMPTS):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                # `mcpp log` takes it for a moment, to find out whether a gateway is running.
-                time.sleep(_LOCK_SECONDS if attempt + 1 < _LOCK_ATTEMPTS else 0.0)
-            else:
-                return descriptor
-        os.close(descriptor)
-        raise LogStoreError(f"log.path: another gateway uses {self._path}")
-
     def _open(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
     ) -> PodCore:
@@ -200,7 +181,7 @@ class LogStore:
                 log.write([NewRecord(STATE, journal.end, now, encode_state(now_lost))])
                 log.sync()
                 logger.warning("the log may have lost its end: new epoch", extra={"pod": name})
-        found = LogIndex(folder / INDEX, log, pod.epoch)
+        found = LogIndex(folder, log, pod.epoch)
         journal.use_index(found.find)
 
         def commit(end: int) -> None:
@@ -222,6 +203,26 @@ class LogStore:
         found.start(journal.end)
         self._pods[name] = _OpenPod(pod, log, journal, writer, found)
         return pod
+
+
+def take_lock(path: Path) -> int:
+    """Lock the logs below a folder, and return what holds the lock. Raises LogStoreError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LogStoreError(f"log.path: cannot use {path}: {reason}") from None
+    for attempt in range(_LOCK_ATTEMPTS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # `mcpp log` takes it for a moment, to find out whether a gateway is running.
+            time.sleep(_LOCK_SECONDS if attempt + 1 < _LOCK_ATTEMPTS else 0.0)
+        else:
+            return descriptor
+    os.close(descriptor)
+    raise LogStoreError(f"log.path: another gateway uses {path}")
 
 
 def _decode(recovery: Recovery) -> tuple[State | None, list[Batch]]:

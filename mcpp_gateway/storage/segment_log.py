@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mcpp_gateway.storage import recovery, segments
+from mcpp_gateway.storage import erasure, recovery, segments
 from mcpp_gateway.storage.disk import Disk, DiskFile
 from mcpp_gateway.storage.recovery import END_BYTES, Recovery
 from mcpp_gateway.storage.segment_files import Segment, SegmentFiles, heads_since, read_batches
@@ -64,6 +64,7 @@ class SegmentLog:
         Raises DamagedError where acknowledged records cannot be read, LogFormatError for another
         version, and OSError.
         """
+        erasure.finish(self._files.disk)
         found = recovery.recover(self._files)
         if found.segments:
             newest = found.segments[-1]
@@ -252,6 +253,15 @@ class SegmentLog:
             for head in heads_since(file, segment, time, self._end(segment, file)):
                 return head.position
         return self._end_position
+
+    def position_before_end(self, size_bytes: int) -> int:
+        """Return a position at most so many bytes and one segment before the end."""
+        found = self._segments
+        for segment in reversed(found):
+            size_bytes -= segment.size_bytes
+            if size_bytes < 0:
+                return segment.header.position
+        return found[0].header.position
 
     def next_segment(self, position: int) -> int:
         """Return where the segment begins that follows the one that holds a position, or the end.

@@ -1,5 +1,6 @@
 """A random log and random queries, in memory and in files, and an oracle that answers naively."""
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from mcpp_gateway.core.journal import MemoryJournal
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.history_reader import FileSource
-from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
 from tests.gateway.harness import text
@@ -114,7 +115,9 @@ class RandomLog:
         self.log = SegmentLog(OsDisk(self.folder), options)
         self.log.recover()
         self.log.create(NewRecord(STATE, 0, 0.0, b""), salt=1)
-        self.index = LogIndex(self.folder / "index.sqlite", self.log, "epoch")
+        self.index = LogIndex(self.folder, self.log, "epoch")
+        self.index.text.part_bits, self.index.text.found_at_once = 2, 2
+        self.index.rest_seconds = 0.001
         self.index.start(0)
 
     def add(self, rows: list[Any]) -> None:
@@ -149,6 +152,13 @@ class RandomLog:
             return MemorySource(self.memory)
         self.index.advance(len(self.entries))
         return FileSource(self.log, self.index, len(self.entries))
+
+    def wait_until_indexed(self) -> None:
+        self.index.advance(len(self.entries))
+        deadline = time.monotonic() + 20
+        while self.index.text.indexed_to < len(self.entries):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
 
     def page(
         self, kind: str, query: dict[str, Any], hears: Filter = everything, **limits: Any

@@ -34,6 +34,8 @@ def _read_all(log: RandomLog, kind: str, data: st.DataObject) -> None:
     hears = data.draw(st.just(everything) | FILTERS.map(parse))
     work = data.draw(st.sampled_from([1, 700, 1 << 20]))
     first_end = len(log.entries)
+    if kind == "file" and data.draw(st.booleans()):
+        log.wait_until_indexed()
     found: list[int] = []
     cursor: dict[str, Any] = {}
     while True:

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
+from mcpp_gateway.core.history.erasing import Erasure
+from mcpp_gateway.log_tools.erase import erase_entries
 from tests.gateway.harness import text
 from tests.gateway.sockets import config_text, joined, receive_until, running
 
@@ -103,3 +105,26 @@ async def test_many_queries_are_answered_in_their_order(config: str) -> None:
                     answers.append(envelope["correlation_id"])
                     assert len(envelope["payload"]["entries"]) == 100
         assert answers == [f"q{number}" for number in range(5)]
+
+
+@pytest.mark.rule("H-10", "L-21", "G-27")
+async def test_after_an_erasure_the_same_log_goes_on_with_tombstones(tmp_path: Path) -> None:
+    config = config_text(None, **FREE) + f'\n[log]\nkind = "file"\npath = "{tmp_path}"\n'
+    secret = text("m1", "bob", payload={"text": "the secret"})
+    async with running(config) as gateway, joined(gateway, "bob") as bob:
+        await say(bob, text("m0", "bob"), secret, text("m2", "bob"))
+        epoch = (await receive_until(bob, "m2"))[0]["payload"]["pod"]["epoch"]
+    assert erase_entries(tmp_path / "demo", Erasure(participant="bob")) == 3
+    resume = {"after": "m0"}
+    async with running(config) as gateway, joined(gateway, "bob", query=resume) as bob:
+        await say(bob, secret)
+        welcome, *received, last = await receive_until(bob, "m1")
+        assert (welcome["payload"]["pod"]["epoch"], welcome["payload"]["resumed"]) == (epoch, True)
+        assert (last["id"], last["kind"], last["payload"]) == ("m1", "tombstone", None)
+        received += await receive_until(bob, "m1")
+        kinds = [each["kind"] for each in received]
+        assert kinds == ["tombstone", "system/erased", "tombstone"], "the repetition comes last"
+        assert ids(await ask(bob, "q1", text="secret")) == []
+        page = await ask(bob, "q2", filter={"from": "bob"})
+        assert ids(page) == ["m2", "m1", "m0"]
+        assert all(each["erased"] for each in page["entries"])
