@@ -298,6 +298,10 @@ class PodCore:
         effects += map(CatchUp, waiting)
         return effects
 
+    def listener(self, participant: str) -> Listener:
+        """Return what a participant may read back; one that is not configured hears everything."""
+        return Listener(participant, everything)
+
     @property
     def history_bytes(self) -> int:
         """The most bytes of envelopes in a page of history, besides the last one."""
@@ -362,7 +366,7 @@ class PodCore:
         """Answer a request for history: in place from memory, otherwise once it was read."""
         try:
             query = parse_query(decode_unambiguous(envelope.raw_payload, "payload"))
-            listener = Listener(session.member.settings.id, everything)
+            listener = self.listener(session.member.settings.id)
             if isinstance(self.journal, MemoryJournal):
                 source = MemorySource(self.journal)
                 page = read_page(query, listener, source, max_bytes=self.history_bytes)

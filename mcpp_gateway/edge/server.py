@@ -30,6 +30,7 @@ from mcpp_gateway.edge.hub import Hub
 from mcpp_gateway.edge.peer import Peer
 from mcpp_gateway.edge.read_quota import ReadQuota
 from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
+from mcpp_gateway.prompts.service import PromptService
 from mcpp_gateway.storage.log_store import LogStore
 
 logger = logging.getLogger("mcpp.gateway")
@@ -70,6 +71,7 @@ class Gateway:
         )
         self.hub = Hub(loop, clock, self.quota)
         self.hub.read_history = self._read_history
+        self.prompts = PromptService(lambda: self.logs)
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.logs = self._open_logs()

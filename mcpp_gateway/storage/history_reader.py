@@ -10,12 +10,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from mcpp_gateway.core.effects import Effect, ReadHistory
-from mcpp_gateway.core.history.pages import Found, Page, read_page
+from mcpp_gateway.core.history.pages import Found, Page, Source, read_page
 from mcpp_gateway.core.history.plan import Plan, plan
 from mcpp_gateway.core.history.query import HistoryError, HistoryQuery
 from mcpp_gateway.core.journal import UnreadableError
@@ -34,6 +34,9 @@ _MAX_WORK_BYTES: Final = 8 << 20
 _WORK_SECONDS: Final = 0.0005
 _REST_SECONDS: Final = 0.0005
 _READ_AT_ONCE: Final = 256
+
+
+T = TypeVar("T")
 
 
 class FileSource:
@@ -166,6 +169,13 @@ class HistoryReader:
         """Begin to read what a request asks for; the pod is given the page later."""
         if not self._stopping:
             self._executor.submit(self._read, pod, log, index, request)
+
+    def run(
+        self, pod: PodCore, log: SegmentLog, index: LogIndex, function: Callable[[Source], T]
+    ) -> "asyncio.Future[T]":
+        """Call a function with a log as it is now, on the thread that reads."""
+        source = FileSource(log, index, pod.journal.committed)
+        return self._loop.run_in_executor(self._executor, function, source)
 
     def close(self) -> None:
         """Drop what waits. Blocks until the page that is being read is complete."""

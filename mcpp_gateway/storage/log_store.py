@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import uuid6
@@ -18,6 +18,7 @@ import uuid6
 from mcpp.errors import McppError
 from mcpp_gateway.config import LogSection
 from mcpp_gateway.core.effects import Effect, ReadHistory
+from mcpp_gateway.core.history.pages import Source
 from mcpp_gateway.core.journal import Window
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
@@ -39,6 +40,9 @@ _LOCK_SECONDS: Final = 0.1
 _DAY_SECONDS: Final = 86_400.0
 # Syncs of different pods run beside each other; those of one pod never do.
 _THREADS: Final = 16
+
+
+T = TypeVar("T")
 
 
 class LogStoreError(McppError):
@@ -113,6 +117,11 @@ class LogStore:
         """Read a page of a pod's log on another thread, and let the pod answer with it."""
         each = self._pods[pod.name]
         self._history.read(pod, each.log, each.index, request)
+
+    def read(self, pod: PodCore, function: Callable[[Source], T]) -> "asyncio.Future[T]":
+        """Call a function with a pod's log as it is now, on the thread that reads history."""
+        each = self._pods[pod.name]
+        return self._history.run(pod, each.log, each.index, function)
 
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""

@@ -760,7 +760,22 @@ def test_open_proposals_are_lost_with_the_log(node: Node) -> None:
 PAST_STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            "hear hear load load older newer answer answer answer refuse lose locate restart around".split()
+            [
+                "hear",
+                "hear",
+                "load",
+                "load",
+                "older",
+                "newer",
+                "answer",
+                "answer",
+                "answer",
+                "refuse",
+                "lose",
+                "locate",
+                "restart",
+                "around",
+            ]
         ),
         st.integers(0, 40),
     ),
@@ -796,8 +811,8 @@ NOON = 1_794_830_400_000  # 2026-11-16T12:00:00Z
 
 def test_a_page_keeps_each_senders_own_bytes(node: Node) -> None:
     texts = [
-        '{"id": "1", "from": "a", "kind": "chat", "ts": "t", "payload": {"n": 1e2, "s": "}],\\"["}}',
-        '{ "ts":"t","kind":"x" ,"id":"2","from":"b","payload":[[],{},"\\\\"], "envelope": {"a": 3}}',
+        '{"id": "1", "from": "a", "kind": "chat", "ts": "", "payload": {"n": 1e2, "s": "}],\\"["}}',
+        '{ "ts":"","kind":"x" ,"id":"2","from":"b","payload":[[],{},"\\\\"], "envelope": {"a": 3}}',
     ]
     entries = ", ".join(
         f'{{"position": {i}, "time": 1.5, "envelope": {text}}}' for i, text in enumerate(texts)
