@@ -48,6 +48,8 @@ _HOUSEKEEPING: Final = (
     kinds.SET_FILTER,
     kinds.HISTORY,
     kinds.ERASED,
+    kinds.REPLAY,
+    kinds.SET_REPLAY,
     kinds.GET_HISTORY,
     *(
         f"mcp/{verb}:{method}"
