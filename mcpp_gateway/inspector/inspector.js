@@ -1,11 +1,11 @@
 // The signed-in inspector: connects the model with the gateway connection and redraws what changed.
 
-import { Connection } from "./net.js";
+import { Connection, fetchPrompt } from "./net.js";
 import { loadSettings, saveSettings, showTheme } from "./settings.js";
 import { print } from "./state/filter/expression.js";
 import { everything, isSame } from "./state/filter/filter.js";
 import { newId } from "./state/ids.js";
-import { parseKind } from "./state/kinds.js";
+import { GATEWAY, parseKind } from "./state/kinds.js";
 import { writeView } from "./state/filter/link.js";
 import { Navigation } from "./navigation.js";
 import { Past } from "./state/history/past.js";
@@ -22,7 +22,9 @@ import { byId, h, isTyping, oncePerFrame, setText } from "./view/elements/dom.js
 import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
 import { PeopleView } from "./view/people.js";
+import { showPrompt } from "./view/prompt.js";
 import { resolution } from "./view/proposals.js";
+import { ReplayBar } from "./view/replay.js";
 import { SearchBar } from "./view/search.js";
 import { ClickGuard } from "./view/elements/click-guard.js";
 import { TimelineView } from "./view/timeline.js";
@@ -34,6 +36,7 @@ export class Inspector {
   /** `view` is the view that a link asks for; `signOut(reason)` returns to the sign-in form. */
   constructor(token, view, signOut) {
     this._view = view;
+    this._token = token;
     this._signOut = signOut;
     this._target = null; // id of an envelope to show once the filter passes it
     this.schedule = oncePerFrame(() => this.refresh());
@@ -51,7 +54,8 @@ export class Inspector {
       load: (edge, options) => this.navigation.load(edge, options),
       fill: (mark) => this.navigation.fill(mark),
       reveal: (entry) => this.reveal(entry),
-      look: (entry) => this.look(entry),
+      look: (entry) => this.look(entry.envelope.from, entry),
+      lookAs: (participant) => this.look(participant, null),
       approve: (proposal) => this.approve(proposal),
       edit: (proposal) => this.edit(proposal),
       reject: (proposal) => this.reject(proposal),
@@ -71,6 +75,7 @@ export class Inspector {
       probe: () => this._probe(),
       signedOut: (reason) => this.signOut(reason),
     });
+    this.replayBar = new ReplayBar(model, (payload) => this._replay(payload));
     this.searchBar = new SearchBar({
       search: (search) => this.search(search),
       step: (direction) => this.navigation.step(direction),
@@ -110,6 +115,7 @@ export class Inspector {
     if (what === "live") this.announcer.add(model.log.entries.at(-1)?.envelope);
     if (what === "welcome" || what === "filter" || what === "page") this._slow = 0;
     if (what === "welcome") this.navigation.resume();
+    if (what === "welcome" || what === "replay") this.replayBar.update(Date.now());
     if (!model.session.isReplaying) this._resolveView();
     this.schedule();
   }
@@ -255,6 +261,15 @@ export class Inspector {
     else this.navigation.reveal(entry);
   }
 
+  /** Show what a participant's model would see at an entry, or now. */
+  look(viewer, entry) {
+    const known = new Set([...this.model.participants.keys(), viewer]);
+    known.delete(GATEWAY);
+    const participants = [...known].sort();
+    const first = known.has(viewer) ? viewer : participants[0];
+    showPrompt({ participants, viewer: first, entry }, (options) => fetchPrompt(this._token, options));
+  }
+
   /** Show the log at a time, in seconds. */
   goTo(seconds) {
     if (this.rows.search) this._showEverything();
@@ -298,6 +313,10 @@ export class Inspector {
     } catch (error) {
       showProblem("Not sent", error.message);
     }
+  }
+
+  _replay(payload) {
+    this.connection.send(this.model.outbox.write({ kind: "pod/replay", payload }, Date.now()));
   }
 
   _probe() {
@@ -403,6 +422,7 @@ export class Inspector {
     this.connection.check();
     this.composer.update();
     this.bar.showRates(Date.now());
+    this.replayBar.update(Date.now());
   }
 
   _bind() {

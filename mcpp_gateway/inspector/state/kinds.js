@@ -10,7 +10,7 @@ export function parseKind(kind) {
 }
 
 // Sent to one participant only and not part of the log, so not a position to resume from.
-const DIRECT = new Set(["system/welcome", "system/error", "system/filter", "system/history"]);
+const DIRECT = new Set(["system/welcome", "system/error", "system/filter", "system/history", "system/replay"]);
 
 export const isDirect = (envelope) => DIRECT.has(envelope.kind) && envelope.from === GATEWAY;
 

@@ -7,6 +7,7 @@ import { Outbox } from "./connection/outbox.js";
 import { overlay } from "./log/overlay.js";
 import { Requests } from "./history/requests.js";
 import { Rates } from "./log/rates.js";
+import { readReplay } from "./replay.js";
 import { Session, isWelcome } from "./connection/session.js";
 import { Times } from "./log/times.js";
 
@@ -22,6 +23,7 @@ export class Model extends LogModel {
     this.session = new Session();
     this.outbox = new Outbox(this.session, { newId, changed: (id) => this._redraw([id]) });
     this.history = new Requests(newId);
+    this.replay = null; // of a pod that replays a recorded stretch
     this.rates = new Rates();
     this._times = new Times();
     this.participants = new Map(); // id → {id, capabilities, present}
@@ -36,13 +38,14 @@ export class Model extends LogModel {
     return this.session.you?.id ?? null;
   }
 
-  /** Process a frame and return its class: welcome, filter, page, direct, history, live or unreadable. */
+  /** Process a frame and return its class: welcome, filter, page, replay, direct, history, live or unreadable. */
   receive(text, now) {
     const envelope = readEnvelope(text);
     if (!envelope) return "unreadable";
     if (isWelcome(envelope)) {
       this.history.drop();
       this._times.welcome(envelope, now);
+      this.replay = readReplay(envelope.payload.pod.replay, now);
       this._welcome(envelope.payload);
       this.outbox.refuseTooLarge(envelope);
       return "welcome";
@@ -52,6 +55,11 @@ export class Model extends LogModel {
       this.outbox.confirm(envelope.correlation_id);
       if (!isSame(envelope.payload.filter, this.filter)) this._setGeneration(envelope.payload.filter);
       return "filter";
+    }
+    if (envelope.kind === "system/replay" && place === "direct") {
+      this.outbox.confirm(envelope.correlation_id);
+      this.replay = readReplay(envelope.payload, now) ?? this.replay;
+      return "replay";
     }
     if (envelope.kind === "system/history" && place === "direct") {
       this.history.answer(envelope, text);
@@ -146,7 +154,9 @@ export class Model extends LogModel {
       return;
     }
     if (isFirst) this._setGeneration(this.filter);
-    if (restarted) this._break("restart");
+    // A replay that went back shows its log again, up to where it is now.
+    if (restarted && this.replay) this._clear();
+    else if (restarted) this._break("restart");
     else if (gap) this._break("gap");
     this._seed(payload.contexts);
   }
@@ -221,7 +231,8 @@ export class Model extends LogModel {
   _finishReload() {
     const { arrived, contexts, restarted } = this._reload;
     this._reload = null;
-    if (restarted) this._break("restart");
+    if (restarted && this.replay) this._clear();
+    else if (restarted) this._break("restart");
     const { older, hole, rest } = overlay(this.log.entries, arrived, {
       isComplete: isSame(this.filter, everything),
       passes: (entry) => this.passes(entry),

@@ -149,4 +149,5 @@ export class Outbox {
   }
 }
 
+// Requests about the connection itself, of which the last replaces the others.
 const isFilter = ({ kind }) => kind === "pod/filter";
