@@ -243,3 +243,32 @@ def test_hostile_messages_of_the_past_run_no_script(
     assert page.evaluate(FOREIGN) == 0
     assert page.evaluate("window.hits") == 0
     assert problems == []
+
+
+def test_what_a_model_sees_is_shown_at_a_message(
+    new_page: NewPage, long_log: InspectorHarness
+) -> None:
+    page = opened(new_page, long_log)
+    page.evaluate("() => { window.hits = 0; window.hit = () => { window.hits += 1; }; }")
+    page.fill("#search", 'kind:conclusion "refund it"')
+    page.click("#log .raw-button")
+    page.click("text=What did it see?")
+    prompt = page.locator("dialog .prompt")
+    expect(prompt).to_contain_text("the very first message")
+    expect(prompt).to_contain_text("<script>hit()</script>")
+    expect(prompt).not_to_contain_text("the refund is on its way")
+    expect(prompt.locator("mark").first).to_contain_text("folded")
+    expect(prompt.locator(".prompt-facts")).to_contain_text("of 60,000")
+    page.select_option("dialog select", "analyst")
+    page.fill("dialog .prompt-fields input", "400")
+    page.click("dialog >> text=Compute")
+    expect(prompt.locator(".prompt-facts")).to_contain_text("of 400; ")
+    page.fill("dialog .prompt-fields input", "none")
+    page.click("dialog >> text=Compute")
+    expect(prompt.locator(".problem")).to_contain_text("budget: must be a number")
+    assert page.evaluate(FOREIGN) == 0
+    assert page.evaluate("window.hits") == 0
+    page.keyboard.press("Escape")
+    page.locator("#participants summary").first.click()
+    page.locator("#participants").get_by_text("What does it see?").first.click()
+    expect(prompt.locator(".prompt-facts")).to_contain_text("10,000 envelopes")
