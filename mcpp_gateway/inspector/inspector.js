@@ -3,7 +3,7 @@
 import { Connection, fetchPrompt } from "./net.js";
 import { loadSettings, saveSettings, showTheme } from "./settings.js";
 import { print } from "./state/filter/expression.js";
-import { everything, isSame } from "./state/filter/filter.js";
+import { everything, isId, isSame } from "./state/filter/filter.js";
 import { newId } from "./state/ids.js";
 import { GATEWAY, parseKind } from "./state/kinds.js";
 import { writeView } from "./state/filter/link.js";
@@ -335,7 +335,8 @@ export class Inspector {
   _resolveView() {
     const { main, context } = this._view;
     if (main) this.select("main");
-    else if (context) this.select(this.model.tree.get(context) ?? new ContextNode(context, -1));
+    else if (context && isId(context)) this.select(this.model.tree.get(context) ?? new ContextNode(context, -1));
+    else if (context && byId("selection").hidden) this._showSelection();
   }
 
   // A selected context of the past has another node in each newly loaded stretch, and in the received log.
@@ -386,12 +387,13 @@ export class Inspector {
   _showSelection() {
     const { selection } = this.rows;
     const box = byId("selection");
-    box.hidden = selection === null;
+    const { context } = this._view; // of a link, if it is not the id of one
+    box.hidden = selection === null && !context;
     if (!box.hidden) {
-      const isLoaded = selection === "main" || selection.number >= 0;
-      const name = selection === "main" ? "the main context" : `${selection.type ?? "context"} ${shortId(selection.id)}`;
+      const isLoaded = selection === "main" || selection?.number >= 0;
+      const name = selection === "main" ? "the main context" : `${selection?.type ?? "context"} ${shortId(selection?.id ?? "")}`;
       box.replaceChildren(
-        isLoaded ? "Showing only " : "Context not loaded: ", h("strong", { dir: "auto" }, isLoaded ? name : selection.id), " ",
+        isLoaded ? "Showing only " : "Context not loaded: ", h("strong", { dir: "auto" }, isLoaded ? name : selection?.id ?? context), " ",
         h("button", { class: "link", on: { click: () => this.select(null) } }, "Show everything"));
     }
     this._writeView();

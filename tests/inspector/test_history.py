@@ -251,6 +251,7 @@ def test_what_a_model_sees_is_shown_at_a_message(
     page = opened(new_page, long_log)
     page.evaluate("() => { window.hits = 0; window.hit = () => { window.hits += 1; }; }")
     page.fill("#search", 'kind:conclusion "refund it"')
+    expect(page.locator("#matches-text")).to_have_text("1 match")
     page.click("#log .raw-button")
     page.click("text=What did it see?")
     prompt = page.locator("dialog .prompt")

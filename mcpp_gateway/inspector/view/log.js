@@ -45,8 +45,10 @@ export class LogView {
   /** Bring the list up to date with the model. */
   update() {
     const before = this._rows.rows.length;
-    const { isNew, from } = this._shown.update();
+    const { isNew, isReplaced, from } = this._shown.update();
     if (isNew) this.list.resetHead();
+    if (isReplaced) this.list.invalidateAll();
+    for (const edge of isNew ? ["older", "newer"] : []) this.list.invalidate(edge);
     if (from < before + this._shown.head || this._rows.rows.length !== before) this.list.reset(from);
     for (const seq of this._model.changed) {
       this.list.invalidate(`${seq}`);

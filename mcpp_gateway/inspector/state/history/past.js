@@ -5,6 +5,7 @@
 // missing between its newest entry and the oldest of the received log. Everything belongs to one query:
 // another query starts an empty stretch.
 
+import { GATEWAY } from "../kinds.js";
 import { LogModel } from "../log/log-model.js";
 
 const PAGE = 500; // entries requested at once
@@ -256,6 +257,7 @@ export class Past extends LogModel {
   _derive() {
     this._clear();
     for (const { position, time, envelope, text, erased } of this._pages.flat()) {
+      if (isPresenceOf(envelope, this.me)) continue; // the received log has none, either (G-33)
       this._learn(this.log.add(envelope, text, { position, time, at: time * 1000, erased }));
     }
     this.changed.clear();
@@ -263,6 +265,9 @@ export class Past extends LogModel {
     this.version += 1;
   }
 }
+
+const isPresenceOf = ({ kind, from, payload }, me) =>
+  kind === "system/presence" && from === GATEWAY && payload?.participant?.id === me;
 
 // `request` is the next or the pending one; null is computed from the entry at the edge.
 const newEdge = () => ({ asked: false, isDone: false, problem: "", request: null });

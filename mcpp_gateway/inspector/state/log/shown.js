@@ -12,6 +12,7 @@ export class Shown {
     this._past = past;
     this._live = live;
     this._version = -1;
+    this._laidOut = -1; // counts layouts of the past
     this._head = [];
   }
 
@@ -24,20 +25,24 @@ export class Shown {
     return this.head + this._live.rows.length;
   }
 
-  /** Update the rows; return whether those of the past changed, and the index of the first other new one. */
+  /**
+   * Update the rows; return whether those of the past or their edges changed (isNew), whether all of the
+   * past is to be redrawn (isReplaced), and the index of the first new row of the received log.
+   */
   update() {
     const { model: past } = this._past;
     past.sync();
     const from = this._live.update();
     const isNew = this._version !== past.version;
+    const isReplaced = this._laidOut !== past.rebuilt;
     if (isNew) this._layOut(past);
-    return { isNew, from: this.head + from };
+    return { isNew, isReplaced, from: this.head + from };
   }
 
   /** Lay out the past again, because folds or the selection have changed. */
   layOutPast() {
     this._past.layOut(0);
-    this._version = -1;
+    this._version = this._laidOut = -1;
   }
 
   at(index) {
@@ -73,6 +78,7 @@ export class Shown {
     this._past.search = search && ALL;
     this._past.update();
     this._version = past.version;
+    this._laidOut = past.rebuilt;
     const hole = past.isAttached ? [] : [NEWER];
     this._head = [OLDER, ...this._past.rows, ...hole];
   }

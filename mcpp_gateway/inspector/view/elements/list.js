@@ -73,11 +73,8 @@ export class VirtualList {
       heights.push(this._measured.get(key) ?? this._source.guess(i));
     }
     this._heights.setHead(heights);
-    for (const key of this._headKeys) {
-      if (this._drawn.has(key)) this._stale.add(key);
-      // Heights of rows that are no longer loaded would accumulate.
-      if (!keys.has(key)) this._measured.delete(key);
-    }
+    // Heights of rows that are no longer loaded would accumulate.
+    for (const key of this._headKeys) if (!keys.has(key)) this._measured.delete(key);
     this._headKeys = keys;
     if (this._activeKey !== null) this.active = Math.max(0, this._source.find(this._activeKey));
     this.schedule();
