@@ -4,7 +4,7 @@ import { HistoryLoader } from "./history.js";
 import { Matches } from "./state/history/matches.js";
 import { queryOf } from "./state/history/query.js";
 
-const WHOLE_CONTEXT = 4_000; // envelopes of a past context that are loaded without scrolling
+const WHOLE_CONTEXT = 1_700; // envelopes of a past context that are loaded without scrolling
 
 export class Navigation {
   /**

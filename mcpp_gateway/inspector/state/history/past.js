@@ -8,8 +8,8 @@
 import { GATEWAY } from "../kinds.js";
 import { LogModel } from "../log/log-model.js";
 
-const PAGE = 500; // entries requested at once
-const MAX_ENTRIES = 5_000;
+const PAGE = 250; // entries requested at once
+const MAX_ENTRIES = 2_000; // deriving everything from these takes a few milliseconds
 const MAX_CHARS = 16 * 1024 * 1024;
 const FIRST_NODE = 1e9;
 const INSTANT = 0.001; // seconds; bounds are exclusive
