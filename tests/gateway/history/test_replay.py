@@ -191,9 +191,7 @@ def test_a_seek_goes_to_a_time_and_stays_within_the_recording(replaying: Replayi
         ("'typo'", 1),
     ],
 )
-def test_an_invalid_request_names_its_member(
-    replaying: Replaying, member: str, value: Any
-) -> None:
+def test_an_invalid_request_names_its_member(replaying: Replaying, member: str, value: Any) -> None:
     viewer = replaying.join()
     found = replaying.control(viewer, **{member.strip("'"): value})
     assert (found["error"], found["member"]) == ("invalid_replay", member)
