@@ -16,6 +16,15 @@ from typing import Final
 
 logger = logging.getLogger("mcpp.gateway")
 
+# Not the database's fault: it stays.
+_OF_THE_DISK: Final = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_BUSY,
+)
 _META: Final = "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
 
@@ -47,9 +56,11 @@ class IndexDatabase:
         try:
             database = _connect(self.path)
             self._read_meta(database)
-        except (sqlite3.DatabaseError, ValueError):
+        except (sqlite3.DatabaseError, ValueError) as error:
             if database is not None:
                 database.close()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_DISK:
+                raise
             self.reset()
             database = _connect(self.path)
             with database:
