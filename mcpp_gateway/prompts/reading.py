@@ -1,5 +1,6 @@
 """The envelopes of a prompt: the last ones up to a point of the log, as far as they may be read."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,7 +11,9 @@ from mcpp_gateway.core.history.query import HistoryQuery
 # As many as `mcpp prompt` reads.
 MAX_ENVELOPES: Final = 10_000
 MAX_BYTES: Final = 16 << 20
-_CHUNK: Final = 500
+_CHUNK: Final = 100
+# Between chunks a thread rests, so that the event loop does not wait for the interpreter's lock.
+_REST_SECONDS: Final = 0.0005
 _NEWEST_FIRST: Final = HistoryQuery()
 
 
@@ -54,9 +57,9 @@ class PromptReading:
         return True
 
     def read_all(self, source: Source) -> None:
-        """Read everything. Raises UnknownEnvelopeError and UnreadableError."""
+        """Read everything, on a thread. Raises UnknownEnvelopeError and UnreadableError."""
         while self.read(source):
-            pass
+            time.sleep(_REST_SECONDS)
 
     def _find(self, source: Source) -> int:
         if self.at is None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -35,8 +35,7 @@ _TEXT_AT_ONCE: Final = 500
 # log would hold up the gateway for longer than that.
 _MAX_BEHIND: Final = 20_000
 _REBUILD_AT_ONCE: Final = 100_000
-# A lookup reads this much of what is not indexed, from its end: 60 ms. An id that is further back
-# is then not found, which a client is told (G-12).
+# `find` reads this much of what is not indexed, from its end: 60 ms.
 _MAX_SCAN_BYTES: Final = 64 << 20
 _PROGRESS_SECONDS: Final = 2.0
 _TEXT_PROGRESS: Final = 100_000  # entries for a line
@@ -59,6 +58,22 @@ class _IdBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 _decode_ids = msgspec.msgpack.Decoder(_IdBatch).decode
+
+
+class DatabaseView(NamedTuple):
+    """How far a database is, for a reader in another process."""
+
+    indexed_to: int
+    parts: tuple[int, ...]
+    generation: int
+
+
+class IndexView(NamedTuple):
+    """An index, for a reader in another process."""
+
+    committed: int
+    ids: DatabaseView
+    text: DatabaseView
 
 
 class LogIndex:
@@ -115,16 +130,35 @@ class LogIndex:
             each.close()
             each.close_reader()
 
-    def find(self, id: str, known_from: int | None = None) -> int | None:
+    @property
+    def indexed_to(self) -> int:
+        """The position up to which ids are indexed."""
+        return self.ids.indexed_to
+
+    def view(self, committed: int) -> IndexView:
+        """Return what `follow` needs in another process, given the end of the committed log."""
+        ids, text = (
+            DatabaseView(each.indexed_to, each.parts, each.generation)
+            for each in (self.ids, self.text)
+        )
+        return IndexView(committed, ids, text)
+
+    def follow(self, view: IndexView) -> None:
+        """Read what another process writes, as it describes it. Nothing is written here."""
+        self.committed = view.committed
+        for each, seen in ((self.ids, view.ids), (self.text, view.text)):
+            each.indexed_to, each.parts, each.generation = seen
+
+    def find(self, id: str) -> int | None:
         """Return the latest position of an envelope id that may still be read.
 
-        What is not before `known_from` need not be searched, if that is given.
+        Of what is not indexed, a bounded part is read; so it is not for the event loop.
         """
-        indexed_to = self.ids.indexed_to
-        end = self.committed if known_from is None else min(known_from, self.committed)
-        found = self._scan(id, indexed_to, end)
-        if found is not None:
-            return found
+        found = self._scan(id, self.ids.indexed_to, self.committed)
+        return self.lookup(id) if found is None else found
+
+    def lookup(self, id: str) -> int | None:
+        """Return the latest indexed position of an envelope id that may still be read."""
         with self._lock:
             try:
                 return self.ids.find(id, self._log.start)
