@@ -267,6 +267,20 @@ async def test_a_context_is_read_with_its_descendants_and_outcome(harness: AnyPo
             await bob.context_of("unknown")
 
 
+async def test_what_is_held_in_memory_is_bounded(
+    harness: AnyPod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_history, "_MAX_BYTES", 1000)
+    async with two(harness) as (alice, bob):
+        async with alice.context("task", id="t") as task:
+            for _ in range(5):
+                await task.send("chat", {"text": "x" * 300})
+                await task.propose("files", "write", text="x" * 300)
+        found = await bob.context_of("t")
+        assert (len(found.messages), found.complete) == (3, False)
+        assert len(await bob.open_proposals()) == 2
+
+
 @pytest.mark.rule("P-36")
 async def test_one_who_joins_later_decides_on_open_proposals(harness: AnyPod) -> None:
     files = mcpp.Participant("files")

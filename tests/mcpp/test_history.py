@@ -111,7 +111,9 @@ def page(entries: list[bytes], **members: Any) -> bytes:
     joined = b",".join(
         b'{"position":%d,"time":1.5,"envelope":%b}' % one for one in enumerate(entries)
     )
-    rest = msgspec.json.encode({"start": 0, "end": len(entries), "epoch": "e"} | members)
+    rest = msgspec.json.encode(
+        {"start": 0, "end": len(entries), "indexed_to": 0, "epoch": "e"} | members
+    )
     payload = b'{"entries":[%b],%b' % (joined, rest[1:])
     empty = encode(new_envelope("system/history", 0, sender=GATEWAY, correlation_id="q"))
     return empty.replace(b'"payload":0', b'"payload":' + payload)
