@@ -4,7 +4,7 @@ Everything here is a function of envelopes in the log's order. `Pod.history` fet
 """
 
 from collections.abc import Container, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mcpp import kinds
 from mcpp.errors import DecodeError
@@ -16,7 +16,17 @@ from mcpp.protocol.codec import decode
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextNode, ContextTree
 
-__all__ = ["PastEnvelope", "context_node", "open_proposals", "past_envelopes", "proposal_kinds"]
+__all__ = [
+    "TOMBSTONE",
+    "PastEnvelope",
+    "context_node",
+    "open_proposals",
+    "past_envelopes",
+    "proposal_kinds",
+]
+
+TOMBSTONE: Final = "tombstone"
+"""The kind of what stands in the place of an erased envelope (H-10)."""
 
 # What opens or closes a proposal: a request may fulfil one.
 proposal_kinds: Filter = (
@@ -24,6 +34,7 @@ proposal_kinds: Filter = (
     | kind(f"{kinds.REQUEST}:*")
     | kind(kinds.REJECT)
     | kind(kinds.WITHDRAW)
+    | kind(TOMBSTONE)
 )
 
 
@@ -47,7 +58,8 @@ def open_proposals(envelopes: Iterable[Envelope], *, rejected: bool = False) -> 
     """Return the proposals that may still be fulfilled, oldest first.
 
     They were neither fulfilled (P-20) nor withdrawn by their proposers (P-21). A rejection does not
-    close a proposal; with `rejected`, the rejected ones are returned too. Proposals that no
+    close a proposal; with `rejected`, the rejected ones are returned too. An erased answer closes
+    it, since it may have been the fulfilment: no call should be made twice. Proposals that no
     participant may fulfil, because kind and payload disagree, are left out.
     """
     proposals: dict[str, Envelope] = {}
@@ -92,6 +104,8 @@ def _is_valid(proposal: Envelope) -> bool:
 
 
 def _closes(envelope: Envelope, proposal: Envelope) -> bool:
+    if envelope.kind == TOMBSTONE:
+        return True
     if envelope.kind == kinds.WITHDRAW:
         return envelope.sender == proposal.sender
     return rpc.fulfils(envelope, proposal)

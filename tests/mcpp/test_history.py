@@ -53,6 +53,7 @@ def word(kind: str, of: str, sender: str) -> Envelope:
         (word("mcp/withdraw", "p", "intern"), False),
         (word("mcp/withdraw", "p", "mallory"), True),  # P-21: only the proposer
         (word("mcp/withdraw", "q", "intern"), True),
+        (word("tombstone", "p", "boss"), False),  # an erased answer may have been the fulfilment
         (new_envelope("chat", {"text": "yes"}, sender="boss", correlation_id="p"), True),
     ],
 )
