@@ -54,12 +54,15 @@ def past_envelopes(page: History) -> Iterator[PastEnvelope]:
         yield PastEnvelope(entry.position, entry.time, envelope, entry.erased)
 
 
-def open_proposals(envelopes: Iterable[Envelope], *, rejected: bool = False) -> list[Envelope]:
+def open_proposals(
+    envelopes: Iterable[Envelope], *, rejected: bool = False, erased: Container[str] = ()
+) -> list[Envelope]:
     """Return the proposals that may still be fulfilled, oldest first.
 
     They were neither fulfilled (P-20) nor withdrawn by their proposers (P-21). A rejection does not
-    close a proposal; with `rejected`, the rejected ones are returned too. An erased answer closes
-    it, since it may have been the fulfilment: no call should be made twice. Proposals that no
+    close a proposal; with `rejected`, the rejected ones are returned too. An answer that is among
+    the `erased` ids closes it, since it may have been the fulfilment: no call should be made twice.
+    The kind of an erased envelope proves nothing, as any participant may send it. Proposals that no
     participant may fulfil, because kind and payload disagree, are left out.
     """
     proposals: dict[str, Envelope] = {}
@@ -74,7 +77,7 @@ def open_proposals(envelopes: Iterable[Envelope], *, rejected: bool = False) -> 
             continue
         if envelope.kind == kinds.REJECT:
             with_rejection.add(proposal.id)
-        elif _closes(envelope, proposal):
+        elif envelope.id in erased or _closes(envelope, proposal):
             del proposals[proposal.id]
     return [each for id, each in proposals.items() if rejected or id not in with_rejection]
 
@@ -104,8 +107,6 @@ def _is_valid(proposal: Envelope) -> bool:
 
 
 def _closes(envelope: Envelope, proposal: Envelope) -> bool:
-    if envelope.kind == TOMBSTONE:
-        return True
     if envelope.kind == kinds.WITHDRAW:
         return envelope.sender == proposal.sender
     return rpc.fulfils(envelope, proposal)

@@ -16,9 +16,11 @@ __all__ = [
     "PROPOSAL",
     "REFLECTION",
     "REJECT",
+    "REPLAY",
     "REQUEST",
     "RESPONSE",
     "SET_FILTER",
+    "SET_REPLAY",
     "WELCOME",
     "WITHDRAW",
     "Kind",
@@ -40,8 +42,10 @@ CONTEXT: Final = "system/context"
 FILTER_SET: Final = "system/filter"
 HISTORY: Final = "system/history"
 ERASED: Final = "system/erased"
+REPLAY: Final = "system/replay"
 SET_FILTER: Final = "pod/filter"
 GET_HISTORY: Final = "pod/history"
+SET_REPLAY: Final = "pod/replay"
 
 
 class Kind(NamedTuple):

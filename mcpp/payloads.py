@@ -20,6 +20,7 @@ __all__ = [
     "ContextInfo",
     "Erased",
     "Error",
+    "ForkOrigin",
     "GetHistory",
     "History",
     "HistoryEntry",
@@ -30,10 +31,12 @@ __all__ = [
     "Proposal",
     "Reflection",
     "Reject",
+    "Replay",
     "Request",
     "Response",
     "RpcError",
     "SetFilter",
+    "SetReplay",
     "Welcome",
     "Withdraw",
     "text_of",
@@ -125,12 +128,36 @@ class ParticipantInfo(_Payload, frozen=True):
     capabilities: list[dict[str, Any]] = []
 
 
+class Replay(_Payload, frozen=True):
+    """How far a recording was played. Times are those of the recording."""
+
+    state: Literal["playing", "paused", "ended"]
+    position: int  # of what arrives next
+    speed: float
+    start: int
+    end: int
+    time: float
+    start_time: float
+    end_time: float
+
+
+class ForkOrigin(_Payload, frozen=True):
+    """The log that a fork comes from, and the last entry of both."""
+
+    pod: str
+    epoch: str
+    position: int
+    id: str
+
+
 class PodInfo(_Payload, frozen=True):
     """A pod and the epoch of its log; a new epoch means that the log was lost."""
 
     name: str
     epoch: str
     log: str | None = None  # where the log is: memory, file or cluster
+    origin: ForkOrigin | None = None
+    replay: Replay | None = None
 
 
 class ContextInfo(_Payload, frozen=True):
@@ -235,6 +262,15 @@ class History(_Payload, frozen=True):
     next: str | None = None
 
 
+class SetReplay(_Payload, frozen=True):
+    """A request to a pod that replays a recording; without members it only asks for the state."""
+
+    state: Literal["playing", "paused"] | None = None
+    position: int | str | None = None  # or the id of an envelope: what arrives next
+    time: float | None = None
+    speed: float | None = None
+
+
 BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.CHAT: Chat,
     kinds.REFLECTION: Reflection,
@@ -254,6 +290,8 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.GET_HISTORY: GetHistory,
     kinds.HISTORY: History,
     kinds.ERASED: Erased,
+    kinds.REPLAY: Replay,
+    kinds.SET_REPLAY: SetReplay,
 }
 
 

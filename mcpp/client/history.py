@@ -277,7 +277,8 @@ class PodHistory(Sender):
         messages, _ = await _collect(newest, limit, _is_about_proposals)
         by_id = {message.id: message for message in reversed(messages)}
         envelopes = (message.envelope for message in by_id.values())
-        waiting = history.open_proposals(envelopes, rejected=rejected)
+        erased = {message.id for message in messages if message.erased}
+        waiting = history.open_proposals(envelopes, rejected=rejected, erased=erased)
         return [by_id[envelope.id] for envelope in waiting]
 
 

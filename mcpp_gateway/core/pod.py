@@ -48,7 +48,7 @@ from mcpp_gateway.core.history.requests import HistoryRequests
 from mcpp_gateway.core.journal import Journal, MemoryJournal, UnreadableError
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.rates import Bucket, Rate
-from mcpp_gateway.core.records import Batch, LogEntry, State
+from mcpp_gateway.core.records import Batch, LogEntry, Origin, State
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Session
 
@@ -91,6 +91,7 @@ class PodCore:
         self.limits = limits
         self.refused: dict[str, int] = {}
         self.expired = 0
+        self.origin: Origin | None = None  # of a fork
         self.stopping = False  # no presence is logged: after a restart the members are present
         self._new_id = new_id
         self._rate = Rate.per_second(limits.messages_per_second, limits.burst)
@@ -122,6 +123,7 @@ class PodCore:
         Participants that were present stay present until `rejoin_until`.
         """
         self.epoch = state.epoch
+        self.origin = state.origin
         self.tree.restore(state.live, state.dormant)
         present = dict.fromkeys(state.present)
         for batch in batches:
@@ -145,6 +147,7 @@ class PodCore:
             live,
             dormant,
             boot,
+            self.origin,
         )
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -454,10 +457,15 @@ class PodCore:
         payload = {"event": event, "participant": member.info}
         return self._broadcast(kinds.PRESENCE, payload, now, about=member.settings.id)
 
+    def _pod_info(self, now: float) -> dict[str, Any]:
+        """Return what welcomes say of the pod."""
+        pod: dict[str, Any] = {"name": self.name, "epoch": self.epoch, "log": self.journal.kind}
+        return pod if self.origin is None else {**pod, "origin": self.origin.to_json()}
+
     def _welcome(self, session: Session, now: float, resumed: bool, replayed: int) -> bytes:
         journal = self.journal
         rest: dict[str, Any] = {
-            "pod": {"name": self.name, "epoch": self.epoch, "log": journal.kind},
+            "pod": self._pod_info(now),
             "limits": self.limits,
             "resumed": resumed,
             "replayed": replayed,

@@ -78,6 +78,19 @@ class WindowEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position: int
 
 
+class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a fork comes from: the other log, and the last entry that both have."""
+
+    pod: str
+    epoch: str
+    position: int
+    id: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as welcomes state it."""
+        return msgspec.structs.asdict(self)
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     """Everything that deciding needs, as of one position of the log."""
 
@@ -91,6 +104,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     live: tuple[LiveState, ...] = ()
     dormant: tuple[DormantState, ...] = ()
     boot: str = ""  # of the machine, while this was written
+    origin: Origin | None = None
 
 
 class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -107,6 +107,16 @@ def invalid_history(member: str, reason: str) -> Refusal:
     return Refusal("invalid_history", f"{member} {reason}", {"member": member})
 
 
+def read_only() -> Refusal:
+    """Refuse an envelope because the pod is a replay."""
+    return Refusal("read_only", "this pod replays a recording: nothing can be sent to it")
+
+
+def invalid_replay(member: str, reason: str) -> Refusal:
+    """Refuse a request to control a replay."""
+    return Refusal("invalid_replay", f"{member} {reason}", {"member": member})
+
+
 def log_unreadable() -> Refusal:
     """Refuse a query for history because the log cannot be read there."""
     return Refusal("log_unreadable", "this part of the log cannot be read")

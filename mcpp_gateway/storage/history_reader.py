@@ -39,10 +39,10 @@ _READ_AT_ONCE: Final = 256
 class FileSource:
     """The committed part of a log in files, for one query."""
 
-    def __init__(self, log: SegmentLog, index: LogIndex, committed: int) -> None:
+    def __init__(self, log: SegmentLog, index: LogIndex, committed: int, start: int = 0) -> None:
         self.end = committed
         self.indexed_to = min(index.text.indexed_to, committed)
-        self.start = log.start
+        self.start = max(start, log.start)
         self._log = log
         self._index = index
         self._batch: Batch | None = None  # the last one that was read
@@ -178,7 +178,7 @@ class HistoryReader:
             page = read_page(
                 request.query,
                 request.listener,
-                FileSource(log, index, pod.journal.committed),
+                FileSource(log, index, pod.journal.committed, pod.journal.start),
                 max_bytes=pod.history_bytes,
                 max_work_bytes=_MAX_WORK_BYTES,
                 in_time=_Pace().go_on,

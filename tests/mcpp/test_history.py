@@ -53,7 +53,7 @@ def word(kind: str, of: str, sender: str) -> Envelope:
         (word("mcp/withdraw", "p", "intern"), False),
         (word("mcp/withdraw", "p", "mallory"), True),  # P-21: only the proposer
         (word("mcp/withdraw", "q", "intern"), True),
-        (word("tombstone", "p", "boss"), False),  # an erased answer may have been the fulfilment
+        (word("tombstone", "p", "mallory"), True),  # not erased, but sent
         (new_envelope("chat", {"text": "yes"}, sender="boss", correlation_id="p"), True),
     ],
 )
@@ -62,6 +62,12 @@ def test_a_fulfilment_or_its_proposer_s_withdrawal_closes_a_proposal(
 ) -> None:
     found = open_proposals([proposal("p", path="a"), later])
     assert [each.id for each in found] == ["p"] * is_open
+
+
+@pytest.mark.rule("P-36")
+def test_an_erased_answer_closes_a_proposal_since_it_may_have_been_the_fulfilment() -> None:
+    answer = word("tombstone", "p", "boss")
+    assert open_proposals([proposal("p"), answer], erased={answer.id}, rejected=True) == []
 
 
 @pytest.mark.rule("P-36")
