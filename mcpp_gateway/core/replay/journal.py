@@ -1,5 +1,6 @@
 """The journal of a replay: the part of a recording that has been played."""
 
+from collections.abc import Generator
 from typing import Final, Protocol
 
 from mcpp_gateway.core.records import Batch, LogEntry, State, WindowEntry
@@ -54,8 +55,9 @@ class ReplayJournal:
         """Return None: nothing is accepted, so nothing is repeated."""
         return None
 
-    def after(self, id: str) -> int | None:
+    def seek(self, id: str) -> Generator[int, None, int | None]:
         """Return the position that follows an envelope, if it was played."""
+        yield from ()
         position = self.recording.find(id)
         if position is None or not self.start <= position < self.end:
             return None

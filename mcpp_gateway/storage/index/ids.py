@@ -34,10 +34,9 @@ class IdIndex(IndexDatabase):
 
     def find(self, id: str, start: int) -> int | None:
         """Return the latest position of an id that is not before `start`. Raises sqlite3.Error."""
-        database = self.reader()
         for part in reversed(self.parts):
             query = f"SELECT max(position) FROM part_{part} WHERE id = ? AND position >= ?"
-            (found,) = database.execute(query, (id, start)).fetchone()
+            (found,) = self.reader().execute(query, (id, start)).fetchone()
             if found is not None:
                 return int(found)
         return None

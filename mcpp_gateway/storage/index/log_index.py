@@ -35,8 +35,7 @@ _TEXT_AT_ONCE: Final = 500
 # log would hold up the gateway for longer than that.
 _MAX_BEHIND: Final = 20_000
 _REBUILD_AT_ONCE: Final = 100_000
-# A lookup reads this much of what is not indexed, from its end: 60 ms. An id that is further back
-# is then not found, which a client is told (G-12).
+# `find` reads this much of what is not indexed, from its end: 60 ms.
 _MAX_SCAN_BYTES: Final = 64 << 20
 _PROGRESS_SECONDS: Final = 2.0
 _TEXT_PROGRESS: Final = 100_000  # entries for a line
@@ -115,16 +114,21 @@ class LogIndex:
             each.close()
             each.close_reader()
 
-    def find(self, id: str, known_from: int | None = None) -> int | None:
+    @property
+    def indexed_to(self) -> int:
+        """The position up to which ids are indexed."""
+        return self.ids.indexed_to
+
+    def find(self, id: str) -> int | None:
         """Return the latest position of an envelope id that may still be read.
 
-        What is not before `known_from` need not be searched, if that is given.
+        Of what is not indexed, a bounded part is read; so it is not for the event loop.
         """
-        indexed_to = self.ids.indexed_to
-        end = self.committed if known_from is None else min(known_from, self.committed)
-        found = self._scan(id, indexed_to, end)
-        if found is not None:
-            return found
+        found = self._scan(id, self.ids.indexed_to, self.committed)
+        return self.lookup(id) if found is None else found
+
+    def lookup(self, id: str) -> int | None:
+        """Return the latest indexed position of an envelope id that may still be read."""
         with self._lock:
             try:
                 return self.ids.find(id, self._log.start)
