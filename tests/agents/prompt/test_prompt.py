@@ -13,9 +13,11 @@ import pytest
 import mcpp
 from mcpp.model_prompts import PromptRecord
 from mcpp.prompts import Prompt
+from mcpp_agents.history.transcript import to_markdown
 from mcpp_agents.model import ModelAgent, ModelLimits, Reply, ToolUse
 from mcpp_agents.model.providers import OnText, Tools, ignore_text
 from mcpp_agents.prompt.verification import verify
+from mcpp_gateway.log_tools.commands import main as log_tool
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketPod
 
@@ -189,3 +191,53 @@ async def test_the_report_says_what_was_reduced_and_left_out(
         assert (long[0], "the budget is 10" in long[2]) == (1, True)
         unknown = await commands.run("bob", "prompt", "--viewer", "analyst", "--at", "gone")
         assert (unknown[0], "invalid_history" in unknown[2]) == (1, True)
+
+
+async def test_what_was_erased_is_in_no_further_prompt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sockets = SocketPod(log=tmp_path)
+    try:
+        provider = NotedPrompts(Reply("Noted."), Reply("What secret?"))
+        agent = ModelAgent("mind", provider, limits=ModelLimits(grace_seconds=0.1))
+        async with (
+            sockets.run(agent.participant),
+            sockets.connect("bob") as bob,
+            sockets.connect("alice") as alice,
+        ):
+            await alice.context("task", id="t").send("chat", {"text": "my secret is 1234"})
+            proposal = await bob.propose("files", "find", name="x")
+            await alice.approve(proposal.envelope)
+            noted = await ask(bob, "Remember it.")
+            assert "1234" in provider.prompts[0].markdown()
+            await anyio.to_thread.run_sync(sockets.drain)
+            log = str(tmp_path / "test")
+            assert log_tool(["erase", log, "--participant", "alice"]) == 0
+            await anyio.to_thread.run_sync(sockets.start)
+            await erased(bob)
+            await ask(bob, "What is it?")
+            assert "1234" not in provider.prompts[1].markdown()
+            (found,) = (await bob.context_of("t")).messages
+            assert (found.erased, found.payload, found.sender) == (True, None, "alice")
+            assert "> (erased)" in to_markdown(await bob.context_of("t"))
+            assert await bob.open_proposals() == []  # the approval was erased, too
+            assert await verify(bob, noted.id, "") == 1
+            assert "messages were erased" in capsys.readouterr().err
+    finally:
+        sockets.close()
+
+
+async def ask(pod: mcpp.Pod, text: str) -> mcpp.Message:
+    question = await pod.send("chat", {"text": text}, to=["mind"])
+    with anyio.fail_after(BOUND):
+        async for message in pod:
+            if message.kind == "chat" and message.correlation_id == question.id:
+                return message
+    raise AssertionError
+
+
+async def erased(pod: mcpp.Pod) -> None:
+    with anyio.fail_after(BOUND):
+        async for message in pod:
+            if message.kind == "system/erased":
+                return
