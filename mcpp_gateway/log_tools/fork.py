@@ -162,4 +162,4 @@ def _window(state: State, batches: list[Batch]) -> tuple[WindowEntry, ...]:
         for entry in batch.entries:
             window.append(entry)
     window.trim(window.end)
-    return window.snapshot()
+    return tuple(window.snapshot())

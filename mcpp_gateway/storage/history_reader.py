@@ -1,154 +1,50 @@
-"""Reading history from segments, on a thread of its own, so that it never holds up the event loop.
+"""Reading history in a process of its own, so that it never holds up the event loop.
 
-One query runs at a time. Its work is bounded in bytes and in time; and between pieces of work the
-thread rests, so that the event loop does not wait for the interpreter's lock.
+Two threads of one process share the interpreter's lock: on a busy machine, a thread that is
+suspended while it holds the lock makes the other one wait. So pages are read in another process
+(`history_process`), one after another. It starts with the first request, and ends with this one.
+Until it has started, and where it cannot be started, a thread reads the pages, with rests.
 """
 
 import asyncio
 import logging
-import sqlite3
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import msgspec
-
 from mcpp_gateway.core.effects import Effect, ReadHistory
-from mcpp_gateway.core.history.pages import Found, Page, read_page
-from mcpp_gateway.core.history.plan import Plan, plan
-from mcpp_gateway.core.history.query import HistoryError, HistoryQuery
+from mcpp_gateway.core.history.pages import Page, read_page
+from mcpp_gateway.core.history.query import HistoryError
 from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.core.records import Batch, decode_batch
+from mcpp_gateway.storage.file_source import FileSource
+from mcpp_gateway.storage.history_process import (
+    MAX_WORK_BYTES,
+    PAGE_SECONDS,
+    PageAnswer,
+    PageRequest,
+    decode_answer,
+    encode,
+    read_message,
+    write_message,
+)
 from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog
-from mcpp_gateway.storage.segments import DamagedError, Record
 
 logger = logging.getLogger("mcpp.gateway")
 
-# A page takes this long at most, rests included, and whatever one step takes beyond it.
-_PAGE_SECONDS: Final = 0.04
-_MAX_WORK_BYTES: Final = 8 << 20
-# After this much work the thread rests for as long as the event loop may have waited.
-_WORK_SECONDS: Final = 0.0005
+# After this much work a thread that reads rests.
+_WORK_SECONDS: Final = 0.00025
 _REST_SECONDS: Final = 0.0005
-_READ_AT_ONCE: Final = 256
-
-
-class FileSource:
-    """The committed part of a log in files, for one query."""
-
-    def __init__(self, log: SegmentLog, index: LogIndex, committed: int, start: int = 0) -> None:
-        self.end = committed
-        self.indexed_to = min(index.text.indexed_to, committed)
-        self.start = max(start, log.start)
-        self._log = log
-        self._index = index
-        self._batch: Batch | None = None  # the last one that was read
-
-    def find(self, id: str) -> int | None:
-        """Return the position of an envelope."""
-        position = self._index.find(id)
-        return None if position is None or position >= self.end else position
-
-    def position_at(self, time: float) -> int:
-        """Return the position of the first entry that is not older than a time, or the end."""
-        try:
-            return min(self._log.position_at(time), self.end)
-        except OSError as error:
-            raise UnreadableError(str(error)) from None
-
-    def scan(self, query: HistoryQuery, start: int, end: int) -> Iterator[Found]:
-        """Yield every entry between two positions that may match, in the query's order."""
-        wanted = plan(query)
-        indexed_to = start if wanted is None else max(start, min(end, self.indexed_to))
-        if query.newest_first:
-            yield from self._backward(indexed_to, end)
-        if wanted is not None and start < indexed_to:
-            yield from self._indexed(wanted, start, indexed_to, query.newest_first)
-        if not query.newest_first:
-            yield from self._forward(indexed_to, end)
-
-    def _indexed(self, wanted: Plan, start: int, end: int, newest_first: bool) -> Iterator[Found]:
-        """Yield what the index finds between two positions."""
-        at = end if newest_first else start
-        try:
-            for found in self._index.text.candidates(wanted, start, end, newest_first=newest_first):
-                for position in found.positions:
-                    yield self._entry(position)
-                    at = position if newest_first else position + 1
-                yield Found(found.looked_to, 0.0, None)
-                at = found.looked_to if newest_first else found.looked_to + 1
-        except sqlite3.Error as error:
-            self._index.text.report(error)
-            if newest_first:
-                yield from self._backward(start, at)
-            else:
-                yield from self._forward(at, end)
-
-    def _entry(self, position: int) -> Found:
-        """Return what stands at a position; without an entry where it cannot be read."""
-        batch = self._batch
-        if batch is None or not 0 <= position - batch.position < len(batch.entries):
-            try:
-                batch = self._batch = next(self._batches(position, position + 1), None)
-            except DamagedError:
-                batch = None
-            if batch is None:
-                return Found(position, 0.0, None)
-        return Found(position, batch.time, batch.entries[position - batch.position])
-
-    def _forward(self, start: int, end: int) -> Iterator[Found]:
-        position = start
-        while position < end:
-            try:
-                for batch in self._batches(position, end):
-                    yield from _found(batch, position, end)
-                    position = batch.position + len(batch.entries)
-            except DamagedError:
-                # What cannot be read is left out, and the page says that the log begins behind it.
-                self.start = position = max(self._log.next_segment(position), self._log.start)
-
-    def _backward(self, start: int, end: int) -> Iterator[Found]:
-        while end > start:
-            first = max(start, end - _READ_AT_ONCE)
-            try:
-                batches = list(self._batches(first, end))
-            except DamagedError:
-                self.start = min(self._log.next_segment(first), self.end)
-                return
-            for batch in reversed(batches):
-                yield from reversed(_found(batch, start, end))
-            end = batches[0].position
-
-    def _batches(self, start: int, end: int) -> Iterator[Batch]:
-        """Yield the batches that hold the positions between two. Raises DamagedError."""
-        for record in self._log.read(start):
-            if record.position >= end:
-                return
-            yield _decode(record)
-
-
-def _decode(record: Record) -> Batch:
-    try:
-        return decode_batch(record.payload)
-    except msgspec.DecodeError as error:
-        raise DamagedError("a segment", record.offset, str(error)) from None
-
-
-def _found(batch: Batch, start: int, end: int) -> list[Found]:
-    """Return the entries of a batch between two positions, oldest first."""
-    first, time = batch.position, batch.time
-    return [
-        Found(position, time, entry)
-        for position, entry in enumerate(batch.entries, first)
-        if start <= position < end
-    ]
+_RESTART_SECONDS: Final = 10.0
+_COMMAND: Final = (sys.executable, "-m", "mcpp_gateway.storage.history_process")
 
 
 class HistoryReader:
-    """Answers requests for history, one after another. Owns the thread that reads."""
+    """Answers requests for history, one after another. Owns the process that reads."""
 
     def __init__(
         self,
@@ -160,6 +56,10 @@ class HistoryReader:
         self._clock = clock
         self._perform = perform
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="history")
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="history")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+        self._start_not_before = 0.0
         self._stopping = False
 
     def read(self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory) -> None:
@@ -168,20 +68,19 @@ class HistoryReader:
             self._executor.submit(self._read, pod, log, index, request)
 
     def close(self) -> None:
-        """Drop what waits. Blocks until the page that is being read is complete."""
+        """Drop what waits, and end the process. Blocks until the present page is complete."""
         self._stopping = True
         self._executor.shutdown(cancel_futures=True)
+        self._end_process()
+        self._starter.shutdown(cancel_futures=True)
+
+    # --- on the executor's thread ---------------------------------------------------------------
 
     def _read(self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory) -> None:
         page: Page | HistoryError | UnreadableError
         try:
-            page = read_page(
-                request.query,
-                request.listener,
-                FileSource(log, index, pod.journal.committed, pod.journal.start),
-                max_bytes=pod.history_bytes,
-                max_work_bytes=_MAX_WORK_BYTES,
-                in_time=_Pace().go_on,
+            page = self._read_elsewhere(pod, log, index, request) or self._read_here(
+                pod, log, index, request
             )
         except (HistoryError, UnreadableError) as error:
             page = error
@@ -191,18 +90,102 @@ class HistoryReader:
         if not self._stopping:
             self._loop.call_soon_threadsafe(self._answer, pod, request, page)
 
+    def _read_here(
+        self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory
+    ) -> Page:
+        return read_page(
+            request.query,
+            request.listener,
+            FileSource(log, index, pod.journal.committed, pod.journal.start),
+            max_bytes=pod.history_bytes,
+            max_work_bytes=MAX_WORK_BYTES,
+            in_time=_Pace().go_on,
+        )
+
+    def _read_elsewhere(
+        self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory
+    ) -> Page | None:
+        """Let the process read a page; None if there is none. Raises like `read_page`."""
+        process = self._process
+        if process is None or not self._ready:
+            self._start_process()
+            return None
+        asked = PageRequest(
+            log=log.view(),
+            index=index.view(pod.journal.committed),
+            start=pod.journal.start,
+            query=request.query.given,
+            listener=request.listener.id,
+            hears=request.listener.hears.to_json(),
+            max_bytes=pod.history_bytes,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            write_message(process.stdin, encode(asked))
+            data = read_message(process.stdout)
+        except OSError:
+            data = None
+        if data is None:
+            logger.warning("the process that reads history has ended")
+            self._end_process()
+            return None
+        answer = decode_answer(data)
+        if answer.damaged:
+            index.text.damaged = True
+        return _page(answer)
+
+    def _start_process(self) -> None:
+        """Start the process, and use it once it says that it is ready."""
+        now = time.monotonic()
+        if self._process is not None or now < self._start_not_before or self._stopping:
+            return
+        self._start_not_before = now + _RESTART_SECONDS
+        try:
+            self._process = subprocess.Popen(
+                _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            )
+        except OSError as error:
+            logger.warning("history is read in a thread", extra={"reason": str(error)})
+            return
+        self._starter.submit(self._await_ready, self._process)
+
+    def _await_ready(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdout is not None
+        try:
+            self._ready = read_message(process.stdout) is not None
+        except OSError:
+            return
+
+    def _end_process(self) -> None:
+        process, self._process, self._ready = self._process, None, False
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    # --- on the event loop ----------------------------------------------------------------------
+
     def _answer(
         self, pod: PodCore, request: ReadHistory, page: Page | HistoryError | UnreadableError
     ) -> None:
         self._perform(pod.answer_history(request, page, self._clock()))
 
 
+def _page(answer: PageAnswer) -> Page:
+    """Return the page of an answer. Raises what reading raised."""
+    if answer.invalid is not None:
+        raise HistoryError(*answer.invalid)
+    if answer.unreadable is not None:
+        raise UnreadableError(answer.unreadable)
+    return answer.page()
+
+
 class _Pace:
-    """How fast a page is read: with rests in between, and not for too long."""
+    """How fast a thread reads a page: with rests in between, and not for too long."""
 
     def __init__(self) -> None:
         self._rested = time.monotonic()
-        self._until = self._rested + _PAGE_SECONDS
+        self._until = self._rested + PAGE_SECONDS
 
     def go_on(self) -> bool:
         """Rest if it is time to, and return whether there is time for more."""

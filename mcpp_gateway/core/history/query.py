@@ -57,6 +57,7 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = DEFAULT_LIMIT
     newest_first: bool = True
     rest: Span | None = None  # of an earlier page; then the bounds are not looked at
+    given: dict[str, Any] = {}  # as it was asked
 
     def matches(self, entry: LogEntry) -> bool:
         """Return whether an entry is what is asked for, wherever it stands."""
@@ -76,14 +77,16 @@ def parse_query(payload: object) -> HistoryQuery:
     unknown = sorted(given.keys() - _MEMBERS)
     if unknown:
         raise HistoryError(repr(unknown[0][:40]), "is not a member of a query")
+    bounds = {name: _bound(given, name) for name in ("after", "before") if name in given}
+    given |= bounds
     return HistoryQuery(
         filter=_filter(given),
         words=_words(given.get("text")),
-        after=_bound(given, "after"),
-        before=_bound(given, "before"),
+        **bounds,
         limit=_limit(given.get("limit", DEFAULT_LIMIT)),
         newest_first=_newest_first(given.get("order", "newest")),
         rest=_rest(given.get("cursor")),
+        given=given,
     )
 
 

@@ -16,6 +16,15 @@ from typing import Final
 
 logger = logging.getLogger("mcpp.gateway")
 
+# Not the database's fault: it stays.
+_OF_THE_DISK: Final = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_BUSY,
+)
 _META: Final = "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
 
@@ -32,7 +41,7 @@ class IndexDatabase:
         self.parts: tuple[int, ...] = ()
         self.damaged = False  # as found by a reader; the thread that writes replaces it
         self._epoch = epoch
-        self._generation = 0
+        self.generation = 0  # grows when the file is replaced
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._reader_generation = 0
@@ -47,9 +56,11 @@ class IndexDatabase:
         try:
             database = _connect(self.path)
             self._read_meta(database)
-        except (sqlite3.DatabaseError, ValueError):
+        except (sqlite3.DatabaseError, ValueError) as error:
             if database is not None:
                 database.close()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_DISK:
+                raise
             self.reset()
             database = _connect(self.path)
             with database:
@@ -64,7 +75,7 @@ class IndexDatabase:
         """Delete the file; the next `open` begins a new one. Raises OSError."""
         self.close()
         self.indexed_to, self.last_id, self.parts = 0, "", ()
-        self._generation += 1
+        self.generation += 1
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
         self.damaged = False
@@ -100,10 +111,10 @@ class IndexDatabase:
 
     def reader(self) -> sqlite3.Connection:
         """Return a connection that reads the present file. Raises sqlite3.Error."""
-        if self._reader is not None and self._reader_generation != self._generation:
+        if self._reader is not None and self._reader_generation != self.generation:
             self.close_reader()
         if self._reader is None:
-            generation = self._generation
+            generation = self.generation
             uri = f"{self.path.absolute().as_uri()}?mode=ro"
             self._reader = sqlite3.connect(uri, uri=True, check_same_thread=False)
             self._reader_generation = generation

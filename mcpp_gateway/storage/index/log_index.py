@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -58,6 +58,22 @@ class _IdBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 _decode_ids = msgspec.msgpack.Decoder(_IdBatch).decode
+
+
+class DatabaseView(NamedTuple):
+    """How far a database is, for a reader in another process."""
+
+    indexed_to: int
+    parts: tuple[int, ...]
+    generation: int
+
+
+class IndexView(NamedTuple):
+    """An index, for a reader in another process."""
+
+    committed: int
+    ids: DatabaseView
+    text: DatabaseView
 
 
 class LogIndex:
@@ -118,6 +134,20 @@ class LogIndex:
     def indexed_to(self) -> int:
         """The position up to which ids are indexed."""
         return self.ids.indexed_to
+
+    def view(self, committed: int) -> IndexView:
+        """Return what `follow` needs in another process, given the end of the committed log."""
+        ids, text = (
+            DatabaseView(each.indexed_to, each.parts, each.generation)
+            for each in (self.ids, self.text)
+        )
+        return IndexView(committed, ids, text)
+
+    def follow(self, view: IndexView) -> None:
+        """Read what another process writes, as it describes it. Nothing is written here."""
+        self.committed = view.committed
+        for each, seen in ((self.ids, view.ids), (self.text, view.text)):
+            each.indexed_to, each.parts, each.generation = seen
 
     def find(self, id: str) -> int | None:
         """Return the latest position of an envelope id that may still be read.

@@ -16,7 +16,7 @@ from tests.gateway.history.sources import ENTRIES, FILTERS, RandomLog, expected,
 
 @pytest.mark.rule("H-03", "H-06", "H-08")
 @pytest.mark.parametrize("kind", ["memory", "file"])
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(data=st.data())
 def test_pages_hold_every_matching_entry_exactly_once(kind: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

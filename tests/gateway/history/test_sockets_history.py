@@ -1,12 +1,15 @@
 """`pod/history` over sockets, on a log in memory and in files, over a restart."""
 
+from itertools import count
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection
 
 from mcpp_gateway.core.history.erasing import Erasure
+from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.log_tools.erase import erase_entries
 from tests.gateway.harness import text
 from tests.gateway.sockets import config_text, joined, receive_until, running
@@ -37,6 +40,19 @@ async def say(client: ClientConnection, *envelopes: bytes) -> None:
 async def ask(client: ClientConnection, id: str, **query: Any) -> Any:
     await client.send(text(id, "bob", "pod/history", query).decode())
     return (await receive_until(client, id))[-1]["payload"]
+
+
+async def ask_all(client: ClientConnection, id: str, **query: Any) -> list[str]:
+    """Return the ids of all pages."""
+    found: list[str] = []
+    cursor: dict[str, str] = {}
+    for number in count():
+        page = await ask(client, f"{id}-{number}", **query, **cursor)
+        found += ids(page)
+        if "next" not in page:
+            break
+        cursor = {"cursor": page["next"]}
+    return found
 
 
 def ids(payload: Any) -> list[str]:
@@ -103,8 +119,47 @@ async def test_many_queries_are_answered_in_their_order(config: str) -> None:
             for envelope in await receive_until(bob, f"q{len(answers)}"):
                 if envelope["kind"] == "system/history":
                     answers.append(envelope["correlation_id"])
-                    assert len(envelope["payload"]["entries"]) == 100
+                    assert envelope["payload"]["entries"][0]["position"] >= 300
         assert answers == [f"q{number}" for number in range(5)]
+
+
+async def read_elsewhere(gateway: Gateway, client: ClientConnection) -> "Popen[bytes]":
+    """Ask until pages are read in another process, and return that."""
+    assert gateway.logs is not None
+    reader = gateway.logs._history
+    for number in count():
+        await ask(client, f"try-{number}")
+        if reader._ready:
+            assert reader._process is not None
+            return reader._process
+    raise AssertionError
+
+
+@pytest.mark.rule("H-03", "H-08", "H-09")
+async def test_pages_are_read_in_another_process_and_without_it(tmp_path: Path) -> None:
+    log = f'\n[log]\nkind = "file"\npath = "{tmp_path}"\nsegment_bytes = 1048576\n'
+    async with running(config_text(None, **FREE) + log) as gateway, joined(gateway, "bob") as bob:
+        process = await read_elsewhere(gateway, bob)
+        for round in range(4):  # segments are rolled meanwhile, and the index grows
+            first = round * 100
+            await say(
+                bob,
+                *(
+                    text(f"m{first + n}", "bob", payload=f"word{n} {'x' * 5000}")
+                    for n in range(100)
+                ),
+            )
+            await receive_until(bob, f"m{first + 99}")
+            for ended in (False, round == 2):
+                if ended:
+                    process.kill()
+                found = await ask_all(bob, f"q{round}-{ended}", text="word7")
+                assert found == [f"m{each * 100 + 7}" for each in range(round, -1, -1)]
+            later = await ask_all(bob, f"r{round}", after=f"m{first + 97}", order="oldest")
+            assert later == [f"m{first + 98}", f"m{first + 99}"]
+            error = await ask(bob, f"e{round}", before="unknown")
+            assert error["member"] == "before"
+    assert process.poll() is not None
 
 
 @pytest.mark.rule("H-10", "L-21", "G-27")

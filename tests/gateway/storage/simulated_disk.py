@@ -101,6 +101,8 @@ class SimulatedFile:
 class SimulatedDisk:
     """One folder. `fail` maps the number of a call to the errno with which it fails."""
 
+    location = "simulated"
+
     def __init__(
         self,
         capacity: int = 1 << 40,

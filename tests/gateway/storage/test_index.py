@@ -19,7 +19,7 @@ from mcpp_gateway.core.history.pages import Listener, read_page
 from mcpp_gateway.core.history.query import parse_query
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
 from mcpp_gateway.storage.disk import OsDisk
-from mcpp_gateway.storage.history_reader import FileSource
+from mcpp_gateway.storage.file_source import FileSource
 from mcpp_gateway.storage.index import log_index as index_module
 from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
