@@ -4,7 +4,7 @@ Everything here is a function of envelopes in the log's order. `Pod.history` fet
 """
 
 from collections.abc import Container, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mcpp import kinds
 from mcpp.errors import DecodeError
@@ -16,7 +16,17 @@ from mcpp.protocol.codec import decode
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextNode, ContextTree
 
-__all__ = ["PastEnvelope", "context_node", "open_proposals", "past_envelopes", "proposal_kinds"]
+__all__ = [
+    "TOMBSTONE",
+    "PastEnvelope",
+    "context_node",
+    "open_proposals",
+    "past_envelopes",
+    "proposal_kinds",
+]
+
+TOMBSTONE: Final = "tombstone"
+"""The kind of what stands in the place of an erased envelope (H-10)."""
 
 # What opens or closes a proposal: a request may fulfil one.
 proposal_kinds: Filter = (
@@ -24,6 +34,7 @@ proposal_kinds: Filter = (
     | kind(f"{kinds.REQUEST}:*")
     | kind(kinds.REJECT)
     | kind(kinds.WITHDRAW)
+    | kind(TOMBSTONE)
 )
 
 
@@ -43,11 +54,15 @@ def past_envelopes(page: History) -> Iterator[PastEnvelope]:
         yield PastEnvelope(entry.position, entry.time, envelope, entry.erased)
 
 
-def open_proposals(envelopes: Iterable[Envelope], *, rejected: bool = False) -> list[Envelope]:
+def open_proposals(
+    envelopes: Iterable[Envelope], *, rejected: bool = False, erased: Container[str] = ()
+) -> list[Envelope]:
     """Return the proposals that may still be fulfilled, oldest first.
 
     They were neither fulfilled (P-20) nor withdrawn by their proposers (P-21). A rejection does not
-    close a proposal; with `rejected`, the rejected ones are returned too. Proposals that no
+    close a proposal; with `rejected`, the rejected ones are returned too. An answer that is among
+    the `erased` ids closes it, since it may have been the fulfilment: no call should be made twice.
+    The kind of an erased envelope proves nothing, as any participant may send it. Proposals that no
     participant may fulfil, because kind and payload disagree, are left out.
     """
     proposals: dict[str, Envelope] = {}
@@ -62,7 +77,7 @@ def open_proposals(envelopes: Iterable[Envelope], *, rejected: bool = False) -> 
             continue
         if envelope.kind == kinds.REJECT:
             with_rejection.add(proposal.id)
-        elif _closes(envelope, proposal):
+        elif envelope.id in erased or _closes(envelope, proposal):
             del proposals[proposal.id]
     return [each for id, each in proposals.items() if rejected or id not in with_rejection]
 

@@ -7,7 +7,7 @@ interrupted by a lost connection goes on with the next page.
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
@@ -35,8 +35,9 @@ Reference: TypeAlias = Message | Envelope | str
 
 # The largest page that a gateway serves has 500 envelopes. Fewer make the first ones come sooner.
 _PAGE_ENVELOPES: Final = 200
-# Bounds what `context_of` and `open_proposals` hold in memory.
+# Bounds on what `context_of` and `open_proposals` hold in memory; other participants wrote it.
 _MAX_ENVELOPES: Final = 10_000
+_MAX_BYTES: Final = 67_108_864
 
 
 class HistoryMessage(Message, frozen=True, kw_only=True):
@@ -243,17 +244,16 @@ class PodHistory(Sender):
 
         Args:
             id: of the context; it may have expired long ago.
-            limit: how many messages to read at most, from the oldest on.
+            limit: how many messages to read at most, from the oldest on. It also stops at 64 MiB.
 
         Raises NotInHistoryError if the log has no message of it.
         """
-        found = await self.history(context=id, limit=limit + 1).all()
-        messages = found[:limit]
+        messages, complete = await _collect(self.history(context=id), limit)
         live = self._session.contexts
         node = history.context_node(id, [message.envelope for message in messages], live)
         if node is None:
             raise NotInHistoryError(id)
-        return ContextHistory(node, messages, complete=len(found) <= limit)
+        return ContextHistory(node, messages, complete)
 
     async def open_proposals(
         self,
@@ -271,13 +271,30 @@ class PodHistory(Sender):
             since: do not look further back than this time.
             rejected: also return those that were rejected; they may still be fulfilled (P-21).
             limit: how many proposals, requests, rejections and withdrawals to read at most, from
-                the newest back.
+                the newest back. It also stops at 64 MiB.
         """
         newest = self.history(history.proposal_kinds, since=since, order="newest", limit=limit)
-        messages = {m.id: m async for m in newest if _is_about_proposals(m.envelope)}
-        envelopes = [message.envelope for message in reversed(messages.values())]
-        waiting = history.open_proposals(envelopes, rejected=rejected)
-        return [messages[envelope.id] for envelope in waiting]
+        messages, _ = await _collect(newest, limit, _is_about_proposals)
+        by_id = {message.id: message for message in reversed(messages)}
+        envelopes = (message.envelope for message in by_id.values())
+        erased = {message.id for message in messages if message.erased}
+        waiting = history.open_proposals(envelopes, rejected=rejected, erased=erased)
+        return [by_id[envelope.id] for envelope in waiting]
+
+
+async def _collect(
+    reader: HistoryIterator, limit: int, wanted: Callable[[Envelope], bool] | None = None
+) -> tuple[list[HistoryMessage], bool]:
+    """Return messages within bounds of number and bytes, and whether those are all."""
+    found: list[HistoryMessage] = []
+    size = 0
+    async for message in reader:
+        if wanted is None or wanted(message.envelope):
+            size += len(message.envelope.raw_payload)
+            if len(found) >= limit or size > _MAX_BYTES:
+                return found, False
+            found.append(message)
+    return found, True
 
 
 def _is_about_proposals(envelope: Envelope) -> bool:

@@ -186,7 +186,7 @@ class ClientSession:
             case kinds.FILTER_SET:
                 filter = filters.parse(envelope.payload_as(SetFilter).filter)
                 return self._receive_filter(filter, envelope.correlation_id or "")
-            case kinds.HISTORY:  # direct, so neither a position nor for the inbox
+            case kinds.HISTORY | kinds.REPLAY:  # direct: neither a position nor for the inbox
                 settled = self.outgoing.settle(envelope.correlation_id or "")
                 return () if settled is None else (Served(settled[0], envelope),)
             case kinds.PRESENCE if not self._resumption.replaying:

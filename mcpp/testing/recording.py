@@ -144,9 +144,9 @@ class Recording:
         seconds: float = 2.0,
     ) -> list[Divergence]:
         """Run an agent against the recording like `check`, and return the differences."""
-        from mcpp.testing.replay import Replay  # it needs this module
+        from mcpp.testing.replay import ReplayRun  # it needs this module
 
-        run = Replay(self.name, self.entries, agent, compare=compare, ignore=ignore)
+        run = ReplayRun(self.name, self.entries, agent, compare=compare, ignore=ignore)
         return await run.run(seconds)
 
     def _read(self, source: Source) -> Iterator[RecordedEnvelope]:

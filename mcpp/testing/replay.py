@@ -16,6 +16,7 @@ from mcpp.agent.participant import Participant
 from mcpp.client.local_pod import ANYTHING
 from mcpp.errors import DecodeError, McppError
 from mcpp.filters import Filter
+from mcpp.history import TOMBSTONE
 from mcpp.payloads import Error, Presence
 from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import Envelope
@@ -38,7 +39,7 @@ _IMPATIENT_SECONDS: Final = 0.2
 _MAX_DIVERGENCES: Final = 20
 
 
-class Replay:
+class ReplayRun:
     """One run. Owns the pod, the replayed participants, and what the agent has said."""
 
     def __init__(
@@ -78,6 +79,8 @@ class Replay:
                     break
                 if envelope.kind == kinds.PRESENCE:
                     await self._change_presence(envelope, stack)
+                elif envelope.kind == TOMBSTONE:
+                    continue  # nobody knows what it was
                 elif envelope.sender == self._agent.name:
                     wait = min(seconds, _IMPATIENT_SECONDS) if self._divergences else seconds
                     await self._expect(position, envelope, wait)

@@ -23,8 +23,7 @@ _DEFAULT_LIMIT: Final = 50
 
 def search(argv: list[str]) -> int:
     """Run `mcpp search`: find messages of the past."""
-    arguments = _search_parser().parse_args(argv)
-    wanted = _read_search(arguments)
+    arguments, wanted = parse_search(argv)
 
     async def run() -> None:
         address = options.address_of_person(arguments, arguments.name)
@@ -107,8 +106,12 @@ def _add_limit(parser: argparse.ArgumentParser, default: int, help: str) -> None
     )
 
 
-def _read_search(arguments: argparse.Namespace) -> Search:
-    """Return the search that the words and the options ask for together."""
+def parse_search(argv: list[str]) -> tuple[argparse.Namespace, Search]:
+    """Return the arguments of `mcpp search`, and what words and options ask for together.
+
+    Raises FilterError and TimeError.
+    """
+    arguments = _search_parser().parse_args(argv)
     written = read_search(" ".join(arguments.search))
     conditions: list[Filter] = [] if written.filter is None else [written.filter]
     for key in ("type", "kind", "from"):
@@ -128,7 +131,7 @@ def _read_search(arguments: argparse.Namespace) -> Search:
     for time in (found.since, found.until):
         if time is not None:
             parse_time(time, local_now())  # reports a mistake before anything is connected
-    return found
+    return arguments, found
 
 
 async def _print_found(pod: mcpp.Pod, wanted: Search, arguments: argparse.Namespace) -> None:

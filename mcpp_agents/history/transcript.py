@@ -4,6 +4,7 @@ What participants wrote is quoted line by line, so that none of them can forge a
 words of another.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from mcpp import ContextHistory, ContextNode, Envelope, HistoryMessage, encode
 from mcpp.payloads import text_of
 from mcpp_agents.cli.display import clean, describe, format_answer, one_line
 from mcpp_agents.history.results import local_time, plural
+
+_is_plain = re.compile(r"[A-Za-z0-9 .:/-]{1,100}").fullmatch
 
 
 def to_markdown(found: ContextHistory) -> str:
@@ -39,7 +42,7 @@ def _lines(found: ContextHistory) -> Iterator[str]:
     first, last = found.messages[0].received_at, found.messages[-1].received_at
     nodes = [each for each, _ in node.walk()]
     people = dict.fromkeys(name for each in nodes for name in each.participants)
-    yield f"# {node.type or 'context'} {node.id}"
+    yield f"# {_type(node)} {node.id}"
     yield ""
     yield f"- state: {node.state}"
     yield f"- created by: {node.creator}"
@@ -58,7 +61,7 @@ def _lines(found: ContextHistory) -> Iterator[str]:
                 "" if each.conclusion is None else f": {one_line(_content(each.conclusion), 100)}"
             )
             about = f"{plural(len(each.envelopes), 'message')}, {each.state}{ends}"
-            yield f"{'  ' * depth}- {each.type or 'context'} {each.id}, {about}"
+            yield f"{'  ' * depth}- {_type(each)} {each.id}, {about}"
     yield "\n## Transcript\n"
     levels = {each.id: (each, depth) for each, depth in node.walk()}
     for message in found.messages:
@@ -70,9 +73,9 @@ def _message(message: HistoryMessage, levels: dict[str, tuple[ContextNode, int]]
     where = ""
     if message.context is not None and message.context.id in levels:
         node, depth = levels[message.context.id]
-        where = f" · {node.type or 'context'} {node.id[-6:]}" if depth else ""
-    kind = one_line(message.kind).replace("`", "'")
-    yield f"**{local_time(message.received_at)} {message.sender}{to}** · `{kind}`{where}\n"
+        where = f" · {_type(node)} {node.id[-6:]}" if depth else ""
+    head = f"{local_time(message.received_at)} {message.sender}{to}"
+    yield f"**{head}** · {_code(message.kind)}{where}\n"
     yield _quote("(erased)" if message.erased else _content(message.envelope)) + "\n"
 
 
@@ -84,6 +87,17 @@ def _content(envelope: Envelope) -> str:
     if envelope.kind.startswith("mcp/response"):
         return format_answer(envelope)
     return describe(envelope, None)
+
+
+def _type(node: ContextNode) -> str:
+    """Return a context's type; one that its creator wrote in Markdown is shown as code."""
+    if node.type is None or _is_plain(node.type):
+        return node.type or "context"
+    return _code(node.type)
+
+
+def _code(text: str) -> str:
+    return f"`{one_line(text, 100).replace('`', chr(39))}`"
 
 
 def _quote(text: str) -> str:

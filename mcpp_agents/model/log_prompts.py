@@ -1,11 +1,12 @@
 """The prompts for one question at a time, from the agent's copy of the log."""
 
+import logging
 from typing import Any, Final
 
 import anyio
 import msgspec
 
-from mcpp import Envelope, Pod
+from mcpp import Envelope, McppError, Pod
 from mcpp.model_prompts import ModelPrompt, PromptRecord
 from mcpp.prompts import Prompt
 
@@ -13,6 +14,8 @@ from mcpp.prompts import Prompt
 _MAX_ENVELOPES: Final = 10_000
 _MAX_IDS: Final = 4096
 _CATCH_UP_SECONDS: Final = 5.0
+
+logger = logging.getLogger("mcpp.model")
 
 
 class RecentIds:
@@ -46,10 +49,14 @@ class LogPrompts:
         self._observed = RecentIds()
         self._moved = anyio.Event()
         self._start_position = pod.position
+        self._question: Envelope | None = None
+        self._added = 0
+        self._reloads = 0
 
     def add(self, envelope: Envelope, *, is_answering: bool) -> None:
         """Add an envelope to the log, and to the prompt if a question is being answered."""
         self._log.append(envelope)
+        self._added += 1
         if is_answering and self._growing is not None:
             self._growing.add(envelope)
         if len(self._log) >= 2 * _MAX_ENVELOPES:
@@ -60,6 +67,7 @@ class LogPrompts:
     def start(self, question: Envelope) -> None:
         """Start the prompts for a question with the log up to now."""
         self._record = None
+        self._question = question
         self._growing = ModelPrompt(
             self._pod.me,
             self._log,
@@ -72,9 +80,41 @@ class LogPrompts:
         """Return the next prompt for the question, with everything received so far."""
         assert self._growing is not None, "call start() first"
         await self._catch_up()
+        while self._reloads:
+            self._moved = anyio.Event()
+            await self._moved.wait()
         self._prompt = self._growing.build(previous=self._prompt)
         self._record = self._growing.record(self._prompt)
         return self._prompt
+
+    def forget_erased(self) -> None:
+        """Read the copy of the log again: something in it was erased (H-10).
+
+        Prompts wait for that. A question in progress goes on with what is left.
+        """
+        self._reloads += 1
+        self._pod.start_soon(self._reload)
+
+    async def _reload(self) -> None:
+        added = self._added
+        loaded: list[Envelope] = []
+        try:
+            newest = await self._pod.history(order="newest", limit=len(self._log)).all()
+            loaded = [message.envelope for message in reversed(newest)]
+        except McppError as error:
+            logger.warning("dropped the copy of the log, of which a part was erased: %s", error)
+        finally:
+            self._replace(loaded, self._added - added)
+            self._reloads -= 1
+            self._moved.set()
+
+    def _replace(self, loaded: list[Envelope], added: int) -> None:
+        """Replace the copy of the log, except for what was added while it was read."""
+        current = {envelope.id: envelope for envelope in loaded}
+        later = self._log[-added:] if added else []
+        self._log[:] = [*loaded, *(one for one in later if one.id not in current)]
+        if self._question is not None:
+            self.start(current.get(self._question.id, self._question))
 
     @property
     def metadata(self) -> dict[str, Any]:

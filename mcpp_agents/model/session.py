@@ -84,6 +84,8 @@ class ModelSession:
             # Ask newcomers now: otherwise the first question waits for those that never answer,
             # such as people. Changed tools are asked for later: they may change often.
             self._toolbox.refresh()
+        if message.kind == kinds.ERASED and not message.replayed:
+            self._prompts.forget_erased()
         if message.sender == self._pod.me and message.kind == kinds.CHAT:
             self._own_chats.add(message.id)
 

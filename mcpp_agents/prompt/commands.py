@@ -10,18 +10,16 @@ import msgspec
 
 import mcpp
 from mcpp import filters
-from mcpp.model_prompts import PROMPT_TOKENS, ModelPrompt, is_system_of, recompute
+from mcpp.model_prompts import PROMPT_TOKENS, ModelPrompt
 from mcpp.prompts import Prompt
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import clean, json_document
-from mcpp_agents.prompt.reading import find_record, read_one, read_recorded, read_until
+from mcpp_agents.prompt.reading import read_one, read_until
 from mcpp_agents.prompt.report import detail, summarize
+from mcpp_agents.prompt.verification import verify
 
 # As many as a model agent keeps at least, once it has seen so many.
 _LOG_MESSAGES: Final = 10_000
-_REASONS: Final = (
-    "the record is false, another version made it, or you may not read all that the agent has read"
-)
 
 
 def main(argv: list[str]) -> int:
@@ -34,7 +32,7 @@ def main(argv: list[str]) -> int:
         nothing = filters.parse({"any": []})
         async with mcpp.connect(address, name=arguments.name, filter=nothing) as pod:
             if arguments.verify is not None:
-                return await _verify(pod, arguments.verify, system)
+                return await verify(pod, arguments.verify, system)
             await _show(pod, arguments, system)
             return 0
 
@@ -108,28 +106,6 @@ async def _show(pod: mcpp.Pod, arguments: argparse.Namespace, system: str) -> No
     lines = list(summarize(prompt, arguments.viewer, log, arguments.budget))
     for line in [*lines, *(detail(prompt) if arguments.details else ())]:
         sys.stderr.write(f"mcpp prompt: {clean(line)}\n")
-
-
-async def _verify(pod: mcpp.Pod, id: str, system: str) -> int:
-    record, viewer = await find_record(pod, id)
-    if not is_system_of(record, system):
-        which = "others" if system else "some: pass them with --system FILE"
-        raise mcpp.McppError(f"{viewer} had instructions for its model, {which}")
-    log = await read_recorded(pod, record)
-    question = None
-    if record.question is not None:
-        question = (await read_one(pod, record.question)).envelope
-    envelopes = [message.envelope for message in log]
-    found = list(recompute(record, viewer, envelopes, question=question, system=system))
-    for one in found:
-        outcome = "matches" if one.matches else "differs"
-        print(f"{outcome}  {viewer} at {one.at}, {one.prompt.tokens:,} tokens, {one.prompt.digest}")
-    if all(one.matches for one in found):
-        return 0
-    erased = sum(message.erased for message in log)
-    reason = f"{erased} of its messages were erased" if erased else _REASONS
-    sys.stderr.write(f"mcpp prompt: a prompt differs from its record: {reason}\n")
-    return 1
 
 
 def _render(prompt: Prompt, format: str) -> str:

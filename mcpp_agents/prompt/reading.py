@@ -9,6 +9,7 @@ from mcpp.model_prompts import PromptRecord
 
 # More than a model agent keeps. A record is its sender's word, so what it costs us is bounded.
 _MAX_ENVELOPES: Final = 25_000
+_MAX_BYTES: Final = 268_435_456
 # An agent's conclusion stands shortly before its answer.
 _CONCLUSIONS: Final = 50
 
@@ -57,10 +58,14 @@ async def read_recorded(pod: Pod, record: PromptRecord) -> list[HistoryMessage]:
             raise
         raise McppError("the log no longer has the beginning of this prompt") from None
     if record.at != record.first:
+        size = 0
         async for message in pod.history(after=found[0], limit=_MAX_ENVELOPES):
             found.append(message)
+            size += len(message.envelope.raw_payload)
             if message.id == record.at:
                 return found
+            if size > _MAX_BYTES:
+                raise McppError("there is too much between the ends of this prompt")
         raise McppError("the log does not have the end of this prompt after its beginning")
     return found
 

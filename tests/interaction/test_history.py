@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ from mcpp import HistoryMessage, filters
 from mcpp.client import history as client_history
 from mcpp.errors import HistoryLostError, NotInHistoryError, TimeError
 from mcpp.testing import MemoryPod
-from tests.interaction.conftest import AnyPod
+from tests.interaction.conftest import AnyPod, SocketPod
 
 pytestmark = pytest.mark.anyio
 UNLIMITED = pytest.mark.parametrize(
@@ -138,6 +139,25 @@ async def test_a_lost_connection_only_delays_the_next_page(
             if len(found) % 5 == 0:
                 harness.cut("bob")
         assert numbers(found) == sorted(range(60), reverse=order == "newest")
+
+
+@UNLIMITED
+@pytest.mark.rule("P-31")
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+async def test_a_restart_of_a_gateway_with_a_durable_log_only_delays_the_next_page(
+    limits: dict[str, Any], order: client_history.Order, tmp_path: Path
+) -> None:
+    pod = SocketPod(limits, log=tmp_path)
+    try:
+        async with two(pod, 60) as (_, bob):
+            found = []
+            async for message in bob.history(CHATS, text="message", order=order):
+                found.append(message)
+                if len(found) in (5, 30):
+                    pod.restart()
+            assert numbers(found) == sorted(range(60), reverse=order == "newest")
+    finally:
+        pod.close()
 
 
 @pytest.mark.rule("P-31")
@@ -265,6 +285,20 @@ async def test_a_context_is_read_with_its_descendants_and_outcome(harness: AnyPo
         assert (len(part.messages), part.complete, part.state) == (2, False, "open")
         with pytest.raises(NotInHistoryError):
             await bob.context_of("unknown")
+
+
+async def test_what_is_held_in_memory_is_bounded(
+    harness: AnyPod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_history, "_MAX_BYTES", 1000)
+    async with two(harness) as (alice, bob):
+        async with alice.context("task", id="t") as task:
+            for _ in range(5):
+                await task.send("chat", {"text": "x" * 300})
+                await task.propose("files", "write", text="x" * 300)
+        found = await bob.context_of("t")
+        assert (len(found.messages), found.complete) == (3, False)
+        assert len(await bob.open_proposals()) == 2
 
 
 @pytest.mark.rule("P-36")

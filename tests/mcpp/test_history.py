@@ -53,6 +53,7 @@ def word(kind: str, of: str, sender: str) -> Envelope:
         (word("mcp/withdraw", "p", "intern"), False),
         (word("mcp/withdraw", "p", "mallory"), True),  # P-21: only the proposer
         (word("mcp/withdraw", "q", "intern"), True),
+        (word("tombstone", "p", "mallory"), True),  # not erased, but sent
         (new_envelope("chat", {"text": "yes"}, sender="boss", correlation_id="p"), True),
     ],
 )
@@ -61,6 +62,12 @@ def test_a_fulfilment_or_its_proposer_s_withdrawal_closes_a_proposal(
 ) -> None:
     found = open_proposals([proposal("p", path="a"), later])
     assert [each.id for each in found] == ["p"] * is_open
+
+
+@pytest.mark.rule("P-36")
+def test_an_erased_answer_closes_a_proposal_since_it_may_have_been_the_fulfilment() -> None:
+    answer = word("tombstone", "p", "boss")
+    assert open_proposals([proposal("p"), answer], erased={answer.id}, rejected=True) == []
 
 
 @pytest.mark.rule("P-36")
@@ -111,7 +118,9 @@ def page(entries: list[bytes], **members: Any) -> bytes:
     joined = b",".join(
         b'{"position":%d,"time":1.5,"envelope":%b}' % one for one in enumerate(entries)
     )
-    rest = msgspec.json.encode({"start": 0, "end": len(entries), "epoch": "e"} | members)
+    rest = msgspec.json.encode(
+        {"start": 0, "end": len(entries), "indexed_to": 0, "epoch": "e"} | members
+    )
     payload = b'{"entries":[%b],%b' % (joined, rest[1:])
     empty = encode(new_envelope("system/history", 0, sender=GATEWAY, correlation_id="q"))
     return empty.replace(b'"payload":0', b'"payload":' + payload)

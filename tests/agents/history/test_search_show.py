@@ -7,6 +7,7 @@ import pytest
 
 import mcpp
 from mcpp_agents.cli.display import Palette, clean
+from mcpp_agents.history.commands import parse_search
 from mcpp_agents.history.highlight import Highlighter
 from mcpp_agents.history.results import ResultPrinter
 from tests.agents.processes import Commands
@@ -66,9 +67,14 @@ async def test_search_finds_words_in_all_contexts(alice: mcpp.Pod, commands: Com
     ],
 )
 async def test_options_and_expressions_narrow_a_search(
-    alice: mcpp.Pod, commands: Commands, arguments: list[str], count: int
+    alice: mcpp.Pod, arguments: list[str], count: int
 ) -> None:
-    assert await commands.run("bob", "search", "--count", *arguments) == (0, f"{count}\n", "")
+    _, search = parse_search(arguments)
+    assert len(await alice.history(**search._asdict()).all()) == count
+
+
+async def test_matches_are_counted(alice: mcpp.Pod, commands: Commands) -> None:
+    assert await commands.run("bob", "search", "--count", "refund") == (0, "4\n", "")
 
 
 async def test_search_prints_the_newest_as_json_lines(alice: mcpp.Pod, commands: Commands) -> None:
@@ -126,6 +132,15 @@ async def test_show_prints_a_transcript(alice: mcpp.Pod, commands: Commands) -> 
     assert lines.count("## Outcome") == 1
     assert sum(line.startswith("**") for line in lines) == 4
     assert "> ## Outcome" in lines
+
+
+async def test_types_and_kinds_are_no_markdown(sockets: SocketPod, commands: Commands) -> None:
+    async with sockets.connect("alice") as alice:
+        await alice.context("[pay](http://x)`**", id="odd").send("**x**`<img>", {})
+    code, output, _ = await commands.run("bob", "show", "odd")
+    assert code == 0
+    assert output.startswith("# `[pay](http://x)'**` odd\n")
+    assert " · `**x**'<img>`\n" in output
 
 
 async def test_show_prints_json(alice: mcpp.Pod, commands: Commands) -> None:

@@ -13,8 +13,11 @@ import pytest
 import mcpp
 from mcpp.model_prompts import PromptRecord
 from mcpp.prompts import Prompt
+from mcpp_agents.history.transcript import to_markdown
 from mcpp_agents.model import ModelAgent, ModelLimits, Reply, ToolUse
 from mcpp_agents.model.providers import OnText, Tools, ignore_text
+from mcpp_agents.prompt.verification import verify
+from mcpp_gateway.log_tools.commands import main as log_tool
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketPod
 
@@ -64,8 +67,8 @@ async def asked(
             with anyio.fail_after(BOUND):
                 async for message in alice:
                     if message.kind == "chat" and message.correlation_id == question.id:
-                        yield alice, message
-                        return
+                        break
+            yield alice, message
 
 
 @pytest.mark.rule("P-38")
@@ -86,33 +89,38 @@ async def test_an_answer_is_checked_against_the_prompt_that_produced_it(
 
 
 @pytest.mark.rule("P-38")
-async def test_a_false_record_is_detected(sockets: SocketPod, commands: Commands) -> None:
+async def test_a_false_record_is_detected(
+    sockets: SocketPod, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with asked(sockets, NotedPrompts(Reply("In 1965."))) as (alice, _):
         true = (await alice.history({"kind": "conclusion"}).all())[0]
         assert true.context is not None
         record = msgspec.convert(true.context.metadata["prompt"], PromptRecord)
-        for changes, code, problem in (
-            ({"digest": "0" * 64}, 1, "differs from its record"),
-            ({"budget": 800}, 1, "differs from its record"),
-            ({"first": true.id}, 1, "does not have the end"),
-            ({"first": "gone"}, 1, "no longer has the beginning"),
-            ({"at": "gone"}, 1, "does not have the end"),
-            ({"question": "gone"}, 1, "invalid_history"),
-            ({"system": "0" * 64}, 1, "pass them with --system FILE"),
-        ):
-            claimed = msgspec.to_builtins(msgspec.structs.replace(record, **changes))
+
+        async def verify_claim(claimed: object) -> int:
             async with alice.context("reasoning") as forged:
                 said = await forged.conclude("trust me", prompt=claimed)
-            # It is mind's prompt, which alice claims for herself: viewer and quoting differ, too.
-            result = await commands.run("bob", "prompt", "--verify", said.id)
-            assert (result[0], problem in result[2]) == (code, True), (changes, result)
-        code, _, error = await commands.run("bob", "prompt", "--verify", said.id, "--system", "no")
-        assert (code, "No such file" in error) == (1, True)
-        for odd in ({"prompt": 5}, {"prompt": {"digest": 1}}, {}):
-            async with alice.context("reasoning") as forged:
-                said = await forged.conclude("trust me", **odd)
-            _, _, error = await commands.run("bob", "prompt", "--verify", said.id)
-            assert "has no record of a prompt" in error
+            return await verify(alice, said.id, "")
+
+        # It is mind's prompt, which alice claims for herself: viewer and quoting differ, too.
+        for changes in ({}, {"digest": "0" * 64}, {"budget": 800}):
+            claimed = msgspec.to_builtins(msgspec.structs.replace(record, **changes))
+            assert await verify_claim(claimed) == 1
+            assert "differs from its record" in capsys.readouterr().err
+        for changes, problem in (
+            ({"first": true.id}, "does not have the end"),
+            ({"first": "gone"}, "no longer has the beginning"),
+            ({"at": "gone"}, "does not have the end"),
+            ({"question": "gone"}, "invalid_history"),
+            ({"system": "0" * 64}, "pass them with --system FILE"),
+        ):
+            claimed = msgspec.to_builtins(msgspec.structs.replace(record, **changes))
+            with pytest.raises(mcpp.McppError, match=problem):
+                await verify_claim(claimed)
+        for odd in (5, {"digest": 1}, None):
+            with pytest.raises(mcpp.McppError, match="has no record of a prompt"):
+                await verify_claim(odd)
+        assert await verify(alice, true.id, "") == 0
 
 
 async def test_instructions_are_needed_to_check_a_prompt(
@@ -121,15 +129,16 @@ async def test_instructions_are_needed_to_check_a_prompt(
     instructions = tmp_path / "system.txt"
     instructions.write_text("Be brief.", encoding="utf-8")
     provider = NotedPrompts(Reply("In 1965."))
-    async with asked(sockets, provider, system="Be brief.") as (_, answer):
-        verify = ("prompt", "--verify", answer.id)
-        code, _, error = await commands.run("bob", *verify)
+    async with asked(sockets, provider, system="Be brief.") as (alice, answer):
+        options = ("prompt", "--verify", answer.id)
+        code, _, error = await commands.run("bob", *options)
         assert (code, "--system FILE" in error) == (1, True)
-        code, output, _ = await commands.run("bob", *verify, "--system", str(instructions))
+        code, output, _ = await commands.run("bob", *options, "--system", str(instructions))
         assert (code, output.split()[0]) == (0, "matches")
-        instructions.write_text("Be long.", encoding="utf-8")
-        code, _, error = await commands.run("bob", *verify, "--system", str(instructions))
-        assert (code, "others" in error) == (1, True)
+        with pytest.raises(mcpp.McppError, match="others"):
+            await verify(alice, answer.id, "Be long.")
+        code, _, error = await commands.run("bob", *options, "--system", "absent")
+        assert (code, "No such file" in error) == (1, True)
 
 
 @pytest.mark.parametrize("format", ["anthropic", "openai", "markdown"])
@@ -182,3 +191,53 @@ async def test_the_report_says_what_was_reduced_and_left_out(
         assert (long[0], "the budget is 10" in long[2]) == (1, True)
         unknown = await commands.run("bob", "prompt", "--viewer", "analyst", "--at", "gone")
         assert (unknown[0], "invalid_history" in unknown[2]) == (1, True)
+
+
+async def test_what_was_erased_is_in_no_further_prompt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sockets = SocketPod(log=tmp_path)
+    try:
+        provider = NotedPrompts(Reply("Noted."), Reply("What secret?"))
+        agent = ModelAgent("mind", provider, limits=ModelLimits(grace_seconds=0.1))
+        async with (
+            sockets.run(agent.participant),
+            sockets.connect("bob") as bob,
+            sockets.connect("alice") as alice,
+        ):
+            await alice.context("task", id="t").send("chat", {"text": "my secret is 1234"})
+            proposal = await bob.propose("files", "find", name="x")
+            await alice.approve(proposal.envelope)
+            noted = await ask(bob, "Remember it.")
+            assert "1234" in provider.prompts[0].markdown()
+            await anyio.to_thread.run_sync(sockets.drain)
+            log = str(tmp_path / "test")
+            assert log_tool(["erase", log, "--participant", "alice"]) == 0
+            await anyio.to_thread.run_sync(sockets.start)
+            await erased(bob)
+            await ask(bob, "What is it?")
+            assert "1234" not in provider.prompts[1].markdown()
+            (found,) = (await bob.context_of("t")).messages
+            assert (found.erased, found.payload, found.sender) == (True, None, "alice")
+            assert "> (erased)" in to_markdown(await bob.context_of("t"))
+            assert await bob.open_proposals() == []  # the approval was erased, too
+            assert await verify(bob, noted.id, "") == 1
+            assert "messages were erased" in capsys.readouterr().err
+    finally:
+        sockets.close()
+
+
+async def ask(pod: mcpp.Pod, text: str) -> mcpp.Message:
+    question = await pod.send("chat", {"text": text}, to=["mind"])
+    with anyio.fail_after(BOUND):
+        async for message in pod:
+            if message.kind == "chat" and message.correlation_id == question.id:
+                return message
+    raise AssertionError
+
+
+async def erased(pod: mcpp.Pod) -> None:
+    with anyio.fail_after(BOUND):
+        async for message in pod:
+            if message.kind == "system/erased":
+                return

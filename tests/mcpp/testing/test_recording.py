@@ -221,6 +221,16 @@ async def test_recordings_are_read_in_every_form(log: list[Envelope], tmp_path: 
     assert Recording(map(json.dumps, found)).envelopes == log
 
 
+@pytest.mark.rule("P-39")
+@pytest.mark.parametrize("name", ["stopped", "crashed"])
+async def test_an_exported_log_is_a_recording(name: str) -> None:
+    path = Path(__file__).parents[2] / "gateway" / "storage" / "vectors" / "v1" / f"{name}.jsonl"
+    recording = Recording(path)
+    assert len(recording.entries) > 10
+    positions = [entry.position for entry in recording.entries]
+    assert positions == sorted(set(positions))
+
+
 @pytest.mark.parametrize(
     "line", ["nonsense", "{}", "[]", '{"position": 1, "text": "{}"}', "\ud800", '{"protocol": 1}']
 )
