@@ -93,7 +93,7 @@ def recovery() -> None:
         began = time.perf_counter()
         asyncio.run(_open(config))
         print(f"{ENTRIES:,} envelopes: opened again in {time.perf_counter() - began:.2f} s")
-        for file in Path(folder, "bench").glob("index.sqlite*"):
+        for file in Path(folder, "bench").glob("*.sqlite*"):
             file.unlink()
         began = time.perf_counter()
         asyncio.run(_open(config))

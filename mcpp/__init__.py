@@ -16,13 +16,16 @@ internal and may change in any release:
 - mcpp.buffers: queues bounded by bytes
 - mcpp.errors: the exceptions, as one tree below McppError
 - mcpp.filters: which messages a participant receives
+- mcpp.history: open proposals and contexts, from envelopes of the past
 - mcpp.kinds: the message kinds that the protocol defines
 - mcpp.payloads: the payloads of those kinds
+- mcpp.times: times as people write them
 - mcpp.tokens: estimating and counting tokens
 - mcpp.prompts: model prompts from a pod's log
+- mcpp.model_prompts: what a participant's model is shown, and proof of what it was shown
 - mcpp.transient: tool results that a model reads once
-- mcpp.testing: an in-memory pod for tests
-- mcpp.testing.plugin: the pytest fixture `pod`
+- mcpp.testing: an in-memory pod for tests, and recorded logs
+- mcpp.testing.plugin: the pytest fixtures `pod` and `recording`
 - mcpp.testing.strategies: Hypothesis strategies
 - mcpp.agent.shares: places that requesters share fairly
 - mcpp.agent.tools: tools made from functions
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from mcpp.client.connection import Options
     from mcpp.client.context_scope import ContextScope
     from mcpp.client.factory import new_context, new_envelope
+    from mcpp.client.history import ContextHistory, HistoryIterator, HistoryMessage
     from mcpp.client.joining import connect
     from mcpp.client.message import Message
     from mcpp.client.pod import Pod
@@ -76,6 +80,7 @@ __all__ = [
     "CallError",
     "ConnectionLostError",
     "Context",
+    "ContextHistory",
     "ContextNode",
     "ContextScope",
     "ContextTree",
@@ -84,6 +89,8 @@ __all__ = [
     "Envelope",
     "FilterError",
     "Gap",
+    "HistoryIterator",
+    "HistoryMessage",
     "Kind",
     "McppError",
     "Message",
@@ -117,6 +124,7 @@ _HOMES: Final = {
     "mcpp.client.connection": ("Options",),
     "mcpp.client.context_scope": ("ContextScope",),
     "mcpp.client.factory": ("new_context", "new_envelope"),
+    "mcpp.client.history": ("ContextHistory", "HistoryMessage", "HistoryIterator"),
     "mcpp.client.joining": ("connect",),
     "mcpp.client.message": ("Message",),
     "mcpp.client.pod": ("Pod",),

@@ -5,6 +5,9 @@ McppError
 ├── EncodeError         what is to be sent breaks a rule of the protocol
 ├── FilterError         an invalid filter
 ├── CapabilityError     an invalid capability pattern
+├── TimeError           a text is not a time
+├── NotInHistoryError   the log has no such context or envelope that this participant may read
+├── HistoryLostError    the gateway lost its log while it was read
 ├── PodNotFoundError    no address was given and no local pod was found
 ├── LocalPodError       the files of the local pod cannot be used as requested
 ├── ConnectionLostError there is no connection to the pod, and the SDK has stopped trying
@@ -22,8 +25,8 @@ McppError
     ├── RemoteError             the answer is a JSON-RPC error
     └── ToolError               the tool ran and failed (`isError`)
 
-`mcpp.prompts.BudgetError` and `mcpp.cli.extras.MissingExtraError` are in the modules that raise
-them.
+`mcpp.prompts.BudgetError`, `mcpp.testing.RecordingError`, `mcpp.testing.DivergedError` and
+`mcpp.cli.extras.MissingExtraError` are in the modules that raise them.
 """
 
 from difflib import get_close_matches
@@ -47,13 +50,16 @@ __all__ = [
     "DecodeError",
     "EncodeError",
     "FilterError",
+    "HistoryLostError",
     "JoinError",
     "LocalPodError",
     "McppError",
     "NoAnswerError",
+    "NotInHistoryError",
     "PodNotFoundError",
     "Refused",
     "RemoteError",
+    "TimeError",
     "TooLargeError",
     "ToolError",
     "UnreachableError",
@@ -104,6 +110,37 @@ class FilterError(_PathError):
 
 class CapabilityError(_PathError):
     """A capability pattern is invalid, or could never match anything."""
+
+
+class TimeError(McppError, ValueError):
+    """A text is not a time that `mcpp.times.parse_time` reads."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+        """The text."""
+
+    def __str__(self) -> str:
+        return f"{self.text!r} is not a time, such as 10:00, yesterday, 2h ago or 2026-11-17T10:00"
+
+
+class NotInHistoryError(McppError, LookupError):
+    """The log has no such context or envelope, or this participant may not read it."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.id = id
+        """The id of the context or envelope."""
+
+    def __str__(self) -> str:
+        return f"the log has no {self.id!r} that this participant may read"
+
+
+class HistoryLostError(McppError):
+    """The gateway lost its log while it was read, so the rest cannot follow."""
+
+    def __str__(self) -> str:
+        return "the gateway lost its log while it was read"
 
 
 class PodNotFoundError(McppError):

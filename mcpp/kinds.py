@@ -11,16 +11,21 @@ __all__ = [
     "CHAT",
     "CONCLUSION",
     "CONTEXT",
+    "ERASED",
     "ERROR",
     "FILTER_SET",
+    "GET_HISTORY",
+    "HISTORY",
     "NOTIFICATION",
     "PRESENCE",
     "PROPOSAL",
     "REFLECTION",
     "REJECT",
+    "REPLAY",
     "REQUEST",
     "RESPONSE",
     "SET_FILTER",
+    "SET_REPLAY",
     "WELCOME",
     "WITHDRAW",
     "Kind",
@@ -41,7 +46,12 @@ PRESENCE: Final = "system/presence"
 ERROR: Final = "system/error"
 CONTEXT: Final = "system/context"
 FILTER_SET: Final = "system/filter"
+HISTORY: Final = "system/history"
+ERASED: Final = "system/erased"
+REPLAY: Final = "system/replay"
 SET_FILTER: Final = "pod/filter"
+GET_HISTORY: Final = "pod/history"
+SET_REPLAY: Final = "pod/replay"
 
 
 # What `quote` leaves as it is: printable ASCII but for `%`.

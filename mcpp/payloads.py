@@ -19,7 +19,12 @@ __all__ = [
     "Conclusion",
     "ContextEvent",
     "ContextInfo",
+    "Erased",
     "Error",
+    "ForkOrigin",
+    "GetHistory",
+    "History",
+    "HistoryEntry",
     "Notification",
     "ParticipantInfo",
     "PodInfo",
@@ -27,10 +32,12 @@ __all__ = [
     "Proposal",
     "Reflection",
     "Reject",
+    "Replay",
     "Request",
     "Response",
     "RpcError",
     "SetFilter",
+    "SetReplay",
     "Welcome",
     "Withdraw",
     "text_of",
@@ -123,12 +130,36 @@ class ParticipantInfo(_Payload, frozen=True):
     capabilities: list[dict[str, Any]] = []
 
 
+class Replay(_Payload, frozen=True):
+    """How far a recording was played. Times are those of the recording."""
+
+    state: Literal["playing", "paused", "ended"]
+    position: int  # of what arrives next
+    speed: float
+    start: int
+    end: int
+    time: float
+    start_time: float
+    end_time: float
+
+
+class ForkOrigin(_Payload, frozen=True):
+    """The log that a fork comes from, and the last entry of both."""
+
+    pod: str
+    epoch: str
+    position: int
+    id: str
+
+
 class PodInfo(_Payload, frozen=True):
     """A pod and the epoch of its log; a new epoch means that the log was lost."""
 
     name: str
     epoch: str
     log: str | None = None  # where the log is: memory, file or cluster
+    origin: ForkOrigin | None = None
+    replay: Replay | None = None
 
 
 class ContextInfo(_Payload, frozen=True):
@@ -170,7 +201,8 @@ class Error(_Payload, frozen=True):
     attempted_kind: str | None = None
     your_capabilities: list[dict[str, Any]] | None = None
     retry_after_seconds: float | None = None
-    scope: Literal["participant", "context"] | None = None
+    scope: Literal["participant", "context", "history"] | None = None
+    member: str | None = None  # of a query for history
 
 
 class ContextEvent(_Payload, frozen=True):
@@ -190,6 +222,57 @@ class SetFilter(_Payload, frozen=True):
     filter: dict[str, Any]
 
 
+class Erased(_Payload, frozen=True):
+    """The content of entries was erased: those of a context, of a participant, or of both."""
+
+    entries: int
+    context: str | None = None
+    participant: str | None = None
+    before: float | None = None
+
+
+class GetHistory(_Payload, frozen=True):
+    """A query for entries of the log; see `spec/history.md`."""
+
+    filter: dict[str, Any] | None = None
+    context: str | None = None
+    text: str | None = None
+    after: str | float | None = None
+    before: str | float | None = None
+    limit: int | None = None
+    order: Literal["newest", "oldest"] = "newest"
+    cursor: str | None = None
+
+
+class HistoryEntry(_Payload, frozen=True):
+    """An entry of the log. `envelope` is its sender's own text."""
+
+    position: int
+    time: float
+    envelope: msgspec.Raw
+    erased: bool = False
+
+
+class History(_Payload, frozen=True):
+    """One page of history."""
+
+    entries: list[HistoryEntry]
+    start: int
+    end: int
+    indexed_to: int
+    epoch: str
+    next: str | None = None
+
+
+class SetReplay(_Payload, frozen=True):
+    """A request to a pod that replays a recording; without members it only asks for the state."""
+
+    state: Literal["playing", "paused"] | None = None
+    position: int | str | None = None  # or the id of an envelope: what arrives next
+    time: float | None = None
+    speed: float | None = None
+
+
 BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.CHAT: Chat,
     kinds.REFLECTION: Reflection,
@@ -206,6 +289,11 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.CONTEXT: ContextEvent,
     kinds.FILTER_SET: SetFilter,
     kinds.SET_FILTER: SetFilter,
+    kinds.GET_HISTORY: GetHistory,
+    kinds.HISTORY: History,
+    kinds.ERASED: Erased,
+    kinds.REPLAY: Replay,
+    kinds.SET_REPLAY: SetReplay,
 }
 
 

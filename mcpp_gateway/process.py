@@ -21,6 +21,7 @@ async def serve(
     reload: Callable[[], Config],
     started: Callable[[Gateway], None],
     session_key: bytes | None = None,
+    create: Callable[[Config, asyncio.AbstractEventLoop, bytes | None], Gateway] = Gateway,
 ) -> None:
     """Run a gateway until SIGTERM, SIGINT or the end of its terminal; SIGHUP reloads.
 
@@ -32,7 +33,7 @@ async def serve(
     if config.log.kind != "memory":
         # The thread that writes the log gets its turn sooner: 10 % more throughput.
         sys.setswitchinterval(0.0005)
-    gateway = Gateway(config, loop, session_key)
+    gateway = create(config, loop, session_key)
     await gateway.listen()
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):

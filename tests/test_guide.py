@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcpp.testing import MemoryPod
+from mcpp.testing import MemoryPod, Recording
 from tests.interaction.conftest import SocketPod
 
 pytest_plugins = ["mcpp.testing.plugin"]
@@ -35,9 +35,17 @@ TESTS = {name: value for name, value in NAMES.items() if name.startswith("test_"
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("test", TESTS.values(), ids=TESTS)
-async def test_a_test_of_the_guide_passes(test: Callable[[MemoryPod], Any], pod: MemoryPod) -> None:
+async def test_a_test_of_the_guide_passes(
+    test: Callable[..., Any],
+    pod: MemoryPod,
+    recording: Callable[[str], Recording],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fixtures = {"pod": pod, "recording": recording}
     with anyio.fail_after(10):
-        await test(pod)
+        await test(**{name: fixtures[name] for name in inspect.signature(test).parameters})
 
 
 @pytest.mark.anyio

@@ -96,7 +96,7 @@ class Dispatcher:
     async def _read(self, server: RequestServer, tasks: TaskGroup) -> None:
         # None once the history hooks have run.
         history: BoundedQueue[Message] | None = BoundedQueue(max_bytes=MAX_LOG_BYTES)
-        if not self._pod.history or not self._hooks.on_history:
+        if not self._pod.replayed or not self._hooks.on_history:
             await self._finish_history(())
             history = None
         while True:

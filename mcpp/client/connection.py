@@ -35,6 +35,7 @@ from mcpp.session.effects import (
     EnvelopeRefused,
     Joined,
     Noted,
+    Served,
     Unreadable,
     Unsendable,
 )
@@ -145,6 +146,8 @@ class Connection:
         self, envelope: Envelope, *, wait: bool = True, rate_limit_seconds: float | None = None
     ) -> Envelope:
         """Send an envelope and return its echo, or without `wait` return the envelope at once.
+
+        For a query (`pod/history`) the gateway's answer takes the place of the echo.
 
         Raises Refused, or ConnectionLostError once the connection has ended for good.
         """
@@ -447,6 +450,8 @@ class Connection:
         match effect:
             case Echoed(envelope):
                 self._settle(envelope.id, envelope)
+            case Served(query, answer):
+                self._settle(query.id, answer)
             case EnvelopeRefused(envelope, details) if envelope is not None:
                 refused = Refused(envelope, details)
                 if not self._settle(envelope.id, refused):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import ENVELOPE_MEMBERS, PROTOCOL, Context, Envelope, with_extra
 from mcpp.protocol.value_types import encode_model, to_json
 
-__all__ = ["new_context", "new_envelope", "new_id", "now", "timestamp"]
+__all__ = ["local_now", "new_context", "new_envelope", "new_id", "now", "timestamp"]
 
 
 def new_id() -> str:
@@ -26,6 +26,27 @@ def new_id() -> str:
 def now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)
+
+
+class _LocalZone(tzinfo):
+    """The zone of this machine, with its changes of the clocks; `astimezone` has one offset."""
+
+    def utcoffset(self, time: datetime | None) -> timedelta | None:
+        return None if time is None else time.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, time: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, time: datetime | None) -> str | None:
+        return None if time is None else time.replace(tzinfo=None).astimezone().tzname()
+
+    def fromutc(self, time: datetime) -> datetime:
+        return time.replace(tzinfo=UTC).astimezone().replace(tzinfo=self)
+
+
+def local_now() -> datetime:
+    """Return the current time in the zone of this machine, for `mcpp.times.parse_time`."""
+    return datetime.now(_LocalZone())
 
 
 def timestamp(time: datetime) -> str:

@@ -18,8 +18,8 @@ from mcpp import kinds, payloads
 from mcpp.client import factory
 from mcpp.client.connection import Connection
 from mcpp.client.context_scope import ContextScope
+from mcpp.client.history import PodHistory
 from mcpp.client.message import Message
-from mcpp.client.sender import Sender
 from mcpp.client.tasks import contained
 from mcpp.errors import ConnectionLostError
 from mcpp.filters import Filter, parse
@@ -37,7 +37,7 @@ _MANY_UNECHOED: Final = 64
 logger = logging.getLogger("mcpp.client")
 
 
-class Pod(Sender):
+class Pod(PodHistory):
     """A pod as one participant sees it.
 
     `async with mcpp.connect(…) as pod` yields one; programs do not construct it. Iterate over it,
@@ -96,7 +96,7 @@ class Pod(Sender):
         return outgoing.waiting or len(outgoing) > _MANY_UNECHOED
 
     @property
-    def history(self) -> int:
+    def replayed(self) -> int:
         """The number of history envelopes that the gateway announced on joining."""
         return self._session.history
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from mcpp import kinds
 from mcpp.filters import Filter
+from mcpp.history import TOMBSTONE
 from mcpp.payloads import TEXT_KINDS
 from mcpp.prompts.blocks import block_tokens
 from mcpp.prompts.budget import Protected, fit, limit_images
@@ -47,6 +48,11 @@ _HOUSEKEEPING: Final = (
     kinds.CONTEXT,
     kinds.FILTER_SET,
     kinds.SET_FILTER,
+    kinds.HISTORY,
+    kinds.ERASED,
+    kinds.REPLAY,
+    kinds.SET_REPLAY,
+    kinds.GET_HISTORY,
     *(
         f"mcp/{verb}:{method}"
         for verb in ("request", "response")
@@ -366,6 +372,8 @@ def _omission_reason(kind: str, *, answers_context: bool) -> str:
     """
     if kind.startswith("mcp/response:tools/call"):
         return "" if answers_context else "orphan"
+    if kind == TOMBSTONE:
+        return "erased"
     return "housekeeping" if kind.startswith(_HOUSEKEEPING) else ""
 
 

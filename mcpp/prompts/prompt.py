@@ -1,6 +1,7 @@
 """A finished prompt: rendered for each API, with a report of how it was reduced."""
 
 from functools import cached_property
+from hashlib import sha256
 from itertools import chain
 from typing import Any, Final
 
@@ -71,6 +72,11 @@ class Prompt:
     def tokens(self) -> int:
         """Tokens of the prompt by its counter: with the system text, without tool definitions."""
         return self._count(self.system) + total_tokens(self.messages, self._count)
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the system text and all messages, in hexadecimal."""
+        return sha256(msgspec.json.encode((self.system, self.messages))).hexdigest()
 
     @cached_property
     def report(self) -> Report:

@@ -16,10 +16,12 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw
 
+from mcpp import kinds
 from mcpp.errors import DecodeError
 from mcpp.protocol.envelope import (
     CONTEXT_MEMBERS,
     ENVELOPE_MEMBERS,
+    GATEWAY,
     ID_PATTERN,
     KIND_PATTERN,
     MAX_DEPTH,
@@ -43,7 +45,7 @@ from mcpp.protocol.jsontext import (
     split_object,
 )
 
-__all__ = ["decode", "decode_unambiguous", "encode"]
+__all__ = ["decode", "decode_history", "decode_unambiguous", "encode"]
 
 _read = msgspec.json.Decoder(Envelope).decode
 _write = msgspec.json.Encoder().encode
@@ -124,6 +126,22 @@ def decode(data: bytes | str) -> Envelope:
         if shape.find(_SUSPECT_NUMBER) >= 0 or shape[-1] == 0x30 or shape.count(b"[") >= MAX_DEPTH:
             check_outside_strings(data)
     return envelope
+
+
+def decode_history(data: bytes) -> Envelope:
+    """Return a `system/history` envelope, which nests as deep as the envelopes in it require.
+
+    Raises DecodeError for any other text. The envelopes in it are not checked: use `decode`.
+    """
+    check_utf8(data)
+    envelope = _decode_strictly(data, MAX_DEPTH + _HISTORY_LEVELS)
+    if envelope.kind != kinds.HISTORY or envelope.sender != GATEWAY:
+        raise DecodeError("$", "nests deeper than an envelope may")
+    return envelope
+
+
+# The levels around an envelope in a page: envelope, payload, entries, entry.
+_HISTORY_LEVELS: Final = 4
 
 
 # --- the fast path ----------------------------------------------------------------------------
@@ -220,8 +238,8 @@ def _may_be_spaced(readable: bytes, context: Context) -> bool:
     return _is_metadata(bytes(_read_members(_read_members(readable)["context"])["metadata"]))
 
 
-def _decode_strictly(data: bytes) -> Envelope:
-    check_outside_strings(data)
+def _decode_strictly(data: bytes, max_depth: int = MAX_DEPTH) -> Envelope:
+    check_outside_strings(data, max_depth)
     members = split_object(data, "$")
     _drop_nulls(members, _OPTIONAL)
     for name in _REQUIRED:

@@ -44,10 +44,10 @@ def check_utf8(data: bytes) -> None:
         raise DecodeError("$", f"is not UTF-8: {error.reason} (byte {error.start})") from None
 
 
-def check_outside_strings(data: bytes) -> None:
-    """Reject nesting beyond MAX_DEPTH and numbers that are too long or too large."""
+def check_outside_strings(data: bytes, max_depth: int = MAX_DEPTH) -> None:
+    """Reject nesting beyond a depth and numbers that are too long or too large."""
     rest = outside_strings(data)
-    _check_depth(rest)
+    _check_depth(rest, max_depth)
     shape = rest.translate(_NUMBER_SHAPE)
     if shape.find(_LARGE_NUMBER) >= 0 or shape.find(_LONG_NUMBER) >= 0:
         numbers = _NUMBER.findall(rest)
@@ -170,20 +170,20 @@ def _cut_strings(data: bytes, *, check_escapes: bool = True) -> list[bytes] | No
     return pieces
 
 
-def _check_depth(rest: bytes) -> None:
+def _check_depth(rest: bytes, max_depth: int) -> None:
     brackets = rest.translate(_BRACKETS, _NOT_BRACKETS)
-    if len(brackets) <= MAX_DEPTH:
+    if len(brackets) <= max_depth:
         return
     # Each round removes the innermost level only, which is why there is one kind of bracket here.
     # msgspec finds brackets that do not match.
-    for _ in range(MAX_DEPTH):
+    for _ in range(max_depth):
         before = len(brackets)
         brackets = brackets.replace(b"[]", b"")
         if not brackets:
             return
         if len(brackets) == before:
             break
-    raise DecodeError("$", f"nests deeper than {MAX_DEPTH} levels, or its brackets do not match")
+    raise DecodeError("$", f"nests deeper than {max_depth} levels, or its brackets do not match")
 
 
 def _check_number(number: bytes) -> None:

@@ -23,6 +23,14 @@ class Echoed:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """The gateway's answer to one of this participant's queries (`pod/history`)."""
+
+    query: Envelope
+    answer: Envelope
+
+
+@dataclass(frozen=True, slots=True)
 class EnvelopeRefused:
     """The gateway refused an envelope; None where the gateway could not tell which."""
 
@@ -61,4 +69,6 @@ class Unreadable:
     error: DecodeError | FilterError
 
 
-Effect: TypeAlias = Joined | Echoed | EnvelopeRefused | Unsendable | Answered | Noted | Unreadable
+Effect: TypeAlias = (
+    Joined | Echoed | Served | EnvelopeRefused | Unsendable | Answered | Noted | Unreadable
+)

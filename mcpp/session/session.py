@@ -29,7 +29,7 @@ from mcpp.payloads import (
     SetFilter,
     Welcome,
 )
-from mcpp.protocol.codec import decode, encode
+from mcpp.protocol.codec import decode, decode_history, encode
 from mcpp.protocol.contexts import ContextTracker
 from mcpp.protocol.envelope import Envelope
 from mcpp.session.correlations import Correlations
@@ -39,6 +39,7 @@ from mcpp.session.effects import (
     EnvelopeRefused,
     Joined,
     Noted,
+    Served,
     Unreadable,
     Unsendable,
 )
@@ -194,7 +195,7 @@ class ClientSession:
         Raises WrongParticipantError when the token belongs to another participant.
         """
         try:
-            envelope = decode(text)
+            envelope = _decode(text)
             if envelope.kind.startswith("system/"):
                 return self._receive_system(envelope, now, len(text))
         except (DecodeError, FilterError) as error:
@@ -212,6 +213,9 @@ class ClientSession:
             case kinds.FILTER_SET:
                 filter = filters.parse(envelope.payload_as(SetFilter).filter)
                 return self._receive_filter(filter, envelope.correlation_id or "")
+            case kinds.HISTORY | kinds.REPLAY:  # direct: neither a position nor for the inbox
+                settled = self.outgoing.settle(envelope.correlation_id or "")
+                return () if settled is None else (Served(settled[0], envelope),)
             case kinds.PRESENCE if not self._resumption.replaying:
                 self._update_participants(envelope.payload_as(Presence), size)
             case kinds.CONTEXT if not self._resumption.replaying:
@@ -306,6 +310,16 @@ class ClientSession:
             return ()
         dropped = self.outgoing.drop_longer(limit)
         return [Unsendable(envelope, TooLargeError(size, limit)) for envelope, size in dropped]
+
+
+def _decode(text: bytes) -> Envelope:
+    try:
+        return decode(text)
+    except DecodeError as error:
+        try:
+            return decode_history(text)  # a page of envelopes may be nested deeper (P-33)
+        except DecodeError:
+            raise error from None
 
 
 def _either(one: Filter | None, other: Filter) -> Filter | None:

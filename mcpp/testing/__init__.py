@@ -1,5 +1,6 @@
-"""Tools for testing agents: an in-memory pod, a pytest fixture and Hypothesis strategies."""
+"""Tools for testing agents: an in-memory pod, recordings, fixtures and Hypothesis strategies."""
 
 from mcpp.testing.pod import MemoryPod
+from mcpp.testing.recording import DivergedError, Divergence, Recording, RecordingError
 
-__all__ = ["MemoryPod"]
+__all__ = ["DivergedError", "Divergence", "MemoryPod", "Recording", "RecordingError"]

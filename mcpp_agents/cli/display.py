@@ -32,10 +32,21 @@ def one_line(text: str, limit: int | None = None) -> str:
     return _cut(" ".join(clean(text).split()), limit)
 
 
-def safe_json(text: str) -> str:
-    """Return an equivalent JSON text in which terminal control characters are escaped."""
-    # Characters below a space are escaped within JSON strings already, or are whitespace.
-    return _UNSAFE.sub(lambda match: match[0] if match[0] < " " else _escaped(match[0]), text)
+def json_line(text: bytes) -> str:
+    """Return an equivalent JSON text that is one line for every reader, and safe for a terminal.
+
+    A sender's text may have line breaks between its members. Printed unchanged, each of them would
+    begin a line that another program reads as an envelope, from a sender of the sender's choice.
+    """
+    # What is left of control characters and line breaks is inside strings, where it may be escaped.
+    compact = msgspec.json.format(text, indent=-1).decode()
+    return _UNSAFE.sub(lambda match: _escaped(match[0]), compact)
+
+
+def json_document(text: bytes) -> str:
+    """Return an equivalent JSON text, indented, with terminal control characters escaped."""
+    indented = msgspec.json.format(text, indent=2).decode()
+    return _UNSAFE.sub(lambda match: _escaped(match[0]), indented)
 
 
 def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> str:

@@ -6,8 +6,11 @@ The pod is found by `--url` and `--token`, by the environment, or by `.mcpp/` in
 import argparse
 import math
 import os
+import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
+from mcpp import McppError
 from mcpp.client import local_pod
 
 
@@ -20,6 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--token", help="the participant's token; other users can see it in the process list"
     )
+
+
+def add_color(parser: argparse.ArgumentParser) -> None:
+    """Add the option for colours."""
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+
+
+def is_coloured(choice: str) -> bool:
+    """Return whether to print colours: by the option, the terminal and NO_COLOR."""
+    if choice != "auto":
+        return choice == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def add_name(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -49,6 +64,16 @@ def address_of_person(arguments: argparse.Namespace, name: str | None = None) ->
     nor the environment name a pod.
     """
     return local_pod.locate(name or local_pod.person(), _environ(arguments), multiple=True)
+
+
+def read_text(path: Path | None) -> str:
+    """Return a file's text, empty without a path. Raises McppError if it cannot be read."""
+    try:
+        return "" if path is None else path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise McppError(str(error)) from None
+    except UnicodeDecodeError as error:
+        raise McppError(f"{path} is not valid UTF-8: {error}") from None
 
 
 def positive(text: str) -> int:

@@ -1,11 +1,15 @@
-"""Filter expressions as in the inspector: `main or kind:mcp/* and not from:bob`.
+"""Filter expressions and searches as in the inspector.
 
-`and` binds more tightly than `or` and may be omitted. A filter in JSON is accepted too.
+A filter (`main or kind:mcp/* and not from:bob`) selects live messages too. `and` binds more tightly
+than `or` and may be omitted. A filter in JSON is accepted too.
+
+A search (`refund "late payment" from:bob since:10:00`) is for the past: words, conditions of a
+filter, and bounds of time, all of which must hold.
 """
 
 import re
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcpp import FilterError, filters
 from mcpp.filters import Filter
@@ -22,6 +26,30 @@ _NAMED: Final = {
 }
 _tokens = re.compile(r"[()]|[^\s()]+").findall
 
+SEARCH_WORDS: Final = (
+    'words, "phrases" and prefixes* that must all occur; kind:GLOB, from:NAME, to:NAME, type:TYPE, '
+    "context:ID, context:ID+, each also after not; (FILTER); since:TIME, until:TIME, text:WORD"
+)
+_CONDITIONS: Final = ("kind", "from", "to", "type", "context")
+# Parameters of a search. A live filter must not have them: routes are chosen without payloads.
+_PARAMETERS: Final = ("text", "since", "until")
+_search_tokens = re.compile(
+    r"""(?P<bracket>[()])
+    | (?P<key>kind|from|to|type|context|text|since|until):(?P<value>"[^"]*"?|[^\s()]*)
+    | (?P<phrase>"[^"]*"?)
+    | (?P<word>[^\s()"]+)""",
+    re.VERBOSE,
+).finditer
+
+
+class Search(NamedTuple):
+    """What to look for in the past: the parameters of `Pod.history`."""
+
+    filter: Filter | None = None
+    text: str | None = None
+    since: str | None = None
+    until: str | None = None
+
 
 def read_filter(text: str) -> Filter:
     """Parse a filter expression or JSON. Raises FilterError that lists the valid terms."""
@@ -31,6 +59,46 @@ def read_filter(text: str) -> Filter:
         return filters.everything
     # Parse the result as JSON too, so that a filter that a gateway would refuse is refused here.
     return filters.parse(_FilterParser(text).parse().to_json())
+
+
+def read_search(text: str) -> Search:
+    """Parse a search. Raises FilterError that says what is wrong; the times are not parsed."""
+    words: list[str] = []
+    times: dict[str, str] = {}
+    wanted = filters.everything
+    is_negated = False
+    position = 0
+    for token in _search_tokens(text):
+        key, value = token["key"], token["value"]
+        if token.start() < position:
+            continue  # within brackets
+        if token["bracket"]:
+            position = _closing(text, token.start())
+            condition = read_filter(text[token.start() : position])
+        elif key in _CONDITIONS:
+            condition = read_filter(f"{key}:{value.strip(chr(34))}")
+        elif key in _PARAMETERS:
+            if is_negated:
+                raise FilterError("$", f"{key}: cannot be negated")
+            _add_parameter(key, value, words, times)
+            continue
+        else:
+            word = token["phrase"] or token["word"]
+            if word == "or":
+                raise FilterError("$", "put what is joined by or into brackets: (from:a or from:b)")
+            if word == "not":
+                is_negated = not is_negated
+            elif is_negated:
+                raise FilterError("$", f"not is for conditions such as from:bob, not for {word}")
+            elif word != "and":
+                words.append(word)
+            continue
+        wanted &= ~condition if is_negated else condition
+        is_negated = False
+    if is_negated:
+        raise FilterError("$", "a condition is missing after not")
+    filter = None if wanted == filters.everything else filters.parse(wanted.to_json())
+    return Search(filter, " ".join(words) or None, **times)
 
 
 def read_filters(texts: list[str]) -> Filter | None:
@@ -112,7 +180,34 @@ def _parse_word(word: str) -> Filter:
             return filters.parse({"type": value})
         case "context":
             return filters.in_context(value.removesuffix("+"), descendants=value.endswith("+"))
+        case _ if colon and key in _PARAMETERS:
+            reason = f"{key}: is for the past: use `mcpp search`, or --since of `mcpp tail`"
+            raise FilterError("$", reason)
         case _ if not colon and key in _NAMED:
             return _NAMED[key]
         case _:
             raise FilterError("$", f"unknown term {word!r}; terms are: {WORDS}; or use JSON")
+
+
+def _add_parameter(key: str, value: str, words: list[str], times: dict[str, str]) -> None:
+    plain = value.strip('"')
+    if not plain.strip():
+        raise FilterError("$", f"{key}: needs a value")
+    if key == "text":
+        words.append(value)  # what is quoted is a phrase
+    elif key in times:
+        raise FilterError("$", f"{key}: is given twice")
+    else:
+        times[key] = plain
+
+
+def _closing(text: str, start: int) -> int:
+    """Return the end of what an opening bracket begins."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if depth <= 0:
+            break
+    if depth or text[start] == ")":
+        raise FilterError("$", f"unmatched {text[start]}")
+    return place + 1

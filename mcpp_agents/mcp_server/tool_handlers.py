@@ -44,7 +44,7 @@ class PodToolHandlers:
         self._pod = pod
         self._toolbox = toolbox
         self._log = BoundedQueue[Envelope](KEPT_ENVELOPES, MAX_LOG_BYTES)
-        self._missing = pod.history
+        self._missing = pod.replayed
         self._caught_up = anyio.Event()
         self._read: Prompt | None = None
         self._undecided: list[OpenProposal] = []

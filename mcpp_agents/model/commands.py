@@ -5,7 +5,6 @@ from pathlib import Path
 
 import anyio
 
-from mcpp import McppError
 from mcpp.client import local_pod
 from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
@@ -58,12 +57,7 @@ def main(argv: list[str]) -> int:
         prompt_tokens=arguments.prompt_tokens,
         reply_tokens=arguments.reply_tokens,
     )
-    try:
-        system = "" if arguments.system is None else arguments.system.read_text()
-    except OSError as error:
-        raise McppError(str(error)) from None
-    except UnicodeDecodeError as error:
-        raise McppError(f"{arguments.system} is not valid UTF-8: {error}") from None
+    system = options.read_text(arguments.system)
     address = options.address_of(arguments, arguments.name)
 
     async def join() -> None:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from mcpp.model_prompts import PROMPT_TOKENS
 from mcpp_agents.toolbox import GRACE_SECONDS
 
 
@@ -11,7 +12,7 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 12
     tokens: int = 200_000  # for all turns together, as the API counts them
     reply_tokens: int = 4096
-    prompt_tokens: int = 60_000  # beyond that, older messages are collapsed, folded, left out
+    prompt_tokens: int = PROMPT_TOKENS  # beyond that, older messages are reduced
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
     grace_seconds: float = GRACE_SECONDS  # for newcomers' tools and lost connections

@@ -1,25 +1,22 @@
-"""The prompts for one question at a time, built from the agent's copy of the log.
+"""The prompts for one question at a time, from the agent's copy of the log."""
 
-Other participants' messages that arrive while a question is answered get a share of the prompt, and
-the question is pinned, so that none of them can push it out.
-"""
-
-import math
-from typing import Final
+import logging
+from typing import Any, Final
 
 import anyio
+import msgspec
 
-from mcpp import Envelope, Pod
+from mcpp import Envelope, McppError, Pod
 from mcpp.buffers import MAX_LOG_BYTES, BoundedQueue
-from mcpp.prompts import Prompt, PromptBuilder
-from mcpp.tokens import estimate
+from mcpp.model_prompts import ModelPrompt, PromptRecord
+from mcpp.prompts import Prompt
 
 # The copy of the log beyond which the oldest envelopes are dropped.
 _MAX_ENVELOPES: Final = 10_000
 _MAX_IDS: Final = 4096
 _CATCH_UP_SECONDS: Final = 5.0
-# One part in so many of the prompt is for messages that arrive while a question is answered.
-_MEANWHILE_SHARE: Final = 4
+
+logger = logging.getLogger("mcpp.model")
 
 
 class RecentIds:
@@ -54,57 +51,87 @@ class LogPrompts:
         self._token_budget = token_budget
         self._system = system
         self._log = BoundedQueue[Envelope](_MAX_ENVELOPES, MAX_LOG_BYTES)
-        self._builder: PromptBuilder | None = None
+        self._growing: ModelPrompt | None = None
         self._prompt: Prompt | None = None
-        self._room: float = 0
+        self._record: PromptRecord | None = None
         self._observed = RecentIds()
         self._moved = anyio.Event()
         self._start_position = pod.position
+        self._question: Envelope | None = None
+        self._added = 0
+        self._reloads = 0
 
     def add(self, envelope: Envelope, *, is_answering: bool) -> None:
         """Add an envelope to the log, and to the prompt if a question is being answered."""
         self._log.push(envelope, envelope.size_bytes)
-        if is_answering and self._builder is not None:
-            self._builder.add(envelope)
+        self._added += 1
+        if is_answering and self._growing is not None:
+            self._growing.add(envelope)
         self._observed.add(envelope.id)
         self._moved.set()
 
     def start(self, question: Envelope) -> None:
         """Start the prompts for a question with the log up to now."""
-        budget = self._token_budget
-        # A question that would fill the prompt is not pinned, so that it is shortened.
-        is_short = _tokens(question) <= budget // 2
-        self._builder = PromptBuilder(
+        self._record = None
+        self._question = question
+        self._growing = ModelPrompt(
             self._pod.me,
-            filter=self._has_room,
-            contexts="fold",
-            token_budget=budget,
-            pins=[question.id] if is_short else (),
+            list(self._log),
+            question=question,
+            token_budget=self._token_budget,
             system=self._system,
         )
-        self._room = math.inf
-        for envelope in (*self._log, question):  # the log may have dropped it while it waited
-            self._builder.add(envelope)
-        self._room = budget // _MEANWHILE_SHARE
 
     async def next(self) -> Prompt:
         """Return the next prompt for the question, with everything received so far."""
-        assert self._builder is not None, "call start() first"
+        assert self._growing is not None, "call start() first"
         await self._catch_up()
-        self._prompt = self._builder.build(previous=self._prompt)
+        while self._reloads:
+            self._moved = anyio.Event()
+            await self._moved.wait()
+        self._prompt = self._growing.build(previous=self._prompt)
+        self._record = self._growing.record(self._prompt)
         return self._prompt
+
+    def forget_erased(self) -> None:
+        """Read the copy of the log again: something in it was erased (H-10).
+
+        Prompts wait for that. A question in progress goes on with what is left.
+        """
+        self._reloads += 1
+        self._pod.start_soon(self._reload)
+
+    async def _reload(self) -> None:
+        added = self._added
+        loaded: list[Envelope] = []
+        try:
+            newest = await self._pod.history(order="newest", limit=len(self._log)).all()
+            loaded = [message.envelope for message in reversed(newest)]
+        except McppError as error:
+            logger.warning("dropped the copy of the log, of which a part was erased: %s", error)
+        finally:
+            self._replace(loaded, self._added - added)
+            self._reloads -= 1
+            self._moved.set()
+
+    def _replace(self, loaded: list[Envelope], added: int) -> None:
+        """Replace the copy of the log, except for what was added while it was read."""
+        current = {envelope.id: envelope for envelope in loaded}
+        later = list(self._log)[-added:] if added else []
+        self._log.clear()
+        for one in (*loaded, *(one for one in later if one.id not in current)):
+            self._log.push(one, one.size_bytes)
+        if self._question is not None:
+            self.start(current.get(self._question.id, self._question))
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Metadata for the answer: which prompts produced it (P-38)."""
+        return {} if self._record is None else {"prompt": msgspec.to_builtins(self._record)}
 
     def expand(self, handle: str) -> object:
         """Return what the latest prompt has collapsed under a handle; None without a prompt."""
         return None if self._prompt is None else self._prompt.expand(handle)
-
-    def _has_room(self, envelope: Envelope) -> bool:
-        if envelope.sender == self._pod.me or self._room == math.inf:
-            return True
-        tokens = _tokens(envelope)
-        has_room = tokens <= self._room
-        self._room -= tokens if has_room else 0
-        return has_room
 
     async def _catch_up(self) -> None:
         """Wait until everything received so far has been observed."""
@@ -114,7 +141,3 @@ class LogPrompts:
             while not (target in (None, self._start_position) or target in self._observed):
                 self._moved = anyio.Event()
                 await self._moved.wait()
-
-
-def _tokens(envelope: Envelope) -> int:
-    return estimate(bytes(envelope.raw_payload).decode())

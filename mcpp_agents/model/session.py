@@ -88,6 +88,8 @@ class ModelSession:
             # Ask newcomers now: otherwise the first question waits for those that never answer,
             # such as people. Changed tools are asked for later: they may change often.
             self._toolbox.refresh()
+        if message.kind == kinds.ERASED and not message.replayed:
+            self._prompts.forget_erased()
         if message.sender == self._pod.me and message.kind == kinds.CHAT:
             self._own_chats.add(message.id)
 
@@ -154,7 +156,7 @@ class ModelSession:
             self._answered.add(question.sender)
         try:
             with suppress(Refused):  # reply even if there is no room for our context
-                await progress.thinking.conclude(cut(text))
+                await progress.thinking.conclude(cut(text), **self._prompts.metadata)
             await _send_reply(question, text)
         except McppError as error:
             logger.warning("cannot send the answer to %s: %s", question.sender, error)

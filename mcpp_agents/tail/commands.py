@@ -1,18 +1,19 @@
 """`mcpp tail`: print the messages of a pod, as lines for people or as JSON for pipes."""
 
 import argparse
-import os
 import sys
 from typing import Final
 
 import anyio
 
 import mcpp
+from mcpp.client.factory import local_now
 from mcpp.filters import everything
+from mcpp.times import FORMS, parse_time
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import Palette
 from mcpp_agents.cli.shorthand import WORDS, read_filters
-from mcpp_agents.tail.follow import follow
+from mcpp_agents.tail.follow import follow, follow_past
 from mcpp_agents.tail.line_printer import LinePrinter, print_json
 
 _DEFAULT_HISTORY: Final = 10
@@ -35,20 +36,25 @@ def main(argv: list[str]) -> int:
         help=f"show only matching messages. Terms: {WORDS}; or a filter as JSON. The terms of one "
         "FILTER must all match; of several FILTERs, one must match",
     )
-    parser.add_argument(
+    beginning = parser.add_mutually_exclusive_group()
+    beginning.add_argument(
         "--last",
         type=int,
         default=_DEFAULT_HISTORY,
         metavar="N",
         help="show the last N messages first (default: %(default)s)",
     )
+    beginning.add_argument(
+        "--since", metavar="TIME", help=f"show the messages since then first: {FORMS}"
+    )
     parser.add_argument("--no-follow", action="store_true", help="exit after the history")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    options.add_color(parser)
     options.add_name(parser)
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
     filter = read_filters(arguments.filter)
-    lines = LinePrinter(Palette(_is_coloured(arguments.color)), tree=arguments.tree)
+    since = None if arguments.since is None else parse_time(arguments.since, local_now())
+    lines = LinePrinter(Palette(options.is_coloured(arguments.color)), tree=arguments.tree)
     show = print_json if arguments.json else lines.print
 
     def report_gap(gap: mcpp.Gap) -> None:
@@ -56,18 +62,24 @@ def main(argv: list[str]) -> int:
 
     async def run() -> None:
         address = options.address_of_person(arguments, arguments.name)
-        last = max(arguments.last, 0)
+        last = max(arguments.last, 0) if since is None else 0
         connecting = mcpp.connect(
             address,
             name=arguments.name,
             filter=filter,
             # The gateway's count includes envelopes that bypass the filter, so ask for more.
-            last=last if filter is None else _MAX_HISTORY,
+            last=_MAX_HISTORY if last and filter is not None else last,
             own=True,
             on_gap=report_gap,
         )
         async with connecting as pod:
             lines.learn(pod)
+            if since is not None:
+                past = pod.history(filter, since=since)
+                await follow_past(
+                    pod, show, past, live=not arguments.no_follow, filter=filter or everything
+                )
+                return
             await follow(
                 pod,
                 show,
@@ -78,9 +90,3 @@ def main(argv: list[str]) -> int:
 
     anyio.run(run)
     return 0
-
-
-def _is_coloured(choice: str) -> bool:
-    if choice != "auto":
-        return choice == "always"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -1,14 +1,22 @@
-"""Following a pod: the last matching messages of its history, then live ones."""
+"""Following a pod: the last matching messages of its history, then live ones.
 
+The history is either what the gateway replays on joining, or what `Pod.history` reads.
+"""
+
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import anyio
 
-from mcpp import Envelope, Pod
+from mcpp import Envelope, HistoryIterator, Pod
 from mcpp.buffers import BoundedQueue
 from mcpp.client.tasks import background
 from mcpp.filters import Filter, everything
 from mcpp.protocol.contexts import ContextTracker
+
+# More than can arrive between joining and the first page: the SDK buffers fewer.
+_OVERLAP_MESSAGES: Final = 10_000
 
 
 async def follow(
@@ -24,7 +32,7 @@ async def follow(
     Without `live`, return at the end of the history.
     """
     held = BoundedQueue[Envelope](last)
-    remaining = pod.history
+    remaining = pod.replayed
 
     def show_held() -> None:
         while held:
@@ -53,6 +61,31 @@ async def follow(
                 if wanted and not message.replayed:
                     show(message.envelope)
         show_held()
+
+
+async def follow_past(
+    pod: Pod,
+    show: Callable[[Envelope], None],
+    past: HistoryIterator,
+    *,
+    live: bool = True,
+    filter: Filter = everything,
+) -> None:
+    """Show the messages of the past, then live ones until the pod ends.
+
+    Each is shown once, although what was sent between joining and the first page is in both.
+    """
+    newest: deque[str] = deque(maxlen=_OVERLAP_MESSAGES)
+    async for earlier in past:
+        newest.append(earlier.id)
+        show(earlier.envelope)
+    if not live:
+        return
+    shown = set(newest)
+    matches = _LocalFilter(pod, filter)
+    async for message in pod:
+        if matches(message.envelope) and message.id not in shown:
+            show(message.envelope)
 
 
 class _LocalFilter:

@@ -4,12 +4,12 @@ import sys
 
 from mcpp import Context, Envelope, Pod, encode
 from mcpp.protocol.contexts import ContextTracker, read_context_change
-from mcpp_agents.cli.display import Palette, one_line, safe_json
+from mcpp_agents.cli.display import Palette, json_line, one_line
 
 
 def print_json(envelope: Envelope) -> None:
-    """Print an envelope as JSON, with terminal control characters escaped."""
-    sys.stdout.write(safe_json(encode(envelope).decode()) + "\n")
+    """Print an envelope as one line of compact JSON, whatever its sender wrote (P-30)."""
+    sys.stdout.write(json_line(encode(envelope)) + "\n")
     sys.stdout.flush()
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 if TYPE_CHECKING:
+    from mcpp_gateway.core.history.pages import Listener
+    from mcpp_gateway.core.history.query import HistoryQuery
     from mcpp_gateway.core.sessions import Audience, Session
 
 # G-31: a client may reconnect and resume after 4000-4499, and must not after 4500-4999.
@@ -55,10 +57,19 @@ class CatchUp(msgspec.Struct, frozen=True, gc=False):
     session: Session
 
 
+class ReadHistory(msgspec.Struct, frozen=True, gc=False):
+    """Read a page of the log for a session, and hand it to `PodCore.answer_history`."""
+
+    session: Session
+    query: HistoryQuery
+    listener: Listener
+    id: str  # of the request
+
+
 class Several(msgspec.Struct, frozen=True, gc=False):
     """Several effects, in order."""
 
     effects: tuple[Effect, ...]
 
 
-Effect: TypeAlias = Broadcast | Direct | Move | Close | CatchUp | Several
+Effect: TypeAlias = Broadcast | Direct | Move | Close | CatchUp | ReadHistory | Several

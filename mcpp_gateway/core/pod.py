@@ -32,13 +32,23 @@ from mcpp_gateway.core.effects import (
     CatchUp,
     Close,
     Effect,
+    ReadHistory,
     Several,
 )
 from mcpp_gateway.core.gate import Gate
+from mcpp_gateway.core.history.pages import (
+    MAX_PAGE_BYTES,
+    Listener,
+    MemorySource,
+    Page,
+    read_page,
+)
+from mcpp_gateway.core.history.query import HistoryError, parse_query
+from mcpp_gateway.core.history.requests import HistoryRequests
 from mcpp_gateway.core.journal import Journal, MemoryJournal, UnreadableError
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.rates import Bucket, Rate
-from mcpp_gateway.core.records import Batch, LogEntry, State
+from mcpp_gateway.core.records import Batch, LogEntry, Origin, State
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Session
 
@@ -49,6 +59,7 @@ __all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "S
 _JOINS_PER_SECOND: Final = 10
 _JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
+_HISTORY_WAIT_SECONDS: Final = 1.0
 # At once, about 2 ms. The rest is read in further calls, so that nobody waits for it; meanwhile a
 # participant with several connections may open a few more that ask for a replay.
 _READ_AT_ONCE: Final = 512
@@ -87,6 +98,7 @@ class PodCore:
         self.limits = limits
         self.refused: dict[str, int] = {}
         self.expired = 0
+        self.origin: Origin | None = None  # of a fork
         self.stopping = False  # no presence is logged: after a restart the members are present
         self._new_id = new_id
         self._rate = Rate.per_second(limits.messages_per_second, limits.burst)
@@ -103,6 +115,7 @@ class PodCore:
         if not isinstance(self.journal, MemoryJournal):
             self._gate = Gate(self.journal.committed)
         self._waiting_for_commit: dict[Session, None] = {}
+        self._history = HistoryRequests()
 
     @property
     def participants(self) -> Sequence[str]:
@@ -117,6 +130,7 @@ class PodCore:
         Participants that were present stay present until `rejoin_until`.
         """
         self.epoch = state.epoch
+        self.origin = state.origin
         self.tree.restore(state.live, state.dormant)
         present = dict.fromkeys(state.present)
         for batch in batches:
@@ -147,6 +161,7 @@ class PodCore:
             dormant,
             boot,
             fsync,
+            self.origin,
         )
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -179,7 +194,7 @@ class PodCore:
         session.waiting = deque()
         member.sessions.append(session)
         self._joins.setdefault(participant, Bucket(self._join_rate)).charge(1, now)
-        opening = self._open(session, self._welcome(member), after, last)
+        opening = self._open(session, self._welcome(member, now), after, last)
         if after is None and not last:
             next(opening, None)  # there is nothing to read
         else:
@@ -325,6 +340,27 @@ class PodCore:
         effects += map(CatchUp, waiting)
         return effects
 
+    def listener(self, participant: str) -> Listener:
+        """Return what a participant may read back; one that is not configured hears everything."""
+        return Listener(participant, everything)
+
+    @property
+    def history_bytes(self) -> int:
+        """The most bytes of envelopes in a page of history, besides the last one."""
+        # G-38: a page must not fill the outbox of a session that reads.
+        return min(MAX_PAGE_BYTES, self.limits.outbox_bytes // 4)
+
+    def answer_history(
+        self, request: ReadHistory, page: Page | HistoryError | UnreadableError, now: float
+    ) -> list[Effect]:
+        """Answer a request with what was read for it, and begin the participant's next one."""
+        effects: list[Effect] = []
+        if request.session in request.session.member.sessions:
+            answer = self._send_page(request.session, request.id, page, now)
+            effects += [] if answer is None else [answer]
+        following = self._history.finish(request)
+        return effects if following is None else [*effects, following]
+
     # --- private --------------------------------------------------------------------------------
 
     def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
@@ -346,6 +382,8 @@ class PodCore:
 
     def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
         """Answer an envelope that is for the gateway itself."""
+        if envelope.kind == kinds.GET_HISTORY:
+            return self._read_history(session, envelope, now)
         if envelope.kind != kinds.SET_FILTER:
             refusal = refusals.reserved_kind(envelope.kind)
             return self._refuse(session, refusal, envelope.id, now)
@@ -365,6 +403,43 @@ class PodCore:
             correlation_id=envelope.id,
         )
         return self._answer(session, text, filter)
+
+    def _read_history(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
+        """Answer a request for history: in place from memory, otherwise once it was read."""
+        try:
+            query = parse_query(decode_unambiguous(envelope.raw_payload, "payload"))
+            listener = self.listener(session.member.settings.id)
+            if isinstance(self.journal, MemoryJournal):
+                source = MemorySource(self.journal)
+                page = read_page(query, listener, source, max_bytes=self.history_bytes)
+                return self._send_page(session, envelope.id, page, now)
+            return self._history.add(ReadHistory(session, query, listener, envelope.id))
+        except HistoryError as error:
+            return self._send_page(session, envelope.id, error, now)
+        except DecodeError as error:
+            bad = HistoryError(error.path, error.reason)
+            return self._send_page(session, envelope.id, bad, now)
+        except OverflowError:
+            refusal = refusals.rate_limited(_HISTORY_WAIT_SECONDS, "history")
+            return self._refuse(session, refusal, envelope.id, now)
+
+    def _send_page(
+        self,
+        session: Session,
+        correlation_id: str,
+        page: Page | HistoryError | UnreadableError,
+        now: float,
+    ) -> Effect | None:
+        if isinstance(page, HistoryError):
+            refusal = refusals.invalid_history(page.member, page.reason)
+            return self._refuse(session, refusal, correlation_id, now)
+        if isinstance(page, UnreadableError):
+            return self._refuse(session, refusals.log_unreadable(), correlation_id, now)
+        payload = system_envelopes.history(page, self.epoch)
+        text = system_envelopes.system(
+            self._new_id(), kinds.HISTORY, payload, now, correlation_id=correlation_id
+        )
+        return self._answer(session, text)
 
     def _refuse(
         self, session: Session, refusal: Refusal, correlation_id: str | None, now: float
@@ -403,7 +478,7 @@ class PodCore:
     ) -> list[Effect]:
         id = self._new_id()
         text = system_envelopes.system(id, kind, payload, now)
-        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about))
+        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about, now))
 
     def _append(self, entry: LogEntry) -> list[Effect]:
         self.journal.append(entry)
@@ -428,6 +503,11 @@ class PodCore:
     def _presence(self, event: str, member: Member, now: float) -> list[Effect]:
         payload = {"event": event, "participant": member.info}
         return self._broadcast(kinds.PRESENCE, payload, now, about=member.settings.id)
+
+    def _pod_info(self, now: float) -> dict[str, Any]:
+        """Return what welcomes say of the pod."""
+        pod: dict[str, Any] = {"name": self.name, "epoch": self.epoch, "log": self.journal.kind}
+        return pod if self.origin is None else {**pod, "origin": self.origin.to_json()}
 
     def _open(
         self, session: Session, welcome: dict[str, Any], after: str | None, last: int | None
@@ -455,11 +535,11 @@ class PodCore:
         # As of the time of the join, which was charged then.
         self._joins[session.member.settings.id].charge(cost * _READ_TOKENS, session.joined)
 
-    def _welcome(self, member: Member) -> dict[str, Any]:
+    def _welcome(self, member: Member, now: float) -> dict[str, Any]:
         """Return a welcome's payload as of now, but for what is replayed."""
         journal = self.journal
         rest: dict[str, Any] = {
-            "pod": {"name": self.name, "epoch": self.epoch, "log": journal.kind},
+            "pod": self._pod_info(now),
             "limits": self.limits,
         }
         # A client that is cut off before it received anything can resume from here.

@@ -31,6 +31,8 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     lineage: Lineage | None
     text: bytes
     about: str | None = None  # the participant of a presence, which does not receive it
+    time: float = 0.0  # of receipt; in files it is that of the batch
+    erased: bool = False  # the text is a tombstone
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +80,19 @@ class WindowEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position: int
 
 
+class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a fork comes from: the other log, and the last entry that both have."""
+
+    pod: str
+    epoch: str
+    position: int
+    id: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as welcomes state it."""
+        return msgspec.structs.asdict(self)
+
+
 class State(msgspec.Struct, frozen=True, array_like=True):
     """Everything that deciding needs, as of one position of the log."""
 
@@ -92,6 +107,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     dormant: tuple[DormantState, ...] = ()
     boot: str = ""  # of the machine, while this and what follows was written
     fsync: str = "always"  # how what follows is synced: "always" or "interval"
+    origin: Origin | None = None
 
 
 class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -102,6 +118,7 @@ class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     context: tuple[str, str | None, tuple[str, ...]] | None
     text: bytes
     about: str | None = None
+    erased: bool = False
 
 
 class _BatchRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -126,7 +143,7 @@ def encode_batch(batch: Batch) -> bytes:
 def decode_batch(data: bytes) -> Batch:
     """Return the batch that bytes hold. Raises msgspec.DecodeError."""
     found = _decode_batch(data)
-    entries = [_entry(each) for each in found.entries]
+    entries = [_entry(each, found.time) for each in found.entries]
     return Batch(found.term, found.index, found.position, found.time, entries)
 
 
@@ -139,7 +156,8 @@ def encode_state(state: State) -> bytes:
     fields = [getattr(state, name) for name in State.__struct_fields__]
     parts = [_array_head(len(fields))]
     for field in fields:
-        parts += [_encode(field)] if isinstance(field, (str, int, float)) else _array(field)
+        single = field is None or isinstance(field, (str, int, float, Origin))
+        parts += [_encode(field)] if single else _array(field)
     return b"".join(parts)
 
 
@@ -173,10 +191,11 @@ def _array_head(length: int) -> bytes:
 def _row(entry: LogEntry) -> tuple[Any, ...]:
     lineage = entry.lineage
     context = None if lineage is None else (lineage.id, lineage.type, lineage.ancestors)
-    return (entry.id, entry.sender, entry.to, entry.kind, context, entry.text, entry.about)
+    row = (entry.id, entry.sender, entry.to, entry.kind, context, entry.text, entry.about)
+    return (*row, True) if entry.erased else row
 
 
-def _entry(found: _EntryRow) -> LogEntry:
+def _entry(found: _EntryRow, time: float) -> LogEntry:
     return LogEntry(
         found.id,
         found.sender,
@@ -185,4 +204,6 @@ def _entry(found: _EntryRow) -> LogEntry:
         None if found.context is None else Lineage(*found.context),
         found.text,
         found.about,
+        time,
+        found.erased,
     )

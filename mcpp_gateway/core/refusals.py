@@ -45,7 +45,9 @@ def sender_mismatch(claimed: str, actual: str) -> Refusal:
 def reserved_kind(kind: str) -> Refusal:
     """Refuse a kind that only the gateway may send, or that it does not support."""
     if kind.startswith("pod/"):
-        return Refusal("reserved_kind", f"the gateway supports pod/filter, not {kind}")
+        return Refusal(
+            "reserved_kind", f"the gateway supports pod/filter and pod/history, not {kind}"
+        )
     return Refusal("reserved_kind", f"only the gateway may send {kind}")
 
 
@@ -98,6 +100,26 @@ def context(code: str, id: str) -> Refusal:
 def invalid_filter(error: DecodeError | FilterError) -> Refusal:
     """Refuse a filter that is not valid."""
     return Refusal("invalid_filter", str(error))
+
+
+def invalid_history(member: str, reason: str) -> Refusal:
+    """Refuse a query for history that cannot be answered."""
+    return Refusal("invalid_history", f"{member} {reason}", {"member": member})
+
+
+def read_only() -> Refusal:
+    """Refuse an envelope because the pod is a replay."""
+    return Refusal("read_only", "this pod replays a recording: nothing can be sent to it")
+
+
+def invalid_replay(member: str, reason: str) -> Refusal:
+    """Refuse a request to control a replay."""
+    return Refusal("invalid_replay", f"{member} {reason}", {"member": member})
+
+
+def log_unreadable() -> Refusal:
+    """Refuse a query for history because the log cannot be read there."""
+    return Refusal("log_unreadable", "this part of the log cannot be read")
 
 
 def readable_id(text: bytes) -> str | None:

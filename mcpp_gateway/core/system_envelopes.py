@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from mcpp.protocol.envelope import GATEWAY, PROTOCOL
 from mcpp_gateway.core.contexts.live_context import LiveContext
+from mcpp_gateway.core.history.pages import Found, Page
 from mcpp_gateway.core.records import DormantState
 from mcpp_gateway.core.sessions import Member
 
@@ -78,6 +79,30 @@ def revival(state: DormantState) -> dict[str, Any]:
     """Return the payload that announces a revived context, as it was when it expired (C-12)."""
     context = _context(state.id, state.type, state.parent, state.creator)
     return {"event": "revived", "context": context, "messages": state.messages}
+
+
+def history(page: Page, epoch: str) -> dict[str, Any]:
+    """Return the payload of a page of history (H-04)."""
+    payload: dict[str, Any] = {
+        "entries": [_history_entry(found) for found in page.found],
+        "start": page.start,
+        "end": page.end,
+        "indexed_to": page.indexed_to,
+        "epoch": epoch,
+    }
+    if page.rest is not None:
+        payload["next"] = page.rest.cursor
+    return payload
+
+
+def _history_entry(found: Found) -> dict[str, Any]:
+    entry = found.entry
+    assert entry is not None
+    shown: dict[str, Any] = {"position": found.position, "time": found.time}
+    if entry.erased:
+        shown["erased"] = True
+    shown["envelope"] = Raw(entry.text)
+    return shown
 
 
 def context_info(node: LiveContext) -> dict[str, str]:

@@ -159,6 +159,14 @@ class AdmissionControl:
                     return SignIn(known[0])
         return self._throttle.record_failure(address, now)
 
+    def recognise(self, headers: Headers, address: str, now: float) -> Identity | Denial:
+        """Return the participant of a token, its own or a session's."""
+        denial = self.check_origin(headers)
+        if denial is not None:
+            return denial
+        known = self._authenticate(_token(headers), now)
+        return self._throttle.record_failure(address, now) if known is None else known[0]
+
     def recognise_owner(self, headers: Headers, address: str, now: float) -> Identity | Denial:
         """Return the owner of a participant's own token.
 

@@ -19,6 +19,7 @@ from mcpp_gateway.edge import http
 from mcpp_gateway.edge.admission import SUBPROTOCOL, Admission, Denial
 from mcpp_gateway.edge.frames import FrameError, FrameParser
 from mcpp_gateway.edge.peer import Peer
+from mcpp_gateway.prompts.service import PROMPT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,7 @@ class ServerConnection(asyncio.Protocol):
     """A client's socket. Owns the transport, the handshake and the close."""
 
     __slots__ = (
+        "_answering",
         "_gateway",
         "_hub",
         "_parser",
@@ -67,6 +69,7 @@ class ServerConnection(asyncio.Protocol):
         self._parser = FrameParser(gateway.config.limits.max_message_bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._request_head = b""
+        self._answering: asyncio.Task[Response | Denial] | None = None
         self._reading = True
         self._reading_paused = False
         self.peer: Peer | None = None
@@ -98,6 +101,8 @@ class ServerConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
         self._gateway.forget(self)
         if self.peer is not None and not self.peer.closed:
             self._hub.leave(self.peer)
@@ -208,10 +213,21 @@ class ServerConnection(asyncio.Protocol):
         answer = http.handle(self._gateway, parsed)
         if isinstance(answer, Admission):
             self._upgrade(request, answer, rest)
+        elif isinstance(answer, asyncio.Task):
+            self._abort_after(PROMPT_SECONDS + _CLOSE_SECONDS)
+            self._answering = answer
+            answer.add_done_callback(self._answered)
         elif isinstance(answer, Denial):
             self._refuse(answer)
         else:
             self._respond(answer)
+
+    def _answered(self, task: "asyncio.Task[Response | Denial]") -> None:
+        self._answering = None
+        if task.cancelled():
+            return
+        answer = task.result()
+        self._respond(http.deny(answer) if isinstance(answer, Denial) else answer)
 
     def _upgrade(self, request: Request, admission: Admission, rest: bytes) -> None:
         assert self._protocol is not None

@@ -1,5 +1,6 @@
 """The gateway's HTTP routes: joining, signing in, health, metrics and the inspector's files."""
 
+import asyncio
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from websockets.datastructures import Headers as ResponseHeaders
 from websockets.http11 import Response
 
 from mcpp_gateway.edge.admission import Admission, Denial, Headers
+from mcpp_gateway.prompts.service import PromptError
 
 if TYPE_CHECKING:
     from mcpp_gateway.edge.server import Gateway
@@ -48,8 +50,8 @@ class HttpRequest:
     address: str
 
 
-# An Admission asks the connection to upgrade to a WebSocket.
-Answer: TypeAlias = Response | Denial | Admission
+# An Admission asks the connection to upgrade to a WebSocket; a Task is awaited.
+Answer: TypeAlias = "Response | Denial | Admission | asyncio.Task[Response | Denial]"
 
 
 def handle(gateway: "Gateway", request: HttpRequest) -> Answer:
@@ -99,6 +101,24 @@ def _invite(gateway: "Gateway", request: HttpRequest) -> Answer:
     return owner if isinstance(owner, Denial) else _json({"code": gateway.invite(*owner)})
 
 
+def _prompt(gateway: "Gateway", request: HttpRequest) -> Answer:
+    """Compute what a participant's model would be shown (H-40)."""
+    headers, now = request.headers, gateway.hub.clock()
+    found = gateway.admission.recognise(headers, request.address, now)
+    if isinstance(found, Denial):
+        return found
+    pod, participant = found
+
+    async def answer() -> Response | Denial:
+        try:
+            body = await gateway.prompts.answer(gateway.pods[pod], participant, request.query)
+        except PromptError as error:
+            return Denial(error.status, error.reason)
+        return _response(200, "application/json", body, {"Cache-Control": "no-store"})
+
+    return gateway.loop.create_task(answer())
+
+
 def _health(gateway: "Gateway", request: HttpRequest) -> Answer:
     """Report whether the gateway admits participants (G-43)."""
     if gateway.draining:
@@ -122,6 +142,7 @@ _ROUTES: Final[Mapping[str, Callable[["Gateway", HttpRequest], Answer]]] = {
     "/ws": _join,
     "/session": _sign_in,
     "/invitation": _invite,
+    "/prompt": _prompt,
     "/healthz": _health,
     "/metrics": _metrics,
 }

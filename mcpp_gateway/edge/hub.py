@@ -26,6 +26,7 @@ from mcpp_gateway.core.effects import (
     Direct,
     Effect,
     Move,
+    ReadHistory,
     Several,
 )
 from mcpp_gateway.core.pod import Audience, PodCore
@@ -65,6 +66,8 @@ class Hub:
         self._audiences: list[Audience] = []  # those with frames in this tick
         self._individual: dict[Peer, None] = {}  # peers that get other bytes than their audience
         self._full: list[Peer] = []
+        # How a log that is not in memory is read; it ends with `answer_history` of the pod.
+        self.read_history: Callable[[ReadHistory], None]
         self._searching: dict[Peer, None] = {}  # for which the log is looked through, in order
         self._search_soon = False
 
@@ -179,6 +182,8 @@ class Hub:
             peer.transport.close(effect.code, effect.reason)
         elif isinstance(effect, CatchUp):
             self.catch_up(effect.session.peer)
+        elif isinstance(effect, ReadHistory):
+            self.read_history(effect)
         elif isinstance(effect, Several):
             for each in effect.effects:
                 self.perform(each, soon=soon)

@@ -22,7 +22,7 @@ import msgspec
 import uuid6
 
 from mcpp_gateway.config import Config, ConfigError
-from mcpp_gateway.core.effects import DRAINING, SESSION_EXPIRED
+from mcpp_gateway.core.effects import DRAINING, SESSION_EXPIRED, ReadHistory
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers
 from mcpp_gateway.edge.connection import ServerConnection
@@ -30,6 +30,7 @@ from mcpp_gateway.edge.hub import Hub
 from mcpp_gateway.edge.peer import Peer
 from mcpp_gateway.edge.read_quota import ReadQuota
 from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
+from mcpp_gateway.prompts.service import PromptService
 from mcpp_gateway.storage.log_store import LogStore
 
 logger = logging.getLogger("mcpp.gateway")
@@ -69,6 +70,8 @@ class Gateway:
             loop, clock, tick_bytes=tick_bytes, unwritten_bytes=self._unwritten_bytes
         )
         self.hub = Hub(loop, clock, self.quota)
+        self.hub.read_history = self._read_history
+        self.prompts = PromptService(lambda: self.logs)
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.logs = self._open_logs()
@@ -250,6 +253,11 @@ class Gateway:
             on_commit=self._on_commit,
             on_failure=_end_process,
         )
+
+    def _read_history(self, request: ReadHistory) -> None:
+        assert self.logs is not None, "a log in memory is read in place"
+        peer: Peer = request.session.peer
+        self.logs.read_history(peer.pod, request)
 
     def _advance_clock(self) -> None:
         """Keep times from going back behind what the logs hold, if the system's clock was set."""

@@ -1,15 +1,19 @@
 // The signed-in inspector: connects the model with the gateway connection and redraws what changed.
 
-import { Connection } from "./net.js";
+import { Connection, fetchPrompt } from "./net.js";
 import { loadSettings, saveSettings, showTheme } from "./settings.js";
 import { print } from "./state/filter/expression.js";
-import { everything, isSame } from "./state/filter/filter.js";
+import { everything, isId, isSame } from "./state/filter/filter.js";
 import { newId } from "./state/ids.js";
-import { parseKind } from "./state/kinds.js";
+import { GATEWAY, parseKind } from "./state/kinds.js";
 import { writeView } from "./state/filter/link.js";
+import { Navigation } from "./navigation.js";
+import { Past } from "./state/history/past.js";
 import { Model } from "./state/model.js";
 import { amendment, approval, nameOf, rejection, withdrawal } from "./state/proposals.js";
 import { Rows } from "./state/log/rows.js";
+import { Shown } from "./state/log/shown.js";
+import { ContextNode } from "./state/tree.js";
 import { Announcer } from "./view/elements/announcer.js";
 import { Bar } from "./view/bar.js";
 import { Composer } from "./view/composer.js";
@@ -18,29 +22,40 @@ import { byId, h, isTyping, oncePerFrame, setText } from "./view/elements/dom.js
 import { FilterBar } from "./view/filters.js";
 import { LogView, shortId } from "./view/log.js";
 import { PeopleView } from "./view/people.js";
+import { showPrompt } from "./view/prompt.js";
 import { resolution } from "./view/proposals.js";
+import { ReplayBar } from "./view/replay.js";
+import { SearchBar } from "./view/search.js";
 import { ClickGuard } from "./view/elements/click-guard.js";
 import { TimelineView } from "./view/timeline.js";
 import { TreeView } from "./view/tree.js";
 
 const SLOW_MS = 250; // the tree, people and timeline are not redrawn every frame
-const SEARCH_MS = 150;
 
 export class Inspector {
   /** `view` is the view that a link asks for; `signOut(reason)` returns to the sign-in form. */
   constructor(token, view, signOut) {
     this._view = view;
+    this._token = token;
     this._signOut = signOut;
     this._target = null; // id of an envelope to show once the filter passes it
     this.schedule = oncePerFrame(() => this.refresh());
     this.settings = loadSettings();
     const model = (this.model = new Model({ newId }));
+    const past = (this.past = new Past(model));
     this.rows = new Rows(model);
+    const pastRows = (this.pastRows = new Rows(past));
+    const logs = { model, past, rows: this.rows, pastRows, shown: (this.shown = new Shown(pastRows, this.rows)) };
     const actions = {
       fold: (node, folded) => this.fold(node, folded),
       select: (node) => this.select(node),
       find: (id) => this.find(id),
       clearFilter: () => this.applyFilter(everything),
+      load: (edge, options) => this.navigation.load(edge, options),
+      fill: (mark) => this.navigation.fill(mark),
+      reveal: (entry) => this.reveal(entry),
+      look: (entry) => this.look(entry.envelope.from, entry),
+      lookAs: (participant) => this.look(participant, null),
       approve: (proposal) => this.approve(proposal),
       edit: (proposal) => this.edit(proposal),
       reject: (proposal) => this.reject(proposal),
@@ -49,9 +64,9 @@ export class Inspector {
     this.bar = new Bar(model);
     this.announcer = new Announcer();
     this.clickGuard = new ClickGuard(".decision");
-    this.log = new LogView(byId("log"), model, this.rows, this.settings, actions);
-    this.tree = new TreeView(byId("tree"), model, (item) => this.select(item));
-    this.timeline = new TimelineView(byId("timeline"), model, (node) => this.select(node));
+    this.log = new LogView(byId("log"), logs, this.settings, actions);
+    this.tree = new TreeView(byId("tree"), model, past, (item) => this.select(item));
+    this.timeline = new TimelineView(byId("timeline"), model, past, (node) => this.select(node));
     this.people = new PeopleView(model, actions);
     this.filters = new FilterBar(model, (filter) => this.applyFilter(filter), () => this.rows);
     this.connection = new Connection(model, token, {
@@ -59,6 +74,18 @@ export class Inspector {
       state: (name, facts) => this.showState(name, facts),
       probe: () => this._probe(),
       signedOut: (reason) => this.signOut(reason),
+    });
+    this.replayBar = new ReplayBar(model, (payload) => this._replay(payload));
+    this.searchBar = new SearchBar({
+      search: (search) => this.search(search),
+      step: (direction) => this.navigation.step(direction),
+      goTo: (seconds) => this.goTo(seconds),
+    });
+    this.navigation = new Navigation(logs, this.connection, {
+      log: this.log,
+      bar: this.searchBar,
+      schedule: this.schedule,
+      find: (id) => this.find(id),
     });
     this.composer = new Composer(model, (draft) => this.sendMessage(draft));
     this._cleared = model.cleared;
@@ -69,8 +96,8 @@ export class Inspector {
   start() {
     byId("filter").value = this._view.filter;
     this.model.filter = this.filters.read() ?? everything;
-    this.rows.search = this._view.search.toLowerCase();
-    byId("search").value = this._view.search;
+    this.searchBar.text = this._view.search;
+    this.rows.search = this.searchBar.read() ?? null;
     byId("descendants").checked = this.rows.descendants = this._view.descendants;
     this.connection.open();
     this._everySecond();
@@ -86,7 +113,9 @@ export class Inspector {
     const what = model.receive(text, Date.now());
     if (refusals.at(-1) !== last) this._refused(refusals.at(-1));
     if (what === "live") this.announcer.add(model.log.entries.at(-1)?.envelope);
-    if (what === "welcome" || what === "filter") this._slow = 0;
+    if (what === "welcome" || what === "filter" || what === "page") this._slow = 0;
+    if (what === "welcome") this.navigation.resume();
+    if (what === "welcome" || what === "replay") this.replayBar.update(Date.now());
     if (!model.session.isReplaying) this._resolveView();
     this.schedule();
   }
@@ -94,7 +123,10 @@ export class Inspector {
   refresh() {
     if (this._cleared !== this.model.cleared) this._forgetNodes();
     this._followRestarted();
+    this._followSelection();
+    this.navigation.update();
     if (!this.model.session.isReplaying || this.rows.rows.length === 0) this.log.update();
+    this.navigation.arrive();
     this._showTarget();
     this._showFollow();
     const now = performance.now();
@@ -193,37 +225,62 @@ export class Inspector {
   }
 
   fold(node, folded) {
-    this.log.list.reset(this.rows.fold(node, folded));
-    this.log.list.invalidateAll();
+    this.log.fold(node, folded);
   }
 
   /** Show an envelope in the log; clear the filter, the selection or the search if they hide it. */
   find(id) {
-    if (this._searchTimer) this._applySearch(); // or a search that was just typed would hide it again
-    const entry = this.model.log.find(id);
+    if (this.searchBar.isPending) this.searchBar.apply(); // or a search that was just typed would hide it again
+    const entry = this.past.log.find(id) ?? this.model.log.find(id);
     if (!entry) return;
-    if (!this.model.passes(entry)) {
+    if (entry.position === undefined && !this.model.passes(entry)) {
       this.applyFilter(everything);
       this._target = id;
       return;
     }
-    if (!this.rows.isIncluded(entry)) this._showEverything();
+    if (entry.position === undefined && !this.rows.isIncluded(entry)) this._showEverything();
+    const rows = entry.position === undefined ? this.rows : this.pastRows;
     for (let node = entry.node; node; node = node.parent) {
-      if (this.rows.isFolded(node)) this.fold(node, false);
+      if (rows.isFolded(node)) this.fold(node, false);
     }
-    const index = this.log.find(`${entry.seq}`);
-    if (this.rows.rows[index]?.entry === entry) this.log.list.show(index, { focus: true, center: true });
+    const index = this.shown.indexOf(entry);
+    if (index >= 0) this.log.list.show(index, { focus: true, center: true });
   }
 
-  search(text) {
-    this.rows.search = text.trim().toLowerCase();
+  /** Search all of the log; null shows everything again. */
+  search(search) {
+    this.rows.search = search;
     this._layOut();
     this._writeView();
   }
 
+  /** Show a match among the messages around it. */
+  reveal(entry) {
+    this._showEverything();
+    if (entry.position === undefined) this.find(entry.envelope.id);
+    else this.navigation.reveal(entry);
+  }
+
+  /** Show what a participant's model would see at an entry, or now. */
+  look(viewer, entry) {
+    const known = new Set([...this.model.participants.keys(), viewer]);
+    known.delete(GATEWAY);
+    const participants = [...known].sort();
+    const first = known.has(viewer) ? viewer : participants[0];
+    showPrompt({ participants, viewer: first, entry }, (options) => fetchPrompt(this._token, options));
+  }
+
+  /** Show the log at a time, in seconds. */
+  goTo(seconds) {
+    if (this.rows.search) this._showEverything();
+    if (byId("app").dataset.part === "timeline") this._show("log");
+    this.navigation.goTo(seconds);
+  }
+
   export() {
     // In valid JSON, raw line breaks occur only between tokens, never inside a string.
-    const lines = this.rows.selected().map(({ text }) => text.replace(/[\r\n]+/g, " "));
+    const entries = [...this.past.log.entries, ...this.rows.selected()];
+    const lines = entries.map(({ text }) => text.replace(/[\r\n]+/g, " "));
     const blob = new Blob([lines.map((line) => `${line}\n`).join("")], { type: "application/jsonl" });
     const anchor = document.createElement("a");
     anchor.href = URL.createObjectURL(blob);
@@ -258,24 +315,41 @@ export class Inspector {
     }
   }
 
+  _replay(payload) {
+    this.connection.send(this.model.outbox.write({ kind: "pod/replay", payload }, Date.now()));
+  }
+
   _probe() {
     const probe = this.model.probe();
     if (probe) this.send(probe);
   }
 
   _layOut() {
-    this.log.list.reset(this.rows.layOut(0));
-    this.log.list.invalidateAll();
+    this.navigation.update();
+    this.log.layOut();
     this.log.list.toEnd();
     this.schedule();
   }
 
-  /** Select the context that the link names, once it is loaded. */
+  /** Select the context that the link names; if it is not loaded, it is loaded from the past. */
   _resolveView() {
     const { main, context } = this._view;
-    const item = main ? "main" : context && this.model.tree.get(context);
-    if (item) this.select(item);
+    if (main) this.select("main");
+    else if (context && isId(context)) this.select(this.model.tree.get(context) ?? new ContextNode(context, -1));
     else if (context && byId("selection").hidden) this._showSelection();
+  }
+
+  // A selected context of the past has another node in each newly loaded stretch, and in the received log.
+  _followSelection() {
+    const { selection } = this.rows;
+    if (!(selection instanceof Object) || !this.past.has(selection)) return;
+    const known = this.model.tree.get(selection.id);
+    const now = known?.count ? known : this.past.tree.get(selection.id);
+    if (!now || now === selection) return;
+    this.rows.selection = this.tree.selected = this.timeline.selection = now;
+    this._slow = 0;
+    this.log.layOut();
+    this._showSelection();
   }
 
   // The history was reloaded: nodes of the previous tree are no longer valid.
@@ -283,8 +357,7 @@ export class Inspector {
     this._cleared = this.model.cleared;
     const { selection } = this.rows;
     if (!(selection instanceof Object)) return;
-    const again = this.model.tree.get(selection.id) ?? null;
-    if (!again) this._view.context = selection.id;
+    const again = this.model.tree.get(selection.id) ?? new ContextNode(selection.id, -1);
     this.rows.selection = this.tree.selected = this.timeline.selection = again;
     this._showSelection();
   }
@@ -313,13 +386,14 @@ export class Inspector {
 
   _showSelection() {
     const { selection } = this.rows;
-    const { context } = this._view;
     const box = byId("selection");
+    const { context } = this._view; // of a link, if it is not the id of one
     box.hidden = selection === null && !context;
     if (!box.hidden) {
-      const name = selection === "main" ? "the main context" : selection && `${selection.type ?? "context"} ${shortId(selection.id)}`;
+      const isLoaded = selection === "main" || selection?.number >= 0;
+      const name = selection === "main" ? "the main context" : `${selection?.type ?? "context"} ${shortId(selection?.id ?? "")}`;
       box.replaceChildren(
-        name ? "Showing only " : "Context not loaded: ", h("strong", { dir: "auto" }, name ?? context), " ",
+        isLoaded ? "Showing only " : "Context not loaded: ", h("strong", { dir: "auto" }, isLoaded ? name : selection?.id ?? context), " ",
         h("button", { class: "link", on: { click: () => this.select(null) } }, "Show everything"));
     }
     this._writeView();
@@ -330,9 +404,9 @@ export class Inspector {
     const fragment = writeView({
       filter: isSame(filter, everything) ? "" : print(filter),
       main: selection === "main",
-      context: selection instanceof Object ? selection.id : this._view.context,
+      context: selection instanceof Object ? selection.id : null,
       descendants,
-      search: byId("search").value.trim(),
+      search: this.searchBar.text,
     });
     history.replaceState(null, "", location.pathname + fragment);
   }
@@ -350,6 +424,7 @@ export class Inspector {
     this.connection.check();
     this.composer.update();
     this.bar.showRates(Date.now());
+    this.replayBar.update(Date.now());
   }
 
   _bind() {
@@ -361,10 +436,6 @@ export class Inspector {
       this.rows.descendants = target.checked;
       this._layOut();
       this._writeView();
-    });
-    byId("search").addEventListener("input", () => {
-      clearTimeout(this._searchTimer);
-      this._searchTimer = setTimeout(() => this._applySearch(), SEARCH_MS);
     });
     byId("follow").addEventListener("click", () => this.log.list.toEnd());
     byId("log").addEventListener("scroll", () => this._showFollow(), { passive: true });
@@ -385,15 +456,9 @@ export class Inspector {
     });
   }
 
-  _applySearch() {
-    clearTimeout(this._searchTimer);
-    this._searchTimer = undefined;
-    this.search(byId("search").value);
-  }
-
   _showEverything() {
-    byId("search").value = "";
-    this.rows.search = "";
+    this.searchBar.text = "";
+    this.searchBar.apply();
     this.select(null);
   }
 
@@ -418,7 +483,10 @@ export class Inspector {
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
     if (!this.settings.shortcuts || !plain || isTyping(event) || byId("dialog").open) return;
     const keys = {
-      "/": () => byId("search").focus(),
+      "/": () => this.searchBar.focus(),
+      n: () => this.navigation.step("older"),
+      N: () => this.navigation.step("newer"),
+      d: () => this.searchBar.askTime(),
       f: () => byId("filter").focus(),
       c: () => this.composer.focus(),
       t: () => this.tree.list.show(this.tree.list.active, { focus: true }),

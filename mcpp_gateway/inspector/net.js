@@ -5,6 +5,7 @@ import { LivenessMonitor } from "./state/connection/liveness.js";
 const SUBPROTOCOL = "mcpp.v0.1";
 const LOST = 1006; // the code of an abnormal closure
 const CHECK_MS = 5_000;
+const PROMPT_MS = 30_000;
 const SIGNED_OUT = { 4501: "This token was revoked.", 4502: "This session has ended. Sign in again." };
 
 export class Connection {
@@ -118,6 +119,20 @@ export class Connection {
 export async function redeem(code) {
   const response = await fetch("/session", { headers: { "MCPP-Code": code }, cache: "no-store" });
   return response.ok ? (await response.json()).token : null;
+}
+
+/** Return the prompt of a participant's model at an envelope; throw an error with the gateway's reason. */
+export async function fetchPrompt(token, { viewer, at, budget }) {
+  const query = new URLSearchParams({ viewer });
+  if (at) query.set("at", at);
+  if (budget) query.set("budget", budget);
+  const response = await fetch(`/prompt?${query}`, {
+    headers: { Authorization: `Bearer ${token}` },
+    cache: "no-store",
+    signal: AbortSignal.timeout(PROMPT_MS),
+  });
+  if (!response.ok) throw new Error((await response.text()).trim().slice(0, 500) || "The gateway refused.");
+  return response.json();
 }
 
 /** Return whether a token is "valid" or "refused", or the gateway is "unreachable". */

@@ -1,4 +1,4 @@
-"""The command `mcpp log`."""
+"""The commands `mcpp log` and `mcpp fork`."""
 
 import argparse
 import json
@@ -14,9 +14,12 @@ from typing import BinaryIO, Final
 import uuid6
 
 from mcpp.errors import McppError
+from mcpp_gateway.core.history.erasing import Erasure
 from mcpp_gateway.log_format import escape
 from mcpp_gateway.log_tools import backup as backups
+from mcpp_gateway.log_tools import erase as erasing
 from mcpp_gateway.log_tools import export as exports
+from mcpp_gateway.log_tools import fork as forks
 from mcpp_gateway.log_tools import info as infos
 from mcpp_gateway.log_tools.reader import LogToolError, pod_folder
 from mcpp_gateway.log_tools.verify import Verification
@@ -30,23 +33,55 @@ def main(argv: list[str]) -> int:
     """Inspect, check, export, import or copy the log of a pod."""
     arguments = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = arguments.command
+    return _reported("log", lambda: command(arguments))
+
+
+def _reported(name: str, run: Callable[[], int]) -> int:
+    """Run a command; report an error in one line."""
     try:
         _allow_open_files()
-        return command(arguments)
+        return run()
     except BrokenPipeError:
         raise
     except McppError as error:
-        return _fail(error)
+        return _fail(name, error)
     except OSError as error:
         named = "" if error.filename is None else f"{error.filename}: "
-        return _fail(f"{named}{error.strerror or error}")
+        return _fail(name, f"{named}{error.strerror or error}")
+
+
+def fork(argv: list[str]) -> int:
+    """Begin a new log with the entries of another one."""
+    parser = argparse.ArgumentParser(
+        prog="mcpp fork",
+        description="Write a new log that begins with the entries of a log up to an envelope. It "
+        "has its own epoch and remembers its origin. Configure a pod of the new name to run it. "
+        "A gateway may be running on the original.",
+    )
+    parser.add_argument("folder", type=Path, metavar="POD", help=_FOLDER_HELP)
+    parser.add_argument("--pod", help="the pod, if the log path holds several")
+    parser.add_argument("--at", required=True, metavar="ID", help="the last envelope of both")
+    parser.add_argument(
+        "new", metavar="NEW", help="the name of the new pod beside the old one, or a new folder"
+    )
+    arguments = parser.parse_args(argv)
+
+    def run() -> int:
+        source = pod_folder(arguments.folder, arguments.pod).resolve()
+        new = arguments.new
+        destination = Path(new) if "/" in new else source.parent / new
+        made = forks.fork(source, destination, arguments.at)
+        print(f"{made.entries} entries in {escape(str(destination))}, epoch {made.epoch}")
+        return 0
+
+    return _reported("fork", run)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mcpp log",
-        description="Work on the log of a pod in files. Everything but import may be used while a "
-        "gateway is running on the log.",
+        description="Work on the log of a pod in files. Everything but import and erase may be "
+        "used while a gateway is running on the log.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -74,6 +109,13 @@ def _parser() -> argparse.ArgumentParser:
     backup.add_argument(
         "--link", action="store_true", help="use hard links for closed segments where possible"
     )
+    erase = add("erase", _erase, "erase what was said in a context, or by a participant, for good")
+    erase.add_argument("--context", metavar="ID", help="in this context and its descendants")
+    erase.add_argument("--participant", metavar="NAME", help="sent by this participant")
+    erase.add_argument(
+        "--before", type=_moment, metavar="TIME", help="only before this time, such as 2026-01-31"
+    )
+    erase.add_argument("--dry-run", action="store_true", help="only count the entries")
     return parser
 
 
@@ -101,6 +143,9 @@ def _info(arguments: argparse.Namespace) -> int:
         "disk": f"{found.disk_bytes:,} bytes, with reserved space and index",
         "state": state,
     }
+    if found.origin is not None:
+        origin = found.origin
+        rows["origin"] = f"pod {origin['pod']}, epoch {origin['epoch']}, up to {origin['id']}"
     for name, value in rows.items():
         print(f"{name:9} {escape(value)}")
     return 0
@@ -157,6 +202,27 @@ def _backup(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _erase(arguments: argparse.Namespace) -> int:
+    if arguments.context is None and arguments.participant is None:
+        raise LogToolError("say what to erase, with --context or --participant")
+    erasure = Erasure(
+        context=arguments.context, participant=arguments.participant, before=arguments.before
+    )
+    folder = pod_folder(arguments.folder, arguments.pod)
+    count = erasing.erase_entries(folder, erasure, dry_run=arguments.dry_run)
+    what = "would be erased" if arguments.dry_run else "erased"
+    print(f"{count} {'entry' if count == 1 else 'entries'} {what}")
+    return 0
+
+
+def _moment(text: str) -> float:
+    """Return the Unix time of a date or a time, which is local unless it names its zone."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2026-01-31T12:00") from None
+
+
 def _output(path: Path | None) -> "nullcontext[BinaryIO] | BinaryIO":
     if path is None:
         return nullcontext(sys.stdout.buffer)
@@ -180,6 +246,6 @@ def _allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _fail(error: object) -> int:
-    print(f"mcpp log: {escape(error)}", file=sys.stderr)
+def _fail(name: str, error: object) -> int:
+    print(f"mcpp {name}: {escape(error)}", file=sys.stderr)
     return _EXIT_FAILURE

@@ -77,6 +77,7 @@ class ExportedEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     context: ExportedContext | None = None
     about: str | None = None
     text: str
+    erased: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -138,6 +139,7 @@ def _exported(batch: Batch) -> Iterator[ExportedEntry]:
             context=None if lineage is None else _context(lineage),
             about=entry.about,
             text=entry.text.decode(),
+            erased=entry.erased,
         )
 
 
@@ -243,6 +245,7 @@ class _Importer:
                 None if context is None else Lineage(context.id, context.type, context.ancestors),
                 entry.text.encode(),
                 entry.about,
+                erased=entry.erased,
             )
         )
 

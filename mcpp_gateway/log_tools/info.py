@@ -1,9 +1,9 @@
 """What a log is: its extent in positions, time and bytes, read from headers."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mcpp_gateway.core.records import decode_state
+from mcpp_gateway.core.records import Origin, decode_state
 from mcpp_gateway.log_tools.reader import LogReader
 from mcpp_gateway.storage import segments
 from mcpp_gateway.storage.segments import BATCH
@@ -15,6 +15,7 @@ class LogInfo(NamedTuple):
     pod: str
     format_version: int
     epoch: str
+    origin: dict[str, Any] | None  # of a fork
     segments: int
     start: int  # the first position
     end: int  # the position that the next entry will have
@@ -31,11 +32,13 @@ def inspect(folder: Path) -> LogInfo:
     """Return the facts of a pod's log. Raises McppError and OSError."""
     reader = LogReader(folder)
     newest, epoch, end, data_bytes = reader.segments[-1], "", 0, 0
+    origin: Origin | None = None
     first_time = reader.segments[0].segment.header.created
     last_time = newest.segment.header.created
     for record in reader.records(newest):
         if record.kind == segments.STATE:
-            epoch = decode_state(record.payload).epoch
+            state = decode_state(record.payload)
+            epoch, origin = state.epoch, state.origin
         elif record.kind == BATCH:
             last_time = record.time
         end, data_bytes = record.position + record.entries, record.end
@@ -44,6 +47,7 @@ def inspect(folder: Path) -> LogInfo:
         pod=reader.pod,
         format_version=segments.VERSION,
         epoch=epoch,
+        origin=None if origin is None else origin.to_json(),
         segments=len(reader.segments),
         start=reader.segments[0].segment.header.position,
         end=end,

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from mcpp.errors import McppError
 from mcpp_gateway.storage import segments
 from mcpp_gateway.storage.disk import OsDisk, OsFile
+from mcpp_gateway.storage.erasure import is_decided
 from mcpp_gateway.storage.log_store import LOCK
 from mcpp_gateway.storage.recovery import check_end, check_seal
 from mcpp_gateway.storage.segment_files import BAD_CHECKSUM, Segment
@@ -51,6 +52,8 @@ class LogReader:
         self.unfinished_bytes = 0  # of a write that is going on, or was interrupted
         self.unfinished_segment: str | None = None  # one whose creation is, or was
         self._disk = OsDisk(folder, create=False)
+        if is_decided(self._disk) and not self.running:
+            raise LogToolError("an erasure was interrupted; `mcpp log erase` again completes it")
         self.segments = self._open()
         if self.damage and not tolerant:
             raise self.damage[0]

@@ -41,6 +41,10 @@ class DiskFile(Protocol):
 class Disk(Protocol):
     """One folder."""
 
+    @property
+    def location(self) -> str:
+        """The folder's path."""
+
     def names(self) -> list[str]:
         """Return the names of the files, sorted."""
 
@@ -50,8 +54,11 @@ class Disk(Protocol):
     def remove(self, name: str) -> None:
         """Delete a file."""
 
+    def rename(self, name: str, to: str) -> None:
+        """Give a file another name, atomically, in the place of a file that has it."""
+
     def sync(self) -> None:
-        """Return when created and removed names are on stable storage."""
+        """Return when created, removed and changed names are on stable storage."""
 
 
 class OsFile:
@@ -111,14 +118,18 @@ class OsFile:
 class OsDisk:
     """A folder of the operating system, created if it is missing unless `create` is False."""
 
-    def __init__(self, folder: Path, *, create: bool = True) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | str, *, create: bool = True) -> None:
+        folder = self.folder = Path(folder)
         if not create:
             return
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for each in missing:  # the folder's own name has to survive a power loss, too
             _sync_folder(each.parent)
+
+    @property
+    def location(self) -> str:
+        return str(self.folder)
 
     def names(self) -> list[str]:
         with os.scandir(self.folder) as found:
@@ -132,6 +143,9 @@ class OsDisk:
 
     def remove(self, name: str) -> None:
         (self.folder / name).unlink()
+
+    def rename(self, name: str, to: str) -> None:
+        (self.folder / name).replace(self.folder / to)
 
     def sync(self) -> None:
         _sync_folder(self.folder)

@@ -13,7 +13,7 @@ import msgspec
 from mcpp_gateway.core.journal import Window, reading_cost
 from mcpp_gateway.core.records import LogEntry, WindowEntry, decode_batch
 from mcpp_gateway.storage.group_writer import GroupWriter
-from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import DamagedError
 

@@ -5,20 +5,20 @@ import fcntl
 import logging
 import os
 import secrets
-import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import uuid6
 
 from mcpp.errors import McppError
 from mcpp_gateway.config import LogSection
-from mcpp_gateway.core.effects import Effect
+from mcpp_gateway.core.effects import Effect, ReadHistory
+from mcpp_gateway.core.history.pages import Source
 from mcpp_gateway.core.journal import Window
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
@@ -32,20 +32,22 @@ from mcpp_gateway.storage.group_writer import (
     WriterOptions,
     state_record,
 )
-from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.history_reader import HistoryReader
+from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import Recovery, SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import DamagedError
 
 logger = logging.getLogger("mcpp.gateway")
 
 LOCK: Final = ".lock"  # no pod's name begins with a dot
-INDEX: Final = "index.sqlite"
 _LOCK_ATTEMPTS: Final = 5
 _LOCK_SECONDS: Final = 0.1
 _DAY_SECONDS: Final = 86_400.0
 # Syncs of different pods run beside each other; those of one pod never do.
 _THREADS: Final = 16
-_INDEX_RETRY_SECONDS: Final = 30.0
+
+
+T = TypeVar("T")
 
 
 class LogStoreError(McppError):
@@ -58,8 +60,7 @@ class _OpenPod:
     journal: FileJournal
     writer: GroupWriter
     log: SegmentLog
-    index: LogIndex | None = None
-    index_retry: float | None = None  # when to try again to build it
+    index: LogIndex
 
 
 class LogStore:
@@ -84,9 +85,10 @@ class LogStore:
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="log")
+        self._history = HistoryReader(loop, clock, perform)
         self._unwritten = Unwritten()
         self._pods: dict[str, _OpenPod] = {}
-        self._lock = self._take_lock()
+        self._lock = take_lock(self._path)
 
     def open_pod(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
@@ -117,46 +119,34 @@ class LogStore:
         """The bytes that all logs take on the disk."""
         return sum(each.journal.disk_bytes for each in self._pods.values())
 
+    def read_history(self, pod: PodCore, request: ReadHistory) -> None:
+        """Read a page of a pod's log on another thread, and let the pod answer with it."""
+        each = self._pods[pod.name]
+        self._history.read(pod, each.log, each.index, request)
+
+    def read(self, pod: PodCore, function: Callable[[Source], T]) -> "asyncio.Future[T]":
+        """Call a function with a pod's log as it is now, on the thread that reads history."""
+        each = self._pods[pod.name]
+        return self._history.run(pod, each.log, each.index, function)
+
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
         if os.fstat(self._lock).st_nlink == 0:
             self._on_failure(FileNotFoundError(f"{self._path} was deleted"))
-        now = self._clock()
         for each in self._pods.values():
             each.writer.check()
-            if each.index_retry is not None and each.index_retry <= now and each.writer.accepting:
-                each.index_retry = None
-                self._executor.submit(self._open_index, each)
 
     def close(self) -> None:
         """Write and sync what waits, and release the folder. Blocks."""
+        self._history.close()
         for each in self._pods.values():
             each.writer.stop()
         self._executor.shutdown()
         for each in self._pods.values():
-            if each.index is not None:
-                each.index.stop()
+            each.index.stop()
         os.close(self._lock)
 
     # --- private --------------------------------------------------------------------------------
-
-    def _take_lock(self) -> int:
-        try:
-            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise LogStoreError(f"log.path: cannot use {self._path}: {reason}") from None
-        for attempt in range(_LOCK_ATTEMPTS):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                # `mcpp log` takes it for a moment, to find out whether a gateway is running.
-                time.sleep(_LOCK_SECONDS if attempt + 1 < _LOCK_ATTEMPTS else 0.0)
-            else:
-                return descriptor
-        os.close(descriptor)
-        raise LogStoreError(f"log.path: another gateway uses {self._path}")
 
     def _open(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
@@ -182,7 +172,6 @@ class LogStore:
         )
         journal = FileJournal(log, writer, _window(limits, state, batches))
         pod = PodCore(name, settings, limits, new_id=lambda: str(uuid6.uuid7()), journal=journal)
-        opened = _OpenPod(pod, journal, writer, log)
         last = batches[-1] if batches else None
         if state is not None:
             self.time = max(self.time, state.time, last.time if last else 0.0)
@@ -197,8 +186,7 @@ class LogStore:
 
         def commit(end: int) -> None:
             journal.commit(end)
-            if opened.index is not None:
-                opened.index.advance(end)
+            opened.index.advance(end)
             self._perform(pod.release(end))
             self._on_commit()
 
@@ -215,6 +203,8 @@ class LogStore:
                 section.fsync == "interval" and boot != state.boot
             ):
                 first = snapshot(index)
+        opened = _OpenPod(pod, journal, writer, log, LogIndex(self._path / name, log, pod.epoch))
+        journal.use_index(opened.index)
         writer.begin(
             term=term,
             index=index,
@@ -223,29 +213,9 @@ class LogStore:
             snapshot=snapshot,
             first=first,
         )
-        self._open_index(opened)
+        opened.index.start(journal.committed)
         self._pods[name] = opened
         return pod
-
-    # --- the index, without which everything works ----------------------------------------------
-
-    def _open_index(self, opened: _OpenPod) -> None:
-        """Open or build a pod's index. Blocks; without space for it, it is tried again later.
-
-        May run on a thread: until it is assigned, nothing else uses the index.
-        """
-        path = self._path / opened.pod.name / INDEX
-        try:
-            index = LogIndex(path, opened.log, opened.pod.epoch)
-            index.start(opened.journal.committed)
-        except (OSError, sqlite3.Error) as error:
-            facts = {"pod": opened.pod.name, "reason": str(error)}
-            logger.warning("the log has no index, lookups are slower", extra=facts)
-            opened.index_retry = self._clock() + _INDEX_RETRY_SECONDS
-            return
-        opened.index = index
-        index.advance(opened.journal.committed)
-        opened.journal.use_index(index)
 
 
 def _report(pod: str, recovery: Recovery) -> None:
@@ -264,6 +234,26 @@ def _may_have_lost_its_end(state: State, recovery: Recovery, boot: str) -> bool:
     """
     same_boot = bool(boot) and state.boot == boot  # where that is unknown, assume the worst
     return state.fsync == "interval" and not recovery.stopped and not same_boot
+
+
+def take_lock(path: Path) -> int:
+    """Lock the logs below a folder, and return what holds the lock. Raises LogStoreError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LogStoreError(f"log.path: cannot use {path}: {reason}") from None
+    for attempt in range(_LOCK_ATTEMPTS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # `mcpp log` takes it for a moment, to find out whether a gateway is running.
+            time.sleep(_LOCK_SECONDS if attempt + 1 < _LOCK_ATTEMPTS else 0.0)
+        else:
+            return descriptor
+    os.close(descriptor)
+    raise LogStoreError(f"log.path: another gateway uses {path}")
 
 
 def _decode(recovery: Recovery) -> tuple[State | None, list[Batch]]:

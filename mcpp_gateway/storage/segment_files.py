@@ -38,14 +38,23 @@ class _Places(NamedTuple):
 class Segment:
     """One segment. Owns its sparse index."""
 
-    __slots__ = ("_places", "end", "header", "name", "size_bytes")
+    __slots__ = ("_places", "end", "follows", "header", "name", "size_bytes")
 
     def __init__(self, name: str, header: SegmentHeader) -> None:
         self.name = name
         self.header = header
         self.end: int | None = None  # of the last record; None: not read yet
         self.size_bytes = 0  # of the file; changes in the newest segment only
+        self.follows = False  # whether another process writes it
         self._places: _Places | None = None
+
+    def follow(self, file: DiskFile, end: int) -> None:
+        """Index what another process has written since the last call, up to an end."""
+        self.follows = True
+        for head in segments.read_heads(file, self.end or HEADER_BYTES, end):
+            if head.kind == BATCH:
+                self.note(head.position, head.time, head.offset)
+        self.end = end
 
     def note(self, position: int, time: float, offset: int) -> None:
         """Take a batch into the index if the last one there is far enough behind."""

@@ -9,9 +9,9 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from mcpp_gateway.storage import recovery, segments
+from mcpp_gateway.storage import erasure, recovery, segments
 from mcpp_gateway.storage.disk import Disk, DiskFile
 from mcpp_gateway.storage.recovery import END_BYTES, Recovery
 from mcpp_gateway.storage.segment_files import Segment, SegmentFiles, heads_since, read_batches
@@ -39,6 +39,26 @@ class SegmentOptions:
     reserve_bytes: int = 16 << 20  # allocated beyond what participants may fill
 
 
+class SegmentView(NamedTuple):
+    """A segment, for a reader in another process."""
+
+    name: str
+    salt: int
+    position: int
+    created: float
+    size_bytes: int
+    end: int | None  # of the newest, what is written
+
+
+class LogView(NamedTuple):
+    """A log, for a reader in another process."""
+
+    folder: str
+    start: int
+    end_position: int
+    segments: list[SegmentView]
+
+
 class SegmentLog:
     """The segments of one log. Owns the files of its folder."""
 
@@ -64,6 +84,7 @@ class SegmentLog:
         Raises DamagedError where acknowledged records cannot be read, LogFormatError for another
         version, and OSError.
         """
+        erasure.finish(self._files.disk)
         found = recovery.recover(self._files)
         if found.segments:
             newest = found.segments[-1]
@@ -252,6 +273,44 @@ class SegmentLog:
             for head in heads_since(file, segment, time, self._end(segment, file)):
                 return head.position
         return self._end_position
+
+    def view(self) -> LogView:
+        """Return what `follow` needs in another process."""
+        segments, newest = self._segments, len(self._segments) - 1
+        shown = [
+            SegmentView(
+                each.name, *each.header, each.size_bytes, each.end if at == newest else None
+            )
+            for at, each in enumerate(segments)
+        ]
+        return LogView(self._files.disk.location, self.start, self._end_position, shown)
+
+    def follow(self, view: LogView) -> None:
+        """Read what another process writes, as it describes it. Nothing is written here."""
+        known = {each.name: each for each in self._segments}
+        found: list[Segment] = []
+        for name, salt, position, created, size_bytes, end in view.segments:
+            segment = known.get(name)
+            header = SegmentHeader(salt, position, created)
+            if segment is None or segment.header != header:
+                segment = Segment(name, header)
+            segment.size_bytes = size_bytes
+            if end is not None:
+                segment.follow(self._files[name], end)
+            elif segment.follows:
+                segment = Segment(name, header)  # it was the newest, and has its seal now
+            found.append(segment)
+        self._segments = tuple(found)
+        self.start, self._end_position = view.start, view.end_position
+
+    def position_before_end(self, size_bytes: int) -> int:
+        """Return a position at most so many bytes and one segment before the end."""
+        found = self._segments
+        for segment in reversed(found):
+            size_bytes -= segment.size_bytes
+            if size_bytes < 0:
+                return segment.header.position
+        return found[0].header.position
 
     def next_segment(self, position: int) -> int:
         """Return where the segment begins that follows the one that holds a position, or the end.

@@ -113,12 +113,12 @@ class PodHarness:
         self._message_numbers = count()
         self._scheduler = ManualScheduler()
         quota = ReadQuota(self._scheduler, lambda: self.now, tick_bytes=1 << 20)
-        self._hub = Hub(self._scheduler, lambda: self.now, quota)
+        self.hub = Hub(self._scheduler, lambda: self.now, quota)
 
     def join(self, id: str, *, behind: bool = False, **options: Any) -> HarnessClient:
         """Join a participant; with `behind` even the welcome is left to `catch_up`."""
         client = HarnessClient(full=behind)
-        client.peer = self._hub.join(self.pod, id, client, **(JOIN_DEFAULTS | options))
+        client.peer = self.hub.join(self.pod, id, client, **(JOIN_DEFAULTS | options))
         self._scheduler.run()
         return client
 
@@ -137,11 +137,11 @@ class PodHarness:
         return id
 
     def send_text(self, client: HarnessClient, data: bytes) -> None:
-        self._hub.receive(client.peer, data, self.now)
+        self.hub.receive(client.peer, data, self.now)
         self._scheduler.run()
 
     def leave(self, client: HarnessClient) -> None:
-        self._hub.leave(client.peer)
+        self.hub.leave(client.peer)
         self._scheduler.run()
 
     def tick(self, seconds: float = 0.0) -> None:
@@ -149,7 +149,7 @@ class PodHarness:
         self.perform(self.pod.tick(self.now))
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        self._hub.perform_all(effects)
+        self.hub.perform_all(effects)
         self._scheduler.run()
 
 

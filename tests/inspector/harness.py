@@ -70,6 +70,7 @@ class InspectorHarness:
         *,
         pods: int = 1,
         origins: tuple[str, ...] = (),
+        log: Path | None = None,
         **limits: float,
     ) -> None:
         self.port = free_port()
@@ -77,7 +78,10 @@ class InspectorHarness:
         self.pod = "demo"
         names = [self.pod, *(f"demo{number}" for number in range(1, pods))]
         self._path = folder / "pod.toml"
-        self._path.write_text(_config(self.port, names, origins, limits))
+        config = _config(self.port, names, origins, limits)
+        if log is not None:
+            config += f"\n[log]\nkind = 'file'\npath = {json.dumps(str(log))}\n"
+        self._path.write_text(config)
         self._process: subprocess.Popen[str] | None = None
         self._clients = ExitStack()
 
@@ -305,6 +309,23 @@ def inspector_harness(folder: Path, **options: Any) -> Iterator[InspectorHarness
         yield harness
     finally:
         harness.stop()
+
+
+@contextmanager
+def replayed(recording: Path, *options: str) -> Iterator[str]:
+    """Run `mcpp replay` on a pod's log and yield the link that it prints."""
+    program = "import sys; from mcpp_gateway.replay.commands import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, str(recording), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            last = "It begins when the first participant joins. Stop with Ctrl-C.\n"
+            output = "".join(iter(process.stdout.readline, last))
+            found = re.search(r"http://localhost:(\d+)/#([\w-]{22})", output)
+            assert found is not None, output
+            yield f"http://127.0.0.1:{found[1]}/#{found[2]}"
+        finally:
+            process.terminate()
 
 
 @contextmanager

@@ -1167,7 +1167,7 @@ def test_an_empty_log_shows_the_reason(page: Page, harness: InspectorHarness) ->
     harness.join("analyst").chat("good morning")
     expect(empty).to_be_hidden()
     page.fill("#search", "evening")
-    expect(empty).to_have_text("No loaded message contains “evening”.")
+    expect(empty).to_have_text("No message matches the search.")
     page.fill("#search", "")
     expect(empty).to_be_hidden()
     harness.join("crm").think("hm", Context(id="k", type="task"))

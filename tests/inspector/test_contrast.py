@@ -58,6 +58,7 @@ def test_every_text_has_a_contrast_of_at_least_four_and_a_half(
     page = new_page(1280, 3000, scheme)
     page.add_init_script("localStorage.setItem('mcpp.settings', JSON.stringify({hints: true}))")
     page.goto(harness.url)
+    expect(page.locator("#sign-in")).to_be_visible()
     check(page)
     sign_in(page, harness)
     run_scenario(harness)

@@ -21,6 +21,7 @@ from mcpp.protocol.tree import ContextTree
 from mcpp.testing.strategies import json_values
 from mcpp.transient import TransientTracker, transient
 from mcpp.transient.marks import cut
+from mcpp_gateway.core.history.words import Words
 from tests.properties.random_logs import LOGS
 
 HERE = Path(__file__).parent
@@ -239,6 +240,8 @@ def test_the_tree_equals_that_of_the_sdk(node: Node, log: list[Envelope]) -> Non
 )
 def test_heights_are_summed_correctly(node: Node, steps: Any) -> None:
     assert node.call("heights", steps=steps)
+    for head in ([], [3], [4, 1, 9]):
+        assert node.call("heights", steps=steps, head=head)
 
 
 # --- stream ---------------------------------------------------------------------------------------
@@ -282,14 +285,10 @@ def test_a_restart_and_a_gap_are_marked(node: Node) -> None:
     assert node.call("model", frames=frames)["rows"] == ["1", "gap", "5", "restart", "a"]
 
 
-def test_older_envelopes_that_are_not_loaded_are_marked(node: Node) -> None:
-    history = [frame(str(number)) for number in range(10_000)]
-    rows = node.call("model", frames=[welcome(replayed=10_000), *history], updates=False)["rows"]
-    assert rows[:2] == ["older", "0"]
-    limits = {"maxEntries": 100}
-    rows = node.call("model", frames=[welcome(), *history[:101]], limits=limits)["rows"]
-    assert rows[:2] == ["older", "11"]
-    assert len(rows) == 91
+def test_the_oldest_envelopes_are_removed_if_there_are_too_many(node: Node) -> None:
+    history = [frame(str(number)) for number in range(101)]
+    rows = node.call("model", frames=[welcome(), *history], limits={"maxEntries": 100})["rows"]
+    assert rows == [str(number) for number in range(11, 101)]
 
 
 def test_removed_envelopes_are_not_kept_in_memory(node: Node) -> None:
@@ -754,6 +753,210 @@ def test_open_proposals_are_lost_with_the_log(node: Node) -> None:
     assert node.call("model", frames=[welcome(), asked, welcome("e2"), reused])["open"] == []
     # Its proposer received no confirmation before the restart and sends it again.
     assert node.call("model", frames=[welcome(), asked, welcome("e2"), asked])["open"] == ["p"]
+
+
+# --- the past -------------------------------------------------------------------------------------
+
+PAST_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "hear",
+                "hear",
+                "load",
+                "load",
+                "older",
+                "newer",
+                "answer",
+                "answer",
+                "answer",
+                "refuse",
+                "lose",
+                "locate",
+                "restart",
+                "around",
+            ]
+        ),
+        st.integers(0, 40),
+    ),
+    max_size=60,
+)
+
+
+@hypothesis_settings(max_examples=300)
+@given(
+    steps=PAST_STEPS,
+    before=st.integers(0, 40),
+    query=st.sampled_from([{}, {"filter": {"context": "k1"}}, {"filter": {"main": True}}]),
+    received=st.sampled_from([5, 12, 1000]),
+)
+def test_whatever_is_loaded_in_whatever_order_the_rows_are_correct_and_holes_are_marked(
+    node: Node, steps: Any, before: int, query: Any, received: int
+) -> None:
+    problems = node.call(
+        "past",
+        steps=steps,
+        before=before,
+        query=query,
+        welcome=welcome(),
+        page=4,
+        limits={"maxEntries": received},
+        bounds={"maxEntries": 10, "maxChars": 10_000_000, "minEntries": 2},
+    )
+    assert problems == []
+
+
+NOON = 1_794_830_400_000  # 2026-11-16T12:00:00Z
+
+
+def test_a_page_keeps_each_senders_own_bytes(node: Node) -> None:
+    texts = [
+        '{"id": "1", "from": "a", "kind": "chat", "ts": "", "payload": {"n": 1e2, "s": "}],\\"["}}',
+        '{ "ts":"","kind":"x" ,"id":"2","from":"b","payload":[[],{},"\\\\"], "envelope": {"a": 3}}',
+    ]
+    entries = ", ".join(
+        f'{{"position": {i}, "time": 1.5, "envelope": {text}}}' for i, text in enumerate(texts)
+    )
+    odd = '{"position": "1", "envelope": {}}, 3, null, {"envelope": [1]}'
+    page = f'{{"payload": {{"next": "c", "entries": [{entries}, {odd}], "epoch": "e"}}}}'
+    read = node.call("page", text=page)
+    assert [entry["text"] for entry in read["entries"]] == texts
+    assert (read["next"], read["epoch"]) == ("c", "e")
+
+
+@given(json_values())
+def test_a_page_is_cut_out_of_any_json(node: Node, value: Any) -> None:
+    envelope = {"id": "1", "from": "a", "kind": "chat", "ts": "t", "payload": value}
+    text = json.dumps(envelope, ensure_ascii=False)
+    page = json.dumps({"x": value, "payload": {"y": value, "entries": ["E"]}})
+    entry = f'{{"position": 1, "time": 2, "envelope":{text}}}'
+    read = node.call("page", text=page.replace('"entries": ["E"]', f'"entries": [{entry}]'))
+    assert read["entries"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("refund", {"text": "refund*"}),
+        ('refund "purchase order"', {"text": 'refund "purchase order"'}),
+        ('text:"a b" x', {"text": '"a b" x*'}),
+        ("from:ada refund*", {"text": "refund*", "filter": {"from": "ada"}}),
+        (
+            "kind:mcp/* and not from:crm",
+            {"filter": {"all": [{"kind": "mcp/*"}, {"not": {"from": "crm"}}]}},
+        ),
+        ("(main or type:task)", {"filter": {"any": [{"main": True}, {"type": "task"}]}}),
+        ("not main", {"text": "not main*"}),
+        ("since:2026-11-16T12:00:00Z until:now", {"since": NOON / 1000, "until": NOON / 1000}),
+        ("since:2h", {"since": NOON / 1000 - 7200}),
+        ("https://x.y/z", {"text": "https://x.y/z*"}),
+    ],
+)
+def test_searches_are_parsed(node: Node, text: str, expected: Any) -> None:
+    found = node.call("search", text=text, now=NOON)
+    whole = {"text": "", "filter": {"all": []}, "since": None, "until": None} | expected
+    assert {name: found[name] for name in whole} == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("since:tomorrowish", "since: needs a time"),
+        ("until:", "until: needs a value"),
+        ("(main", "Unclosed ("),
+        ("from:\u00e4", "is not a text that could match"),
+        ("(" * 50_000, "Unclosed ("),
+    ],
+)
+def test_an_invalid_search_has_a_message(node: Node, text: str, message: str) -> None:
+    assert message in node.call("search", text=text, now=NOON)["message"]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "?!", '"'])
+def test_a_search_without_a_word_is_none(node: Node, text: str) -> None:
+    assert node.call("search", text=text, now=NOON) is None
+
+
+def test_moments_are_by_the_readers_calendar(node: Node) -> None:
+    def moment(text: str, end: bool = False) -> Any:
+        return node.call("moment", text=text, now=NOON, isEnd=end)
+
+    day = 86_400
+    midnight = moment("today")
+    assert midnight <= NOON / 1000 < midnight + day
+    assert moment("yesterday") == midnight - day
+    assert moment("yesterday", True) == midnight
+    assert moment("2026-11-14", True) == moment("2026-11-15")
+    assert (
+        moment("2026-11-14 10:30") == moment("2026-11-14T10:30:00") == moment("2026-11-14") + 37_800
+    )
+    passed, coming = moment("0:00:01"), moment("23:59:59")
+    assert (passed, coming) == (midnight + 1, midnight - 1)
+    assert moment("30m") == moment("30 min ago") == NOON / 1000 - 1800
+    for wrong in ("", "25:00", "10:60", "2026-13-01", "2026-02-30", "10", "soon", "9" * 400):
+        assert moment(wrong) is None
+
+
+LATIN = ["refund", "Refund", "re-fund", "caf\u00e9", "CAFE", "order", "4471", "\u00df", "ss", "x"]
+OTHERS = [
+    "\u9000\u6b3e",
+    "\u6211\u8981",
+    "\u0928\u093f",
+    "\u0e01",
+    "\ud55c\uad6d",
+    "\u2161",
+    "\u00b2",
+]
+SEARCH_TEXTS = st.lists(
+    st.sampled_from([*LATIN, *OTHERS, " ", "  ", "-", "_", "."]), max_size=6
+).map("".join)
+
+
+@hypothesis_settings(max_examples=300)
+@given(query=SEARCH_TEXTS, texts=st.lists(SEARCH_TEXTS, min_size=1, max_size=3))
+def test_what_is_received_is_searched_as_the_gateway_searches(
+    node: Node, query: str, texts: list[str]
+) -> None:
+    payload = {"texts": texts, "number": 4471, "refund": None}
+    found = node.call("found", text=query, payload=payload)
+    text = json.dumps({"kind": "chat", "payload": payload}).encode()
+    assert found["found"] == Words.parse(found["sent"]).match(text)
+
+
+def test_matches_are_highlighted_where_they_are_written(node: Node) -> None:
+    said = (
+        "Caf\u00e9 \ufb01x: the RE-FUND, refunded \u6211\u8981\u9000\u6b3e\u4e86 (caf\u0065\u0301)"
+    )
+    marked = node.call("found", text="cafe re-fund refund \u9000\u6b3e fix", payload=said)["marked"]
+    assert marked == ["Caf\u00e9", "\ufb01x", "RE-FUND", "\u9000\u6b3e", "caf\u0065\u0301"]
+    marked = node.call("found", text="refund", payload=said)["marked"]
+    assert marked == ["refund"]
+
+
+def test_the_query_of_the_past_is_what_the_view_shows(node: Node) -> None:
+    everything: dict[str, Any] = {"all": []}
+
+    def query(filter: Any, selection: Any, descendants: bool = True, search: str = "") -> Any:
+        view = {"selection": selection, "descendants": descendants}
+        return node.call("query", filter=filter, me="ada", view=view, search=search, now=NOON)
+
+    assert query(everything, None) == {}
+    assert query(everything, {"id": "k"}) == {"context": "k"}
+    assert query(everything, {"id": "k"}, descendants=False) == {"filter": {"context": "k"}}
+    always = [{"from": "ada"}, {"to": "ada"}, {"from": "system:gateway"}]
+    shown = {"any": [{"type": "task"}, *always]}
+    assert query({"type": "task"}, "main") == {"filter": {"all": [shown, {"main": True}]}}
+    searched = query(everything, None, search="x from:bob since:2026-11-16T12:00:00Z until:now")
+    bounds = {"after": NOON / 1000 - 0.001, "before": NOON / 1000}
+    assert searched == {"filter": {"from": "bob"}, "text": "x*"} | bounds
+
+
+def test_matches_are_counted_up_to_a_bound(node: Node) -> None:
+    pages = [[90, 80], [], [70], [60, 50]]
+    found = node.call("matches", pages=pages, ask=[90, 70, 50, 65])
+    assert found == {"asked": 4, "count": 5, "isComplete": True, "ranks": [1, 3, 5, None]}
+    found = node.call("matches", pages=pages, ask=[50], maxCount=3)
+    assert found == {"asked": 3, "count": 3, "isComplete": False, "ranks": [None]}
 
 
 # --- display and links ----------------------------------------------------------------------------

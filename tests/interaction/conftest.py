@@ -41,7 +41,14 @@ class AnyPod(Protocol):
 class SocketPod:
     """A gateway on a real socket, in a thread."""
 
-    def __init__(self, limits: Mapping[str, Any] | None = None, *, tls: Path | None = None) -> None:
+    def __init__(
+        self,
+        limits: Mapping[str, Any] | None = None,
+        *,
+        tls: Path | None = None,
+        log: Path | None = None,
+    ) -> None:
+        self._log = {} if log is None else {"log": {"kind": "file", "path": str(log)}}
         self._tls = {} if tls is None else {"tls_cert": str(tls), "tls_key": str(tls)}
         self.limits = dict(limits or {})
         self._participants: dict[str, Sequence[Mapping[str, Any]]] = {}
@@ -126,7 +133,7 @@ class SocketPod:
             "gateway": {"host": "127.0.0.1", "port": port} | self._tls,
             "limits": self.limits,
             "pods": {"test": {"participants": participants}},
-        }
+        } | self._log
         text = "\n".join(f"{name} = {to_toml(value)}" for name, value in document.items())
         return gateway_config.parse(text, {})
 

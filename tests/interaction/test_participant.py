@@ -182,9 +182,7 @@ async def test_history_runs_no_handler_and_no_tool(harness: AnyPod) -> None:
         await alice.send("chat", {"text": "before"})
         async with harness.connect("late"):
             with pytest.raises(NoAnswerError):
-                await alice.call(
-                    "late", "work", item="before", timeout=0.01, wait_for_presence=5
-                )
+                await alice.call("late", "work", item="before", timeout=0.01, wait_for_presence=5)
         async with harness.run(agent):
             await alice.send("chat", {"text": "after"})
             await next_of(alice, "ack")

@@ -97,3 +97,79 @@ export function canonical(value) {
     .sort()
     .map((name) => [name, canonical(value[name])]);
 }
+
+/** Return the texts of a member of each object in a list, as written; `path` leads to the list. */
+export function sourcesOf(text, path, name) {
+  let start = skipSpace(text, 0);
+  for (const step of path) {
+    start = memberOf(text, start, step)?.[0];
+    if (start === undefined) return [];
+  }
+  if (text[start] !== "[") return [];
+  return parts(text, start).map(([at]) => {
+    const found = memberOf(text, at, name);
+    return found && text.slice(...found);
+  });
+}
+
+// Return the range of an object's member; the last one counts, as for every parser.
+function memberOf(text, start, name) {
+  if (text[start] !== "{") return undefined;
+  let found;
+  for (const [at, end] of parts(text, start)) {
+    const key = text.slice(at, endOf(text, at));
+    if (key !== JSON.stringify(name)) continue;
+    const value = skipSpace(text, text.indexOf(":", at + key.length) + 1);
+    found = [value, end];
+  }
+  return found;
+}
+
+// Return the ranges of the elements of a list, or of the members of an object with their names.
+function parts(text, start) {
+  const found = [];
+  let at = skipSpace(text, start + 1);
+  while (at < text.length && text[at] !== "]" && text[at] !== "}") {
+    let end = endOf(text, at);
+    const colon = skipSpace(text, end);
+    if (text[colon] === ":") end = endOf(text, skipSpace(text, colon + 1));
+    found.push([at, end]);
+    at = skipSpace(text, end);
+    if (text[at] === ",") at = skipSpace(text, at + 1);
+  }
+  return found;
+}
+
+function skipSpace(text, start) {
+  let at = start;
+  while (" \t\r\n".includes(text[at] ?? "x")) at += 1;
+  return at;
+}
+
+// Return where the value that begins at an index ends.
+function endOf(text, start) {
+  if (text[start] === '"') return endOfString(text, start);
+  const mark = /["{}[\],\s]/g;
+  let depth = 0;
+  mark.lastIndex = start;
+  for (let found = mark.exec(text); found; found = mark.exec(text)) {
+    const [one] = found;
+    if (one === '"') mark.lastIndex = endOfString(text, found.index);
+    else if (one === "{" || one === "[") depth += 1;
+    else if (depth === 0) return found.index;
+    else if ((one === "}" || one === "]") && (depth -= 1) === 0) return found.index + 1;
+  }
+  return text.length;
+}
+
+function endOfString(text, start) {
+  let at = start;
+  let slashes;
+  do {
+    at = text.indexOf('"', at + 1);
+    if (at < 0) return text.length;
+    slashes = 0;
+    while (text[at - 1 - slashes] === "\\") slashes += 1;
+  } while (slashes % 2);
+  return at + 1;
+}

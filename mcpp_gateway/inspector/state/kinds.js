@@ -25,7 +25,7 @@ export const isKind = (text) => /^(?:[!-$&-~]|%[0-9A-F]{2})+$/.test(text) && tex
 export const MAX_KIND_LENGTH = 512;
 
 // Sent to one participant only and not part of the log, so not a position to resume from.
-const DIRECT = new Set(["system/welcome", "system/error", "system/filter"]);
+const DIRECT = new Set(["system/welcome", "system/error", "system/filter", "system/history", "system/replay"]);
 
 export const isDirect = (envelope) => DIRECT.has(envelope.kind) && envelope.from === GATEWAY;
 
@@ -49,11 +49,16 @@ export function readEnvelope(text) {
   } catch {
     return null;
   }
+  return isEnvelope(value) ? value : null;
+}
+
+/** Return whether a value is an envelope, and remove its optional members that are null (E-07). */
+export function isEnvelope(value) {
   const texts = ["id", "from", "kind", "ts"];
-  if (!isObject(value) || !texts.every((name) => typeof value[name] === "string")) return null;
+  if (!isObject(value) || !texts.every((name) => typeof value[name] === "string")) return false;
   dropNulls(value, ["to", "correlation_id", "context"]);
   if (isObject(value.context)) dropNulls(value.context, ["type", "parent", "metadata"]);
-  return value;
+  return true;
 }
 
 /** Remove optional members that are null: they count as absent (E-07). */

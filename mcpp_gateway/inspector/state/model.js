@@ -2,53 +2,50 @@
 
 import { compile, everything, isSame } from "./filter/filter.js";
 import { GATEWAY, isObject, readEnvelope } from "./kinds.js";
-import { Log } from "./log/log.js";
+import { LogModel } from "./log/log-model.js";
 import { Outbox } from "./connection/outbox.js";
 import { overlay } from "./log/overlay.js";
-import { Proposals } from "./proposals.js";
+import { Requests } from "./history/requests.js";
 import { Rates } from "./log/rates.js";
-import { HISTORY, Session, isWelcome } from "./connection/session.js";
+import { readReplay } from "./replay.js";
+import { Session, isWelcome } from "./connection/session.js";
 import { Times } from "./log/times.js";
-import { Tracker } from "./results/transient.js";
-import { ContextTree } from "./tree.js";
 
 const BREAKS = {
   restart: "The gateway was restarted. A new log begins here.",
   gap: "The connection was lost for too long. Some envelopes are missing here.",
-  hole: "Envelopes hidden by another filter may be missing here. The gateway no longer has them.",
+  hole: "Envelopes hidden by another filter may be missing here.",
 };
 
-export class Model {
+export class Model extends LogModel {
   constructor({ newId, limits } = {}) {
+    super(limits);
     this.session = new Session();
     this.outbox = new Outbox(this.session, { newId, changed: (id) => this._redraw([id]) });
+    this.history = new Requests(newId);
+    this.replay = null; // of a pod that replays a recorded stretch
     this.rates = new Rates();
     this._times = new Times();
     this.participants = new Map(); // id → {id, capabilities, present}
     this.filter = everything;
     this._test = compile(everything);
-    this.changed = new Set(); // seqs of entries to redraw; cleared by the view
-    this.concluded = []; // contexts concluded since; cleared by the view
-    this.expired = 0; // counts expiries: rows that show a context's state are redrawn
-    this.rebuilt = 0; // counts replacements of entries: views are rebuilt
-    this.cleared = 0; // counts replacements of the tree: older nodes are no longer valid
-    this._limits = limits;
     this._generation = 0;
     this._loadedUnder = []; // the filters in force when the loaded entries were received
     this._reload = null; // while the history is reloaded: the entries received so far
-    this._clear();
   }
 
   get me() {
     return this.session.you?.id ?? null;
   }
 
-  /** Process a frame and return its class: welcome, filter, direct, history, live or unreadable. */
+  /** Process a frame and return its class: welcome, filter, page, replay, direct, history, live or unreadable. */
   receive(text, now) {
     const envelope = readEnvelope(text);
     if (!envelope) return "unreadable";
     if (isWelcome(envelope)) {
+      this.history.drop();
       this._times.welcome(envelope, now);
+      this.replay = readReplay(envelope.payload.pod.replay, now);
       this._welcome(envelope.payload);
       this.outbox.refuseTooLarge(envelope);
       return "welcome";
@@ -59,7 +56,19 @@ export class Model {
       if (!isSame(envelope.payload.filter, this.filter)) this._setGeneration(envelope.payload.filter);
       return "filter";
     }
-    if (envelope.kind === "system/error" && place === "direct") this.outbox.refuse(envelope);
+    if (envelope.kind === "system/replay" && place === "direct") {
+      this.outbox.confirm(envelope.correlation_id);
+      this.replay = readReplay(envelope.payload, now) ?? this.replay;
+      return "replay";
+    }
+    if (envelope.kind === "system/history" && place === "direct") {
+      this.history.answer(envelope, text);
+      return "page";
+    }
+    if (envelope.kind === "system/error" && place === "direct") {
+      if (this.history.refuse(envelope)) return "page";
+      this.outbox.refuse(envelope);
+    }
     const facts = { place, generation: this._generation, under: this.filter };
     if (place !== "direct") facts.at = this._times.place(envelope, place === "live" ? now : undefined);
     if (this._reload) {
@@ -92,6 +101,11 @@ export class Model {
     this.outbox.dropFilters();
     if (this.isReloading || this.needsHistory(filter)) this._reload = { arrived: [] };
     this._setGeneration(filter);
+  }
+
+  /** Forget the entries up to a mark where some are missing: the history has them all. */
+  forgetTo(seq) {
+    this._forget(this.log.dropTo(seq));
   }
 
   get isReloading() {
@@ -129,17 +143,6 @@ export class Model {
 
   // --- private ----------------------------------------------------------------------------------
 
-  _clear() {
-    this.log = new Log(this._limits);
-    this.tree = new ContextTree();
-    this.tracker = new Tracker();
-    this.proposals = new Proposals();
-    this.types = new Set();
-    this.kinds = new Set();
-    this.rebuilt += 1;
-    this.cleared += 1;
-  }
-
   _welcome(payload) {
     const { isFirst, restarted, gap } = this.session.welcome(payload);
     this._setParticipants(payload);
@@ -150,11 +153,10 @@ export class Model {
       if (!this.session.isReplaying) this._finishReload();
       return;
     }
-    if (isFirst) {
-      this._setGeneration(this.filter);
-      if (payload.replayed >= HISTORY) this.log.markOlder();
-    }
-    if (restarted) this._break("restart");
+    if (isFirst) this._setGeneration(this.filter);
+    // A replay that went back shows its log again, up to where it is now.
+    if (restarted && this.replay) this._clear();
+    else if (restarted) this._break("restart");
     else if (gap) this._break("gap");
     this._seed(payload.contexts);
   }
@@ -205,43 +207,16 @@ export class Model {
       this.rates.note(isLive ? now : at, now, { context: isNewContext });
     }
     if (isLive && envelope.kind === "system/presence" && envelope.from === GATEWAY) this._presence(envelope);
-    this._trim();
+    this._forget(this.log.trim());
   }
 
-  _trim() {
-    const gone = this.log.trim();
+  _forget(gone) {
     if (!gone.length) return;
     this.rebuilt += 1;
     for (const { envelope } of gone) {
       if (!envelope) continue;
       this.tracker.forget(envelope);
       this.proposals.forget(envelope);
-    }
-  }
-
-  /** Update everything derived from the log with an entry, in log order. */
-  _learn(entry) {
-    const { envelope } = entry;
-    if (entry.direct) {
-      entry.node = null;
-      entry.lineage = null;
-      return;
-    }
-    entry.node = this.tree.add(envelope, entry.seq, entry.at);
-    entry.lineage = this.tree.lineage(entry.node);
-    const { correlation_id: answered } = envelope;
-    entry.about = this.log.find(answered) ? undefined : this.tree.get(answered); // E-16
-    if (entry.node?.conclusion === envelope) this.concluded.push(entry.node);
-    if (envelope.kind === "system/context") this.expired += 1;
-    this.kinds.add(envelope.kind);
-    if (entry.node?.type) this.types.add(entry.node.type);
-    this._redraw([...this.tracker.add(envelope), this.proposals.add(envelope, entry.text)]);
-  }
-
-  _redraw(ids) {
-    for (const id of ids) {
-      const other = id && this.log.find(id);
-      if (other) this.changed.add(other.seq);
     }
   }
 
@@ -256,14 +231,14 @@ export class Model {
   _finishReload() {
     const { arrived, contexts, restarted } = this._reload;
     this._reload = null;
-    if (restarted) this._break("restart");
+    if (restarted && this.replay) this._clear();
+    else if (restarted) this._break("restart");
     const { older, hole, rest } = overlay(this.log.entries, arrived, {
       isComplete: isSame(this.filter, everything),
       passes: (entry) => this.passes(entry),
       misses: (under) => !isSame(under, everything) && !isSame(under, this.filter),
     });
     this._clear();
-    if (!older.length && arrived.length >= HISTORY) this.log.markOlder();
     older.forEach((entry, i) => {
       if (i === hole) this._break("hole");
       this._keep(entry);
@@ -274,13 +249,12 @@ export class Model {
       if (one.facts) this._add(one.envelope, one.text, one.facts, null);
       else this._keep(one);
     }
-    this._trim();
+    this._forget(this.log.trim());
     this.changed.clear();
   }
 
   _keep(entry) {
     if (entry.mark in BREAKS) this._break(entry.mark);
-    else if (entry.mark) this.log.mark(entry.mark, entry.message);
     else this._learn(this.log.add(entry.envelope, entry.text, entry));
   }
 }

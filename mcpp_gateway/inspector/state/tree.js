@@ -47,13 +47,13 @@ const isChange = ({ from, payload }) =>
   typeof payload.context.id === "string";
 
 export class ContextTree {
-  constructor() {
+  constructor(firstNumber = 0) {
     this.roots = [];
     this.mainCount = 0;
     this.size = 0;
     this.version = 0; // changes with every change of a type or parent
     this._current = new Map();
-    this._made = 0;
+    this._made = firstNumber;
   }
 
   get(id) {

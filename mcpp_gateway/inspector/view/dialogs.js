@@ -72,6 +72,22 @@ export function askReason(name, send) {
   });
 }
 
+/** Ask for a moment; `read(text)` returns it in seconds or null, `go(seconds)` shows it. */
+export function askTime(read, go) {
+  const field = h("input", { type: "text", "aria-label": "Time", autocomplete: "off", spellcheck: "false", placeholder: "10:00" });
+  ask("Go to a time", [
+    h("label", {}, "Time ", field),
+    h("p", { class: "hint" }, "Such as 10:00, yesterday, 2026-11-16, 2026-11-16T10:00, or 2h for two hours ago."),
+  ], {
+    action: "Go",
+    run: () => {
+      const seconds = read(field.value);
+      if (seconds === null) throw new Error("Enter a time, such as 10:00 or 2026-11-16T10:00.");
+      go(seconds);
+    },
+  });
+}
+
 const nameCode = (name) => h("code", { class: "name", dir: "auto" }, reveal(name));
 
 export function showLink(url) {
@@ -82,6 +98,7 @@ export function showLink(url) {
 
 const KEYS = [
   ["/", "search"], ["f", "filter"], ["c", "write a message"], ["t", "context tree"], ["g", "log"], ["?", "this help"],
+  ["n, N", "next older or newer match"], ["d", "go to a time"],
   ["↓ ↑, j k", "next or previous row"], ["Enter", "open a row"], ["r", "raw JSON"], ["← →", "fold or unfold"], ["Esc", "clear selection and search"],
 ];
 

@@ -3,20 +3,31 @@
 import { conclusionText, describe } from "../state/log/describe.js";
 import { everything, isSame } from "../state/filter/filter.js";
 import { indent, reveal, show } from "../state/json.js";
+import { keyOf } from "../state/log/shown.js";
 import { cut } from "../state/results/summaries.js";
+import { edgeRow } from "./edges.js";
+import { highlight } from "./elements/highlight.js";
 import { clockTime, duration, h, hueOf, isTyping, plural, setText } from "./elements/dom.js";
 import { VirtualList } from "./elements/list.js";
 import { proposalActions } from "./proposals.js";
 
 const SHOWN_LINES = 12;
 const SHOWN_CHARS = 1_600;
+const NEAR_PX = 1_200; // load more when an edge is this close
 const LARGE_CHARS = 20_000; // laying out 100,000 takes a browser a second
 
 export class LogView {
-  /** `actions` has fold(node, folded), select(node), find(id), clearFilter() and those of proposals. */
-  constructor(scroller, model, rows, settings, actions) {
+  /**
+   * `logs` has the models and rows {model, past, rows, pastRows, shown}. `actions` has fold(node, folded),
+   * select(node), find(id), clearFilter(), load(edge), fill(entry), reveal(entry), look(entry) and those
+   * of proposals.
+   */
+  constructor(scroller, { model, past, rows, pastRows, shown }, settings, actions) {
     this._model = model;
+    this._past = past;
     this._rows = rows;
+    this._pastRows = pastRows;
+    this._shown = shown;
     this._settings = settings;
     this._actions = actions;
     this._raw = new Set(); // ids of envelopes whose raw JSON is shown
@@ -34,8 +45,11 @@ export class LogView {
   /** Bring the list up to date with the model. */
   update() {
     const before = this._rows.rows.length;
-    const from = this._rows.update();
-    if (from < before || this._rows.rows.length !== before) this.list.reset(from);
+    const { isNew, isReplaced, from } = this._shown.update();
+    if (isNew) this.list.resetHead();
+    if (isReplaced) this.list.invalidateAll();
+    for (const edge of isNew ? ["older", "newer"] : []) this.list.invalidate(edge);
+    if (from < before + this._shown.head || this._rows.rows.length !== before) this.list.reset(from);
     for (const seq of this._model.changed) {
       this.list.invalidate(`${seq}`);
       this.list.invalidate(`${seq}f`);
@@ -43,13 +57,13 @@ export class LogView {
     this._model.changed.clear();
     if (this._expired !== this._model.expired) this.list.invalidateAll();
     this._expired = this._model.expired;
-    this._empty.hidden = this._rows.rows.length > 0;
+    this._empty.hidden = this._rows.rows.length + this._pastRows.rows.length > 0;
     if (!this._empty.hidden) this._showEmptyReason();
   }
 
   _showEmptyReason() {
     const { session, filter } = this._model;
-    const isReading = session.pod === null || session.isReplaying;
+    const isReading = session.pod === null || session.isReplaying || this._past.stateOfEdge("older") === "loading";
     const isFiltered = !isReading && !this._rows.search && !isSame(filter, everything);
     setText(this._emptyText, isReading ? "Loading the log…" : isFiltered ? this._hiddenText() : this._missingText());
     if (isFiltered === this._clearButton.isConnected) return;
@@ -66,55 +80,100 @@ export class LogView {
 
   _missingText() {
     const { search, selection } = this._rows;
-    if (search) return `No loaded message contains “${search}”.`;
+    if (search) return this._past.older.isDone ? "No message matches the search." : "No loaded message matches the search.";
     return selection && this._model.log.size ? "No messages in this context yet." : "No messages yet.";
   }
 
   // --- source of the list -----------------------------------------------------------------------
 
   count() {
-    return this._rows.rows.length;
+    return this._shown.count;
+  }
+
+  head() {
+    return this._shown.head;
   }
 
   key(index) {
-    const row = this._rows.rows[index];
-    return row.fold ? `${row.entry.seq}f` : `${row.entry.seq}`;
+    return this._shown.key(index);
   }
 
-  /** Return the index of the row at or before a key: rows are in the order of their entries. */
   find(key) {
-    const seq = Number.parseInt(key, 10);
-    const { rows } = this._rows;
-    let [low, high] = [0, rows.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (rows[middle].entry.seq <= seq) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
+    return this._shown.find(key);
+  }
+
+  isEdge(index) {
+    return this._shown.at(index).edge !== undefined;
   }
 
   guess(index) {
-    const { entry, fold } = this._rows.rows[index];
-    if (fold || !entry.envelope) return 36;
+    const { edge, entry, fold } = this._shown.at(index);
+    if (edge || fold || !entry.envelope) return 36;
     return 34 + Math.min(SHOWN_LINES, Math.ceil(entry.text.length / 160)) * 20;
   }
 
   render(index) {
-    const row = this._rows.rows[index];
+    const row = this._shown.at(index);
+    if (row.edge) return edgeRow(row.edge, this._past, this._actions);
     const { entry } = row;
-    if (entry.mark) {
-      return h("article", { class: `row mark mark-${entry.mark}` }, h("p", {}, entry.message));
-    }
+    if (entry.mark) return this._mark(entry);
     return row.fold ? this._fold(row) : this._envelope(entry);
+  }
+
+  /** Load more of the past where the view is near an edge of it. */
+  drawn() {
+    highlight(this.list.scroller, this._rows.search?.terms ?? []);
+    const { scrollTop, clientHeight } = this.list.scroller;
+    if (scrollTop < NEAR_PX) this._actions.load("older");
+    const hole = this._shown.find("newer");
+    if (hole < 0) return;
+    const [top, bottom] = this.list.range(hole);
+    if (bottom < scrollTop - NEAR_PX || top > scrollTop + clientHeight + NEAR_PX) return;
+    // Whoever comes from below goes on with what is just before the received log.
+    this._actions.load(top > scrollTop ? "newer" : "latest");
+  }
+
+  /** Lay out all rows again. */
+  layOut() {
+    this._shown.layOutPast();
+    this._rows.layOut(0);
+    this._shown.update();
+    this.list.resetHead();
+    this.list.reset(this._shown.head);
+    this.list.invalidateAll();
+  }
+
+  /** Fold or unfold a context in both parts of the log. */
+  fold(node, folded) {
+    const [now, past] = [this._model, this._past].map(({ tree }) => (tree.get(node.id) === node ? node : tree.get(node.id)));
+    if (past) {
+      this._pastRows.fold(past, folded);
+      this._shown.layOutPast();
+      this._shown.update();
+      this.list.resetHead();
+    }
+    if (now) this.list.reset(this._shown.head + this._rows.fold(now, folded));
+    this.list.invalidateAll();
+  }
+
+  _modelOf(entry) {
+    return entry.position === undefined ? this._model : this._past;
   }
 
   // --- rows -------------------------------------------------------------------------------------
 
+  _mark(entry) {
+    const isFillable = ["gap", "hole"].includes(entry.mark) && this._model.log.restart < entry.seq;
+    return h("article", { class: `row mark mark-${entry.mark}` },
+      h("p", {}, entry.message, isFillable && [" ",
+        h("button", { class: "link", "data-keep": "fill", on: { click: () => this._actions.fill(entry) } }, "Load what is missing")]));
+  }
+
   _envelope(entry) {
     const { envelope } = entry;
-    const reading = describe(envelope);
-    const badges = this._model.tracker.badges(envelope.id);
+    const model = this._modelOf(entry);
+    const reading = entry.erased ? ERASED : describe(envelope);
+    const badges = model.tracker.badges(envelope.id);
     const row = h(
       "article",
       { class: `row tone-${reading.tone} depth-${Math.min(8, entry.node ? entry.node.depth + 1 : 0)}` },
@@ -130,25 +189,41 @@ export class LogView {
         reading.name && h("code", { class: "name", dir: "auto" }, reveal(reading.name)),
         reading.code && h("code", { class: "name" }, reading.code),
         this._addressees(envelope),
-        this._timing(envelope),
-        this._about(entry),
+        this._timing(envelope, model),
+        this._about(entry, model),
         this._settings.hints && badges.map((badge) => h("span", { class: `badge badge-${badge}` }, badge)),
-        h("span", { class: "row-end" }, entry.node && this._chip(entry.node), this._rawButton(entry)),
+        h("span", { class: "row-end" }, entry.node && this._chip(entry.node, model), this._revealButton(entry), this._rawButton(entry)),
       ),
       this._body(entry, reading),
     );
-    const proposal = this._model.proposals.find(envelope.id, entry.text);
-    // A proposal can be decided only when all of it is visible.
-    if (proposal && !(proposal.state === "open" && this._isCut(entry, reading))) row.append(proposalActions(proposal, this._model, this._actions));
+    const proposal = model.proposals.find(envelope.id, entry.text);
+    if (proposal) row.append(...this._decision(entry, proposal, reading));
     if (this._raw.has(envelope.id)) {
-      row.append(h("pre", { class: "raw", tabindex: 0, "aria-label": "Raw JSON" }, indent(entry.text)));
+      row.append(
+        h("pre", { class: "raw", tabindex: 0, "aria-label": "Raw JSON" }, indent(entry.text)),
+        !entry.direct && h("button", { class: "link", "data-keep": "look", on: { click: () => this._actions.look(entry) } }, "What did it see?"));
     }
     return row;
   }
 
+  _decision(entry, proposal, reading) {
+    if (proposal.state !== "open") return [proposalActions(proposal, this._model, this._actions)];
+    // A decision may be in a part of the log that is not loaded, and a second approval would be a second call.
+    if (entry.position !== undefined) return [h("p", { class: "quiet" }, "The decision is not loaded, if there is one.")];
+    // A proposal can be decided only when all of it is visible.
+    return this._isCut(entry, reading) ? [] : [proposalActions(proposal, this._model, this._actions)];
+  }
+
+  _revealButton(entry) {
+    if (!this._rows.search) return null;
+    const title = "Show this message among those around it";
+    return h("button", { class: "link", title, "data-keep": "reveal", on: { click: () => this._actions.reveal(entry) } }, "Show in log");
+  }
+
   _fold({ entry, fold: node, since, forMe }) {
     const { conclusion } = node;
-    const state = this._model.stateOf(node);
+    const model = this._modelOf(entry);
+    const state = model.stateOf(node);
     const outcome = conclusion ? cut(conclusionText(conclusion.payload), 400) : `${state}…`;
     return h(
       "article",
@@ -165,7 +240,7 @@ export class LogView {
         since > 0 && h("span", { class: "badge badge-since" }, `${since.toLocaleString("en")} newer`),
         forMe > 0 && h("span", { class: "badge badge-for-me" }, `${forMe.toLocaleString("en")} to you`),
         h("span", { class: "quiet" }, [plural(node.total, "message"), duration(node.end - node.start), ...(conclusion && node.expired ? ["expired"] : [])].join(" · ")),
-        h("span", { class: "row-end" }, this._chip(node, shortId(node.id))),
+        h("span", { class: "row-end" }, this._chip(node, model, shortId(node.id))),
       ),
     );
   }
@@ -186,20 +261,20 @@ export class LogView {
     );
   }
 
-  _chip(node, text = `${node.type ?? "context"} ${shortId(node.id)}`) {
-    const state = this._model.stateOf(node);
+  _chip(node, model, text = `${node.type ?? "context"} ${shortId(node.id)}`) {
+    const state = model.stateOf(node);
     return [
       h(
         "button",
         {
           class: `chip state-${state}`,
-          title: `Show only context ${node.id} (${this._model.stateLabel(node)})`,
+          title: `Show only context ${node.id} (${model.stateLabel(node)})`,
           "data-keep": "chip",
           on: { click: () => this._actions.select(node) },
         },
         h("span", { dir: "auto" }, text),
       ),
-      !this._rows.isFolded(node) && node !== this._rows.selection && this._foldButton(node, false),
+      !this._rowsOf(model).isFolded(node) && node.id !== this._rows.selection?.id && this._foldButton(node, false),
     ];
   }
 
@@ -208,9 +283,13 @@ export class LogView {
     return h("span", { class: "to", dir: "auto" }, `→ ${cut(to.join(", "))}`);
   }
 
-  _timing(envelope) {
-    const { request, response } = this._model.tracker.call(envelope) ?? {};
-    const [asked, answered] = [request, response].map((one) => one && this._model.log.find(one.id));
+  _rowsOf(model) {
+    return model === this._past ? this._pastRows : this._rows;
+  }
+
+  _timing(envelope, model) {
+    const { request, response } = model.tracker.call(envelope) ?? {};
+    const [asked, answered] = [request, response].map((one) => one && model.log.find(one.id));
     if (!asked || !answered) return null;
     const [other, title] = request === envelope ? [response, "Show the response"] : [request, "Show the call"];
     return h(
@@ -226,15 +305,15 @@ export class LogView {
   }
 
   /** Return a link to the context or the envelope that this one answers (E-16). */
-  _about({ envelope, about }) {
+  _about({ envelope, about }, model) {
     const link = (text, title, run) =>
       h("button", { class: "link", title, "data-keep": "about", on: { click: run } }, h("span", { dir: "auto" }, text));
     if (about) {
       const title = `Answers context ${about.id}. Show only that context`;
       return link(`on ${about.type ?? "context"} ${shortId(about.id)}`, title, () => this._actions.select(about));
     }
-    const other = this._model.log.find(envelope.correlation_id)?.envelope;
-    if (!other || this._model.tracker.call(envelope)?.response === envelope) return null; // its duration links there
+    const other = (model.log.find(envelope.correlation_id) ?? this._past.log.find(envelope.correlation_id))?.envelope;
+    if (!other || model.tracker.call(envelope)?.response === envelope) return null; // its duration links there
     const { name, label } = describe(other);
     const what = name === undefined ? label : reveal(name);
     return link(`on ${other.from}: ${what}`, "Show the message that this answers", () => this._actions.find(other.id));
@@ -257,7 +336,7 @@ export class LogView {
 
   _body(entry, reading) {
     const { id } = entry.envelope;
-    const summary = this._model.tracker.summary(id);
+    const summary = this._modelOf(entry).tracker.summary(id);
     if (summary === null) return this._content(entry, reading);
     const open = this._originals.has(id);
     return h(
@@ -311,10 +390,11 @@ export class LogView {
     return reading.tone === "proposal" ? full.length > LARGE_CHARS : shorten(full) !== full;
   }
 
-  _toggle(set, { envelope, seq }) {
+  _toggle(set, entry) {
+    const { envelope } = entry;
     if (!envelope) return; // a mark
     if (!set.delete(envelope.id)) set.add(envelope.id);
-    this.list.invalidate(`${seq}`);
+    this.list.invalidate(keyOf(entry));
   }
 
   // --- keyboard ---------------------------------------------------------------------------------
@@ -322,21 +402,27 @@ export class LogView {
   _key(event) {
     if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
     const { list } = this;
-    const row = this._rows.rows[list.active];
+    const row = list.active < this.count() ? this._shown.at(list.active) : null;
     const page = Math.max(1, Math.floor(list.scroller.clientHeight / 80));
     const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page };
     const fromRow = event.target.closest?.(".row");
     const start = fromRow ? Number(fromRow.dataset.index) : this._firstVisible();
     if (event.key in steps) list.show(fromRow ? start + steps[event.key] : start, { focus: true });
-    else if (event.key === "Home") list.show(0, { focus: true });
+    else if (event.key === "Home") this._toStart();
     else if (event.key === "End") list.show(this.count() - 1, { focus: true });
-    else if (!fromRow || !row || event.target !== fromRow) return;
-    else if (event.key === "Enter" || event.key === " ") this._open(this._rows.rows[start]);
-    else if (event.key === "r") this._toggle(this._raw, this._rows.rows[start].entry);
-    else if (event.key === "ArrowLeft") this._foldAt(this._rows.rows[start], true);
-    else if (event.key === "ArrowRight") this._foldAt(this._rows.rows[start], false);
+    else if (!fromRow || !row?.entry || event.target !== fromRow) return;
+    else if (event.key === "Enter" || event.key === " ") this._open(row);
+    else if (event.key === "r") this._toggle(this._raw, row.entry);
+    else if (event.key === "ArrowLeft") this._foldAt(row, true);
+    else if (event.key === "ArrowRight") this._foldAt(row, false);
     else return;
     event.preventDefault();
+  }
+
+  // The first row with an envelope; the edge above it becomes visible, and more is loaded.
+  _toStart() {
+    this.list.scroller.scrollTop = 0;
+    this.list.show(1, { focus: true });
   }
 
   _firstVisible() {
@@ -348,7 +434,7 @@ export class LogView {
 
   _open({ entry, fold }) {
     if (fold) this._actions.fold(fold, false);
-    else if (this._model.tracker.summary(entry.envelope?.id) !== null) this._toggle(this._originals, entry);
+    else if (entry.envelope && this._modelOf(entry).tracker.summary(entry.envelope.id) !== null) this._toggle(this._originals, entry);
     else this._toggle(this._raw, entry);
   }
 
@@ -357,6 +443,8 @@ export class LogView {
     if (node && Boolean(fold) !== folded) this._actions.fold(node, folded);
   }
 }
+
+const ERASED = { tone: "system", label: "was erased" };
 
 /** Return a short form of an id. UUIDv7s of one day begin alike, so they are shown by their end. */
 export function shortId(id) {

@@ -126,6 +126,7 @@ export class PeopleView {
           h("span", { class: `who hue-${hueOf(id)}`, dir: "auto" }, id),
           id === this._model.me && h("span", { class: "quiet" }, "you"),
           h("span", { class: "quiet end" }, present ? "online" : "offline")),
+        h("button", { class: "link look", on: { click: () => this._actions.lookAs(id) } }, "What does it see?"),
         h("ul", { class: "plain capabilities" },
           capabilities.length
             ? capabilities.map((one) => h("li", {}, h("code", {}, show(one))))

@@ -42,6 +42,7 @@ export function resolution({ envelope, state, by, rejections }, model) {
     hidden: "Not loaded",
   };
   if (state in texts) return { name: state, text: texts[state] };
+  if (model.replay) return { name: "hidden", text: "Open at this point of the recording" };
   // After a decision there are no buttons: a second approval would be a second call.
   const answer = model.outbox.answerTo(envelope.id);
   if (answer) {

@@ -7,9 +7,10 @@ import { shortId } from "./log.js";
 const ROW_PX = 30;
 
 export class TimelineView {
-  constructor(container, model, select) {
+  constructor(container, model, past, select) {
     this.selection = null;
     this._model = model;
+    this._past = past;
     this._select = select;
     this._nodes = [];
     this._index = new Map();
@@ -23,7 +24,8 @@ export class TimelineView {
 
   update() {
     const within = this.selection instanceof Object ? this.selection : null;
-    this._nodes = [...this._model.tree].filter(
+    const isPast = within !== null && this._past.has(within);
+    this._nodes = [...(isPast ? this._past : this._model).tree].filter(
       (node) => Number.isFinite(node.start) && (!within || node.isWithin(within)),
     );
     this._index = new Map(this._nodes.map((node, i) => [`${node.number}`, i]));
@@ -71,7 +73,8 @@ export class TimelineView {
     const whole = node.parent ? node.parent.end - node.parent.start : this._span;
     const share = whole > 0 ? Math.round((took / whole) * 100) : null;
     const name = `${node.type ?? "context"} ${shortId(node.id)}`;
-    const state = this._model.stateOf(node);
+    const model = this._past.has(node) ? this._past : this._model;
+    const state = model.stateOf(node);
     return h(
       "div",
       { class: "bar-row", role: "listitem" },
@@ -90,7 +93,7 @@ export class TimelineView {
         { class: "bar-track" },
         h("span", {
           class: `bar-fill dot-${state}${node.expired ? " gone" : ""}`,
-          title: this._model.stateLabel(node),
+          title: model.stateLabel(node),
           style: { left: `min(${left}%, 100% - 3px)`, width: `max(3px, ${(took / this._span) * 100}%)` },
         }),
       ),
@@ -99,7 +102,7 @@ export class TimelineView {
         { class: "bar-time" },
         duration(took),
         share !== null && h("span", { class: "bar-share", title: node.parent ? "of its parent" : "of the total" }, `${share} %`),
-        h("span", { class: "visually-hidden" }, this._model.stateLabel(node)),
+        h("span", { class: "visually-hidden" }, model.stateLabel(node)),
       ),
     );
   }

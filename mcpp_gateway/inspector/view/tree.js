@@ -11,10 +11,11 @@ const ROW_PX = 46;
 
 export class TreeView {
   /** `select(item)` receives a node, "main", or null for everything. */
-  constructor(scroller, model, select) {
+  constructor(scroller, model, past, select) {
     this.selected = null;
     this.onlyOpen = false;
     this._model = model;
+    this._past = past;
     this._select = select;
     this._closed = new Set();
     this._items = [];
@@ -27,9 +28,21 @@ export class TreeView {
     this._items = [];
     // The newest first: they are usually active.
     const roots = [...this._model.tree.roots].reverse();
-    this._add([null, "main", ...roots], 0);
+    this._add([null, "main", ...this._pastRoots(), ...roots], 0);
     this._index = new Map(this._items.map(({ item }, i) => [keyOf(item), i]));
     this.list.reset(0);
+  }
+
+  // A context of the past is listed while it is selected, with its ancestors and descendants.
+  _pastRoots() {
+    let node = this.selected instanceof Object ? this._past.tree.get(this.selected.id) : null;
+    if (node !== this.selected) return [];
+    while (node?.parent) node = node.parent;
+    return node ? [node] : [];
+  }
+
+  _modelOf(node) {
+    return this._past.has(node) ? this._past : this._model;
   }
 
   _add(siblings, depth) {
@@ -68,7 +81,7 @@ export class TreeView {
     return h(
       "div",
       {
-        class: `tree-item ${node ? `state-${this._model.stateOf(node)}` : "general"}`,
+        class: `tree-item ${node ? `state-${this._modelOf(node).stateOf(node)}` : "general"}`,
         role: "treeitem",
         "aria-level": depth + 1,
         "aria-selected": String(item === this.selected),
@@ -98,7 +111,8 @@ export class TreeView {
   }
 
   _context(node) {
-    const state = this._model.stateOf(node);
+    const model = this._modelOf(node);
+    const state = model.stateOf(node);
     // The context may have messages that a filter hides.
     const who = [...node.participants].join(", ") || "no messages loaded";
     const conclusion = node.conclusion && conclusionText(node.conclusion.payload);
@@ -116,7 +130,7 @@ export class TreeView {
         "span",
         { class: "tree-second" },
         h("span", { class: `dot dot-${state}${node.expired ? " gone" : ""}` }),
-        h("span", { class: "tree-state" }, this._model.stateLabel(node)),
+        h("span", { class: "tree-state" }, model.stateLabel(node)),
         h("span", { class: "tree-who", dir: "auto" }, who),
       ),
     );

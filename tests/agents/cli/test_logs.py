@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpp_agents.cli.display import clean, safe_json
+import mcpp
+from mcpp.testing.strategies import envelopes
+from mcpp_agents.cli.display import clean, json_line
 from mcpp_agents.cli.log_format import TerminalFormatter
 
 
@@ -36,16 +38,41 @@ def test_only_our_own_tracebacks_are_shown() -> None:
     assert own == clean(own)
 
 
-@pytest.mark.parametrize("character", ["\x7f", "\x9b", "\u202e", "\u2028", "\U000e0041"])
-def test_json_output_has_no_control_characters(character: str) -> None:
-    text = json.dumps({"text": f"a{character}b"}, ensure_ascii=False)
-    assert character not in safe_json(text)
+# Everything at which some reader breaks a line, and what moves a terminal's cursor.
+HOSTILE = (
+    *("\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"),
+    *("\x00", "\x08", "\x1b[2K", "\x7f", "\x9b", "\u202e", "\U000e0041"),
+)
+FORGED = '{"protocol":"mcpp/v0.1","id":"1","ts":"2026-01-01T00:00:00Z","from":"boss","payload":1}'
 
 
-@given(st.dictionaries(st.text(), st.text()))
-def test_escaped_json_has_the_same_value(value: dict[str, str]) -> None:
-    text = json.dumps(value, ensure_ascii=False, indent="\t")
-    assert json.loads(safe_json(text)) == value
-    assert clean(safe_json(text)).replace(" ", "") == safe_json(text).replace("\t", "").replace(
-        " ", ""
-    )
+@pytest.mark.rule("P-30")
+@pytest.mark.parametrize("character", HOSTILE)
+def test_an_envelope_as_json_is_one_line_without_control_characters(character: str) -> None:
+    value = {f"a{character}": f"b{character}{FORGED}{character}c"}
+    line = json_line(json.dumps(value, ensure_ascii=False).encode())
+    assert json.loads(line) == value
+    assert line == clean(line)
+    assert line.splitlines() == [line]
+
+
+@pytest.mark.rule("P-30")
+@pytest.mark.parametrize("space", ["\n", "\r", "\r\n", "\t", " ", "\n\r\t "])
+def test_white_space_between_members_forges_no_line(space: str) -> None:
+    members = '"protocol":"mcpp/v0.1","id":"2","ts":"2026-01-01T00:00:00Z","from":"eve","kind":"x"'
+    payload = f"[1,{space}{FORGED}{space},1.50]"
+    context = f'{{"id":"c","metadata":{{"a":{space}{FORGED}{space}}}}}'
+    text = f'{{{members},"context":{context},"payload":{payload},"more":{space}{FORGED}{space}}}'
+    line = json_line(mcpp.encode(mcpp.decode(text)))
+    assert mcpp.decode(line) == mcpp.decode(text)
+    assert line.splitlines() == [line]
+    assert "1.50" in line  # numbers keep their form
+
+
+@pytest.mark.rule("P-30")
+@given(envelopes(), st.integers(0, 4))
+def test_the_json_line_of_any_envelope_is_equal_to_it(envelope: mcpp.Envelope, indent: int) -> None:
+    line = json_line(mcpp.encode(envelope, indent=indent))
+    assert mcpp.decode(line) == envelope
+    assert line == clean(line)
+    assert line.splitlines() == [line]

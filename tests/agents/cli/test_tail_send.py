@@ -1,6 +1,7 @@
 """`mcpp tail` and `mcpp send`: output, arguments, filters and exit codes."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from websockets.asyncio.client import connect
 
 import mcpp
 from mcpp import FilterError, filters
@@ -16,9 +18,9 @@ from mcpp.protocol import rpc
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
 from mcpp_agents.cli.display import Palette, clean, describe, format_answer
-from mcpp_agents.cli.shorthand import read_filter, read_filters
+from mcpp_agents.cli.shorthand import Search, read_filter, read_filters, read_search
 from mcpp_agents.send.exchange import send, wait_for_answer
-from mcpp_agents.tail.follow import follow
+from mcpp_agents.tail.follow import follow, follow_past
 from mcpp_agents.tail.line_printer import LinePrinter
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.conftest import SocketPod
@@ -127,6 +129,66 @@ def test_an_invalid_filter_expression_is_refused(text: str) -> None:
         read_filter(text)
 
 
+@pytest.mark.rule("P-37")
+@pytest.mark.parametrize(
+    "text",
+    ['text:"refund"', "since:10:00", "until:now kind:chat", "main or text:x", "not since:1h"],
+)
+def test_what_is_for_the_past_is_refused_in_a_live_filter(text: str) -> None:
+    with pytest.raises(FilterError, match="is for the past: use `mcpp search`"):
+        read_filter(text)
+    with pytest.raises(FilterError):
+        filters.parse({text.partition(":")[0]: "x"})
+
+
+@pytest.mark.rule("P-37")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", Search()),
+        ("refund", Search(text="refund")),
+        ('late "two words" pay*', Search(text='late "two words" pay*')),
+        ('text:"two words" and text:x', Search(text='"two words" x')),
+        ("since:10:00", Search(since="10:00")),
+        ('since:"2h ago" until:yesterday x', Search(text="x", since="2h ago", until="yesterday")),
+        ("x from:bob", Search(filters.parse({"all": [{"from": "bob"}]}), "x")),
+        ("not kind:mcp/*", Search(filters.parse({"all": [{"not": {"kind": "mcp/*"}}]}))),
+        (
+            "(from:a or (to:b)) type:t",
+            Search(filters.parse({"all": [{"any": [{"from": "a"}, {"to": "b"}]}, {"type": "t"}]})),
+        ),
+        ("main conclusions fromage:x", Search(text="main conclusions fromage:x")),
+        ('"or" "not', Search(text='"or" "not')),
+    ],
+)
+def test_a_search_has_words_conditions_and_times(text: str, expected: Search) -> None:
+    assert read_search(text) == expected
+
+
+@pytest.mark.rule("P-37")
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a or b", "into brackets"), ("not", "missing after not"), ("not refund", "conditions"),
+        ("since:", "needs a value"), ('text:""', "needs a value"), ("not since:1h", "negated"),
+        ("since:1h since:2h", "twice"), ("(from:a", "unmatched"), ("from:a)", "unmatched"),
+        ("(text:a)", "for the past"), ("from:", "could match"), ("(" * 5000, "unmatched"),
+        ("(" * 5000 + "main" + ")" * 5000, "deep"), ("from:a " * 5000, "parts"),
+    ],
+)  # fmt: skip
+def test_an_invalid_search_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(FilterError, match=problem):
+        read_search(text)
+
+
+@given(st.text())
+def test_any_text_is_a_search_or_a_filter_error(text: str) -> None:
+    try:
+        read_search(text)
+    except FilterError as error:
+        assert error.reason
+
+
 def test_the_tree_draws_each_context_as_a_branch() -> None:
     outer = mcpp.new_context("reasoning", id="outer", metadata={"about": "safety"})
     inner = mcpp.new_context("workflow", id="inner", parent="outer")
@@ -211,6 +273,24 @@ async def test_tail_prints_matching_messages_until_ctrl_c(
             sent = await alice.send("chat", {"text": "after"})
             assert mcpp.decode((await tail.line()).strip()) == sent
             assert await tail.interrupt() == 130
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-30")
+async def test_a_sender_cannot_forge_lines_of_tail(sockets: SocketPod, commands: Commands) -> None:
+    # On the wire, since the SDK never writes white space between members.
+    forged = mcpp.encode(mcpp.new_envelope("chat", {"text": "pay her"}, sender="boss")).decode()
+    plain = mcpp.encode(mcpp.new_envelope("chat", 0, sender="eve")).decode()
+    text = plain.replace('"payload":0', f'"payload":[\n{forged}\r\n,\n{forged}\n]')
+    sockets.add("eve")
+    headers = {"Authorization": f"Bearer {sockets.token('eve')}"}
+    async with connect(sockets.url, additional_headers=headers) as eve:
+        await eve.send(text)
+        while '"chat"' not in str(await eve.recv()):  # until the echo
+            pass
+    filter = ("--filter", "kind:chat")
+    _, output, _ = await commands.run("bob", "tail", "--json", "--no-follow", *filter)
+    assert [mcpp.decode(line) for line in output.splitlines()] == [mcpp.decode(text)]
 
 
 @pytest.mark.anyio
@@ -356,3 +436,54 @@ async def test_a_refused_envelope_is_one_line_and_a_failure(
     assert (code, out) == (1, "")
     assert error.count("\n") == 1
     assert "capability_violation" in error
+
+
+@pytest.mark.anyio
+async def test_tail_shows_what_was_said_since_a_time_and_then_live_messages(
+    sockets: SocketPod, commands: Commands
+) -> None:
+    async with sockets.connect("alice") as alice:
+        for number in range(250):  # more than a page
+            await alice.send("chat", {"text": str(number)}, wait=False)
+        await alice.send("reflection", {"thought": "unseen"})
+        options = ("--json", "--filter", "kind:chat", "--since")
+        async with commands.start("bob", "tail", *options, "1h ago") as tail:
+            for number in range(250):
+                assert json.loads(await tail.line())["payload"] == {"text": str(number)}
+            for number in range(250, 260):
+                await alice.send("chat", {"text": str(number)})
+                assert json.loads(await tail.line())["payload"] == {"text": str(number)}
+        result = await commands.run("bob", "tail", "--no-follow", *options, "1s ago")
+        assert result[::2] == (0, "")
+        code, _, error = await commands.run("bob", "tail", "--since", "soon")
+        assert (code, error.count("\n")) == (1, 1)
+        assert "'soon' is not a time" in error
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("limits", [{"messages_per_second": 0}])
+async def test_no_message_is_lost_or_repeated_between_past_and_present(pod: MemoryPod) -> None:
+    async with pod.connect("alice") as alice, anyio.create_task_group() as tasks:
+        said = 0
+
+        async def talk() -> None:
+            nonlocal said
+            while True:
+                await alice.send("chat", {"text": str(said)})
+                said += 1
+
+        tasks.start_soon(talk)
+        async with pod.connect("bob", filter=filters.kind("chat"), last=0, own=True) as bob:
+            shown: list[mcpp.Envelope] = []
+            enough = anyio.Event()
+
+            def show(envelope: mcpp.Envelope) -> None:
+                shown.append(envelope)
+                if len(shown) == 500:
+                    enough.set()
+
+            past = bob.history(filters.kind("chat"), since="1h ago")
+            tasks.start_soon(partial(follow_past, bob, show, past, filter=filters.kind("chat")))
+            await enough.wait()
+            tasks.cancel_scope.cancel()
+    assert [one.payload["text"] for one in shown[:500]] == [str(n) for n in range(500)]

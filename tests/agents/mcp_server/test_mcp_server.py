@@ -220,7 +220,7 @@ async def test_a_replayed_list_change_is_ignored(pod: MemoryPod) -> None:
         async with pod.connect("ide", last=10) as ide:
             toolbox = Toolbox(ide)
             with anyio.fail_after(BOUND):
-                replayed = [await anext(ide) for _ in range(ide.history)]
+                replayed = [await anext(ide) for _ in range(ide.replayed)]
                 assert not any(map(toolbox.observe, replayed))
                 await calc.notify(changed)
                 assert toolbox.observe(await anext(m async for m in ide if changed in m.kind))

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcpp_gateway.storage import log_store
+from mcpp_gateway.storage.index import log_index
 from tests.gateway.durability.test_log_store import DurableGateway, read, say
 from tests.gateway.sockets import joined, receive
 
@@ -34,7 +34,7 @@ def fill(folder: Path) -> Path:
 async def test_a_gateway_starts_on_a_full_disk_without_an_index(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_store, "_INDEX_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(log_index, "_RETRY_SECONDS", 0.05)
     durable = DurableGateway(small_disk, history_messages=5)
     async with durable.join("alice") as (alice, _):
         for number in range(40):

@@ -144,7 +144,7 @@ async def test_an_id_outside_the_window_is_found_with_and_without_the_index(tmp_
             await say(alice, f"m{number}")
     for with_index in (True, False):
         if not with_index:
-            for file in (tmp_path / "demo").glob("index.sqlite*"):
+            for file in (tmp_path / "demo").glob("*.sqlite*"):
                 file.unlink()
         async with durable.join("alice", after="m3") as (alice, welcome):
             assert welcome["resumed"]

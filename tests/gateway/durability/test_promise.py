@@ -128,7 +128,7 @@ async def test_a_full_disk_refuses_envelopes_and_recovers_by_itself(small_disk: 
             async with mcpp.connect(
                 gateway.url, token=token("p1"), last=10, options=impatient
             ) as other:
-                assert other.history == 10
+                assert other.replayed == 10
                 ballast.unlink()
                 with anyio.fail_after(20):
                     while (await health(gateway))[0] == 503:
@@ -141,7 +141,7 @@ async def test_a_full_disk_refuses_envelopes_and_recovers_by_itself(small_disk: 
         async with mcpp.connect(
             gateway.url, token=token("reader"), last=len(accepted) + 20, options=impatient
         ) as pod:
-            seen = [(await anext(pod)).id for _ in range(pod.history)]
+            seen = [(await anext(pod)).id for _ in range(pod.replayed)]
         assert [id for id in seen if id in {*accepted, later.id}] == [*accepted, later.id]
     finally:
         gateway.close()

@@ -150,7 +150,7 @@ async def read_log(gateway: DurableProcess) -> list[str]:
     async with mcpp.connect(
         gateway.url, token=token("reader"), last=999_999_999, options=QUICK
     ) as pod:
-        for _ in range(pod.history):
+        for _ in range(pod.replayed):
             message = await anext(pod)
             if message.kind == "chat":
                 ids.append(message.id)

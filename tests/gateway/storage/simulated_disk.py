@@ -101,6 +101,8 @@ class SimulatedFile:
 class SimulatedDisk:
     """One folder. `fail` maps the number of a call to the errno with which it fails."""
 
+    location = "simulated"
+
     def __init__(
         self,
         capacity: int = 1 << 40,
@@ -114,6 +116,7 @@ class SimulatedDisk:
         self.calls = 0
         self._names: dict[str, _Content] = {}
         self._stable_names: dict[str, _Content] = {}
+        self._renames: list[tuple[str, str]] = []  # since the last sync of the names
 
     # --- what the log uses ---
 
@@ -137,10 +140,19 @@ class SimulatedDisk:
         if failure is not None:
             raise failure
 
+    def rename(self, name: str, to: str) -> None:
+        failure = self.failure()
+        if failure is None or self.choose(2):
+            self._names[to] = self._names.pop(name)
+            self._renames.append((name, to))
+        if failure is not None:
+            raise failure
+
     def sync(self) -> None:
         failure = self.failure()
         if failure is None or self.choose(2):
             self._stable_names = dict(self._names)
+            self._renames.clear()
         if failure is not None:
             raise failure
 
@@ -176,7 +188,13 @@ class SimulatedDisk:
     def crash(self) -> None:
         """Lose power: of what was not synced, any part may have reached the disk."""
         names = dict(self._stable_names)
-        for name in sorted(self._names.keys() | names.keys()):
+        renamed: set[str] = set()
+        for name, to in self._renames:  # both names change together, or neither does
+            renamed |= {name, to}
+            if self.choose(2) and name in names:
+                names[to] = names.pop(name)
+        self._renames.clear()
+        for name in sorted((self._names.keys() | names.keys()) - renamed):
             if self._names.get(name) is not names.get(name) and self.choose(2):
                 if name in self._names:
                     names[name] = self._names[name]

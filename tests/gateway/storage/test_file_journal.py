@@ -11,7 +11,7 @@ from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_journal import FileJournal
 from mcpp_gateway.storage.group_writer import GroupWriter, Unwritten, WriterOptions
-from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
 from tests.gateway.harness import ManualLoop
@@ -95,7 +95,7 @@ def test_an_id_in_the_window_is_found_without_reading(stored: StoredJournal) -> 
 def test_only_what_is_neither_indexed_nor_in_the_window_is_searched(
     stored: StoredJournal, tmp_path: Path
 ) -> None:
-    index = LogIndex(tmp_path / "index.sqlite", stored.log, "epoch")
+    index = LogIndex(tmp_path, stored.log, "epoch")
     stored.journal.use_index(index)
     assert len(stored.seek("unknown")[1]) > 5
     index.start(ENTRIES)

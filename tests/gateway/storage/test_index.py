@@ -8,15 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpp.filters import everything
 from mcpp.protocol.contexts import Lineage
+from mcpp_gateway.core.history.pages import Listener, read_page
+from mcpp_gateway.core.history.query import parse_query
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
-from mcpp_gateway.storage import index as index_module
 from mcpp_gateway.storage.disk import OsDisk
-from mcpp_gateway.storage.index import LogIndex
+from mcpp_gateway.storage.file_source import FileSource
+from mcpp_gateway.storage.index import log_index as index_module
+from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord, segment_name
 
@@ -44,6 +49,7 @@ class IndexedLog:
     """A log of known items."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.path = folder / "index.sqlite"
         self.items: list[IndexedItem] = []
         self.log = SegmentLog(OsDisk(folder), OPTIONS)
@@ -68,9 +74,17 @@ class IndexedLog:
         end = len(self.items)
         assert self.log.roll(NewRecord(STATE, end, float(end), b""), salt=end + 1)
 
+    def open(self, epoch: str = "epoch") -> LogIndex:
+        """Return an index with small parts."""
+        index = LogIndex(self.folder, self.log, epoch)
+        index.text.part_bits, index.text.found_at_once = 3, 2
+        index.ids.part_bits = 4
+        index.rest_seconds = 0.001
+        return index
+
     @contextmanager
     def index(self, *, caught_up: bool = True, epoch: str = "epoch") -> Iterator[LogIndex]:
-        index = LogIndex(self.path, self.log, epoch)
+        index = self.open(epoch)
         index.start(len(self.items))
         try:
             if caught_up:
@@ -81,9 +95,12 @@ class IndexedLog:
 
     def wait(self, index: LogIndex) -> None:
         deadline = time.monotonic() + 20
-        while index.indexed_to < len(self.items) and time.monotonic() < deadline:
+        while self._behind(index) and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert index.indexed_to == len(self.items)
+        assert not self._behind(index)
+
+    def _behind(self, index: LogIndex) -> bool:
+        return min(index.ids.indexed_to, index.text.indexed_to) < len(self.items)
 
     def check(self, index: LogIndex) -> None:
         """Compare every lookup with a search through the list."""
@@ -92,21 +109,41 @@ class IndexedLog:
         for id in {item.id for item in self.items} | {"unknown"}:
             found = [position for position, item in known if item.id == id]
             assert index.find(id) == (found[-1] if found else None)
-        for sender in (None, "alice"):
-            for kind in (None, "chat"):
-                for context in (None, "task"):
-                    found = [
-                        position
-                        for position, item in known
-                        if sender in (None, item.sender)
-                        and kind in (None, item.kind)
-                        and context in (None, item.context)
-                    ]
-                    args: dict[str, Any] = {"sender": sender, "kind": kind, "context": context}
-                    assert index.search(**args, limit=10_000) == found
-                    assert index.search(**args, limit=2) == found[:2]
-                    later = [position for position in found if position >= 5]
-                    assert index.search(**args, start=5, limit=10_000) == later
+        for query in QUERIES:
+            wanted = query.get("filter", {"all": []})
+            context = query.get("context")
+            found = [
+                position
+                for position, item in known
+                if item.sender == wanted.get("from", item.sender)
+                and item.kind == wanted.get("kind", item.kind)
+                and context in (None, item.context)
+            ]
+            assert self.search(index, query) == found
+
+    def search(self, index: LogIndex, query: dict[str, Any]) -> list[int]:
+        """Return all positions that a query finds, oldest first."""
+        source = FileSource(self.log, index, len(self.items))
+        parsed = parse_query({**query, "order": "oldest", "limit": 500})
+        found: list[int] = []
+        rest = None
+        while True:
+            page = read_page(
+                msgspec.structs.replace(parsed, rest=rest), Listener("x", everything), source
+            )
+            found += [each.position for each in page.found]
+            if page.rest is None:
+                return found
+            rest = page.rest
+
+
+QUERIES: list[dict[str, Any]] = [
+    {},
+    {"filter": {"from": "alice"}},
+    {"filter": {"kind": "mcp/request"}},
+    {"context": "task"},
+    {"filter": {"from": "bob"}, "context": "step"},
+]
 
 
 def many(count: int) -> list[IndexedItem]:
@@ -125,7 +162,7 @@ def test_lookups_agree_with_a_search_through_the_log(
     tmp_path_factory: pytest.TempPathFactory, steps: list[list[IndexedItem] | str]
 ) -> None:
     log = IndexedLog(tmp_path_factory.mktemp("index"))
-    index = LogIndex(log.path, log.log, "epoch")
+    index = log.open()
     index.start(0)
     try:
         for step in steps:
@@ -138,7 +175,7 @@ def test_lookups_agree_with_a_search_through_the_log(
                 log.log.retain(since=len(log.items) / 2, max_bytes=None)
             elif step == "restart":
                 index.stop()
-                index = LogIndex(log.path, log.log, "epoch")
+                index = log.open()
                 index.start(len(log.items))
             elif step == "wait":
                 log.wait(index)
@@ -203,7 +240,7 @@ def test_an_index_of_a_longer_log_is_not_used(tmp_path: Path) -> None:
         assert index.find("m2") is None
         other.check(index)
     with other.index(caught_up=False) as index:
-        assert index.indexed_to == 4
+        assert index.ids.indexed_to == 4
 
 
 def test_an_index_of_another_branch_of_the_log_is_not_used(tmp_path: Path) -> None:
@@ -224,34 +261,32 @@ def test_far_behind_the_index_catches_up_before_the_start_ends(
 ) -> None:
     monkeypatch.setattr(index_module, "_MAX_BEHIND", 100)
     monkeypatch.setattr(index_module, "_PROGRESS_SECONDS", 0.0)
-    monkeypatch.setattr(index_module, "_REBUILD_AT_ONCE", 200)
+    monkeypatch.setattr(index_module, "_REBUILD_AT_ONCE", 150)
     caplog.set_level(logging.INFO, "mcpp.gateway")
     log = IndexedLog(tmp_path)
     for _ in range(10):
         log.add(many(100))
     with log.index(caught_up=False) as index:
-        assert index.indexed_to == 1000
+        assert index.ids.indexed_to == 1000
         log.check(index)
     assert "indexing the log: 60 %" in caplog.messages
 
 
-def test_retention_removes_rows_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "_DELETE_AT_ONCE", 10)
+def test_retention_drops_parts(tmp_path: Path) -> None:
     log = IndexedLog(tmp_path)
     for _ in range(10):
         log.add(many(10))
         log.roll()
     with log.index() as index:
         log.log.retain(since=75.0, max_bytes=None)
-        assert index.search(limit=1000) == list(range(80, 100))
+        assert log.search(index, {"filter": {"kind": "chat"}}) == list(range(80, 100))
         log.add(many(1))
         index.advance(101)
         deadline = time.monotonic() + 20
-        count = 100
-        while count > 21 and time.monotonic() < deadline:
-            (count,) = index._reader.execute("SELECT count(*) FROM entries").fetchone()
+        while (index.ids.parts[0], index.text.parts[0]) != (5, 10):
+            assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert count == 21
+        log.check(index)
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
@@ -264,7 +299,9 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     content[200] ^= 1
     path.write_bytes(content)
     with log.index() as index:
-        assert index.search(limit=100) == [*range(10), *range(20, 30)]
+        everything_else = [*range(10), *range(20, 30)]
+        assert log.search(index, {}) == everything_else
+        assert log.search(index, {"filter": {"from": "bob"}}) == everything_else
         assert index.find("1-5") is None
         assert index.find("2-5") == 25
 
@@ -277,3 +314,36 @@ def test_stopping_does_not_wait_for_the_rest(tmp_path: Path) -> None:
     with log.index(caught_up=False):
         pass
     assert time.monotonic() - began < 2
+
+
+def test_a_folder_without_space_for_an_index_is_no_obstacle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = IndexedLog(tmp_path)
+    log.add(many(20))
+    for name in ("index.sqlite", "text.sqlite"):
+        (tmp_path / name).mkdir()  # SQLite can neither open nor create it
+    with log.index(caught_up=False) as index:
+        log.check(index)
+        assert index.text.indexed_to == 0
+    assert "the log index cannot be opened" in caplog.messages
+
+
+def test_a_lookup_reads_a_bounded_part_of_what_is_not_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_MAX_SCAN_BYTES", 1)
+    log = IndexedLog(tmp_path)
+    for number in range(3):
+        log.add([IndexedItem(f"{number}-{each}", "bob", "chat", None) for each in range(10)])
+        log.roll()
+    log.add([IndexedItem("last", "bob", "chat", None)])
+    index = log.open()
+    index.committed = 31
+    assert index.find("last") == 30
+    assert index.find("1-5") is None, "it is too far back"
+    assert index.lookup("last") is None, "it is not indexed"
+    index.start(31)
+    log.wait(index)
+    assert index.find("1-5") == 15
+    index.stop()

@@ -5,9 +5,9 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words] =
   await Promise.all(
-    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries"].map(load),
+    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words"].map(load),
   );
 
 const { hueOf } = await import(new URL("view/elements/dom.js", folder));
@@ -61,19 +61,25 @@ const functions = {
       node.state, node.conclusion?.id ?? null, node.creator ?? null,
     ]);
   },
-  heights({ steps }) {
-    const heights = new Heights();
+  heights({ steps, head }) {
+    const heights = head ? new SplitHeights() : new Heights();
+    const replaced = head ?? [];
+    if (head) heights.setHead([5, 7]); // replaced below
     const naive = [];
     for (const [what, at, height] of steps) {
+      const above = head ? 2 : 0;
       if (what === "push") (heights.push(height), naive.push(height));
       else if (what === "set" && naive.length) {
-        heights.set(at % naive.length, height);
+        heights.set(above + (at % naive.length), height);
         naive[at % naive.length] = height;
       } else if (what === "truncate") {
-        heights.truncate(at % (naive.length + 1));
-        naive.length = heights.length;
+        heights.truncate(above + (at % (naive.length + 1)));
+        naive.length = heights.length - above;
       }
     }
+    if (head) heights.setHead(replaced);
+    naive.unshift(...replaced);
+    if (heights.length !== naive.length || heights.total !== naive.reduce((sum, one) => sum + one, 0)) return false;
     const tops = naive.map((_, i) => naive.slice(0, i).reduce((sum, one) => sum + one, 0));
     return tops.every((top, i) => heights.top(i) === top && heights.find(top) === i);
   },
@@ -88,7 +94,7 @@ const functions = {
     }
     rows.update();
     for (const [id, folded] of folds) rows.fold(model.tree.get(id), folded);
-    rows.search = search;
+    rows.search = searches.readSearch(search, now);
     if (search) rows.layOut(0);
     return {
       rebuilt: model.rebuilt,
@@ -138,6 +144,142 @@ const functions = {
       wanted: log.filter(isSent).map(({ envelope }) => envelope.id),
       kept: log.slice(-history).filter(isSent).map(({ envelope }) => envelope.id),
     };
+  },
+  // Simulates a gateway with a long log of which a suffix was received: pages are requested, answered in
+  // any order or lost, while envelopes arrive and old ones are dropped. Returns what is wrong with the rows.
+  past({ steps, welcome, before, page, limits, bounds, query = {} }) {
+    const model = new Model({ newId: () => "new", limits });
+    const past = new Past(model, { page, ...bounds });
+    const [rows, older] = [new Rows(model), new Rows(past)];
+    rows.foldConcluded = older.foldConcluded = false;
+    const shown = new Shown(older, rows);
+    const log = [];
+    const write = () => {
+      const number = log.length;
+      const context = number % 3 ? { context: { id: `k${number % 2}` } } : {};
+      const envelope = { protocol: "mcpp/v0.1", id: `${number}`, ts: new Date(number * 1000).toISOString(), from: "bob", kind: "chat", ...context, payload: {} };
+      log.push({ position: number * 3, time: Math.floor(number / 2), envelope, text: JSON.stringify(envelope) });
+      return log.at(-1);
+    };
+    const test = filters.compile(query.filter ?? filters.everything);
+    const isWanted = ({ envelope }) => test(envelope, envelope.context ? { id: envelope.context.id, ancestors: [] } : null);
+    const hear = (one) => model.receive(one.text ?? JSON.stringify(one), log.at(-1)?.time * 1000 || 0);
+    // Answers as the contract of history says; `scan` bounds the work, so pages may be empty.
+    const answer = ({ before, after, order, limit, cursor }, scan) => {
+      const place = (bound) => log.findIndex(({ envelope }) => envelope.id === bound);
+      const isBefore = ({ time }, i) => before === undefined || (typeof before === "string" ? i < place(before) : time < before);
+      const isAfter = ({ time }, i) => after === undefined || (typeof after === "string" ? i > place(after) : time > after);
+      const list = log.map((one, i) => [one, i]).filter(([one, i]) => isBefore(one, i) && isAfter(one, i));
+      if (order === "newest") list.reverse();
+      const rest = list.filter(([, i]) => cursor === undefined || (order === "newest" ? i < Number(cursor) : i > Number(cursor)));
+      const read = rest.slice(0, Math.min(limit, scan));
+      const next = read.length < rest.length ? String(read.at(-1)[1]) : null;
+      return { entries: read.map(([one]) => one).filter(isWanted), next, epoch: welcome.payload.pod.epoch };
+    };
+    for (let i = 0; i < before; i += 1) write();
+    past.use(query);
+    model.filter = query.filter ?? model.filter;
+    hear({ ...welcome });
+    const pending = [];
+    const problems = [];
+    const check = () => {
+      shown.update();
+      const list = Array.from({ length: shown.count }, (_, i) => shown.at(i));
+      const keys = list.map((_, i) => shown.key(i));
+      keys.forEach((key, i) => { if (shown.find(key) !== i) problems.push(`${key} is not found`); });
+      if (list[0].edge !== "older") problems.push("no edge");
+      if (past.log.size > (bounds?.maxEntries ?? Infinity) + page) problems.push("too many");
+      const wanted = log.filter(isWanted).map(({ envelope }) => envelope.id);
+      let last = null;
+      for (const { edge, entry } of list.slice(1)) {
+        const at = edge ? -1 : wanted.indexOf(entry.envelope.id);
+        if (!edge && last !== null && at !== last + 1) problems.push(`${wanted[last]} then ${entry.envelope.id}`);
+        if (!edge && past.older.isDone && last === null && entry === list[1].entry && at !== 0) problems.push("the beginning is missing");
+        last = edge ? null : at;
+      }
+      if (past.isAttached && list.length > 1 && last !== null && last !== wanted.length - 1) problems.push("the end is missing");
+      // What is known twice must agree: after a hole, rows go on later.
+      const order = list.filter(({ entry }) => entry).map(({ entry }) => Number(entry.envelope.id));
+      if (order.some((id, i) => i && order[i - 1] >= id)) problems.push(`order ${order}`);
+    };
+    for (const [what, number] of steps) {
+      if (what === "hear") {
+        for (let i = 0; i <= number % 8; i += 1) {
+          const one = write();
+          if (isWanted(one)) hear(one);
+        }
+      } else if (what === "load") {
+        const asked = ["older", "newer"].map((edge) => [edge, past.ask(edge)]).filter(([, request]) => request);
+        for (const [edge, request] of asked) past.accept(edge, request, answer(request, 1 + (number % 7)));
+      } else if (what === "older" || what === "newer") {
+        const request = past.ask(what);
+        if (request) pending.push([what, request]);
+      } else if (what === "answer" && pending.length) {
+        const [[edge, request]] = pending.splice(number % pending.length, 1);
+        past.accept(edge, request, answer(request, 1 + (number % 7)));
+      } else if (what === "refuse" && pending.length) {
+        const [[edge, request]] = pending.splice(number % pending.length, 1);
+        past.refuse(edge, request, "No.");
+      } else if (what === "lose") {
+        pending.length = 0;
+        past.disconnect();
+      } else if (what === "locate") {
+        const [entry] = answer(past.firstSince(number / 2), Infinity).entries;
+        if (entry && !past.isReceived(entry)) past.around(entry);
+      } else if (what === "restart") past.restart();
+      else if (what === "around" && past.log.size) past.around(past.log.entries[number % past.log.entries.length]);
+      check();
+    }
+    // With answers to everything, the whole log can be read back.
+    past.restart();
+    for (let i = 0; i < 400 && !past.older.isDone; i += 1) {
+      const request = past.ask("older");
+      past.accept("older", request, answer(request, 50));
+      check();
+    }
+    const oldest = log.find(isWanted)?.envelope.id;
+    const first = [...Array(shown.count).keys()].map((i) => shown.at(i)).find(({ entry }) => entry);
+    if (oldest !== undefined && first?.entry.envelope.id !== oldest) problems.push("the oldest is not reached");
+    for (let i = 0; i < 400 && !past.isAttached; i += 1) {
+      const request = past.ask("newer");
+      past.accept("newer", request, answer(request, 50));
+      check();
+    }
+    if (!past.isAttached) problems.push("not attached again");
+    return problems.slice(0, 5);
+  },
+  page: ({ text }) => readPage(JSON.parse(text).payload, text),
+  search({ text, now, entry }) {
+    try {
+      const search = searches.readSearch(text, now);
+      if (search === null) return null;
+      const { text: words, terms, filter, since, until } = search;
+      return { text: words, terms: terms.map(({ longest }) => longest), filter, since, until, matches: entry ? search.matches(entry) : undefined };
+    } catch (error) {
+      return { message: error.message };
+    }
+  },
+  // Returns whether a text matches, and the parts of it that would be highlighted.
+  found({ text, payload }) {
+    const search = searches.readSearch(text, 0);
+    const envelope = { kind: "chat", payload };
+    const found = search?.matches({ envelope, lineage: null, at: 0, text: JSON.stringify(envelope) }) ?? false;
+    const parts = typeof payload === "string" && search ? words.occurrences(payload, search.terms) : [];
+    return { found, sent: search?.text ?? "", marked: parts.map(([from, to]) => payload.slice(from, to)) };
+  },
+  moment: ({ text, now, isEnd }) => readMoment(text, now, { isEnd }),
+  query: ({ filter, me, view, search, now }) => queryOf({ filter, me }, { ...view, search: searches.readSearch(search, now) }),
+  // Counts in pages of these positions each, and returns the ranks of some.
+  matches({ pages, ask, maxCount }) {
+    const matches = new Matches({ maxCount });
+    matches.start({ text: "x" });
+    let asked = 0;
+    for (let request = matches.ask(); request; request = matches.ask()) {
+      const entries = pages[asked].map((position) => ({ position }));
+      asked += 1;
+      matches.accept(request, { entries, next: asked < pages.length ? `${asked}` : null });
+    }
+    return { asked, count: matches.positions.length, isComplete: matches.isComplete, ranks: ask.map((one) => matches.rank(one)) };
   },
   // Composes drafts, processes frames, and returns what remains to be sent.
   unconfirmed({ drafts, frames }) {

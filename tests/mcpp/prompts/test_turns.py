@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mcpp import new_envelope
 from mcpp.prompts import CallBlock, ImageBlock, Prompt, PromptBuilder, ResultBlock, TextBlock
 from tests.mcpp.prompts.formats import check_all, check_anthropic
 from tests.mcpp.prompts.logs import LogBuilder, jpeg, png, text_result, webp
@@ -286,3 +287,11 @@ def test_markdown_can_omit_the_system_text() -> None:
     prompt = build(log)
     assert prompt.markdown(system=False) == "# 0 · user\n\n@boss:\n> Hello.\n"
     assert prompt.markdown() == f"# System\n\n{prompt.system}\n\n{prompt.markdown(system=False)}"
+
+
+def test_what_was_erased_is_left_out() -> None:
+    erased = new_envelope("tombstone", None, sender="boss")
+    said = new_envelope("chat", {"text": "hello"}, sender="boss")
+    prompt = PromptBuilder("analyst").build([erased, said])
+    assert "tombstone" not in prompt.markdown(system=False)
+    assert [(one.id, one.reason) for one in prompt.report.left_out] == [(erased.id, "erased")]

@@ -37,6 +37,11 @@ export class Outbox {
     return JSON.stringify(envelope);
   }
 
+  /** Return the text of an envelope that is not repeated on another connection. */
+  write(draft, now) {
+    return JSON.stringify(this._write(draft, now));
+  }
+
   /** Return the pending answer to an envelope. */
   answerTo(id) {
     return [...this._pending.values()].find(({ answers }) => answers === id)?.envelope;
@@ -144,4 +149,5 @@ export class Outbox {
   }
 }
 
+// Requests about the connection itself, of which the last replaces the others.
 const isFilter = ({ kind }) => kind === "pod/filter";

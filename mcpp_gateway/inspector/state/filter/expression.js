@@ -7,7 +7,7 @@
 
 import { FilterError, check, everything } from "./filter.js";
 
-const VALUED = ["type", "context", "kind", "from", "to"];
+export const VALUED = ["type", "context", "kind", "from", "to"];
 const WORDS = ["everything", "nothing", "main", "not", "and", "or"];
 const MAX_DEPTH = 64; // deeper than any valid filter; a link must not exhaust the stack
 const SYMBOLS = { "&": "and", "|": "or", "~": "not", "!": "not" };

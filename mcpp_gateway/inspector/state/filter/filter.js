@@ -6,7 +6,7 @@ const KEYS = ["main", "type", "context", "kind", "from", "to", "any", "all", "no
 const MAX_NODES = 64;
 const MAX_DEPTH = 8;
 const MAX_BYTES = 4096;
-const isId = (text) => /^[A-Za-z0-9._:~-]{1,128}$/.test(text);
+export const isId = (text) => /^[A-Za-z0-9._:~-]{1,128}$/.test(text);
 const isParticipant = (text) => /^[A-Za-z0-9._:@-]{1,64}$/.test(text);
 // Printable characters and spaces, as Python defines them.
 const isKindPattern = (text) => /^(?:[^\p{C}\p{Z}]| )+$/u.test(text) && Array.from(text).length <= MAX_KIND_LENGTH;

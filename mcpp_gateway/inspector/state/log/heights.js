@@ -59,3 +59,60 @@ export class Heights {
     return Math.min(at, Math.max(0, this.length - 1));
   }
 }
+
+/** Heights whose first rows can be replaced without a change of the others, which may be many. */
+export class SplitHeights {
+  constructor() {
+    this._head = new Heights();
+    this._tail = new Heights();
+  }
+
+  get length() {
+    return this._head.length + this._tail.length;
+  }
+
+  get total() {
+    return this._head.total + this._tail.total;
+  }
+
+  /** Replace the first rows. */
+  setHead(heights) {
+    this._head = new Heights();
+    for (const height of heights) this._head.push(height);
+  }
+
+  push(height) {
+    this._tail.push(height);
+  }
+
+  set(index, height) {
+    const [part, at] = this._part(index);
+    part.set(at, height);
+  }
+
+  get(index) {
+    const [part, at] = this._part(index);
+    return part.get(at);
+  }
+
+  /** Remove the rows from `length` on, but none of the head. */
+  truncate(length) {
+    this._tail.truncate(Math.max(0, length - this._head.length));
+  }
+
+  top(index) {
+    const [part, at] = this._part(index);
+    return part.top(at) + (part === this._tail ? this._head.total : 0);
+  }
+
+  find(y) {
+    const above = this._head.total;
+    if (this._tail.length && y >= above) return this._head.length + this._tail.find(y - above);
+    return this._head.find(y);
+  }
+
+  _part(index) {
+    const { length } = this._head;
+    return index < length ? [this._head, index] : [this._tail, index - length];
+  }
+}

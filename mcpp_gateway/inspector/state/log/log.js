@@ -2,8 +2,6 @@
 //
 // Entries have permanent numbers (`seq`). If there are too many, the oldest are removed in large steps.
 
-const OLDER = "Older envelopes are not loaded.";
-
 export class Log {
   constructor({ maxEntries = 100_000, maxChars = 256 * 1024 * 1024 } = {}) {
     this.entries = [];
@@ -12,6 +10,7 @@ export class Log {
     this._maxChars = maxChars;
     this._chars = 0;
     this.size = 0; // number of envelopes
+    this.restart = -1; // seq of the last mark of a log that was lost
     this._byId = new Map(); // the last with that id: ids may recur after the gateway has forgotten them
   }
 
@@ -39,24 +38,24 @@ export class Log {
 
   /** Add a mark where the log was interrupted, lost or filtered differently. */
   mark(mark, message) {
-    const entry = { seq: this.end, mark, message };
-    this.entries.push(entry);
-    return entry;
-  }
-
-  /** Add the mark that older envelopes are not loaded. */
-  markOlder() {
-    this.mark("older", OLDER);
+    if (mark === "restart") this.restart = this.end;
+    this.entries.push({ seq: this.end, mark, message });
   }
 
   /** Remove the oldest tenth if there is too much, and return what was removed. */
   trim() {
     if (this.entries.length <= this._maxEntries && this._chars <= this._maxChars) return [];
-    const count = Math.max(2, Math.ceil(this.entries.length / 10));
-    // The mark takes the place of the last one.
-    const seq = this.first + count - 1;
-    const gone = this.entries.splice(0, count, { seq, mark: "older", message: OLDER });
-    this.first = seq;
+    return this._drop(Math.ceil(this.entries.length / 10));
+  }
+
+  /** Remove the entries up to and including a seq, and return them. */
+  dropTo(seq) {
+    return this._drop(seq + 1 - this.first);
+  }
+
+  _drop(count) {
+    const gone = this.entries.splice(0, count);
+    this.first += gone.length;
     for (const entry of gone) {
       if (!entry.envelope) continue;
       if (this.find(entry.envelope.id) === entry) this._byId.delete(entry.envelope.id);

@@ -29,7 +29,7 @@ export function overlay(old, arrived, { isComplete, passes, misses }) {
   const rest = [];
   let next = split;
   // Where everything was reloaded, nothing is missing any more.
-  const isOver = (entry) => (entry.mark ? isComplete || entry.mark === "older" : isReloaded(entry));
+  const isOver = (entry) => (entry.mark ? isComplete : isReloaded(entry));
   const takeWhile = (test) => {
     for (; next < old.length && test(old[next]); next += 1) if (!isOver(old[next])) rest.push(old[next]);
   };

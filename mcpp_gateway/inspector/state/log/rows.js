@@ -3,8 +3,6 @@
 // A new entry adds a row at the end. When a context folds, the rows since its first entry are laid
 // out again.
 
-import { unescaped } from "../json.js";
-
 export class Rows {
   constructor(model) {
     this.model = model;
@@ -14,8 +12,8 @@ export class Rows {
     this.selection = null; // a ContextNode, "main", or null for all
     this.descendants = true;
     this.foldConcluded = true;
-    this.search = "";
-    this._folds = new Map(); // node → whether it is folded, where the user has chosen
+    this.search = null; // has matches(entry)
+    this._folds = new Map(); // id of a context → whether it is folded, where the user has chosen
     this._foldRows = new Map();
     this._next = 0;
     this._rebuilt = -1;
@@ -45,12 +43,12 @@ export class Rows {
   }
 
   isFolded(node) {
-    return this._folds.get(node) ?? (this.foldConcluded && node.state === "concluded");
+    return this._folds.get(node.id) ?? (this.foldConcluded && node.state === "concluded");
   }
 
   /** Fold or unfold a context; return the index of the first new row. */
   fold(node, folded) {
-    this._folds.set(node, folded);
+    this._folds.set(node.id, folded);
     return this.layOut(this._beginning(node));
   }
 
@@ -65,7 +63,7 @@ export class Rows {
       return false;
     }
     if (!this.model.passes(entry)) return false;
-    return !this.search || unescaped(entry.text).toLowerCase().includes(this.search);
+    return !this.search || this.search.matches(entry);
   }
 
   /** Return the entries of the selection in order, folded or not. */

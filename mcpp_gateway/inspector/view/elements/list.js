@@ -3,7 +3,7 @@
 // Row heights are estimated first, measured once drawn, and remembered by key. The scroll position
 // stays on the same row while rows are added or removed; at the end, the list follows new rows.
 
-import { Heights } from "../../state/log/heights.js";
+import { SplitHeights } from "../../state/log/heights.js";
 import { h, oncePerFrame } from "./dom.js";
 
 const OVERSCAN_PX = 400;
@@ -12,7 +12,9 @@ const AT_END_PX = 32;
 export class VirtualList {
   /**
    * `source` has count(), key(i), find(key), render(i) and guess(i), and place(i) if rows are
-   * nested. Elements that match the selector `holds` do not move while the pointer is over them.
+   * nested. Where the first rows change on their own, it has head(), their number; isEdge(i), for rows
+   * that hold no place; and drawn(), called after drawing. Elements that match the selector `holds` do
+   * not move while the pointer is over them.
    */
   constructor(scroller, source, { follows = false, holds = null } = {}) {
     this.scroller = scroller;
@@ -22,9 +24,11 @@ export class VirtualList {
     this._pointer = null;
     this.isAtEnd = true;
     this.active = 0; // index of the row with the keyboard focus
+    this._activeKey = null;
     this._source = source;
     this.schedule = oncePerFrame(() => this.draw());
-    this._heights = new Heights();
+    this._heights = new SplitHeights();
+    this._headKeys = new Set();
     this._measured = new Map();
     this._drawn = new Map(); // key → element
     this._stale = new Set();
@@ -55,6 +59,24 @@ export class VirtualList {
     for (let i = this._heights.length; i < count; i += 1) {
       this._heights.push(this._measured.get(this._source.key(i)) ?? this._source.guess(i));
     }
+    this.schedule();
+  }
+
+  /** Replace the first rows, of which the source has `head()`. */
+  resetHead() {
+    const count = this._source.head();
+    const keys = new Set();
+    const heights = [];
+    for (let i = 0; i < count; i += 1) {
+      const key = this._source.key(i);
+      keys.add(key);
+      heights.push(this._measured.get(key) ?? this._source.guess(i));
+    }
+    this._heights.setHead(heights);
+    // Heights of rows that are no longer loaded would accumulate.
+    for (const key of this._headKeys) if (!keys.has(key)) this._measured.delete(key);
+    this._headKeys = keys;
+    if (this._activeKey !== null) this.active = Math.max(0, this._source.find(this._activeKey));
     this.schedule();
   }
 
@@ -89,6 +111,13 @@ export class VirtualList {
     if (held) this._giveFocusBack(held);
     this._top = scroller.scrollTop;
     this._keepPlace();
+    this._source.drawn?.();
+  }
+
+  /** Return the top and the bottom of a row. */
+  range(index) {
+    const top = this._heights.top(index);
+    return [top, top + this._heights.get(index)];
   }
 
   /** Bring a row into view and make it the active one. */
@@ -226,6 +255,7 @@ export class VirtualList {
 
   _setActive(index) {
     this.active = index;
+    this._activeKey = index < this._source.count() ? this._source.key(index) : null;
     for (const element of this._drawn.values()) setTabStop(element, Number(element.dataset.index) === index);
   }
 
@@ -246,7 +276,8 @@ export class VirtualList {
   _keepPlace() {
     if (!this._source.count()) return;
     const held = Number(this._held()?.dataset.index ?? Infinity);
-    const index = held < this._source.count() ? held : this._heights.find(this.scroller.scrollTop);
+    let index = held < this._source.count() ? held : this._heights.find(this.scroller.scrollTop);
+    if (this._source.isEdge?.(index) && index + 1 < this._source.count()) index += 1;
     const offset = this.scroller.scrollTop - this._heights.top(index);
     this._anchor = { key: this._source.key(index), offset };
   }

@@ -1,0 +1,206 @@
+"""What a participant's model is shown at a point of the log, and proof of what it was shown.
+
+A model agent and whoever looks over its shoulder build prompts with the same `ModelPrompt`, so that
+they cannot differ. An agent attaches a `PromptRecord` to its answer: where in the log the prompt
+began and ended, and its digest. `recompute` builds the same prompts again from the log.
+
+Other participants' messages that arrive while a question is answered get a share of the prompt, and
+the question is pinned, so that none of them can push it out.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mcpp.prompts.builder import PromptBuilder
+from mcpp.prompts.prompt import Prompt
+from mcpp.protocol.envelope import Envelope
+from mcpp.tokens import estimate
+
+__all__ = [
+    "PROMPT_TOKENS",
+    "ModelPrompt",
+    "PromptRecord",
+    "Recomputed",
+    "is_system_of",
+    "recompute",
+]
+
+PROMPT_TOKENS: Final = 60_000
+"""The token budget of a prompt, unless another is given."""
+
+# One part in so many of the prompt is for messages that arrive while a question is answered.
+_MEANWHILE_SHARE: Final = 4
+# Of an encoded record. The metadata of a context, which holds it, has 2,048 with all the rest.
+_MAX_RECORD_BYTES: Final = 1400
+# Characters of the digest of an earlier prompt: enough to detect a difference.
+_SHORT_DIGEST: Final = 16
+
+
+class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which prompt produced an answer: its digest, and the ids of envelopes between which it lies.
+
+    The prompt is that of `budget` tokens for the envelopes from `first` to `at`. The question was
+    taken up after `started`; what came later had only a share of the budget. `earlier` are the
+    prompts of the same question before this one, as `DIGEST@ID` with a short digest, as many as
+    there was room for. `system` is the digest of the agent's instructions.
+    """
+
+    digest: str
+    budget: int
+    first: str
+    started: str
+    at: str
+    question: str | None = None
+    system: str | None = None
+    earlier: tuple[str, ...] = ()
+
+
+class ModelPrompt:
+    """The prompt of one participant's model, extended envelope by envelope. Owns its builder."""
+
+    def __init__(
+        self,
+        viewer: str,
+        log: Iterable[Envelope],
+        *,
+        question: Envelope | None = None,
+        token_budget: int = PROMPT_TOKENS,
+        system: str = "",
+    ) -> None:
+        """Begin with the log up to now.
+
+        Args:
+            viewer: the participant whose model reads it.
+            log: envelopes in the log's order.
+            question: what the model is to answer: pinned, and added if the log has it no longer.
+            token_budget: the size of the prompt.
+            system: the agent's instructions for the model.
+        """
+        # A question that would fill the prompt is not pinned, so that it is shortened.
+        is_pinned = question is not None and _tokens(question) <= token_budget // 2
+        self._viewer = viewer
+        self._question = question
+        self._token_budget = token_budget
+        self._system = system
+        self._builder = PromptBuilder(
+            viewer,
+            filter=self._has_room,
+            contexts="fold",
+            token_budget=token_budget,
+            pins=[question.id] if question is not None and is_pinned else (),
+            system=system,
+        )
+        self._earlier: list[tuple[str, str]] = []
+        self._first = self._last = ""
+        self._room = math.inf
+        for envelope in log:
+            self.add(envelope)
+        self._started = self._last
+        if question is not None:
+            self._builder.add(question)  # unless it is among the others
+            self._room = token_budget // _MEANWHILE_SHARE
+
+    def add(self, envelope: Envelope) -> None:
+        """Add the next envelope of the log."""
+        self._first = self._first or envelope.id
+        self._last = envelope.id
+        self._builder.add(envelope)
+
+    def build(self, previous: Prompt | None = None) -> Prompt:
+        """Return the prompt for the envelopes so far. Raises BudgetError."""
+        return self._builder.build(previous=previous)
+
+    def record(self, prompt: Prompt) -> PromptRecord:
+        """Return the record of the prompt that was just built for a call of the model."""
+        record = PromptRecord(
+            digest=prompt.digest,
+            budget=self._token_budget,
+            first=self._first,
+            started=self._started,
+            at=self._last,
+            question=None if self._question is None else self._question.id,
+            system=_digest(self._system.encode()) if self._system else None,
+        )
+        fitting = record
+        for count in range(1, len(self._earlier) + 1):
+            points = [f"{digest[:_SHORT_DIGEST]}@{at}" for at, digest in self._earlier[-count:]]
+            longer = msgspec.structs.replace(record, earlier=tuple(points))
+            if len(msgspec.json.encode(longer)) > _MAX_RECORD_BYTES:
+                break
+            fitting = longer
+        self._earlier.append((self._last, prompt.digest))
+        return fitting
+
+    def _has_room(self, envelope: Envelope) -> bool:
+        if envelope.sender == self._viewer or self._room == math.inf:
+            return True
+        tokens = _tokens(envelope)
+        has_room = tokens <= self._room
+        self._room -= tokens if has_room else 0
+        return has_room
+
+
+class Recomputed(NamedTuple):
+    """A prompt that was built again: of the envelopes up to `at`."""
+
+    at: str
+    prompt: Prompt
+    recorded: str  # the digest in the record, possibly shortened
+
+    @property
+    def matches(self) -> bool:
+        """Whether it is the prompt that was recorded."""
+        return self.prompt.digest.startswith(self.recorded)
+
+
+def recompute(
+    record: PromptRecord,
+    viewer: str,
+    envelopes: Iterable[Envelope],
+    *,
+    question: Envelope | None = None,
+    system: str = "",
+) -> Iterator[Recomputed]:
+    """Build the prompts of a record again, from the envelopes from its `first` to its `at`.
+
+    Args:
+        record: of the last prompt, and of those before.
+        viewer: the participant that recorded it.
+        envelopes: in the log's order.
+        question: the envelope that the record names.
+        system: the agent's instructions for the model.
+    """
+    points = {at: digest for digest, _, at in (one.partition("@") for one in record.earlier)}
+    points[record.at] = record.digest
+    log = iter(envelopes)
+    before = []
+    for envelope in log:
+        before.append(envelope)
+        if envelope.id == record.started:
+            break
+    model_prompt = ModelPrompt(
+        viewer, before, question=question, token_budget=record.budget, system=system
+    )
+    if record.started in points:
+        yield Recomputed(record.started, model_prompt.build(), points[record.started])
+    for envelope in log:
+        model_prompt.add(envelope)
+        if envelope.id in points:
+            yield Recomputed(envelope.id, model_prompt.build(), points[envelope.id])
+
+
+def is_system_of(record: PromptRecord, system: str) -> bool:
+    """Return whether these are the agent's instructions that a record was made with."""
+    return record.system == (_digest(system.encode()) if system else None)
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _tokens(envelope: Envelope) -> int:
+    return estimate(bytes(envelope.raw_payload).decode())

@@ -1,0 +1,39 @@
+"""Checking a past answer: whether its prompts, built again from the log, match its record."""
+
+import sys
+from typing import Final
+
+from mcpp import McppError, Pod
+from mcpp.model_prompts import is_system_of, recompute
+from mcpp_agents.prompt.reading import find_record, read_one, read_recorded
+
+_REASONS: Final = (
+    "the record is false, another version made it, or you may not read all that the agent has read"
+)
+
+
+async def verify(pod: Pod, id: str, system: str) -> int:
+    """Print whether the prompts behind an answer can be built again; return the exit code.
+
+    Raises McppError if the log does not have what they were built from.
+    """
+    record, viewer = await find_record(pod, id)
+    if not is_system_of(record, system):
+        which = "others" if system else "some: pass them with --system FILE"
+        raise McppError(f"{viewer} had instructions for its model, {which}")
+    log = await read_recorded(pod, record)
+    question = None
+    if record.question is not None:
+        question = (await read_one(pod, record.question)).envelope
+    envelopes = [message.envelope for message in log]
+    found = list(recompute(record, viewer, envelopes, question=question, system=system))
+    for one in found:
+        outcome = "matches" if one.matches else "differs"
+        size = f"{one.prompt.tokens:,} tokens"
+        sys.stdout.write(f"{outcome}  {viewer} at {one.at}, {size}, {one.prompt.digest}\n")
+    if all(one.matches for one in found):
+        return 0
+    erased = sum(message.erased for message in log)
+    reason = f"{erased} of its messages were erased" if erased else _REASONS
+    sys.stderr.write(f"mcpp prompt: a prompt differs from its record: {reason}\n")
+    return 1

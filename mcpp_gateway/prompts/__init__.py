@@ -1,0 +1,1 @@
+"""What a participant's model would be shown, computed from the log in another process."""

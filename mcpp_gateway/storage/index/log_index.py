@@ -1,0 +1,310 @@
+"""The index of a log, written behind it by a thread of its own and on no commit path.
+
+Ids come first: a lookup that is not indexed reads the log. Words and facts follow; a query reads
+what is not indexed yet from the log itself (`history_reader`). Times need no index: positions are
+in their order, see `SegmentLog.position_at`. Nothing here is fatal: without an index everything is
+found by reading, more slowly, and the thread tries again.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mcpp_gateway.core.records import Batch, decode_batch
+from mcpp_gateway.storage.index.database import IndexDatabase
+from mcpp_gateway.storage.index.ids import IdIndex
+from mcpp_gateway.storage.index.text import TextIndex
+from mcpp_gateway.storage.segment_log import SegmentLog
+from mcpp_gateway.storage.segments import DamagedError, Record
+
+logger = logging.getLogger("mcpp.gateway")
+
+IDS: Final = "index.sqlite"
+TEXT: Final = "text.sqlite"
+# Indexed in one transaction.
+_IDS_AT_ONCE: Final = 5000
+_TEXT_AT_ONCE: Final = 500
+# Further behind than this at the start, ids are indexed first: a lookup that reads so much of the
+# log would hold up the gateway for longer than that.
+_MAX_BEHIND: Final = 20_000
+_REBUILD_AT_ONCE: Final = 100_000
+# `find` reads this much of what is not indexed, from its end: 60 ms.
+_MAX_SCAN_BYTES: Final = 64 << 20
+_PROGRESS_SECONDS: Final = 2.0
+_TEXT_PROGRESS: Final = 100_000  # entries for a line
+_RETRY_SECONDS: Final = 30.0
+_ERRORS: Final = (sqlite3.Error, OSError)
+
+
+class _IdRow(msgspec.Struct, array_like=True, gc=False):
+    """What the index of ids needs of an entry; see `records` for the format."""
+
+    id: str
+
+
+class _IdBatch(msgspec.Struct, array_like=True, gc=False):
+    term: int
+    index: int
+    position: int
+    time: float
+    entries: list[_IdRow]
+
+
+_decode_ids = msgspec.msgpack.Decoder(_IdBatch).decode
+
+
+class DatabaseView(NamedTuple):
+    """How far a database is, for a reader in another process."""
+
+    indexed_to: int
+    parts: tuple[int, ...]
+    generation: int
+
+
+class IndexView(NamedTuple):
+    """An index, for a reader in another process."""
+
+    committed: int
+    ids: DatabaseView
+    text: DatabaseView
+
+
+class LogIndex:
+    """The index of one log. Owns its databases and the thread that writes them."""
+
+    # Between two pieces of work the thread rests for as long as the last one took; and for this
+    # long if nothing is left, so that a busy log is not a transaction for every commit.
+    rest_seconds = 0.1
+
+    def __init__(self, folder: Path, log: SegmentLog, epoch: str) -> None:
+        self.text = TextIndex(folder / TEXT, epoch)
+        self.ids = IdIndex(folder / IDS, epoch)
+        self._log = log
+        self.committed = 0
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # held while ids are looked up, which two threads do
+
+    def start(self, committed: int) -> None:
+        """Catch up if ids are far behind, then index what is committed in a thread."""
+        self.committed = committed
+        for each in (self.ids, self.text):
+            try:
+                each.open()
+                if not self._fits_log(each):
+                    each.reset()
+                    each.open()
+            except _ERRORS as error:
+                _warn("the log index cannot be opened", error)
+        try:
+            self._catch_up()
+        except _ERRORS as error:
+            _warn("the log index is not up to date", error)
+            with suppress(*_ERRORS):
+                self.ids.reset()
+        self._thread = threading.Thread(target=self._run, name="log index", daemon=True)
+        self._thread.start()
+        self._wake.set()
+
+    def advance(self, committed: int) -> None:
+        """Take note that the log is committed up to a position."""
+        self.committed = committed
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Stop the thread and close the databases. Takes as long as one transaction."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        for each in (self.ids, self.text):
+            each.close()
+            each.close_reader()
+
+    @property
+    def indexed_to(self) -> int:
+        """The position up to which ids are indexed."""
+        return self.ids.indexed_to
+
+    def view(self, committed: int) -> IndexView:
+        """Return what `follow` needs in another process, given the end of the committed log."""
+        ids, text = (
+            DatabaseView(each.indexed_to, each.parts, each.generation)
+            for each in (self.ids, self.text)
+        )
+        return IndexView(committed, ids, text)
+
+    def follow(self, view: IndexView) -> None:
+        """Read what another process writes, as it describes it. Nothing is written here."""
+        self.committed = view.committed
+        for each, seen in ((self.ids, view.ids), (self.text, view.text)):
+            each.indexed_to, each.parts, each.generation = seen
+
+    def find(self, id: str) -> int | None:
+        """Return the latest position of an envelope id that may still be read.
+
+        Of what is not indexed, a bounded part is read; so it is not for the event loop.
+        """
+        found = self._scan(id, self.ids.indexed_to, self.committed)
+        return self.lookup(id) if found is None else found
+
+    def lookup(self, id: str) -> int | None:
+        """Return the latest indexed position of an envelope id that may still be read."""
+        with self._lock:
+            try:
+                return self.ids.find(id, self._log.start)
+            except sqlite3.Error as error:
+                self.ids.report(error)
+        return None
+
+    # --- private --------------------------------------------------------------------------------
+
+    def _scan(self, id: str, start: int, end: int) -> int | None:
+        """Return the latest position of an id in a part of the log that is not indexed."""
+        start = max(start, self._log.start, self._log.position_before_end(_MAX_SCAN_BYTES))
+        key = id.encode()
+        found = None
+        with suppress(DamagedError, msgspec.DecodeError):  # the thread reports it
+            for record in self._records(start, end):
+                # Searched as bytes first: that is a hundred times faster than decoding.
+                if key in record.payload:
+                    for position, row in enumerate(_decode_ids(record.payload).entries):
+                        if row.id == id and record.position + position < end:
+                            found = record.position + position
+        return found
+
+    def _records(self, start: int, end: int) -> Iterator[Record]:
+        """Yield the batches that hold the positions between two. Raises DamagedError."""
+        if start < end:
+            for record in self._log.read(start):
+                if record.position >= end:
+                    return
+                yield record
+
+    def _fits_log(self, index: IndexDatabase) -> bool:
+        """Return whether the last indexed entry is the one that the log has there."""
+        last = index.indexed_to - 1
+        if last < self._log.start:
+            return True
+        with suppress(DamagedError, msgspec.DecodeError):
+            for record in self._records(last, min(last + 1, self.committed)):
+                batch = _decode_ids(record.payload)
+                return batch.entries[last - batch.position].id == index.last_id
+        return False
+
+    def _catch_up(self) -> None:
+        began = told = time.monotonic()
+        first = max(self.ids.indexed_to, self._log.start)
+        if self.committed - first <= _MAX_BEHIND:
+            return
+        while self.ids.indexed_to < self.committed:
+            self._index_ids(_REBUILD_AT_ONCE)
+            now = time.monotonic()
+            if now - told > _PROGRESS_SECONDS:
+                told = now
+                done = (self.ids.indexed_to - first) / (self.committed - first)
+                logger.info("indexing the log: %d %%", 100 * done)
+        facts = {"entries": self.committed - first, "seconds": round(time.monotonic() - began, 1)}
+        logger.info("indexed the log", extra=facts)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            try:
+                self._follow()
+            except sqlite3.OperationalError as error:  # such as a full disk
+                _warn("the log index cannot be written", error)
+                self._wait_to_retry()
+            except sqlite3.DatabaseError as error:
+                _warn("building the log index again", error)
+                self.ids.damaged = self.text.damaged = True
+                self._wake.set()
+            except OSError as error:
+                _warn("the log index cannot be written", error)
+                self._wait_to_retry()
+
+    def _wait_to_retry(self) -> None:
+        self._stopping.wait(_RETRY_SECONDS)
+        self._wake.set()
+
+    def _follow(self) -> None:
+        """Index until nothing is left to do."""
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            behind = self._step()
+            if behind is None:
+                return
+            spent = time.monotonic() - began
+            self._stopping.wait(spent if behind else max(spent, self.rest_seconds))
+
+    def _step(self) -> bool | None:
+        """Do one piece of work; return whether more of it waits, or None if there was none."""
+        for each in (self.ids, self.text):
+            if each.damaged:
+                each.reset()
+            each.open()
+        if self.text.indexed_to < self.committed or self.ids.indexed_to < self.committed:
+            if self.ids.indexed_to < self.committed:
+                self._index_ids(_IDS_AT_ONCE)
+            if self.ids.indexed_to >= self.committed:
+                self._index_text()
+            return self.text.indexed_to < self.committed
+        start = self._log.start
+        dropped = self.ids.drop_before(start) or self.text.drop_before(start)
+        return True if dropped else None
+
+    def _index_ids(self, limit: int) -> None:
+        start = max(self.ids.indexed_to, self._log.start)
+        ids: list[str] = []
+        end = start
+        try:
+            for record in self._records(start, self.committed):
+                rows = _decode_ids(record.payload).entries
+                ids += [row.id for row in rows[max(0, start - record.position) :]]
+                end = record.position + record.entries
+                if len(ids) >= limit:
+                    break
+        except (DamagedError, msgspec.DecodeError) as error:
+            end = end if ids else self._skip(start, error)
+        self.ids.write(ids, start, end)
+
+    def _index_text(self) -> None:
+        start = end = max(self.text.indexed_to, self._log.start)
+        batches: list[Batch] = []
+        count = 0
+        try:
+            for record in self._records(start, self.committed):
+                batches.append(decode_batch(record.payload))
+                count += record.entries
+                end = record.position + record.entries
+                if count >= _TEXT_AT_ONCE:
+                    break
+        except (DamagedError, msgspec.DecodeError) as error:
+            end = end if batches else self._skip(start, error)
+        self.text.write(batches, start, end)
+        # Of an index that is built again people want to see that it goes on.
+        behind = self.committed - end
+        if behind > _TEXT_PROGRESS and end // _TEXT_PROGRESS > start // _TEXT_PROGRESS:
+            done = (end - self._log.start) / (self.committed - self._log.start)
+            logger.info("indexing the texts of the log: %d %%", 100 * done)
+
+    def _skip(self, position: int, error: Exception) -> int:
+        """Return where to go on behind a part that cannot be read."""
+        end = min(self._log.next_segment(position), self.committed)
+        if end > self._log.start:  # otherwise retention was faster
+            _warn("cannot index a part of the log", error)
+        return end
+
+
+def _warn(message: str, error: Exception) -> None:
+    logger.warning(message, extra={"reason": str(error)})
