@@ -21,6 +21,7 @@ from mcpp.protocol.codec import decode, decode_unambiguous
 from mcpp.protocol.contexts import read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
+from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.decisions import Decisions, Revival
 from mcpp_gateway.core.delivery import Router
@@ -162,16 +163,7 @@ class PodCore:
         member.rejoin_until = None
         session = Session(member, filter, peer)
         member.sessions.append(session)
-        try:
-            resumed, replayed = self._delivery.place(session, after, last)
-        except UnreadableError:
-            resumed, replayed = self._delivery.place(session, None, None)
-        read = self.journal.end - session.position
-        joins = self._joins.setdefault(participant, Bucket(self._join_rate))
-        joins.charge(1 + read * _READ_TOKENS, now)
-        welcome = self._welcome(session, now, resumed, replayed)
-        session.waiting = deque([(session.position, welcome, None)])
-        session.waiting_bytes = len(welcome)
+        self._open(session, after, last, now)
         return session, effects
 
     def join_wait(self, participant: str, now: float) -> float:
@@ -288,6 +280,20 @@ class PodCore:
 
     # --- private --------------------------------------------------------------------------------
 
+    def _open(self, session: Session, after: str | None, last: int | None, now: float) -> None:
+        """Let a session begin here: its welcome, then what it has missed."""
+        try:
+            resumed, replayed = self._delivery.place(session, after, last)
+        except UnreadableError:
+            resumed, replayed = self._delivery.place(session, None, None)
+        read = self.journal.end - session.position
+        participant = session.member.settings.id
+        joins = self._joins.setdefault(participant, Bucket(self._join_rate))
+        joins.charge(1 + read * _READ_TOKENS, now)
+        welcome = self._welcome(session, now, resumed, replayed)
+        session.waiting = deque([(session.position, welcome, None)])
+        session.waiting_bytes = len(welcome)
+
     def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
         if entry.lineage is not None:
             self.tree.replay(entry.lineage, entry.sender, time)
@@ -374,9 +380,12 @@ class PodCore:
         return []
 
     def _add_member(self, settings: ParticipantSettings) -> Member:
-        bucket = self._buckets.setdefault(settings.id, Bucket(self._rate))
-        member = self._members[settings.id] = Member(settings, bucket)
+        member = self._members[settings.id] = self._new_member(settings)
         return member
+
+    def _new_member(self, settings: ParticipantSettings) -> Member:
+        bucket = self._buckets.setdefault(settings.id, Bucket(self._rate))
+        return Member(settings, bucket)
 
     def _remove_member(self, member: Member, now: float) -> list[Effect]:
         del self._members[member.settings.id]
@@ -398,8 +407,13 @@ class PodCore:
         with suppress(UnreadableError):
             if latest := journal.read(journal.end - 1, 1):
                 rest["position"] = latest[0].id
-        payload = system_envelopes.welcome(session.member, self._members.values(), self.tree, rest)
+        contexts = self._contexts_for(session)
+        payload = system_envelopes.welcome(session.member, self._members.values(), contexts, rest)
         return system_envelopes.system(self._new_id(), kinds.WELCOME, payload, now)
+
+    def _contexts_for(self, session: Session) -> Iterable[LiveContext]:
+        """Return the live contexts that the welcome of a session lists, the latest first."""
+        return self.tree
 
 
 def _join_rate(limits: PodLimits) -> Rate:
