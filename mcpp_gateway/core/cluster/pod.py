@@ -105,6 +105,11 @@ class ClusterPod(PodCore):
         """Whether this gateway decides."""
         return self.delegation.leader is not None
 
+    @property
+    def session_count(self) -> int:
+        """The number of sessions at this gateway."""
+        return len(self._sessions)
+
     def waiting_seconds(self, now: float) -> float:
         """Return for how long the oldest command has had no outcome."""
         since = self.delegation.outgoing.oldest_since
@@ -166,6 +171,14 @@ class ClusterPod(PodCore):
         for session in sessions:
             self.leave(session, now)
         return [Close(session, close_codes.REVOKED, "token revoked") for session in sessions]
+
+    def close_all(self, now: float) -> list[Effect]:
+        """Close every session at this gateway: its client should resume at another one."""
+        reason = "the log is out of reach; resume"
+        sessions = list(self._numbers)
+        for session in sessions:
+            self.leave(session, now)
+        return [Close(session, close_codes.LOG_UNREACHABLE, reason) for session in sessions]
 
     def reconfigure(self, settings: Iterable[ParticipantSettings], now: float) -> list[Effect]:
         """Apply a new list of participants; those no longer on it are closed for good."""

@@ -1,0 +1,278 @@
+"""The logs of a gateway's pods in a cluster: one connection, signs of life, health.
+
+Every gateway sends a beat four times a second, with the pods that it leads. A beat says which
+records exist, so that a gateway notices what it has missed.
+"""
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Final
+
+import msgspec
+import uuid6
+
+from mcpp_gateway.cluster.nats_link import LinkError, Message, NatsLink
+from mcpp_gateway.cluster.pod_link import PodLink
+from mcpp_gateway.cluster.streams import Streams, token
+from mcpp_gateway.config import ClusterSection, Config, ConfigError
+from mcpp_gateway.core.cluster.leader import MAX_BATCH_BYTES
+from mcpp_gateway.core.cluster.leadership import Silence
+from mcpp_gateway.core.cluster.messages import Beat, decode_beat, decode_forward, encode
+from mcpp_gateway.core.cluster.pod import ClusterPod
+from mcpp_gateway.core.cluster.wire import ClusterOptions
+from mcpp_gateway.core.effects import Effect
+from mcpp_gateway.core.limits import PodLimits
+from mcpp_gateway.core.sessions import ParticipantSettings
+
+logger = logging.getLogger("mcpp.gateway")
+
+_STEP_SECONDS: Final = 0.1
+_BEAT_SECONDS: Final = 0.25
+_HAND_OVER_SECONDS: Final = 2.0
+_WAIT_SECONDS: Final = 0.005
+_SPARE_BYTES: Final = 65_536
+# The log is out of reach if a command has had no outcome for so long (G-53).
+STALLED_SECONDS: Final = 3.0
+CLOSE_SECONDS: Final = 15.0
+
+
+class ClusterLog:
+    """The pods of one gateway in a cluster. Owns the connection and the timers."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        perform: Callable[[Iterable[Effect]], None],
+        on_commit: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        section = config.cluster
+        self.gateway = f"g{secrets.token_hex(5)}"
+        self.address = ""
+        self.stopping = False
+        self._limits = config.limits
+        self._loop = loop
+        self._clock = clock
+        self._perform = perform
+        self._on_commit = on_commit
+        self._on_failure = on_failure
+        self._silence = Silence()
+        self._options = ClusterOptions(rejoin_seconds=config.log.rejoin_seconds)
+        self._link = NatsLink(
+            section.servers,
+            prefix=section.name,
+            gateway=self.gateway,
+            credentials=section.credentials,
+            tls=_tls(section),
+        )
+        self._streams = Streams(self._link, section.replicas, config.log.retention)
+        self._pods: dict[str, PodLink] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_beat = 0.0
+        self._connected = False
+        self._reached_at = clock()
+
+    def open_pod(
+        self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
+    ) -> ClusterPod:
+        """Return a pod, whose log is read as soon as the cluster can be reached."""
+        link = PodLink(
+            name,
+            self._link,
+            self._streams,
+            loop=self._loop,
+            clock=self._clock,
+            perform=self._perform_and_resume,
+            on_failure=self._on_failure,
+        )
+        link.pod = ClusterPod(
+            name,
+            settings,
+            limits,
+            new_id=lambda: str(uuid6.uuid7()),
+            gateway=self.gateway,
+            wire=link,
+            silence=self._silence,
+            options=self._options,
+        )
+        self._pods[token(name)] = link
+        if self._connected:
+            self._start(link.open())
+        return link.pod
+
+    async def connect(self) -> None:
+        """Connect and read the logs. Returns when everything was read. Raises ConfigError."""
+        try:
+            await self._link.connect()
+        except LinkError as error:
+            raise ConfigError(str(error)) from None
+        needed = self._limits.max_message_bytes + MAX_BATCH_BYTES + _SPARE_BYTES
+        if self._link.max_payload < needed:
+            raise ConfigError(
+                f"cluster.servers: max_payload is {self._link.max_payload}; messages of "
+                f"limits.max_message_bytes need {needed}"
+            )
+        prefix = self._link.prefix
+        self._link.on_reply("ack", self._receive_ack)
+        self._link.on_reply("forward", self._receive_no_responders)
+        await self._link.subscribe(f"{prefix}.*.out", self._receive_record)
+        await self._link.subscribe(f"{prefix}.*.in.{self.gateway}", self._receive_forward)
+        await self._link.subscribe(f"{prefix}.beat", self._receive_beat)
+        self._timer = self._loop.call_later(_STEP_SECONDS, self._step)
+        while True:
+            try:
+                await self._streams.create_states()
+                break
+            except LinkError as error:
+                logger.warning("the cluster is not ready", extra={"reason": str(error)})
+                await asyncio.sleep(1.0)
+        self._connected = True
+        await asyncio.gather(*(link.open() for link in self._pods.values()))
+        self._beat(self._clock())
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the log can be reached, as far as this gateway can tell."""
+        if not (self._connected and self._link.is_connected):
+            return False
+        now = self._clock()
+        return all(
+            link.is_open and link.pod.waiting_seconds(now) < STALLED_SECONDS
+            for link in self._pods.values()
+        )
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of texts that have no outcome yet, over all pods."""
+        return sum(link.pod.delegation.waiting_bytes for link in self._pods.values())
+
+    @property
+    def links(self) -> Iterable[PodLink]:
+        """The pods' links, for metrics."""
+        return self._pods.values()
+
+    def close_stalled(self, now: float) -> list[Effect]:
+        """Return what closes the sessions of pods whose log is out of reach for long (G-53)."""
+        if self._link.is_connected:
+            self._reached_at = now
+        lost = now - self._reached_at >= CLOSE_SECONDS
+        return [
+            effect
+            for link in self._pods.values()
+            if lost or link.pod.waiting_seconds(now) >= CLOSE_SECONDS
+            for effect in link.pod.close_all(now)
+        ]
+
+    async def hand_over(self) -> None:
+        """Let other gateways lead, once everything decided here is committed."""
+        self.stopping = True
+        await self._wait_for(lambda pod: pod.delegation.hand_over(self._clock()))
+        self._beat(self._clock())
+
+    async def say_goodbye(self) -> None:
+        """Tell the leader that this gateway's sessions are gone."""
+        incarnations = {}
+        for link in self._pods.values():
+            incarnations[link.pod] = link.pod.delegation.origin
+            link.pod.stop(self._clock())
+        await self._wait_for(lambda pod: pod.delegation.origin != incarnations[pod])
+
+    async def close(self) -> None:
+        """End the timers and the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await self._link.close()
+
+    # --- private --------------------------------------------------------------------------------
+
+    async def _wait_for(self, is_done: Callable[[ClusterPod], bool]) -> None:
+        deadline = self._clock() + _HAND_OVER_SECONDS
+        waiting = [link.pod for link in self._pods.values() if link.is_open]
+        while waiting and self._clock() < deadline and self._link.is_connected:
+            waiting = [pod for pod in waiting if not is_done(pod)]
+            await asyncio.sleep(_WAIT_SECONDS if waiting else 0)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _perform_and_resume(self, effects: Iterable[Effect]) -> None:
+        self._perform(effects)
+        self._on_commit()
+
+    def _step(self) -> None:
+        self._timer = self._loop.call_later(_STEP_SECONDS, self._step)
+        now = self._clock()
+        self._silence.advance(now)
+        if now >= self._next_beat:
+            self._next_beat = now + _BEAT_SECONDS
+            self._beat(now)
+        for link in self._pods.values():
+            link.step(now)
+            link.pod.replica.journal.admitting = self._link.is_connected and link.is_open
+
+    def _beat(self, now: float) -> None:
+        said = {name: link.pod.beat() for name, link in self._pods.items()}
+        leads = {name: each for name, each in said.items() if each is not None}
+        sessions = sum(link.pod.session_count for link in self._pods.values())
+        beat = Beat(self.gateway, leads, self.stopping, self.address, sessions)
+        self._link.send(f"{self._link.prefix}.beat", encode(beat))
+
+    def _receive_record(self, message: Message) -> None:
+        link = self._pods.get(message.subject.split(".")[1])
+        if link is not None:
+            link.receive_record(message)
+
+    def _receive_forward(self, message: Message) -> None:
+        link = self._pods.get(message.subject.split(".")[1])
+        if link is not None:
+            link.receive_forward(decode_forward(message.data))
+
+    def _receive_ack(self, message: Message) -> None:
+        link = self._pods.get(message.subject.rpartition(".")[2])
+        if link is not None:
+            link.receive_ack(message)
+
+    def _receive_no_responders(self, message: Message) -> None:
+        *_, pod, gateway = message.subject.split(".")
+        link = self._pods.get(pod)
+        if link is not None:
+            link.lose(gateway)
+
+    def _receive_beat(self, message: Message) -> None:
+        try:
+            beat = decode_beat(message.data)
+        except msgspec.DecodeError:
+            return
+        if beat.gateway == self.gateway:
+            return
+        if beat.stopping:
+            self._silence.end(beat.gateway)
+        else:
+            self._silence.hear(beat.gateway)
+        for pod, said in beat.leads.items():
+            link = self._pods.get(pod)
+            if link is not None:
+                link.receive_beat(said)
+
+
+def _tls(section: ClusterSection) -> ssl.SSLContext | None:
+    if section.tls_ca is None and not any(each.startswith("tls:") for each in section.servers):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=section.tls_ca)
+        if section.tls_cert is not None:
+            context.load_cert_chain(section.tls_cert, section.tls_key)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cluster.tls_ca: cannot load the certificates: {error}") from None
+    return context
