@@ -5,7 +5,7 @@ window may hold ids whose texts have not been read.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final
 
 from mcpp_gateway.core.journal import Window
@@ -83,6 +83,11 @@ class ClusterJournal:
         """Return the position that follows an envelope, if it can be read here."""
         position = self._window.position(id)
         return None if position is None or position + 1 < self.start else position + 1
+
+    def seek(self, id: str) -> Generator[int, None, int | None]:
+        """Return the same, as a journal does that may have to read for it."""
+        yield from ()
+        return self.after(id)
 
     def read(self, position: int, limit: int) -> list[LogEntry]:
         """Return up to `limit` entries from a position on."""

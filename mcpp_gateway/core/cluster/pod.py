@@ -162,7 +162,9 @@ class ClusterPod(PodCore):
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
         """Return what a session that is behind gets next; nothing until it has joined."""
-        return self._delivery.catch_up(session, max_bytes)
+        found = super().catch_up(session, max_bytes)
+        self._waiting_for_commit.clear()  # what is in the journal is committed
+        return found
 
     def revoke(self, participant: str, now: float) -> list[Effect]:
         """Close every session of a participant at this gateway with a final code."""
@@ -359,9 +361,10 @@ class ClusterPod(PodCore):
         if session is not None:
             if note.event == JOINED:
                 after, last = self._joining.pop(note.session)
-                held_bytes = session.waiting_bytes
-                self._open(session, after, last, now)
-                session.waiting_bytes += held_bytes
+                session.joined = now
+                captured = self._captured.pop(note.session, None)
+                contexts = self.tree if captured is None else captured
+                self._begin(session, contexts, after, last)
                 self._opened.append(session)
             elif note.event == ANSWER:
                 effect = self._deliver(session, note.text, None)
@@ -415,9 +418,3 @@ class ClusterPod(PodCore):
     def _capture(self, number: int) -> None:
         """Keep the contexts as they are where a session joins: this gateway decides ahead."""
         self._captured[number] = list(map(copy, self.replica.tree))
-
-    def _contexts_for(self, session: Session) -> Iterable[LiveContext]:
-        """Return the contexts as of the position at which a session joined."""
-        number = self._numbers.get(session, 0)
-        captured = self._captured.pop(number, None)
-        return self.tree if captured is None else captured
