@@ -191,7 +191,7 @@ def test_a_gateway_that_starts_goes_on_from_a_state() -> None:
     assert encode_cluster_state(state) == world.states[-1]
     new = world.start_gateway()
     assert new.ordering.next > state.sequence > 5
-    assert new.pod.replica.journal.after("a-2") is not None  # the texts of the window were read, too
+    assert new.pod.replica.journal.after("a-2") is not None  # the window's texts were read, too
     assert check_settled(world) == []
 
 
