@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "up": _Command("start a pod in this folder (--demo: with agents)", "gateway"),
     "token": _Command("add or remove a participant in this folder's pod", "gateway"),
     "gateway": _Command("run the gateway with a configuration file", "gateway"),
+    "cluster": _Command("show the gateways and leaders of a cluster", "cluster"),
     "log": _Command("inspect, check, export or copy a pod's log", "gateway"),
     "tail": _Command("show a pod's messages"),
     "send": _Command("send one message to a pod"),

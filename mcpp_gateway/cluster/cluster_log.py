@@ -64,13 +64,7 @@ class ClusterLog:
         self._on_failure = on_failure
         self._silence = Silence()
         self._options = ClusterOptions(rejoin_seconds=config.log.rejoin_seconds)
-        self._link = NatsLink(
-            section.servers,
-            prefix=section.name,
-            gateway=self.gateway,
-            credentials=section.credentials,
-            tls=_tls(section),
-        )
+        self._link = new_link(section, self.gateway)
         self._streams = Streams(self._link, section.replicas, config.log.retention)
         self._pods: dict[str, PodLink] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,6 +130,13 @@ class ClusterLog:
         self._connected = True
         await asyncio.gather(*(link.open() for link in self._pods.values()))
         self._beat(self._clock())
+
+    async def shared_key(self, candidate: bytes) -> bytes:
+        """Return the key that all gateways sign with: the first one that any of them brought."""
+        try:
+            return await self._streams.shared_key(candidate)
+        except LinkError as error:
+            raise ConfigError(f"cluster: {error}") from None
 
     @property
     def is_reachable(self) -> bool:
@@ -225,7 +226,8 @@ class ClusterLog:
         said = {name: link.pod.beat() for name, link in self._pods.items()}
         leads = {name: each for name, each in said.items() if each is not None}
         sessions = sum(link.pod.session_count for link in self._pods.values())
-        beat = Beat(self.gateway, leads, self.stopping, self.address, sessions)
+        lag = sum(link.lag for link in self._pods.values())
+        beat = Beat(self.gateway, leads, self.stopping, self.address, sessions, lag)
         self._link.send(f"{self._link.prefix}.beat", encode(beat))
 
     def _receive_record(self, message: Message) -> None:
@@ -264,6 +266,17 @@ class ClusterLog:
             link = self._pods.get(pod)
             if link is not None:
                 link.receive_beat(said)
+
+
+def new_link(section: ClusterSection, name: str) -> NatsLink:
+    """Return a connection to the configured servers, not opened yet. Raises ConfigError."""
+    return NatsLink(
+        section.servers,
+        prefix=section.name,
+        gateway=name,
+        credentials=section.credentials,
+        tls=_tls(section),
+    )
 
 
 def _tls(section: ClusterSection) -> ssl.SSLContext | None:

@@ -24,6 +24,7 @@ logger = logging.getLogger("mcpp.gateway")
 _RECONNECT_SECONDS: Final = 0.1
 _CONNECT_SECONDS: Final = 2
 _PING_SECONDS: Final = 2
+_ANSWER_SECONDS: Final = 5.0
 _QUEUE_BYTES: Final = 64 << 20
 
 
@@ -66,7 +67,7 @@ class NatsLink:
         self._credentials = credentials
         self._tls = tls
         self._client = Client()
-        self._queue: deque[tuple[str, bytes, str]] = deque()
+        self._queue: deque[tuple[str, bytes, str, dict[str, str] | None]] = deque()
         self._queue_bytes = 0
         self._queued = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
@@ -117,11 +118,13 @@ class NatsLink:
         """The largest message that the servers accept."""
         return self._client.max_payload
 
-    def send(self, subject: str, data: bytes, reply: str = "") -> None:
+    def send(
+        self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
         """Send a message soon, in order; drop it if no server can be reached."""
         if not self._client.is_connected or self._queue_bytes > _QUEUE_BYTES:
             return
-        self._queue.append((subject, data, reply))
+        self._queue.append((subject, data, reply, headers))
         self._queue_bytes += len(data)
         self._queued.set()
 
@@ -137,12 +140,19 @@ class NatsLink:
 
         await self._client.subscribe(subject, cb=receive)
 
-    async def request(self, subject: str, data: bytes, seconds: float = 5.0) -> Message:
+    async def request(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None
+    ) -> Message:
         """Send a request and return its answer. Raises LinkError."""
-        return (await self.request_many(subject, data, seconds=seconds, most=1))[0]
+        return (await self.request_many(subject, data, most=1, headers=headers))[0]
 
     async def request_many(
-        self, subject: str, data: bytes, *, seconds: float = 5.0, most: int = 1 << 30
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        most: int = 1 << 30,
+        headers: dict[str, str] | None = None,
     ) -> list[Message]:
         """Send a request and return its answers: until one has a status, or there are enough.
 
@@ -152,9 +162,9 @@ class NatsLink:
         queue = self._requests[name] = asyncio.Queue()
         found: list[Message] = []
         try:
-            self.send(subject, data, f"{self.replies}.request.{name}")
+            self.send(subject, data, f"{self.replies}.request.{name}", headers)
             while len(found) < most:
-                message = await asyncio.wait_for(queue.get(), seconds)
+                message = await asyncio.wait_for(queue.get(), _ANSWER_SECONDS)
                 found.append(message)
                 if message.status:
                     break
@@ -179,10 +189,10 @@ class NatsLink:
             await self._queued.wait()
             self._queued.clear()
             while queue:
-                subject, data, reply = queue.popleft()
+                subject, data, reply, headers = queue.popleft()
                 self._queue_bytes -= len(data)
                 try:
-                    await client.publish(subject, data, reply)
+                    await client.publish(subject, data, reply, headers)
                 except (NatsError, OSError) as error:
                     logger.warning("not sent to the cluster", extra={"reason": str(error)})
 

@@ -30,6 +30,8 @@ _NANOSECONDS: Final = 1_000_000_000
 _ATTEMPTS: Final = 10
 _RETRY_SECONDS: Final = 0.3
 
+_SHARED: Final = "=shared"  # in the place of a pod's name, and none
+
 _encode = msgspec.json.encode
 _encode_part = msgspec.msgpack.Encoder().encode
 
@@ -142,6 +144,20 @@ class Streams:
             return None
         _check(message)
         return _decode_part(message.data)
+
+    async def shared_key(self, candidate: bytes) -> bytes:
+        """Return the key that the first gateway of the cluster stored. Raises LinkError."""
+        subject = f"{self._prefix}.{_SHARED}.state.key"
+        address = f"$JS.API.DIRECT.GET.{self.state_stream}.{subject}"
+        for _ in range(_ATTEMPTS):
+            message = await self._link.request(address, b"")
+            if not message.status:
+                return message.data
+            # Stored only if there is none: one of several gateways wins.
+            only_first = {"Nats-Expected-Last-Subject-Sequence": "0"}
+            await self._link.request(subject, candidate, headers=only_first)
+            await asyncio.sleep(_RETRY_SECONDS / 10)
+        raise LinkError("the shared key cannot be stored")
 
     # --- private --------------------------------------------------------------------------------
 

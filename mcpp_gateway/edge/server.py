@@ -84,7 +84,8 @@ class Gateway:
         self._advance_clock()
         self.admission: AdmissionControl
         self.port: int
-        self._sessions = SessionTokens(session_key or secrets.token_bytes(32))
+        self._session_key = session_key or secrets.token_bytes(32)
+        self._sessions = SessionTokens(self._session_key)
         self._server: asyncio.Server
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
@@ -97,6 +98,8 @@ class Gateway:
         try:
             if self.cluster is not None:
                 await self.cluster.connect()
+                key = await self.cluster.shared_key(self._session_key)
+                self._sessions = SessionTokens(key)
             await self._listen()
         except ConfigError:
             await self._close_logs()

@@ -45,6 +45,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stopping: bool = False
     address: str = ""
     sessions: int = 0
+    lag: int = 0  # records that it has not applied yet
 
 
 encode = msgspec.msgpack.Encoder().encode
