@@ -87,6 +87,7 @@ class ClusterSection(_Section, frozen=True):
     servers: list[str] = []
     name: str = "mcpp"  # begins the names of subjects and streams
     replicas: int = 3
+    unreachable_seconds: float = 15.0  # without an answer of the log, until clients are closed
     credentials: str | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
@@ -296,6 +297,8 @@ def _check_cluster(sections: Sections) -> None:
         raise _BadKeyError("cluster.name", "has 1 to 32 characters of a-z 0-9 _ -")
     if cluster.replicas not in (1, 3, 5):
         raise _BadKeyError("cluster.replicas", "must be 1, 3 or 5")
+    if not 1 <= cluster.unreachable_seconds <= 3600:
+        raise _BadKeyError("cluster.unreachable_seconds", "must be 1 to 3600")
     if (cluster.tls_cert is None) != (cluster.tls_key is None):
         raise _BadKeyError("cluster.tls_cert", "tls_cert and tls_key must be set together")
     if log.retention.max_bytes and log.retention.max_bytes < _CLUSTER_RETENTION_BYTES:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import uuid6
 
-from mcpp_gateway.cluster.nats_link import LinkError, Message, NatsLink
+from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.pod_link import PodLink
 from mcpp_gateway.cluster.streams import Streams, token
 from mcpp_gateway.config import ClusterSection, Config, ConfigError
@@ -35,8 +35,7 @@ _HAND_OVER_SECONDS: Final = 2.0
 _WAIT_SECONDS: Final = 0.005
 _SPARE_BYTES: Final = 65_536
 # The log is out of reach if a command has had no outcome for so long (G-53).
-STALLED_SECONDS: Final = 3.0
-CLOSE_SECONDS: Final = 15.0
+_STALLED_SECONDS: Final = 3.0
 
 
 class ClusterLog:
@@ -71,7 +70,8 @@ class ClusterLog:
         self._timer: asyncio.TimerHandle | None = None
         self._next_beat = 0.0
         self._connected = False
-        self._reached_at = clock()
+        self._unreachable_seconds = section.unreachable_seconds
+        self._reached_at = 0.0
 
     def open_pod(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
@@ -141,13 +141,8 @@ class ClusterLog:
     @property
     def is_reachable(self) -> bool:
         """Whether the log can be reached, as far as this gateway can tell."""
-        if not (self._connected and self._link.is_connected):
-            return False
         now = self._clock()
-        return all(
-            link.is_open and link.pod.waiting_seconds(now) < STALLED_SECONDS
-            for link in self._pods.values()
-        )
+        return self._connected and all(self._reaches(link, now) for link in self._pods.values())
 
     @property
     def waiting_bytes(self) -> int:
@@ -161,13 +156,13 @@ class ClusterLog:
 
     def close_stalled(self, now: float) -> list[Effect]:
         """Return what closes the sessions of pods whose log is out of reach for long (G-53)."""
-        if self._link.is_connected:
+        if self._link.is_connected or not self._reached_at:
             self._reached_at = now
-        lost = now - self._reached_at >= CLOSE_SECONDS
+        lost = now - self._reached_at >= self._unreachable_seconds
         return [
             effect
             for link in self._pods.values()
-            if lost or link.pod.waiting_seconds(now) >= CLOSE_SECONDS
+            if lost or link.pod.waiting_seconds(now) >= self._unreachable_seconds
             for effect in link.pod.close_all(now)
         ]
 
@@ -202,6 +197,10 @@ class ClusterLog:
             waiting = [pod for pod in waiting if not is_done(pod)]
             await asyncio.sleep(_WAIT_SECONDS if waiting else 0)
 
+    def _reaches(self, link: PodLink, now: float) -> bool:
+        is_stalled = link.pod.waiting_seconds(now) >= _STALLED_SECONDS
+        return self._link.is_connected and link.is_open and not is_stalled
+
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -220,7 +219,7 @@ class ClusterLog:
             self._beat(now)
         for link in self._pods.values():
             link.step(now)
-            link.pod.replica.journal.admitting = self._link.is_connected and link.is_open
+            link.pod.replica.journal.admitting = self._reaches(link, now)
 
     def _beat(self, now: float) -> None:
         said = {name: link.pod.beat() for name, link in self._pods.items()}
@@ -230,28 +229,28 @@ class ClusterLog:
         beat = Beat(self.gateway, leads, self.stopping, self.address, sessions, lag)
         self._link.send(f"{self._link.prefix}.beat", encode(beat))
 
-    def _receive_record(self, message: Message) -> None:
+    def _receive_record(self, message: NatsMessage) -> None:
         link = self._pods.get(message.subject.split(".")[1])
         if link is not None:
             link.receive_record(message)
 
-    def _receive_forward(self, message: Message) -> None:
+    def _receive_forward(self, message: NatsMessage) -> None:
         link = self._pods.get(message.subject.split(".")[1])
         if link is not None:
             link.receive_forward(decode_forward(message.data))
 
-    def _receive_ack(self, message: Message) -> None:
+    def _receive_ack(self, message: NatsMessage) -> None:
         link = self._pods.get(message.subject.rpartition(".")[2])
         if link is not None:
             link.receive_ack(message)
 
-    def _receive_no_responders(self, message: Message) -> None:
+    def _receive_no_responders(self, message: NatsMessage) -> None:
         *_, pod, gateway = message.subject.split(".")
         link = self._pods.get(pod)
         if link is not None:
             link.lose(gateway)
 
-    def _receive_beat(self, message: Message) -> None:
+    def _receive_beat(self, message: NatsMessage) -> None:
         try:
             beat = decode_beat(message.data)
         except msgspec.DecodeError:

@@ -65,12 +65,12 @@ def _load(path: Path | None) -> Config:
 async def _listen(config: Config) -> list[Beat]:
     with importing("cluster"):
         from mcpp_gateway.cluster.cluster_log import new_link
-        from mcpp_gateway.cluster.nats_link import Message
+        from mcpp_gateway.cluster.nats_link import NatsMessage
 
     link = new_link(config.cluster, f"observer{os.getpid()}")
     found: dict[str, Beat] = {}
 
-    def hear(message: Message) -> None:
+    def hear(message: NatsMessage) -> None:
         beat = decode_beat(message.data)
         found[beat.gateway] = beat
 

@@ -32,7 +32,7 @@ class LinkError(McppError):
     """The NATS servers do not answer, or refuse."""
 
 
-class Message(NamedTuple):
+class NatsMessage(NamedTuple):
     """A message from the servers."""
 
     subject: str
@@ -45,7 +45,7 @@ class Message(NamedTuple):
         return self.headers.get("Status", "")
 
 
-Handler = Callable[[Message], None]
+Handler = Callable[[NatsMessage], None]
 
 
 class NatsLink:
@@ -72,7 +72,7 @@ class NatsLink:
         self._queued = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._numbers = count(1)
-        self._requests: dict[str, asyncio.Queue[Message]] = {}
+        self._requests: dict[str, asyncio.Queue[NatsMessage]] = {}
         self._on_reply: dict[str, Handler] = {}
 
     async def connect(self) -> None:
@@ -136,13 +136,13 @@ class NatsLink:
         """Call a function for every message of a subject."""
 
         async def receive(message: Msg) -> None:
-            handler(Message(message.subject, message.data, message.headers or {}))
+            handler(NatsMessage(message.subject, message.data, message.headers or {}))
 
         await self._client.subscribe(subject, cb=receive)
 
     async def request(
         self, subject: str, data: bytes, headers: dict[str, str] | None = None
-    ) -> Message:
+    ) -> NatsMessage:
         """Send a request and return its answer. Raises LinkError."""
         return (await self.request_many(subject, data, most=1, headers=headers))[0]
 
@@ -153,14 +153,14 @@ class NatsLink:
         *,
         most: int = 1 << 30,
         headers: dict[str, str] | None = None,
-    ) -> list[Message]:
+    ) -> list[NatsMessage]:
         """Send a request and return its answers: until one has a status, or there are enough.
 
         Raises LinkError.
         """
         name = str(next(self._numbers))
         queue = self._requests[name] = asyncio.Queue()
-        found: list[Message] = []
+        found: list[NatsMessage] = []
         try:
             self.send(subject, data, f"{self.replies}.request.{name}", headers)
             while len(found) < most:
@@ -174,7 +174,7 @@ class NatsLink:
             del self._requests[name]
         return found
 
-    def _receive_reply(self, message: Message) -> None:
+    def _receive_reply(self, message: NatsMessage) -> None:
         _, _, _, kind, name = message.subject.split(".", 4)
         if kind == "request":
             queue = self._requests.get(name)

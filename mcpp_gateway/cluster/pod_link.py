@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import uuid6
 
-from mcpp_gateway.cluster.nats_link import LinkError, Message, NatsLink
+from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.streams import StreamLostError, Streams, token
 from mcpp_gateway.core.cluster.messages import Forward, PodBeat
 from mcpp_gateway.core.cluster.ordering import Ordering
@@ -95,7 +95,7 @@ class PodLink:
 
     # --- messages -------------------------------------------------------------------------------
 
-    def receive_record(self, message: Message) -> None:
+    def receive_record(self, message: NatsMessage) -> None:
         """Take a record that was stored just now."""
         self._take(int(message.headers["Nats-Sequence"]), message.data)
 
@@ -103,7 +103,7 @@ class PodLink:
         """Take commands of another gateway."""
         self.pod.delegation.hear(forward, self._clock())
 
-    def receive_ack(self, message: Message) -> None:
+    def receive_ack(self, message: NatsMessage) -> None:
         """Take the log's answer to a record of this gateway."""
         ack = _Ack() if message.status else _decode_ack(message.data)
         if message.status or ack.error is not None:

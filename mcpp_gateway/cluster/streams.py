@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp_gateway.cluster.nats_link import LinkError, Message, NatsLink
+from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.config import RetentionSection
 from mcpp_gateway.core.cluster.records import (
     ClusterState,
@@ -199,7 +199,7 @@ class Streams:
         return answer
 
 
-def _check(message: Message) -> None:
+def _check(message: NatsMessage) -> None:
     """Raise LinkError for an answer that is an error."""
     if message.status:
         description = message.headers.get("Description", "")
