@@ -32,6 +32,10 @@ logger = logging.getLogger("mcpp.gateway")
 _STEP_SECONDS: Final = 0.1
 _BEAT_SECONDS: Final = 0.25
 _HAND_OVER_SECONDS: Final = 2.0
+# Shorter than clients wait for a gateway that does not answer.
+_SUSPENDED_SECONDS: Final = 1.0
+_HOLD_SECONDS: Final = 0.3
+_FORGET_SECONDS: Final = 600.0
 _WAIT_SECONDS: Final = 0.005
 _SPARE_BYTES: Final = 65_536
 # The log is out of reach if a command has had no outcome for so long (G-53).
@@ -69,6 +73,7 @@ class ClusterLog:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._next_beat = 0.0
+        self._stepped_at = float("inf")
         self._connected = False
         self._unreachable_seconds = section.unreachable_seconds
         self._reached_at = 0.0
@@ -213,11 +218,16 @@ class ClusterLog:
     def _step(self) -> None:
         self._timer = self._loop.call_later(_STEP_SECONDS, self._step)
         now = self._clock()
+        was_suspended = now - self._stepped_at > _SUSPENDED_SECONDS
+        self._stepped_at = now
         self._silence.advance(now)
         if now >= self._next_beat:
             self._next_beat = now + _BEAT_SECONDS
+            self._silence.forget(_FORGET_SECONDS)
             self._beat(now)
         for link in self._pods.values():
+            if was_suspended:
+                link.pod.delegation.hold(now + _HOLD_SECONDS)
             link.step(now)
             link.pod.replica.journal.admitting = self._reaches(link, now)
 

@@ -64,6 +64,7 @@ class Delegation:
         self._claimed_at = float("-inf")
         self._progress_at = float("-inf")
         self._resend_soon = False
+        self._held_until = float("-inf")
 
     @property
     def origin(self) -> str:
@@ -125,9 +126,17 @@ class Delegation:
         if self.leader is not None:
             if len(self.leader.in_flight) < _IN_FLIGHT:
                 self._seal(self.leader, now)
-        elif self._unsent and self._replica.fence.leader is not None:
+        elif self._unsent and self._replica.fence.leader is not None and now >= self._held_until:
             unsent, self._unsent = self._unsent, []
             self._forward(unsent)
+
+    def hold(self, until: float) -> None:
+        """Send no commands before a time.
+
+        A gateway that was suspended first finds out which connections have ended meanwhile: their
+        joins would replace newer connections at other gateways.
+        """
+        self._held_until = until
 
     def start_again(self) -> None:
         """Drop all commands, and begin a new incarnation."""
@@ -142,7 +151,8 @@ class Delegation:
         stalled = now - self._progress_at >= _RESEND_SECONDS or self._resend_soon
         leader = self.leader
         if leader is None:
-            if stalled and self.outgoing and self._replica.fence.leader is not None:
+            is_held = now < self._held_until or self._replica.fence.leader is None
+            if stalled and self.outgoing and not is_held:
                 self._progress_at, self._resend_soon = now, False
                 self._send_again()
             self._watch_leader(now)
@@ -151,7 +161,7 @@ class Delegation:
             self._progress_at, self._resend_soon = now, False
             for _, record in leader.in_flight:
                 self._wire.append(record)
-        for origin in leader.roster.origins:
+        for origin in leader.origins:
             gateway = origin.rpartition("/")[0]
             if gateway != self.gateway and self._is_gone(gateway):
                 leader.end_gateway(origin, now)
@@ -192,8 +202,10 @@ class Delegation:
         self._progress_at = now
         if claim.gateway == self.gateway:
             self._lead(now)
-        else:
+        elif now >= self._held_until:
             self._send_again()
+        else:
+            self._resend_soon = True
 
     def commit(self, batch: Batch, now: float) -> None:
         """Take note of a batch that counts."""

@@ -34,6 +34,8 @@ from mcpp_gateway.core.sessions import ParticipantSettings
 
 # A batch is sealed at this size: a record has to fit into a message of the log's servers.
 MAX_BATCH_BYTES: Final = 262_144
+_CHECKPOINT_BYTES: Final = 32 << 20
+_CHECKPOINT_SECONDS: Final = 3600.0
 _ENTRY_BYTES: Final = 256  # what an entry takes beyond its text, about
 
 FindSettings = Callable[[str], ParticipantSettings | None]
@@ -70,7 +72,7 @@ class Leader:
         self._notes: list[Note] = []
         self._heard_now: dict[str, int] = {}
         self._bytes = 0
-        self._since_checkpoint = 0
+        self._since_entries, self._since_bytes, self._since_time = 0, 0, self._time
         replica.run_ahead()
         self._decisions = Decisions(replica.tree, self)  # type: ignore[arg-type]
 
@@ -101,6 +103,11 @@ class Leader:
     def heard(self, origin: str) -> int:
         """Return the number of the last command of a gateway that was decided."""
         return self._heard.get(origin, 0)
+
+    @property
+    def origins(self) -> list[str]:
+        """The incarnations of gateways that have sent commands and are not gone."""
+        return [origin for origin, number in self._heard.items() if number > 0]
 
     def end_gateway(self, origin: str, now: float, number: int = 0) -> None:
         """Remove a gateway that stops or is silent, with its sessions."""
@@ -145,15 +152,24 @@ class Leader:
         batch = Batch(self.term, self._index, self._position, now, self._entries)
         data = encode_record(ClusterBatch(batch, self._heard_now, self._notes))
         self.in_flight.append((self._index, data))
-        self._since_checkpoint += len(self._entries)
-        if self._since_checkpoint >= self._checkpoint_entries:
-            self._since_checkpoint = 0
-            self._replica.checkpoint(self._index)
+        self._keep_checkpoint(len(data), now)
         self._index += 1
         self._position += len(self._entries)
         self._entries, self._notes, self._heard_now = [], [], {}
         self._bytes = 0
         return data
+
+    def _keep_checkpoint(self, size_bytes: int, now: float) -> None:
+        """Keep a state now and then: by entries, bytes and time, so that retention cuts nothing."""
+        self._since_entries += len(self._entries)
+        self._since_bytes += size_bytes
+        if (
+            self._since_entries >= self._checkpoint_entries
+            or self._since_bytes >= _CHECKPOINT_BYTES
+            or now - self._since_time >= _CHECKPOINT_SECONDS
+        ):
+            self._since_entries, self._since_bytes, self._since_time = 0, 0, now
+            self._replica.checkpoint(self._index)
 
     def commit(self, batch: Batch) -> None:
         """Take note that a batch has come back from the log."""

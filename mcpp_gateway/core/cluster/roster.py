@@ -83,11 +83,6 @@ class Roster:
         """Return the sessions of a participant."""
         return tuple(self._of.get(participant, ()))
 
-    @property
-    def origins(self) -> tuple[str, ...]:
-        """The incarnations of gateways that have sessions."""
-        return tuple(self._at)
-
     def _insert(self, key: SessionKey, participant: str) -> None:
         self._sessions[key] = participant
         self._of.setdefault(participant, {})[key] = None

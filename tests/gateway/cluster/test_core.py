@@ -23,7 +23,7 @@ from mcpp_gateway.core.cluster.records import (
 )
 from mcpp_gateway.core.effects import LOG_UNREACHABLE, REPLACED
 from mcpp_gateway.core.records import Batch, LogEntry
-from tests.gateway.cluster.simulation import SimGateway, World, check_settled
+from tests.gateway.cluster.simulation import SimClient, SimGateway, World, check_settled
 
 VECTORS = Path(__file__).parent / "vectors"
 
@@ -106,6 +106,26 @@ def test_a_join_that_was_withdrawn_does_not_replace_a_newer_connection() -> None
     world.run(3.0)
     assert REPLACED not in client.closes
     assert check_settled(world) == []
+
+
+@pytest.mark.rule("N-06")
+def test_a_gateway_that_was_suspended_first_finds_out_which_connections_have_ended() -> None:
+    world = settled_world()
+    suspended, other = follower(world), leader(world)
+    late, client = SimClient(world, "a"), world.clients["a"]
+    suspended.pause()
+    late.connect(suspended)
+    client.connect(other)
+    world.run(3.0)
+    assert client.welcomed
+    # The join waited in the socket; that the connection has ended comes a little later.
+    suspended.call(lambda: suspended.pod.delegation.hold(suspended.clock() + 0.3))
+    suspended.resume()
+    world.run(0.05)
+    late.lose_connection()
+    world.run(2.0)
+    assert REPLACED not in client.closes
+    assert client.gateway is other
 
 
 @pytest.mark.rule("N-06", "G-34", "G-52")
