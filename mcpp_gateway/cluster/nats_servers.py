@@ -21,7 +21,7 @@ _STOP_SECONDS: Final = 10.0
 
 _CONFIG: Final = """\
 server_name: "{name}"
-listen: "127.0.0.1:{port}"
+listen: "{host}:{port}"
 max_payload: {max_payload}
 jetstream {{
   store_dir: "{folder}"
@@ -31,7 +31,7 @@ jetstream {{
 _ROUTES: Final = """\
 cluster {{
   name: "mcpp"
-  listen: "127.0.0.1:{port}"
+  listen: "{host}:{port}"
   routes: [{routes}]
 }}
 """
@@ -50,7 +50,15 @@ class NatsServers:
     @property
     def addresses(self) -> list[str]:
         """The addresses for clients."""
-        return [f"nats://127.0.0.1:{port}" for port in self.ports]
+        return [f"nats://{self.host(number)}:{port}" for number, port in enumerate(self.ports)]
+
+    def host(self, number: int) -> str:
+        """Return the address that a server listens on."""
+        return "127.0.0.1"
+
+    def command(self, number: int, config: Path) -> list[str]:
+        """Return the command that starts a server."""
+        return [self._program, "-c", str(config)]
 
     def start(self) -> None:
         """Start all servers and wait until they accept connections."""
@@ -67,7 +75,7 @@ class NatsServers:
         path.write_text(self._config(number, folder))
         with (folder / "nats.log").open("ab") as log:
             self.processes[number] = subprocess.Popen(
-                [self._program, "-c", str(path)],
+                self.command(number, path),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the gateways, which stop first
@@ -91,7 +99,7 @@ class NatsServers:
         assert process is not None
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                with socket.create_connection(("127.0.0.1", self.ports[number]), 1):
+                with socket.create_connection((self.host(number), self.ports[number]), 1):
                     return
             except OSError:
                 time.sleep(0.02)
@@ -100,14 +108,18 @@ class NatsServers:
     def _config(self, number: int, folder: Path) -> str:
         text = _CONFIG.format(
             name=f"mcpp-{number + 1}",
+            host=self.host(number),
             port=self.ports[number],
             max_payload=MAX_PAYLOAD_BYTES,
             folder=folder,
         )
         if len(self.processes) == 1:
             return text
-        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in self._route_ports)
-        return text + _ROUTES.format(port=self._route_ports[number], routes=routes)
+        routes = ", ".join(
+            f'"nats://{self.host(each)}:{port}"' for each, port in enumerate(self._route_ports)
+        )
+        port = self._route_ports[number]
+        return text + _ROUTES.format(host=self.host(number), port=port, routes=routes)
 
 
 def find_program() -> str:

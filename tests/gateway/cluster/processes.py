@@ -20,7 +20,7 @@ class ClusterProcesses:
     def __init__(self, folder: Path, participants: int, *, servers: int = 3) -> None:
         self._folder = folder
         self.names = [f"p{number}" for number in range(participants)]
-        self.nats = NatsServers(folder / "nats", servers)
+        self.nats = self.new_servers(folder / "nats", servers)
         self.ports = free_ports(3)
         self.gateways: list[subprocess.Popen[bytes] | None] = [None] * 3
         (folder / "gateway.toml").write_text(self._config(servers))
@@ -31,7 +31,20 @@ class ClusterProcesses:
 
     @property
     def urls(self) -> list[str]:
-        return [f"ws://127.0.0.1:{port}/ws?pod=demo" for port in self.ports]
+        return [
+            f"ws://{self.host(number)}:{port}/ws?pod=demo" for number, port in enumerate(self.ports)
+        ]
+
+    def host(self, number: int) -> str:
+        return "127.0.0.1"
+
+    def new_servers(self, folder: Path, count: int) -> NatsServers:
+        return NatsServers(folder, count)
+
+    def command(self, number: int) -> list[str]:
+        config = str(self._folder / "gateway.toml")
+        port = str(self.ports[number])
+        return [MCPP, "gateway", "--config", config, "--host", self.host(number), "--port", port]
 
     def start(self) -> None:
         self.nats.start()
@@ -39,11 +52,8 @@ class ClusterProcesses:
             self.start_gateway(number)
 
     def start_gateway(self, number: int) -> None:
-        command = [MCPP, "gateway", "--config", str(self._folder / "gateway.toml")]
         with (self._folder / f"gateway-{number}.log").open("ab") as log:
-            self.gateways[number] = subprocess.Popen(
-                [*command, "--port", str(self.ports[number])], stdout=log, stderr=log
-            )
+            self.gateways[number] = subprocess.Popen(self.command(number), stdout=log, stderr=log)
 
     def end_gateway(self, number: int, how: signal.Signals) -> None:
         _end(self.gateways[number], how)
@@ -66,7 +76,7 @@ class ClusterProcesses:
     async def leader(self) -> int | None:
         """Return the number of the gateway that leads, by the metrics."""
         for number, port in enumerate(self.ports):
-            if self.gateways[number] is not None and await _leads(port):
+            if self.gateways[number] is not None and await _leads(self.host(number), port):
                 return number
         return None
 
@@ -91,6 +101,7 @@ class ClusterProcesses:
         lines = [
             "[gateway]",
             "drain_seconds = 2.0",
+            'metrics_token = "metrics-of-the-cluster"',
             "[limits]",
             "messages_per_second = 0",
             "context_messages_per_second = 0",
@@ -117,13 +128,16 @@ def _end(process: subprocess.Popen[bytes] | None, how: signal.Signals) -> None:
     process.wait(_END_SECONDS)
 
 
-async def _leads(port: int) -> bool:
+async def _leads(host: str, port: int) -> bool:
     """Ask one gateway's metrics; one that does not answer does not lead."""
-    request = f"GET /metrics HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n".encode()
+    request = (
+        f"GET /metrics HTTP/1.1\r\nHost: {host}:{port}\r\n"
+        "Authorization: Bearer metrics-of-the-cluster\r\n\r\n"
+    ).encode()
     text = b""
     with anyio.move_on_after(1):
         try:
-            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            async with await anyio.connect_tcp(host, port) as stream:
                 await stream.send(request)
                 async for part in stream:
                     text += part

@@ -27,17 +27,14 @@ def anyio_backend() -> str:
 
 
 @asynccontextmanager
-async def cluster_under_load(
-    folder: Path, clients: int
-) -> AsyncIterator[tuple[ClusterProcesses, list[Witness]]]:
+async def cluster_under_load(cluster: ClusterProcesses) -> AsyncIterator[list[Witness]]:
     """Run a cluster with clients; when the block ends, let them finish and check what they saw."""
-    cluster = ClusterProcesses(folder, clients)
     try:
         await anyio.to_thread.run_sync(cluster.start)
         await cluster.wait_for_leader()
         async with load(cluster, cluster.names) as witnesses:
             await progress(witnesses)
-            yield cluster, witnesses
+            yield witnesses
         check(witnesses, await read_log(cluster))
     finally:
         await anyio.to_thread.run_sync(cluster.close)
@@ -115,7 +112,8 @@ async def restart_any_server(cluster: ClusterProcesses, random: Random) -> None:
     "fault", [kill_leader, pause_any_gateway, kill_any_server, restart_any_gateway]
 )
 async def test_a_fault_under_load_loses_and_repeats_nothing(tmp_path: Path, fault: Fault) -> None:
-    async with cluster_under_load(tmp_path, 4) as (cluster, witnesses):
+    cluster = ClusterProcesses(tmp_path, 4)
+    async with cluster_under_load(cluster) as witnesses:
         await fault(cluster, Random(fault.__name__))
         await progress(witnesses)
 
@@ -133,7 +131,8 @@ async def test_two_hundred_faults_under_load_lose_and_repeat_nothing(
     tmp_path: Path, seed: int
 ) -> None:
     random = Random(seed)
-    async with cluster_under_load(tmp_path, 6) as (cluster, witnesses):
+    cluster = ClusterProcesses(tmp_path, 6)
+    async with cluster_under_load(cluster) as witnesses:
         for _ in range(20):
             fault = random.choice(random.choice((GATEWAY_FAULTS, SERVER_FAULTS)))
             await fault(cluster, random)
