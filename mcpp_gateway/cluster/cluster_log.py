@@ -35,6 +35,7 @@ _HAND_OVER_SECONDS: Final = 2.0
 # Shorter than clients wait for a gateway that does not answer.
 _SUSPENDED_SECONDS: Final = 1.0
 _HOLD_SECONDS: Final = 0.3
+_OPENED_AT_ONCE: Final = 8
 _FORGET_SECONDS: Final = 600.0
 _WAIT_SECONDS: Final = 0.005
 _SPARE_BYTES: Final = 65_536
@@ -70,6 +71,7 @@ class ClusterLog:
         self._link = new_link(section, self.gateway)
         self._streams = Streams(self._link, section.replicas, config.log.retention)
         self._pods: dict[str, PodLink] = {}
+        self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._next_beat = 0.0
@@ -103,7 +105,7 @@ class ClusterLog:
         )
         self._pods[token(name)] = link
         if self._connected:
-            self._start(link.open())
+            self._start(self._open(link))
         return link.pod
 
     async def connect(self) -> None:
@@ -133,7 +135,7 @@ class ClusterLog:
                 logger.warning("the cluster is not ready", extra={"reason": str(error)})
                 await asyncio.sleep(1.0)
         self._connected = True
-        await asyncio.gather(*(link.open() for link in self._pods.values()))
+        await asyncio.gather(*(self._open(link) for link in self._pods.values()))
         self._beat(self._clock())
 
     async def shared_key(self, candidate: bytes) -> bytes:
@@ -201,6 +203,10 @@ class ClusterLog:
         while waiting and self._clock() < deadline and self._link.is_connected:
             waiting = [pod for pod in waiting if not is_done(pod)]
             await asyncio.sleep(_WAIT_SECONDS if waiting else 0)
+
+    async def _open(self, link: PodLink) -> None:
+        async with self._opening:  # creating hundreds of streams at once would take too long
+            await link.open()
 
     def _reaches(self, link: PodLink, now: float) -> bool:
         is_stalled = link.pod.waiting_seconds(now) >= _STALLED_SECONDS
