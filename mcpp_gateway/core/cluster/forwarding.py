@@ -115,6 +115,12 @@ class PendingCommands:
                 queue.popleft()
                 yield first  # type: ignore[misc]
 
-    def resolve_next(self) -> Iterator[Held]:
-        """Remove the oldest command; yield the answers whose turn has come."""
-        return self.resolve(self._commands[0].number)
+    def pop_next(self) -> bool:
+        """Remove the oldest command, whose turn it is; return whether no answer waits behind it.
+
+        This is the common case of `resolve`, without a generator: 0.5 µs.
+        """
+        queue = self._queue
+        self.waiting_bytes -= len(self._commands.popleft().command.text)
+        queue.popleft()
+        return not queue or type(queue[0]) is Pending

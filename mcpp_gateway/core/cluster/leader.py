@@ -57,7 +57,7 @@ class Leader:
     ) -> None:
         self.term = replica.fence.term
         self.roster = replica.roster.copy()
-        self.in_flight: deque[tuple[int, bytes]] = deque()  # index and record
+        self.in_flight: deque[tuple[ClusterBatch, bytes]] = deque()
         self._refused = refused
         self._checkpoint_entries = checkpoint_entries
         self._heard = dict(replica.heard)
@@ -150,8 +150,9 @@ class Leader:
             return None
         self._time = now = max(now, self._time)
         batch = Batch(self.term, self._index, self._position, now, self._entries)
-        data = encode_record(ClusterBatch(batch, self._heard_now, self._notes))
-        self.in_flight.append((self._index, data))
+        record = ClusterBatch(batch, self._heard_now, self._notes)
+        data = encode_record(record)
+        self.in_flight.append((record, data))
         self._keep_checkpoint(len(data), now)
         self._index += 1
         self._position += len(self._entries)
@@ -173,11 +174,20 @@ class Leader:
 
     def commit(self, batch: Batch) -> None:
         """Take note that a batch has come back from the log."""
-        while self.in_flight and self.in_flight[0][0] <= batch.index:
+        while self.in_flight and self.in_flight[0][0].batch.index <= batch.index:
             self.in_flight.popleft()
         ahead = self._ahead
         for entry in batch.entries:
             ahead.pop(entry.id, None)
+
+    def recognise(self, data: bytes) -> ClusterBatch | None:
+        """Return the record that bytes hold if it is the next one of this leader.
+
+        It need not be decoded again: 1.3 µs an entry.
+        """
+        if self.in_flight and self.in_flight[0][1] == data:
+            return self.in_flight[0][0]
+        return None
 
     def find(self, id: str) -> LogEntry | None:
         """Return the entry of an envelope id that is decided or committed."""

@@ -254,8 +254,9 @@ class ClusterPod(PodCore):
     def apply(self, sequence: int, data: bytes, now: float) -> list[Effect]:
         """Apply the next record of the log and return what its sessions get."""
         self.replica.sequence = sequence
+        leader = self.delegation.leader
         try:
-            record = decode_record(data)
+            record = (leader and leader.recognise(data)) or decode_record(data)
         except msgspec.DecodeError:
             self.void += 1
             return []
@@ -310,6 +311,7 @@ class ClusterPod(PodCore):
         replica.heard.update(record.heard)
         heard = record.heard.get(self.delegation.origin)
         at = 0
+        outgoing = self.delegation.outgoing
         broadcast, apply_entry = self._delivery.broadcast, replica.apply_entry
         for place, entry in enumerate(batch.entries):
             while at < len(notes) and notes[at].place <= place:
@@ -319,8 +321,9 @@ class ClusterPod(PodCore):
             if entry.sender == GATEWAY and entry.about is not None:
                 self._apply_presence(entry)
             effects.append(broadcast(entry))
-            if heard is not None and entry.id == self.delegation.outgoing.next_id:
-                self._release(self.delegation.outgoing.resolve_next(), effects)
+            if heard is not None and entry.id == outgoing.next_id:
+                if not outgoing.pop_next():
+                    self._release(outgoing.resolve(0), effects)
             elif entry.sender in self._local:
                 # G-26: what a participant sends at other gateways counts here, too.
                 self._local[entry.sender].bucket.charge(1, now)
