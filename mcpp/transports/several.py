@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import anyio
@@ -24,15 +24,21 @@ def split_addresses(url: str) -> list[str]:
 
 
 class SeveralGateways:
-    """Opens connections to the gateways of one pod in turn, beginning with any of them.
+    """Opens connections to the gateways of one pod in turn.
 
     Every connection is opened to another gateway than the one before, because that one may be
-    alive and yet out of reach of the pod's log.
+    alive and yet out of reach of the pod's log. `shuffle` gives every client an order of its own:
+    the clients of a gateway that is gone spread over all others.
     """
 
-    def __init__(self, connectors: Sequence[Connector], first: int | None = None) -> None:
-        self._connectors = connectors
-        self._next = random.randrange(len(connectors)) if first is None else first
+    def __init__(
+        self,
+        connectors: Sequence[Connector],
+        shuffle: Callable[[list[Connector]], None] = random.shuffle,
+    ) -> None:
+        self._connectors = list(connectors)
+        shuffle(self._connectors)
+        self._next = 0
 
     @property
     def address(self) -> str:

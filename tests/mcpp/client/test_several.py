@@ -5,7 +5,7 @@ import pytest
 from mcpp.errors import BusyError, JoinError, UnreachableError
 from mcpp.session.resumption import Join
 from mcpp.transports.several import SeveralGateways, split_addresses
-from mcpp.transports.transport import MemoryTransport, Transport
+from mcpp.transports.transport import Connector, MemoryTransport, Transport
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +33,10 @@ class _NoLink:
         pass
 
 
+def in_order(connectors: list[Connector]) -> None:
+    """Leave the order as it is."""
+
+
 def test_a_list_of_addresses_is_split_where_an_address_begins() -> None:
     assert split_addresses("ws://a/ws?x=1,2, wss://b/ws") == ["ws://a/ws?x=1,2", "wss://b/ws"]
     assert split_addresses("ws://a/ws") == ["ws://a/ws"]
@@ -42,7 +46,8 @@ def test_a_list_of_addresses_is_split_where_an_address_begins() -> None:
 async def test_a_gateway_that_is_gone_is_passed_over(error: Exception) -> None:
     asked: list[str] = []
     gone = ListedConnector("b", asked, error)
-    several = SeveralGateways([ListedConnector("a", asked), gone, ListedConnector("c", asked)], 1)
+    others = [ListedConnector(name, asked) for name in "ca"]
+    several = SeveralGateways([gone, *others], in_order)
     await several.open(Join())
     assert asked == ["b", "c"]
     await several.open(Join())  # another one than before
@@ -52,7 +57,7 @@ async def test_a_gateway_that_is_gone_is_passed_over(error: Exception) -> None:
 async def test_if_no_gateway_answers_the_last_error_is_raised() -> None:
     asked: list[str] = []
     errors = [UnreachableError(name, "gone") for name in "ab"]
-    several = SeveralGateways([ListedConnector(each.url, asked, each) for each in errors], 0)
+    several = SeveralGateways([ListedConnector(each.url, asked, each) for each in errors], in_order)
     with pytest.raises(UnreachableError) as caught:
         await several.open(Join())
     assert caught.value is errors[1]
@@ -63,5 +68,5 @@ async def test_a_refusal_for_good_is_raised_at_once() -> None:
     asked: list[str] = []
     refused = ListedConnector("a", asked, JoinError(401, "unknown token"))
     with pytest.raises(JoinError):
-        await SeveralGateways([refused, ListedConnector("b", asked)], 0).open(Join())
+        await SeveralGateways([refused, ListedConnector("b", asked)], in_order).open(Join())
     assert asked == ["a"]
