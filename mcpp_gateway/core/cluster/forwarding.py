@@ -78,6 +78,11 @@ class PendingCommands:
         """Return the commands without an outcome, in their order."""
         return [pending.command for pending in self._commands]
 
+    def text_of(self, number: int) -> bytes:
+        """Return the text of a command without an outcome."""
+        texts = (each.command.text for each in self._commands if each.number == number)
+        return next(texts, b"")
+
     def cancel_join(self, session: int) -> Command | None:
         """Return what takes the place of a join without an outcome, whose connection has ended.
 

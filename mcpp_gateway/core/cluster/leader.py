@@ -21,6 +21,7 @@ from mcpp_gateway.core.cluster.records import (
     GONE,
     JOINED,
     LEFT,
+    REPEATED,
     REPLACED,
     ClusterBatch,
     Note,
@@ -218,7 +219,9 @@ class Leader:
         elif isinstance(verdict, Refusal):
             self._refuse(origin, command, verdict, envelope.id, now)
         elif verdict is not None:
-            self._note(ANSWER, origin, command.number, command.session, text=verdict)
+            # Its gateway has the original: a short text must not make the log grow by a long one.
+            id = envelope.id.encode()
+            self._note(REPEATED, origin, command.number, command.session, text=id)
         else:
             refusal = refusals.reserved_kind(envelope.kind)
             self._refuse(origin, command, refusal, envelope.id, now)

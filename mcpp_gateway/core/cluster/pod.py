@@ -30,6 +30,7 @@ from mcpp_gateway.core.cluster.records import (
     DENIED,
     GONE,
     JOINED,
+    REPEATED,
     REPLACED,
     VERSION,
     Claim,
@@ -218,6 +219,11 @@ class ClusterPod(PodCore):
             return self._refuse(session, refusals.reserved_kind(kind), envelope.id, now)
         if kind.startswith("pod/"):
             return self._serve(session, envelope, now)
+        capabilities = member.settings.capabilities
+        if not (capabilities.reads_context or capabilities.allow(envelope, None)):
+            # Where no pattern reads a context, this gateway knows as much as the leader.
+            refusal = refusals.capability_violation(kind, capabilities.patterns)
+            return self._refuse(session, refusal, envelope.id, now)
         number = self._numbers.get(session)
         if number is not None:
             self.delegation.command(SEND, number, session, now, text=text, envelope=envelope)
@@ -369,8 +375,8 @@ class ClusterPod(PodCore):
                 contexts = self.tree if captured is None else captured
                 self._begin(session, contexts, after, last)
                 self._opened.append(session)
-            elif note.event == ANSWER:
-                effect = self._deliver(session, note.text, None)
+            elif note.event in (ANSWER, REPEATED):
+                effect = self._deliver(session, self._answer_of(note), None)
                 if effect is not None:
                     effects.append(effect)
             elif note.event == REPLACED:
@@ -384,6 +390,16 @@ class ClusterPod(PodCore):
         self._captured.pop(note.session, None)
         if note.number:
             self._release(self.delegation.outgoing.resolve(note.number), effects)
+
+    def _answer_of(self, note: Note) -> bytes:
+        """Return the text of an answer. The original of a repeated envelope is in the log (G-27).
+
+        Where this gateway does not have it, the repetition's own bytes serve (G-29).
+        """
+        if note.event == ANSWER:
+            return note.text
+        found = self.journal.find(note.text.decode())
+        return (found and found.text) or self.delegation.outgoing.text_of(note.number)
 
     def _release(self, answers: Iterator[Held], effects: list[Effect]) -> None:
         for held in answers:

@@ -29,6 +29,7 @@ LEFT: Final = 2  # the session is not part of the pod any more
 REPLACED: Final = 3  # the same, because its participant has a newer session (G-34)
 DENIED: Final = 4  # the participant is not configured where the pod is decided
 DROPPED: Final = 5  # a command of a session that is no longer part of the pod
+REPEATED: Final = 7  # an envelope that is in the log already; `text` is its id (G-27)
 GONE: Final = 6  # the gateway is gone, and its sessions with it
 
 

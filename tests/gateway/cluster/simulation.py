@@ -40,6 +40,8 @@ from mcpp_gateway.testing import ManualScheduler
 OBSERVER = "observer"
 PARTICIPANTS = ("a", "b", "c", OBSERVER)
 LIMITS = PodLimits(messages_per_second=0, context_messages_per_second=0, context_idle_seconds=3)
+# One reads a context, so that the leader has to decide.
+CAPABILITIES: list[dict[str, Any]] = [{"kind": "chat"}, {"kind": "x", "context": {"type": "y"}}]
 STEP_SECONDS = 0.1
 OPTIONS = ClusterOptions(rejoin_seconds=4.0, gone_seconds=3.0, checkpoint_entries=7)
 
@@ -170,7 +172,7 @@ class SimGateway:
         self.silence = Silence()
         ids = count(1)
         settings = [
-            ParticipantSettings(id, Capabilities([{"kind": "chat"}]), id == OBSERVER)
+            ParticipantSettings(id, Capabilities(CAPABILITIES), id == OBSERVER)
             for id in PARTICIPANTS
         ]
         self.pod = ClusterPod(

@@ -1,6 +1,8 @@
 """The pure parts of the cluster, one by one."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -24,6 +26,7 @@ from mcpp_gateway.core.cluster.records import (
 from mcpp_gateway.core.effects import LOG_UNREACHABLE, REPLACED
 from mcpp_gateway.core.records import Batch, LogEntry
 from tests.gateway.cluster.simulation import SimClient, SimGateway, World, check_settled
+from tests.gateway.harness import text
 
 VECTORS = Path(__file__).parent / "vectors"
 
@@ -175,6 +178,30 @@ def test_a_leader_that_stops_names_its_successor() -> None:
     world.run(0.05)
     assert stopping.pod.delegation.hand_over(stopping.clock())
     assert leader(world) is not stopping
+
+
+def _receive(gateway: SimGateway, client: SimClient, data: bytes) -> None:
+    assert client._peer is not None
+    gateway.hub.receive(client._peer, data, gateway.clock())
+
+
+@pytest.mark.rule("N-03", "G-27")
+@pytest.mark.parametrize("at", [leader, follower])
+def test_a_repeated_envelope_is_answered_with_the_original_and_the_log_stays_small(
+    at: Callable[[World], SimGateway],
+) -> None:
+    world = settled_world()
+    gateway, client = at(world), world.clients["a"]
+    client.connect(gateway)
+    world.run(0.5)
+    original = text("long", "a", payload="x" * 50_000)
+    received: list[bytes] = []
+    client.receive = received.append  # type: ignore[method-assign]
+    for each in (original, text("long", "a")):
+        gateway.call(partial(_receive, gateway, client, each))
+        world.run(0.2)
+    assert received == [original, original]
+    assert len(world.log[-1]) < 200
 
 
 @pytest.mark.rule("N-04")
