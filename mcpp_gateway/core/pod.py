@@ -55,6 +55,8 @@ _READ_TOKENS: Final = 1 / 500
 _READ_AT_ONCE: Final = 512
 _OPENING_AT_ONCE: Final = 4
 _OPENING_SECONDS: Final = 1.0
+# Expired in one tick: their envelopes fit into what the log has in reserve (G-55).
+_EXPIRED_AT_ONCE: Final = 2500
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -125,8 +127,14 @@ class PodCore:
             member = self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
             member.rejoin_until = rejoin_until if id in self._settings else 0.0
 
-    def snapshot(self, *, term: int, index: int, boot: str, now: float) -> State:
-        """Return everything that deciding needs, as of the end of the log."""
+    def snapshot(
+        self, *, term: int, index: int, boot: str, now: float, fsync: str = "always"
+    ) -> State:
+        """Return everything that deciding needs, as of the end of the log.
+
+        This takes a few milliseconds, because it holds what the pod holds; encoding it takes
+        longer, and may be done on another thread.
+        """
         live, dormant = self.tree.snapshot()
         return State(
             self.epoch,
@@ -139,6 +147,7 @@ class PodCore:
             live,
             dormant,
             boot,
+            fsync,
         )
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -181,6 +190,10 @@ class PodCore:
             opening = sum(session.opening is not None for session in member.sessions)
             return _OPENING_SECONDS if opening >= _OPENING_AT_ONCE else 0.0
         return wait
+
+    def can_join(self, participant: str) -> bool:
+        """Return whether there is room to log a participant's join, if it has to be (G-55)."""
+        return self.journal.admitting or participant in self._members
 
     def leave(self, session: Session, now: float) -> list[Effect]:
         """Remove a session; a participant leaves with its last one."""
@@ -267,8 +280,13 @@ class PodCore:
         return self._serve(session, envelope, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due by the clock, about once a second: expire contexts, children first."""
-        expired = self.tree.expire(now)
+        """Do what is due by the clock, about once a second: expire contexts, children first.
+
+        While the log has no space, this waits (G-58).
+        """
+        if not self.journal.accepting:
+            return []
+        expired = self.tree.expire(now, _EXPIRED_AT_ONCE)
         self.expired += len(expired)
         effects = [
             effect
@@ -284,12 +302,18 @@ class PodCore:
         """Return what may leave now that every entry before a position is committed."""
         assert self._gate is not None
         effects: list[Effect] = []
+        delivery = self._delivery
         for item in self._gate.release(committed):
-            if isinstance(item, LogEntry):
-                effects.append(self._delivery.broadcast(item))
+            if type(item) is LogEntry:
+                # The common case without a call, as in `receive`.
+                if delivery.unfiltered:
+                    effects.append(Broadcast(item.text, delivery.all))
+                else:
+                    effects.append(delivery.broadcast(item))
                 continue
+            assert type(item) is _Answer
             item.session.waiting_bytes -= len(item.text)
-            effect = self._delivery.answer(item.session, item.text, item.filter)
+            effect = delivery.answer(item.session, item.text, item.filter)
             if effect is not None:
                 effects.append(effect)
         waiting, self._waiting_for_commit = self._waiting_for_commit, {}
@@ -392,6 +416,10 @@ class PodCore:
         return Member(settings, bucket)
 
     def _remove_member(self, member: Member, now: float) -> list[Effect]:
+        """Let a participant without sessions leave: at once, or when the log has space (G-58)."""
+        if not self.journal.accepting:
+            member.rejoin_until = now
+            return []
         del self._members[member.settings.id]
         return self._presence("leave", member, now)
 

@@ -141,7 +141,7 @@ class Gateway:
         decision = self.admission.admit(query, headers, address, now)
         if isinstance(decision, Admission):
             pod = self.pods[decision.pod]
-            if not pod.journal.admitting:
+            if not pod.can_join(decision.participant):
                 reason = _NO_SPACE if self.cluster is None else _OUT_OF_REACH
                 return Denial(503, reason, retry_after_seconds=5)
             wait = pod.join_wait(decision.participant, now)

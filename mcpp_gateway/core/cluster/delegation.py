@@ -26,6 +26,7 @@ _FORWARD_BYTES: Final = 262_144
 _COMMAND_BYTES: Final = 64
 # Records on their way. More would not be faster: what waits meanwhile shares the next one.
 _IN_FLIGHT: Final = 4
+_PORTIONS: Final = 150
 _ALIVE_SECONDS: Final = 0.75
 
 
@@ -145,6 +146,24 @@ class Delegation:
         self._unsent.clear()
 
     # --- leadership -----------------------------------------------------------------------------
+
+    def tick(self, now: float) -> int:
+        """Let the leader do what is due by the clock, about once a second, in portions.
+
+        Return the number of contexts that expired.
+        """
+        leader, expired = self.leader, 0
+        for _ in range(_PORTIONS if leader is not None else 0):
+            assert leader is not None
+            found = leader.expire(now)
+            expired += found
+            left = leader.end_absence(now, self._options.rejoin_seconds)
+            if leader.is_full:
+                self._seal(leader, now)
+            if not (found or left):
+                break
+        self._wire.wake()
+        return expired
 
     def step(self, now: float) -> None:
         """Do what is due by the clock, about ten times a second: repeat, suspect, claim."""

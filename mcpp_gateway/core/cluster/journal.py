@@ -5,7 +5,7 @@ window may hold ids whose texts have not been read.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import Final
 
 from mcpp_gateway.core.journal import Window
@@ -112,6 +112,6 @@ class ClusterJournal:
                 break
             self._readable_from -= 1
 
-    def window(self) -> tuple[WindowEntry, ...]:
+    def window(self) -> Sequence[WindowEntry]:
         """Return the ids of the dedupe window, oldest first."""
         return self._window.snapshot()

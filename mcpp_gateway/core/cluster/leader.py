@@ -35,6 +35,9 @@ from mcpp_gateway.core.sessions import ParticipantSettings
 
 # A batch is sealed at this size: a record has to fit into a message of the log's servers.
 MAX_BATCH_BYTES: Final = 262_144
+# What one portion of the clock's work may add to a batch.
+_EXPIRED_AT_ONCE: Final = 16
+_LEAVES_AT_ONCE: Final = 64
 _CHECKPOINT_BYTES: Final = 32 << 20
 _CHECKPOINT_SECONDS: Final = 3600.0
 _ENTRY_BYTES: Final = 256  # what an entry takes beyond its text, about
@@ -115,23 +118,26 @@ class Leader:
         self._note(GONE, origin, number)
         apply_note(self.roster, self._heard, self._notes[-1], now)
 
-    def tick(self, now: float, rejoin_seconds: float) -> int:
-        """Do what is due by the clock: expire contexts, remove who did not come back.
-
-        Return the number of contexts that expired.
-        """
+    def expire(self, now: float) -> int:
+        """Expire some idle contexts; return how many, 0 if there are no more."""
         self._time = now = max(now, self._time)
-        expired = self._replica.tree.expire(now)
+        expired = self._replica.tree.expire(now, _EXPIRED_AT_ONCE)
         for node in expired:
             self._system(kinds.CONTEXT, system_envelopes.expiry(node), now)
-        for participant in list(self.roster.present):
-            since = self.roster.absent.get(participant)
-            if since is None:
-                continue
-            if now - since >= rejoin_seconds or self._settings(participant) is None:
-                self._presence("leave", participant, now)
-                self.roster.leave(participant)
         return len(expired)
+
+    def end_absence(self, now: float, rejoin_seconds: float) -> int:
+        """Let some participants leave that did not come back; return how many."""
+        self._time = now = max(now, self._time)
+        late = [
+            participant
+            for participant, since in self.roster.absent.items()
+            if now - since >= rejoin_seconds or self._settings(participant) is None
+        ][:_LEAVES_AT_ONCE]
+        for participant in late:
+            self._presence("leave", participant, now)
+            self.roster.leave(participant)
+        return len(late)
 
     # --- batches --------------------------------------------------------------------------------
 

@@ -87,7 +87,6 @@ class ClusterPod(PodCore):
         self.tree = self.replica.tree
         self._gate = None
         self._wire = wire
-        self._rejoin_seconds = options.rejoin_seconds
         self._sessions: dict[int, Session] = {}
         self._numbers: dict[Session, int] = {}
         self._last_number = 0
@@ -147,6 +146,10 @@ class ClusterPod(PodCore):
         self._joining[number] = after, last
         self.delegation.command(JOIN, number, session, now, participant=participant)
         return session, []
+
+    def can_join(self, participant: str) -> bool:
+        """Return whether the log can be reached: every join is decided there (G-53)."""
+        return self.journal.admitting
 
     def leave(self, session: Session, now: float) -> list[Effect]:
         """Remove a session here, and ask the leader to do so everywhere."""
@@ -231,10 +234,7 @@ class ClusterPod(PodCore):
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due by the clock, about once a second. Only the leader has to."""
-        leader = self.delegation.leader
-        if leader is not None:
-            self.expired += leader.tick(now, self._rejoin_seconds)
-            self._wire.wake()
+        self.expired += self.delegation.tick(now)
         return []
 
     def stop(self, now: float) -> None:

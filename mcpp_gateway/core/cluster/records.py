@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from mcpp_gateway.core.records import Batch, State, decode_batch, encode_batch
+from mcpp_gateway.core.records import Batch, State, decode_batch, encode_batch, encode_state
 
 VERSION: Final = 1
 
@@ -134,7 +134,10 @@ def decode_record(data: bytes) -> Record | None:
 
 def encode_cluster_state(state: ClusterState) -> bytes:
     """Return a state as bytes."""
-    return _encode(state)
+    rest = (state.heard, state.sessions, state.absent)
+    inner = Raw(encode_state(state.state))
+    head = (state.version, state.sequence, state.window_sequence, state.leader)
+    return _encode((*head, inner, *rest))
 
 
 def decode_cluster_state(data: bytes) -> ClusterState:

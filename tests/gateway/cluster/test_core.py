@@ -196,7 +196,7 @@ def test_a_repeated_envelope_is_answered_with_the_original_and_the_log_stays_sma
     world.run(0.5)
     original = text("long", "a", payload="x" * 50_000)
     received: list[bytes] = []
-    client.receive = received.append  # type: ignore[method-assign]
+    client.receive = received.append  # type: ignore[assignment,method-assign]
     for each in (original, text("long", "a")):
         gateway.call(partial(_receive, gateway, client, each))
         world.run(0.2)

@@ -48,14 +48,13 @@ def fill(journal: MemoryJournal, count: int) -> None:
 @pytest.mark.parametrize("how", ["after", "last", "nothing passes"])
 def test_joining_reads_a_bounded_part_of_the_log_at_a_time(how: str) -> None:
     harness, journal, first = long_log()
-    cases: dict[str, dict[str, Any]] = {
+    ways: dict[str, dict[str, Any]] = {
         "after": {"after": first},
         "last": {"last": LONG},
         "nothing passes": {"last": 1, "filter": NOTHING},
     }
-    options = cases[how]
     journal.entries_read = 0
-    m = harness.join("m", behind=True, **options)
+    m = harness.join("m", behind=True, **ways[how])
     assert journal.entries_read <= MOST_AT_ONCE
     calls = 0
     while m.session.opening is not None:
