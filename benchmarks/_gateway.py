@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,9 @@ class GatewayProcess:
     pid: int
     port: int
 
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.pid)
+
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text()
         match = re.search(r"VmRSS:\s+(\d+) kB", status)
@@ -40,19 +43,31 @@ class GatewayProcess:
         return int(match[1]) * 1024
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
 def gateway(
-    participants: int, limits: Mapping[str, float], core: int = 0, log: Path | None = None
+    participants: int,
+    limits: Mapping[str, float],
+    core: int = 0,
+    log: Path | None = None,
+    more: Sequence[str] = (),
 ) -> Iterator[GatewayProcess]:
     """Run a gateway for participants p0, p1, …, pinned to one core if there are several.
 
-    `log` is the folder of its log; without one the log is in memory.
+    `log` is the folder of its log; without one the log is in memory, unless `more` lines of the
+    configuration say otherwise.
     """
     # The clients do not answer pings.
     settings = ["[gateway]", "port = 0", "ping_seconds = 3600"]
     lines = [*settings, "[limits]", *(f"{k} = {v}" for k, v in limits.items())]
     if log is not None:
         lines += ["[log]", 'kind = "file"', f'path = "{log}"']
+    lines += more
     for index in range(participants):
         lines += [
             f"[pods.bench.participants.p{index}]",

@@ -5,8 +5,8 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from mcpp.client import local_pod
 from mcpp.errors import McppError
 from mcpp_gateway import config as configuration
 from mcpp_gateway import demo, links, log_format
+from mcpp_gateway.cluster.local_cluster import LocalCluster
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.process import serve
@@ -58,6 +59,12 @@ def up(argv: list[str]) -> int:
         default=os.environ.get("MCPP_GATEWAY__PORT"),
         help="port to listen on; it is saved (default: the saved port, 8787 for a new pod)",
     )
+    parser.add_argument(
+        "--cluster",
+        type=int,
+        metavar="N",
+        help="run N gateways (1, 3 or 5) with as many NATS servers that keep the log",
+    )
     arguments = parser.parse_args(argv)
     try:
         pod = local_pod.create()
@@ -76,9 +83,22 @@ def up(argv: list[str]) -> int:
                 print(f"  agents     {pod.url}")
                 print("Stop with Ctrl-C.", flush=True)
 
-            with agents:
-                key = _session_key(pod.folder)
-                return _run("up", pod.path, os.environ, announce, key, loading, _LOCAL_LOG)
+            key = _session_key(pod.folder)
+            if arguments.cluster is None:
+                with agents:
+                    return _run("up", pod.path, os.environ, announce, key, loading, _LOCAL_LOG)
+            port = configuration.load(pod.path).gateway.port
+            cluster = LocalCluster(pod.path, port, arguments.cluster, os.environ)
+
+            @contextmanager
+            def loading_everywhere() -> Iterator[None]:
+                with loading():
+                    yield
+                cluster.reload()
+
+            with cluster.running(), agents:
+                environment = cluster.environment
+                return _run("up", pod.path, environment, announce, key, loading_everywhere)
     except McppError as error:
         return _fail("up", error)
 

@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 _is_pod_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}").fullmatch
+_is_cluster_name = re.compile(r"[a-z0-9_-]{1,32}").fullmatch
 is_token = re.compile(r"[A-Za-z0-9._~-]{1,512}").fullmatch
 _POD_RULE: Final = (
     "a pod name has 1 to 64 characters of A-Z a-z 0-9 . _ - and begins with none of . -"
@@ -80,6 +81,19 @@ class LogSection(_Section, frozen=True):
     retention: RetentionSection = RetentionSection()
 
 
+class ClusterSection(_Section, frozen=True):
+    """The section `[cluster]`: the NATS servers that keep the logs of all gateways."""
+
+    servers: list[str] = []
+    name: str = "mcpp"  # begins the names of subjects and streams
+    replicas: int = 3
+    unreachable_seconds: float = 15.0  # without an answer of the log, until clients are closed
+    credentials: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+
 class ParticipantSection(_Section, frozen=True):
     """A participant: its token in exactly one of four forms (G-46), and its capabilities."""
 
@@ -103,6 +117,7 @@ class Sections(_Section, frozen=True):
     gateway: GatewaySection = GatewaySection()
     limits: PodLimits = PodLimits()
     log: LogSection = LogSection()
+    cluster: ClusterSection = ClusterSection()
     pods: dict[str, PodSection] = {}
 
 
@@ -115,6 +130,7 @@ class Config(msgspec.Struct, frozen=True):
     pods: dict[str, tuple[ParticipantSettings, ...]]
     tokens: dict[bytes, tuple[str, str]]  # SHA-256 of a token → pod, participant
     warnings: tuple[str, ...] = ()
+    cluster: ClusterSection = ClusterSection()
 
 
 def load(
@@ -197,6 +213,7 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
     _check_gateway(sections.gateway)
     _check_limits(sections.limits)
     _check_log(sections.log)
+    _check_cluster(sections)
     pods: dict[str, tuple[ParticipantSettings, ...]] = {}
     tokens: dict[bytes, tuple[str, str]] = {}
     warnings: list[str] = []
@@ -226,7 +243,11 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
         cert, key = str(folder / gateway.tls_cert), str(folder / gateway.tls_key)
         gateway = msgspec.structs.replace(gateway, tls_cert=cert, tls_key=key)
     log = msgspec.structs.replace(sections.log, path=str(folder / sections.log.path))
-    return Config(gateway, sections.limits, log, pods, tokens, tuple(warnings))
+    files = ("credentials", "tls_ca", "tls_cert", "tls_key")
+    given = {name: getattr(sections.cluster, name) for name in files}
+    paths = {name: path and str(folder / path) for name, path in given.items()}
+    cluster = msgspec.structs.replace(sections.cluster, **paths)
+    return Config(gateway, sections.limits, log, pods, tokens, tuple(warnings), cluster)
 
 
 def _check_gateway(gateway: GatewaySection) -> None:
@@ -246,8 +267,6 @@ def _check_gateway(gateway: GatewaySection) -> None:
 
 
 def _check_log(log: LogSection) -> None:
-    if log.kind == "jetstream":
-        raise _BadKeyError("log.kind", "this version has memory and file, not jetstream yet")
     if not log.path:
         raise _BadKeyError("log.path", "must name a folder")
     if not 1 <= log.interval_ms <= 60_000:
@@ -262,6 +281,40 @@ def _check_log(log: LogSection) -> None:
         raise _BadKeyError("log.retention.max_age_days", "must be 0 (no limit) to 36500")
     if log.retention.max_bytes and log.retention.max_bytes < 1 << 20:
         raise _BadKeyError("log.retention.max_bytes", "must be 0 (no limit) or at least 1 MiB")
+
+
+def _check_cluster(sections: Sections) -> None:
+    cluster, log = sections.cluster, sections.log
+    if log.kind != "jetstream":
+        return
+    if not cluster.servers:
+        raise _BadKeyError("cluster.servers", 'log.kind = "jetstream" needs NATS servers')
+    for server in cluster.servers:
+        if not _is_server(server):
+            reason = f"{server!r} is not an address such as nats://host:4222"
+            raise _BadKeyError("cluster.servers", reason)
+    if not _is_cluster_name(cluster.name):
+        raise _BadKeyError("cluster.name", "has 1 to 32 characters of a-z 0-9 _ -")
+    if cluster.replicas not in (1, 3, 5):
+        raise _BadKeyError("cluster.replicas", "must be 1, 3 or 5")
+    if not 1 <= cluster.unreachable_seconds <= 3600:
+        raise _BadKeyError("cluster.unreachable_seconds", "must be 1 to 3600")
+    if (cluster.tls_cert is None) != (cluster.tls_key is None):
+        raise _BadKeyError("cluster.tls_cert", "tls_cert and tls_key must be set together")
+    if log.retention.max_bytes and log.retention.max_bytes < _CLUSTER_RETENTION_BYTES:
+        reason = "must be 0 (no limit) or at least 256 MiB with jetstream"
+        raise _BadKeyError("log.retention.max_bytes", reason)
+
+
+_CLUSTER_RETENTION_BYTES: Final = 256 << 20  # several times what is between two states
+
+
+def _is_server(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("nats", "tls") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _is_origin(text: str) -> bool:
@@ -365,8 +418,8 @@ def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[
         section, separator, rest = variable.removeprefix("MCPP_").lower().partition("__")
         if not (variable.startswith("MCPP_") and separator):
             continue
-        if section not in ("gateway", "limits", "log"):
-            known = "MCPP_GATEWAY__…, MCPP_LIMITS__… and MCPP_LOG__…"
+        if section not in ("gateway", "limits", "log", "cluster"):
+            known = "MCPP_GATEWAY__…, MCPP_LIMITS__…, MCPP_LOG__… and MCPP_CLUSTER__…"
             raise ConfigError(f"{variable}: unknown; the environment can set {known}")
         if not isinstance(document.setdefault(section, {}), dict):
             continue  # a mistake in the file, reported later
@@ -379,7 +432,7 @@ def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[
 # Strings, even if they look like numbers: a token may consist of digits.
 _TEXT_KEYS: Final = {
     field.name
-    for section in (GatewaySection, LogSection)
+    for section in (GatewaySection, LogSection, ClusterSection)
     for field in msgspec.structs.fields(section)
     if field.type in (str, str | None)
 }

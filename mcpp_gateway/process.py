@@ -30,7 +30,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_log_loop_error)
     allow_many_connections()
-    if config.log.kind != "memory":
+    if config.log.kind == "file":
         # The thread that writes the log gets its turn sooner: 10 % more throughput.
         sys.setswitchinterval(0.0005)
     gateway = create(config, loop, session_key)

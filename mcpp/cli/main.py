@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "up": _Command("start a pod in this folder (--demo: with agents)", "gateway"),
     "token": _Command("add or remove a participant in this folder's pod", "gateway"),
     "gateway": _Command("run the gateway with a configuration file", "gateway"),
+    "cluster": _Command("show the gateways and leaders of a cluster", "cluster"),
     "log": _Command("inspect, check, export, copy or erase a pod's log", "gateway"),
     "replay": _Command("replay a recorded stretch of a pod", "gateway"),
     "fork": _Command("begin a new pod with the past of another one", "gateway"),

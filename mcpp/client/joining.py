@@ -11,6 +11,7 @@ from mcpp.client.tasks import background
 from mcpp.errors import ClosedError, PodNotFoundError
 from mcpp.filters import Filter
 from mcpp.session.session import ClientSession
+from mcpp.transports.several import SeveralGateways, split_addresses
 from mcpp.transports.transport import Connector
 from mcpp.transports.websocket import WebSocketConnector
 
@@ -31,8 +32,8 @@ async def connect(
     """Connect to a pod and stay connected: `async with connect(url, token=token) as pod`.
 
     Args:
-        url: the gateway's address, or an `Address`, which includes the token. By default,
-            MCPP_URL.
+        url: the gateway's address, or those of several gateways of the same pod, separated by
+            commas; or an `Address`, which includes the token. By default, MCPP_URL.
         token: the participant's token. By default, MCPP_TOKEN.
         name: the participant that the token must belong to. Without url and token, and without
             MCPP_URL and MCPP_TOKEN, the participant to join the local pod (`mcpp up`) as.
@@ -64,12 +65,11 @@ async def connect(
         capacity=options.buffer_messages,
         capacity_bytes=options.buffer_bytes,
     )
-    connector = WebSocketConnector(
-        address.url,
-        address.token,
-        options.ssl_context,
-        options.silence_seconds,
-    )
+    connectors = [
+        WebSocketConnector(url, address.token, options.ssl_context, options.silence_seconds)
+        for url in split_addresses(address.url)
+    ]
+    connector = connectors[0] if len(connectors) == 1 else SeveralGateways(connectors)
     async with open_pod(session, connector, own=own, on_gap=on_gap, options=options) as pod:
         yield pod
 

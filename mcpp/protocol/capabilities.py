@@ -42,6 +42,7 @@ class Capabilities:
     def __init__(self, patterns: Iterable[Mapping[str, Any]]) -> None:
         self.patterns = tuple(patterns)
         self._rules = [_compile_rule(rule, f"$[{i}]") for i, rule in enumerate(self.patterns)]
+        self.reads_context = any("context" in pattern for pattern in self.patterns)
         self._by_kind: dict[str, bool | tuple[_Rule, ...]] = {}
 
     def allow(self, envelope: Envelope, lineage: Lineage | None) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DRAINING: Final = 4000  # the gateway is stopping
 SLOW_READER: Final = 4001  # the outbox is full
 POSITION_LOST: Final = 4002  # the log no longer holds what the client has not read
+LOG_UNREACHABLE: Final = 4003  # the cluster's log cannot be reached from this gateway
 REPLACED: Final = 4500  # the participant has a newer connection
 REVOKED: Final = 4501  # the token was removed or changed
 SESSION_EXPIRED: Final = 4502  # the browser's session token expired

@@ -153,6 +153,12 @@ class Window:
             self._entries[entry.position] = entry
             self._positions[entry.id] = entry.position
 
+    def fill(self, position: int, entry: LogEntry) -> None:
+        """Add the text of an entry of which only the id was known."""
+        if type(self._entries[position]) is WindowEntry:
+            self._entries[position] = entry
+            self._bytes += entry_bytes(entry)
+
     def trim(self, committed: int) -> None:
         """Drop the oldest entries while there are too many, but none that is not committed."""
         start, kept_from = self.start, self.end - self._max_messages

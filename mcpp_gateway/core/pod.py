@@ -21,6 +21,7 @@ from mcpp.protocol.codec import decode, decode_unambiguous
 from mcpp.protocol.contexts import read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
+from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.decisions import Decisions, Revival
 from mcpp_gateway.core.delivery import Router
@@ -190,15 +191,9 @@ class PodCore:
             member.sessions.clear()
         member.rejoin_until = None
         session = Session(member, filter, peer, now)
-        session.position = session.opens_at = self.journal.end
         session.waiting = deque()
         member.sessions.append(session)
-        self._joins.setdefault(participant, Bucket(self._join_rate)).charge(1, now)
-        opening = self._open(session, self._welcome(member, now), after, last)
-        if after is None and not last:
-            next(opening, None)  # there is nothing to read
-        else:
-            session.opening = opening
+        self._begin(session, self.tree, after, last)
         return session, effects
 
     def join_wait(self, participant: str, now: float) -> float:
@@ -409,8 +404,8 @@ class PodCore:
         try:
             query = parse_query(decode_unambiguous(envelope.raw_payload, "payload"))
             listener = self.listener(session.member.settings.id)
-            if isinstance(self.journal, MemoryJournal):
-                source = MemorySource(self.journal)
+            source = self._memory_source()
+            if source is not None:
                 page = read_page(query, listener, source, max_bytes=self.history_bytes)
                 return self._send_page(session, envelope.id, page, now)
             return self._history.add(ReadHistory(session, query, listener, envelope.id))
@@ -422,6 +417,11 @@ class PodCore:
         except OverflowError:
             refusal = refusals.rate_limited(_HISTORY_WAIT_SECONDS, "history")
             return self._refuse(session, refusal, envelope.id, now)
+
+    def _memory_source(self) -> MemorySource | None:
+        """Return the log for queries if it is in memory; otherwise the edge reads it."""
+        journal = self.journal
+        return MemorySource(journal) if isinstance(journal, MemoryJournal) else None
 
     def _send_page(
         self,
@@ -488,9 +488,12 @@ class PodCore:
         return []
 
     def _add_member(self, settings: ParticipantSettings) -> Member:
-        bucket = self._buckets.setdefault(settings.id, Bucket(self._rate))
-        member = self._members[settings.id] = Member(settings, bucket)
+        member = self._members[settings.id] = self._new_member(settings)
         return member
+
+    def _new_member(self, settings: ParticipantSettings) -> Member:
+        bucket = self._buckets.setdefault(settings.id, Bucket(self._rate))
+        return Member(settings, bucket)
 
     def _remove_member(self, member: Member, now: float) -> list[Effect]:
         """Let a participant without sessions leave: at once, or when the log has space (G-58)."""
@@ -508,6 +511,25 @@ class PodCore:
         """Return what welcomes say of the pod."""
         pod: dict[str, Any] = {"name": self.name, "epoch": self.epoch, "log": self.journal.kind}
         return pod if self.origin is None else {**pod, "origin": self.origin.to_json()}
+
+    def _begin(
+        self,
+        session: Session,
+        contexts: Iterable[LiveContext],
+        after: str | None,
+        last: int | None,
+    ) -> None:
+        """Let a session begin at the end of the log, with a welcome that lists these contexts."""
+        member = session.member
+        session.position = session.opens_at = self.journal.end
+        joins = self._joins.setdefault(member.settings.id, Bucket(self._join_rate))
+        joins.charge(1, session.joined)
+        welcome = self._welcome(member, contexts, session.joined)
+        opening = self._open(session, welcome, after, last)
+        if after is None and not last:
+            next(opening, None)  # there is nothing to read
+        else:
+            session.opening = opening
 
     def _open(
         self, session: Session, welcome: dict[str, Any], after: str | None, last: int | None
@@ -535,7 +557,9 @@ class PodCore:
         # As of the time of the join, which was charged then.
         self._joins[session.member.settings.id].charge(cost * _READ_TOKENS, session.joined)
 
-    def _welcome(self, member: Member, now: float) -> dict[str, Any]:
+    def _welcome(
+        self, member: Member, contexts: Iterable[LiveContext], now: float
+    ) -> dict[str, Any]:
         """Return a welcome's payload as of now, but for what is replayed."""
         journal = self.journal
         rest: dict[str, Any] = {
@@ -546,7 +570,7 @@ class PodCore:
         with suppress(UnreadableError):
             if latest := journal.read(journal.end - 1, 1):
                 rest["position"] = latest[0].id
-        return system_envelopes.welcome(member, self._members.values(), self.tree, rest)
+        return system_envelopes.welcome(member, self._members.values(), contexts, rest)
 
 
 def _join_rate(limits: PodLimits) -> Rate:

@@ -123,6 +123,8 @@ def _health(gateway: "Gateway", request: HttpRequest) -> Answer:
     """Report whether the gateway admits participants (G-43)."""
     if gateway.draining:
         return _plain(503, "draining")
+    if not gateway.is_log_reachable:
+        return _plain(503, "the cluster's log is out of reach")
     return _plain(200, "ok") if gateway.has_space else _plain(503, "no space left for the log")
 
 

@@ -44,6 +44,16 @@ class _GatewayCollector(Collector):
             unwritten = gateway.logs.unwritten_bytes
             yield _gauge("log_unwritten_bytes", "Bytes that wait for the disk.", unwritten)
             yield _gauge("log_accepting", "Whether there is space left.", gateway.has_space)
+        if gateway.cluster is not None:
+            links = list(gateway.cluster.links)
+            leads = sum(link.pod.is_leader for link in links)
+            yield _gauge("cluster_reachable", "Whether the log answers.", gateway.is_log_reachable)
+            yield _gauge("cluster_leads", "Pods that this gateway leads.", leads)
+            yield _gauge("cluster_lag", "Records not yet applied.", sum(e.lag for e in links))
+            waiting = gateway.cluster.waiting_bytes
+            yield _gauge("cluster_waiting_bytes", "Bytes that wait for the log.", waiting)
+            void = sum(link.pod.void for link in links)
+            yield _counter("cluster_void", "Records that did not count.", void)
         refused = CounterMetricFamily("mcpp_refused", "Envelopes refused.", labels=["code"])
         codes = {code for pod in pods for code in pod.refused}
         for code in sorted(codes):

@@ -16,7 +16,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import uuid6
@@ -33,6 +33,9 @@ from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
 from mcpp_gateway.prompts.service import PromptService
 from mcpp_gateway.storage.log_store import LogStore
 
+if TYPE_CHECKING:
+    from mcpp_gateway.cluster.cluster_log import ClusterLog
+
 logger = logging.getLogger("mcpp.gateway")
 
 # Large enough for a thousand participants that reconnect at once.
@@ -42,7 +45,11 @@ _BACKLOG: Final = 4096
 _ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
 _NO_SPACE: Final = "the gateway has no space left on its disk"
+_OUT_OF_REACH: Final = "the cluster's log is out of reach; try another gateway"
 _EXIT_IO_ERROR: Final = 74  # EX_IOERR of sysexits.h
+# A round trip to the cluster's log takes longer than a sync, so that more may wait for it.
+_CLUSTER_SHARE: Final = 4
+_CLUSTER_COMMIT_SECONDS: Final = 2.0
 _TICK_BYTES: Final = 262_144  # read in one tick, over all connections
 
 
@@ -75,11 +82,13 @@ class Gateway:
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.logs = self._open_logs()
+        self.cluster = self._open_cluster()
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
         self._advance_clock()
         self.admission: AdmissionControl
         self.port: int
-        self._sessions = SessionTokens(session_key or secrets.token_bytes(32))
+        self._session_key = session_key or secrets.token_bytes(32)
+        self._sessions = SessionTokens(self._session_key)
         self._server: asyncio.Server
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
@@ -90,10 +99,13 @@ class Gateway:
     async def listen(self) -> None:
         """Open the port. Raises ConfigError if that is not possible."""
         try:
+            if self.cluster is not None:
+                await self.cluster.connect()
+                key = await self.cluster.shared_key(self._session_key)
+                self._sessions = SessionTokens(key)
             await self._listen()
         except ConfigError:
-            if self.logs is not None:
-                self.logs.close()
+            await self._close_logs()
             raise
 
     async def _listen(self) -> None:
@@ -118,6 +130,8 @@ class Gateway:
             with socket.socket(fileno=os.dup(each.fileno())) as same:
                 same.listen(_BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
+        if self.cluster is not None:
+            self.cluster.address = f"{section.host}:{self.port}"
         self.admission = AdmissionControl(self.config, self.port, self._sessions)
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
 
@@ -131,7 +145,8 @@ class Gateway:
         if isinstance(decision, Admission):
             pod = self.pods[decision.pod]
             if not pod.can_join(decision.participant):
-                return Denial(503, _NO_SPACE, retry_after_seconds=5)
+                reason = _NO_SPACE if self.cluster is None else _OUT_OF_REACH
+                return Denial(503, reason, retry_after_seconds=5)
             wait = pod.join_wait(decision.participant, now)
             if wait:
                 reason = f"too many joins; try again in {wait:.1f} s"
@@ -188,6 +203,8 @@ class Gateway:
         for pod in self.pods.values():
             pod.stopping = True
         await self._commit_logs()
+        if self.cluster is not None:
+            await self.cluster.hand_over()
         self.hub.flush()
         self._drained.clear()
         for connection in list(self.connections):
@@ -201,8 +218,14 @@ class Gateway:
         await self._stop_listening()
         for connection in list(self.connections):
             connection.abort()
-        if self.logs is not None:
-            self.logs.close()
+        if self.cluster is not None:
+            await self.cluster.say_goodbye()
+        await self._close_logs()
+
+    @property
+    def is_log_reachable(self) -> bool:
+        """Whether the cluster's log can be reached (G-53)."""
+        return self.cluster is None or self.cluster.is_reachable
 
     @property
     def has_space(self) -> bool:
@@ -233,6 +256,12 @@ class Gateway:
             await asyncio.sleep(0)
         self._server.close()
 
+    async def _close_logs(self) -> None:
+        if self.logs is not None:
+            self.logs.close()
+        if self.cluster is not None:
+            await self.cluster.close()
+
     def _joined(self) -> bool:
         return any(connection.peer is not None for connection in self.connections)
 
@@ -240,10 +269,12 @@ class Gateway:
         settings = config.pods[name]
         if self.logs is not None:
             return self.logs.open_pod(name, settings, config.limits)
+        if self.cluster is not None:
+            return self.cluster.open_pod(name, settings, config.limits)
         return PodCore(name, settings, config.limits, new_id=lambda: str(uuid6.uuid7()))
 
     def _open_logs(self) -> LogStore | None:
-        if self.config.log.kind == "memory":
+        if self.config.log.kind != "file":
             return None
         return LogStore(
             self.config.log,
@@ -259,12 +290,31 @@ class Gateway:
         peer: Peer = request.session.peer
         self.logs.read_history(peer.pod, request)
 
+    def _open_cluster(self) -> "ClusterLog | None":
+        if self.config.log.kind != "jetstream":
+            return None
+        try:
+            from mcpp_gateway.cluster.cluster_log import ClusterLog
+        except ModuleNotFoundError:
+            reason = "jetstream needs nats-py: pip install 'mcpp-pods[cluster]'"
+            raise ConfigError(f"log.kind: {reason}") from None
+        return ClusterLog(
+            self.config,
+            loop=self.loop,
+            clock=lambda: self.hub.clock(),
+            perform=self.hub.perform_all,
+            on_commit=self._on_commit,
+            on_failure=_end_process,
+        )
+
     def _advance_clock(self) -> None:
         """Keep times from going back behind what the logs hold, if the system's clock was set."""
         if self.logs is not None and self.logs.time > self.hub.clock():
             self.hub.clock = self.quota.clock = steady_clock(self.logs.time)
 
     def _unwritten_bytes(self) -> int:
+        if self.cluster is not None:
+            return self.cluster.waiting_bytes // _CLUSTER_SHARE
         return 0 if self.logs is None else self.logs.unwritten_bytes
 
     def _on_commit(self) -> None:
@@ -276,9 +326,11 @@ class Gateway:
         """Read no more, and wait until everything accepted is committed and was sent on."""
         for connection in self.connections:
             connection.pause_reading()
-        while self._unwritten_bytes():
-            self._committed.clear()
-            await self._committed.wait()
+        with suppress(TimeoutError):  # a file is written in any case, a cluster may be out of reach
+            async with asyncio.timeout(None if self.cluster is None else _CLUSTER_COMMIT_SECONDS):
+                while self._unwritten_bytes():
+                    self._committed.clear()
+                    await self._committed.wait()
 
     def _run_housekeeping(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
@@ -287,6 +339,8 @@ class Gateway:
             self.hub.perform_all(pod.tick(now))
         if self.logs is not None:
             self.logs.check()
+        if self.cluster is not None:
+            self.hub.perform_all(self.cluster.close_stalled(now))
         self.quota.start_second()
         # A part of the connections each second, so that thousands of pings are not sent at once.
         rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
@@ -313,7 +367,9 @@ def without_restart(old: Config, new: Config) -> Config:
         for name in ("host", "port", "tls_cert", "tls_key", "log_format")
     }
     gateway = msgspec.structs.replace(new.gateway, **kept)
-    return msgspec.structs.replace(new, limits=old.limits, log=old.log, gateway=gateway)
+    return msgspec.structs.replace(
+        new, limits=old.limits, log=old.log, cluster=old.cluster, gateway=gateway
+    )
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

@@ -109,11 +109,21 @@ class PodHarness:
         log: Journal | None = None,
     ) -> None:
         self.now = 1000.0
-        self.pod = _new_pod(ids, limits, capabilities or {}, multiple, log)
+        self.pod = self._new_pod(ids, limits, capabilities or {}, multiple, log)
         self._message_numbers = count()
         self._scheduler = ManualScheduler()
         quota = ReadQuota(self._scheduler, lambda: self.now, tick_bytes=1 << 20)
         self.hub = Hub(self._scheduler, lambda: self.now, quota)
+
+    def _new_pod(
+        self,
+        ids: Iterable[str],
+        limits: Mapping[str, Any],
+        capabilities: Mapping[str, Sequence[Mapping[str, Any]]],
+        multiple: Iterable[str],
+        log: Journal | None,
+    ) -> PodCore:
+        return _new_pod(ids, limits, capabilities, multiple, log)
 
     def join(self, id: str, *, behind: bool = False, **options: Any) -> HarnessClient:
         """Join a participant; with `behind` even the welcome is left to `catch_up`."""

@@ -26,6 +26,7 @@ from mcpp.protocol.contexts import ContextTracker, Lineage, read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.pod import PodCore
+from tests.gateway.cluster.harness import ClusterPodHarness, FollowingPodHarness
 from tests.gateway.harness import (
     DelayedJournal,
     HubHarness,
@@ -70,8 +71,10 @@ class PodDriver(Protocol):
 class ImmediateDriver:
     """Effects are performed one by one; a new client is behind and catches up in small steps."""
 
+    harness_type = PodHarness
+
     def __init__(self) -> None:
-        self._harness = PodHarness(*SENDERS, WATCHER, limits=LIMITS, multiple=[MANY])
+        self._harness = self.harness_type(*SENDERS, WATCHER, limits=LIMITS, multiple=[MANY])
         self.pod = self._harness.pod
 
     def join(self, id: str, filter: Filter, after: str | None, last: int | None) -> Any:
@@ -102,6 +105,18 @@ class ImmediateDriver:
 
     def close(self) -> None:
         pass
+
+
+class LeadingDriver(ImmediateDriver):
+    """The pod of a cluster, at the gateway that leads."""
+
+    harness_type = ClusterPodHarness
+
+
+class FollowingDriver(ImmediateDriver):
+    """The pod of a cluster, at another gateway."""
+
+    harness_type = FollowingPodHarness
 
 
 class BatchedDriver:
@@ -532,6 +547,18 @@ class DelayedMachine(PodMachine):
     driver_type = DelayedDriver
 
 
+class LeadingMachine(PodMachine):
+    """The same in a cluster, at the gateway that leads."""
+
+    driver_type = LeadingDriver
+
+
+class FollowingMachine(PodMachine):
+    """The same in a cluster, at another gateway."""
+
+    driver_type = FollowingDriver
+
+
 TestPod = pytest.mark.rule(
     "G-18", "G-24", "F-18", "C-05", "C-06", "C-07", "C-12", "C-14", "G-12", "G-17", "G-30"
 )(PodMachine.TestCase)
@@ -540,3 +567,7 @@ TestDelayed = pytest.mark.rule("G-50", "G-30")(DelayedMachine.TestCase)
 TestDelayed.settings = settings(max_examples=100, stateful_step_count=50)
 TestPod.settings = settings(max_examples=100, stateful_step_count=50)
 TestHub.settings = settings(max_examples=100, stateful_step_count=50)
+TestLeading = pytest.mark.rule("G-52", "N-03")(LeadingMachine.TestCase)
+TestFollowing = pytest.mark.rule("G-52", "N-03")(FollowingMachine.TestCase)
+TestLeading.settings = settings(max_examples=60, stateful_step_count=50)
+TestFollowing.settings = settings(max_examples=60, stateful_step_count=50)

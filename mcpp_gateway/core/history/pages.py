@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, Protocol
 from mcpp.filters import Filter
 from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.history.query import HistoryError, HistoryQuery, Span
-from mcpp_gateway.core.journal import MemoryJournal
 from mcpp_gateway.core.records import LogEntry
 
 MAX_PAGE_BYTES: Final = 262_144
@@ -147,10 +146,28 @@ def _next_time(time: float) -> float:
     return nextafter(time, inf)
 
 
+class JournalInMemory(Protocol):
+    """A journal whose committed entries are all in memory."""
+
+    @property
+    def start(self) -> int:
+        """The oldest position that can be read."""
+
+    @property
+    def end(self) -> int:
+        """The end of the log."""
+
+    def after(self, id: str) -> int | None:
+        """Return the position that follows an envelope."""
+
+    def read(self, position: int, limit: int) -> list[LogEntry]:
+        """Return entries from a position on."""
+
+
 class MemorySource:
     """A log in memory, which is searched from one end."""
 
-    def __init__(self, journal: MemoryJournal) -> None:
+    def __init__(self, journal: JournalInMemory) -> None:
         self._journal = journal
         self.start = journal.start
         self.end = self.indexed_to = journal.end

@@ -23,7 +23,7 @@ async def restart_often(folder: Path, clients: int, signals: list[signal.Signals
     gateway = DurableProcess(folder, clients)
     gateway.start()
     try:
-        async with load(gateway) as witnesses:
+        async with load(gateway, gateway.names) as witnesses:
             for each in signals:
                 for _ in range(choices.randint(1, 3)):
                     await witnesses[choices.randrange(clients)].next_echo()

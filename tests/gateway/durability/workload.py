@@ -7,10 +7,11 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 
@@ -99,6 +100,13 @@ class DurableProcess:
             self.end(signal.SIGKILL)
 
 
+class Served(Protocol):
+    """A pod as clients reach it, at one gateway or at several."""
+
+    @property
+    def url(self) -> str: ...
+
+
 @dataclass
 class Witness:
     """One client: what it sent and had acknowledged, and what it received, by id."""
@@ -107,6 +115,7 @@ class Witness:
     acknowledged: list[str] = field(default_factory=list)
     received: list[str] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    echo_seconds: list[float] = field(default_factory=list)
     _echoed: anyio.Event = field(default_factory=anyio.Event)
 
     def acknowledge(self, id: str) -> None:
@@ -118,7 +127,7 @@ class Witness:
         await self._echoed.wait()
 
 
-async def take_part(gateway: DurableProcess, witness: Witness, stop: anyio.Event) -> None:
+async def take_part(gateway: Served, witness: Witness, stop: anyio.Event) -> None:
     """Send numbered messages one after another, and note everything that comes."""
     async with mcpp.connect(
         gateway.url,
@@ -137,14 +146,16 @@ async def take_part(gateway: DurableProcess, witness: Witness, stop: anyio.Event
             tasks.start_soon(read)
             number = 0
             while not stop.is_set():
+                began = anyio.current_time()
                 echo = await pod.send("chat", {"n": number, "by": witness.name, "pad": "x" * 200})
+                witness.echo_seconds.append(anyio.current_time() - began)
                 witness.acknowledge(echo.id)
                 number += 1
             await pod.send("chat", {"last": True})
             tasks.cancel_scope.cancel()
 
 
-async def read_log(gateway: DurableProcess) -> list[str]:
+async def read_log(gateway: Served) -> list[str]:
     """Return the ids of all chat messages in the log, in its order."""
     ids: list[str] = []
     async with mcpp.connect(
@@ -158,9 +169,9 @@ async def read_log(gateway: DurableProcess) -> list[str]:
 
 
 @asynccontextmanager
-async def load(gateway: DurableProcess) -> AsyncIterator[list[Witness]]:
+async def load(gateway: Served, names: Sequence[str]) -> AsyncIterator[list[Witness]]:
     """Run all clients beside the block, then let each of them finish what it sends."""
-    witnesses = [Witness(name) for name in gateway.names]
+    witnesses = [Witness(name) for name in names]
     stop = anyio.Event()
     async with anyio.create_task_group() as tasks:
         for witness in witnesses:

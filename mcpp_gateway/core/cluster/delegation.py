@@ -1,0 +1,318 @@
+"""Delegation: commands on their way to the leader, which may be this gateway itself.
+
+A leader that is silent is suspected, and another gateway claims. Which one does not matter for
+safety: of several claims the first in the log counts. A gateway that learns that the leader cannot
+be reached claims at once; otherwise they claim one after another, in the order of `ranking`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from mcpp.protocol.envelope import Envelope
+from mcpp_gateway.core.cluster.forwarding import PendingCommands
+from mcpp_gateway.core.cluster.leader import FindSettings, Leader
+from mcpp_gateway.core.cluster.leadership import Silence, ranking
+from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward, encode
+from mcpp_gateway.core.cluster.records import Claim, encode_record
+from mcpp_gateway.core.cluster.replica import Replica
+from mcpp_gateway.core.cluster.wire import ClusterOptions, Wire
+from mcpp_gateway.core.records import Batch
+from mcpp_gateway.core.sessions import Session
+
+_RESEND_SECONDS: Final = 0.5
+_CLAIM_SECONDS: Final = 1.0
+_RANK_SECONDS: Final = 0.1
+_FORWARD_BYTES: Final = 262_144
+_COMMAND_BYTES: Final = 64
+# Records on their way. More would not be faster: what waits meanwhile shares the next one.
+_IN_FLIGHT: Final = 4
+_PORTIONS: Final = 150
+_ALIVE_SECONDS: Final = 0.75
+
+
+class Delegation:
+    """The commands of one gateway in one pod. Owns them, and the leader if that is here."""
+
+    def __init__(
+        self,
+        pod: str,
+        gateway: str,
+        replica: Replica,
+        *,
+        wire: Wire,
+        silence: Silence,
+        options: ClusterOptions,
+        settings: FindSettings,
+        new_id: Callable[[], str],
+        on_join: Callable[[int], None],
+    ) -> None:
+        self.gateway = gateway
+        self.outgoing = PendingCommands()
+        self.leader: Leader | None = None  # if it is this gateway
+        self.may_lead = False
+        self.refused: dict[str, int] = {}
+        self._pod = pod
+        self._replica = replica
+        self._wire = wire
+        self._silence = silence
+        self._options = options
+        self._settings = settings
+        self._new_id = new_id
+        self._on_join = on_join  # told the number of a session of this gateway, decided here
+        self._incarnation = 0
+        self._unsent: list[Command] = []
+        self._suspected_since: float | None = None
+        self._claimed_at = float("-inf")
+        self._progress_at = float("-inf")
+        self._resend_soon = False
+        self._held_until = float("-inf")
+
+    @property
+    def origin(self) -> str:
+        """This incarnation of the gateway, as the log names it."""
+        return f"{self.gateway}/{self._incarnation}"
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of commands without an outcome."""
+        return self.outgoing.waiting_bytes + _COMMAND_BYTES * len(self.outgoing)
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def command(
+        self,
+        event: int,
+        number: int,
+        session: Session | None,
+        now: float,
+        *,
+        participant: str = "",
+        text: bytes = b"",
+        envelope: Envelope | None = None,
+    ) -> None:
+        """Ask for a decision on behalf of a session of this gateway."""
+        if not self.outgoing:
+            self._progress_at = now
+        id = "" if envelope is None else envelope.id
+        command = self.outgoing.add(
+            event, number, session, participant=participant, text=text, id=id, now=now
+        )
+        if self.leader is None:
+            self._unsent.append(command)
+        else:
+            self._hear_own(self.leader, command, now, envelope)
+        self._wire.wake()
+
+    def cancel_join(self, session: int) -> None:
+        """Do not ask again for a session whose connection has ended."""
+        cancelled = self.outgoing.cancel_join(session)
+        if cancelled is not None:
+            self._unsent = [
+                cancelled if each.number == cancelled.number else each for each in self._unsent
+            ]
+
+    def hear(self, forward: Forward, now: float) -> None:
+        """Take commands of another gateway, if this one leads."""
+        leader = self.leader
+        if leader is None:
+            return
+        for command in forward.commands:
+            leader.hear(forward.origin, command, now)
+            if leader.is_full:
+                self._seal(leader, now)
+        self._wire.wake()
+
+    def flush(self, now: float) -> None:
+        """Send what this tick has collected: commands to the leader, or a batch to the log."""
+        if self.leader is not None:
+            if len(self.leader.in_flight) < _IN_FLIGHT:
+                self._seal(self.leader, now)
+        elif self._unsent and self._replica.fence.leader is not None and now >= self._held_until:
+            unsent, self._unsent = self._unsent, []
+            self._forward(unsent)
+
+    def hold(self, until: float) -> None:
+        """Send no commands before a time.
+
+        A gateway that was suspended first finds out which connections have ended meanwhile: their
+        joins would replace newer connections at other gateways.
+        """
+        self._held_until = until
+
+    def start_again(self) -> None:
+        """Drop all commands, and begin a new incarnation."""
+        self._incarnation += 1
+        self.outgoing = PendingCommands()
+        self._unsent.clear()
+
+    # --- leadership -----------------------------------------------------------------------------
+
+    def tick(self, now: float) -> int:
+        """Let the leader do what is due by the clock, about once a second, in portions.
+
+        Return the number of contexts that expired.
+        """
+        leader, expired = self.leader, 0
+        for _ in range(_PORTIONS if leader is not None else 0):
+            assert leader is not None
+            found = leader.expire(now)
+            expired += found
+            left = leader.end_absence(now, self._options.rejoin_seconds)
+            if leader.is_full:
+                self._seal(leader, now)
+            if not (found or left):
+                break
+        self._wire.wake()
+        return expired
+
+    def step(self, now: float) -> None:
+        """Do what is due by the clock, about ten times a second: repeat, suspect, claim."""
+        stalled = now - self._progress_at >= _RESEND_SECONDS or self._resend_soon
+        leader = self.leader
+        if leader is None:
+            is_held = now < self._held_until or self._replica.fence.leader is None
+            if stalled and self.outgoing and not is_held:
+                self._progress_at, self._resend_soon = now, False
+                self._send_again()
+            self._watch_leader(now)
+            return
+        if stalled and leader.in_flight:
+            self._progress_at, self._resend_soon = now, False
+            for _, record in leader.in_flight:
+                self._wire.append(record)
+        for origin in leader.origins:
+            gateway = origin.rpartition("/")[0]
+            if gateway != self.gateway and self._is_gone(gateway):
+                leader.end_gateway(origin, now)
+                self._wire.wake()
+
+    def lose(self, gateway: str, now: float) -> None:
+        """Take note that a gateway cannot be reached; claim if it leads."""
+        self._silence.end(gateway)
+        if self._replica.fence.leader == gateway and self._may_claim(now):
+            self._claim(self.gateway, now)
+
+    def append_failed(self) -> None:
+        """Take note that the log did not accept a record."""
+        self._resend_soon = True
+
+    def hand_over(self, now: float) -> bool:
+        """Let another gateway lead, once everything decided here is committed.
+
+        Return whether nothing is left to do.
+        """
+        self.may_lead = False
+        if self.leader is None:
+            return True
+        if self.leader.in_flight or self.leader.has_outcomes:
+            return False
+        others = [each for each in self._silence.alive(_ALIVE_SECONDS) if each != self.gateway]
+        if others and now - self._claimed_at > _CLAIM_SECONDS:
+            self._claim(ranking(self._pod, others)[0], now)
+        return not others
+
+    def change(self, claim: Claim, now: float) -> None:
+        """Follow a claim that counts: stop leading, begin, or send the new leader what waits."""
+        if self.leader is not None:
+            self.leader = None
+            self._replica.fall_back()
+        self._suspected_since = None
+        self._silence.hear(claim.gateway)
+        self._progress_at = now
+        if claim.gateway == self.gateway:
+            self._lead(now)
+        elif now >= self._held_until:
+            self._send_again()
+        else:
+            self._resend_soon = True
+
+    def commit(self, batch: Batch, now: float) -> None:
+        """Take note of a batch that counts."""
+        self._progress_at = now
+        if self.leader is not None:
+            self.leader.commit(batch)
+            self._wire.wake()
+
+    # --- private --------------------------------------------------------------------------------
+
+    def _hear_own(
+        self, leader: Leader, command: Command, now: float, envelope: Envelope | None = None
+    ) -> None:
+        leader.hear(self.origin, command, now, envelope)
+        if command.event == JOIN:
+            self._on_join(command.session)
+        if leader.is_full:
+            self._seal(leader, now)
+
+    def _seal(self, leader: Leader, now: float) -> None:
+        if not leader.in_flight:
+            self._progress_at = now
+        record = leader.seal(now)
+        if record is not None:
+            self._wire.append(record)
+
+    def _send_again(self) -> None:
+        self._unsent.clear()
+        self._forward(self.outgoing.unresolved())
+
+    def _forward(self, commands: list[Command]) -> None:
+        gateway = self._replica.fence.leader
+        assert gateway is not None
+        for part in _portions(commands):
+            self._wire.forward(gateway, encode(Forward(self.origin, part)))
+
+    def _lead(self, now: float) -> None:
+        self.leader = Leader(
+            self._replica,
+            self._settings,
+            self._new_id,
+            refused=self.refused,
+            checkpoint_entries=self._options.checkpoint_entries,
+        )
+        self._unsent.clear()
+        for command in self.outgoing.unresolved():
+            self._hear_own(self.leader, command, now)
+        self._wire.wake()
+
+    def _watch_leader(self, now: float) -> None:
+        leader = self._replica.fence.leader
+        suspect_seconds = self._options.suspect_seconds
+        if leader is not None and self._silence.seconds(leader) < suspect_seconds:
+            self._suspected_since = None
+            return
+        if self._suspected_since is None:
+            self._suspected_since = now
+        candidates = [*self._silence.alive(suspect_seconds), self.gateway]
+        rank = ranking(self._pod, candidates).index(self.gateway)
+        if now - self._suspected_since >= rank * _RANK_SECONDS and self._may_claim(now):
+            self._claim(self.gateway, now)
+
+    def _is_gone(self, gateway: str) -> bool:
+        return self._silence.seconds(gateway) >= self._options.gone_seconds
+
+    def _may_claim(self, now: float) -> bool:
+        if not self.may_lead or self.leader is not None:
+            return False
+        return now - self._claimed_at >= _CLAIM_SECONDS
+
+    def _claim(self, gateway: str, now: float) -> None:
+        self._claimed_at = now
+        replica = self._replica
+        epoch = replica.epoch or self._new_id()
+        claim = Claim(replica.fence.term + 1, gateway, max(now, replica.time), epoch)
+        self._wire.append(encode_record(claim))
+
+
+def _portions(commands: list[Command]) -> Iterator[list[Command]]:
+    """Yield commands in portions that fit into a message."""
+    part: list[Command] = []
+    size = 0
+    for command in commands:
+        bytes = len(command.text) + _COMMAND_BYTES
+        if part and size + bytes > _FORWARD_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(command)
+        size += bytes
+    if part:
+        yield part

@@ -1,0 +1,299 @@
+"""The leader: decides on the commands of all gateways, ahead of the log.
+
+What it decides in a tick becomes one batch. Several batches may be on their way to the log; they
+are sent again, unchanged, until they come back from it. A copy that arrives late is void.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from mcpp import kinds
+from mcpp.errors import DecodeError
+from mcpp.protocol.codec import decode
+from mcpp.protocol.envelope import GATEWAY, Envelope
+from mcpp_gateway.core import refusals, system_envelopes
+from mcpp_gateway.core.cluster.messages import JOIN, LEAVE, SEND, STOP, Command
+from mcpp_gateway.core.cluster.records import (
+    ANSWER,
+    DENIED,
+    DROPPED,
+    GONE,
+    JOINED,
+    LEFT,
+    REPEATED,
+    REPLACED,
+    ClusterBatch,
+    Note,
+    encode_record,
+)
+from mcpp_gateway.core.cluster.replica import Replica, apply_note
+from mcpp_gateway.core.decisions import Decisions, Revival
+from mcpp_gateway.core.records import Batch, LogEntry
+from mcpp_gateway.core.refusals import Refusal
+from mcpp_gateway.core.sessions import ParticipantSettings
+
+# A batch is sealed at this size: a record has to fit into a message of the log's servers.
+MAX_BATCH_BYTES: Final = 262_144
+# What one portion of the clock's work may add to a batch.
+_EXPIRED_AT_ONCE: Final = 16
+_LEAVES_AT_ONCE: Final = 64
+_CHECKPOINT_BYTES: Final = 32 << 20
+_CHECKPOINT_SECONDS: Final = 3600.0
+_ENTRY_BYTES: Final = 256  # what an entry takes beyond its text, about
+
+FindSettings = Callable[[str], ParticipantSettings | None]
+
+
+class Leader:
+    """Decides for one term. Owns what is decided and not committed."""
+
+    accepting: Final = True  # as a journal, for `Decisions`
+
+    def __init__(
+        self,
+        replica: Replica,
+        settings: FindSettings,
+        new_id: Callable[[], str],
+        *,
+        refused: dict[str, int],
+        checkpoint_entries: int,
+    ) -> None:
+        self.term = replica.fence.term
+        self.roster = replica.roster.copy()
+        self.in_flight: deque[tuple[ClusterBatch, bytes]] = deque()
+        self._refused = refused
+        self._checkpoint_entries = checkpoint_entries
+        self._heard = dict(replica.heard)
+        self._replica = replica
+        self._settings = settings
+        self._new_id = new_id
+        self._index = replica.fence.index
+        self._position = replica.journal.end
+        self._time = replica.time
+        self._ahead: dict[str, LogEntry] = {}
+        self._entries: list[LogEntry] = []
+        self._notes: list[Note] = []
+        self._heard_now: dict[str, int] = {}
+        self._bytes = 0
+        self._since_entries, self._since_bytes, self._since_time = 0, 0, self._time
+        replica.run_ahead()
+        self._decisions = Decisions(replica.tree, self)  # type: ignore[arg-type]
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def hear(
+        self, origin: str, command: Command, now: float, envelope: Envelope | None = None
+    ) -> bool:
+        """Decide on the next command of a gateway. Return False if it is not the next."""
+        number = command.number
+        if number != self._heard.get(origin, 0) + 1:
+            return False
+        self._heard[origin] = self._heard_now[origin] = number
+        self._time = now = max(now, self._time)
+        event = command.event
+        if event == SEND:
+            self._decide(origin, command, envelope, now)
+        elif event == JOIN:
+            self._join(origin, command, now)
+        elif event == LEAVE:
+            self._leave(origin, command, now)
+        elif event == STOP:
+            self.end_gateway(origin, now, number)
+        else:
+            self._note(DROPPED, origin, number)
+        return True
+
+    def heard(self, origin: str) -> int:
+        """Return the number of the last command of a gateway that was decided."""
+        return self._heard.get(origin, 0)
+
+    @property
+    def origins(self) -> list[str]:
+        """The incarnations of gateways that have sent commands and are not gone."""
+        return [origin for origin, number in self._heard.items() if number > 0]
+
+    def end_gateway(self, origin: str, now: float, number: int = 0) -> None:
+        """Remove a gateway that stops or is silent, with its sessions."""
+        self._note(GONE, origin, number)
+        apply_note(self.roster, self._heard, self._notes[-1], now)
+
+    def expire(self, now: float) -> int:
+        """Expire some idle contexts; return how many, 0 if there are no more."""
+        self._time = now = max(now, self._time)
+        expired = self._replica.tree.expire(now, _EXPIRED_AT_ONCE)
+        for node in expired:
+            self._system(kinds.CONTEXT, system_envelopes.expiry(node), now)
+        return len(expired)
+
+    def end_absence(self, now: float, rejoin_seconds: float) -> int:
+        """Let some participants leave that did not come back; return how many."""
+        self._time = now = max(now, self._time)
+        late = [
+            participant
+            for participant, since in self.roster.absent.items()
+            if now - since >= rejoin_seconds or self._settings(participant) is None
+        ][:_LEAVES_AT_ONCE]
+        for participant in late:
+            self._presence("leave", participant, now)
+            self.roster.leave(participant)
+        return len(late)
+
+    # --- batches --------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the present batch should be sealed at once."""
+        return self._bytes >= MAX_BATCH_BYTES
+
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether anything was decided since the last batch."""
+        return bool(self._entries or self._notes or self._heard_now)
+
+    def seal(self, now: float) -> bytes | None:
+        """Return the record of what was decided since the last one, if anything was."""
+        if not self.has_outcomes:
+            return None
+        self._time = now = max(now, self._time)
+        batch = Batch(self.term, self._index, self._position, now, self._entries)
+        record = ClusterBatch(batch, self._heard_now, self._notes)
+        data = encode_record(record)
+        self.in_flight.append((record, data))
+        self._keep_checkpoint(len(data), now)
+        self._index += 1
+        self._position += len(self._entries)
+        self._entries, self._notes, self._heard_now = [], [], {}
+        self._bytes = 0
+        return data
+
+    def _keep_checkpoint(self, size_bytes: int, now: float) -> None:
+        """Keep a state now and then: by entries, bytes and time, so that retention cuts nothing."""
+        self._since_entries += len(self._entries)
+        self._since_bytes += size_bytes
+        if (
+            self._since_entries >= self._checkpoint_entries
+            or self._since_bytes >= _CHECKPOINT_BYTES
+            or now - self._since_time >= _CHECKPOINT_SECONDS
+        ):
+            self._since_entries, self._since_bytes, self._since_time = 0, 0, now
+            self._replica.checkpoint(self._index)
+
+    def commit(self, batch: Batch) -> None:
+        """Take note that a batch has come back from the log."""
+        while self.in_flight and self.in_flight[0][0].batch.index <= batch.index:
+            self.in_flight.popleft()
+        ahead = self._ahead
+        for entry in batch.entries:
+            ahead.pop(entry.id, None)
+
+    def recognise(self, data: bytes) -> ClusterBatch | None:
+        """Return the record that bytes hold if it is the next one of this leader.
+
+        It need not be decoded again: 1.3 µs an entry.
+        """
+        if self.in_flight and self.in_flight[0][1] == data:
+            return self.in_flight[0][0]
+        return None
+
+    def find(self, id: str) -> LogEntry | None:
+        """Return the entry of an envelope id that is decided or committed."""
+        return self._ahead.get(id) or self._replica.journal.find(id)
+
+    # --- private --------------------------------------------------------------------------------
+
+    def _decide(self, origin: str, command: Command, envelope: Envelope | None, now: float) -> None:
+        participant = self.roster.participant((origin, command.session))
+        if participant is None:
+            self._note(DROPPED, origin, command.number)
+            return
+        text = command.text
+        if envelope is None:
+            try:
+                envelope = decode(text)
+            except DecodeError as error:
+                self._refuse(origin, command, refusals.invalid_envelope(error), None, now)
+                return
+        settings = self._settings(participant) or ParticipantSettings.unknown(participant)
+        verdict = self._decisions.decide(settings, envelope, text, now)
+        if isinstance(verdict, LogEntry):
+            self._append(verdict)
+        elif isinstance(verdict, Revival):
+            for state in verdict.contexts:
+                self._system(kinds.CONTEXT, system_envelopes.revival(state), now)
+            self._append(verdict.entry)
+        elif isinstance(verdict, Refusal):
+            self._refuse(origin, command, verdict, envelope.id, now)
+        elif verdict is not None:
+            # Its gateway has the original: a short text must not make the log grow by a long one.
+            id = envelope.id.encode()
+            self._note(REPEATED, origin, command.number, command.session, text=id)
+        else:
+            refusal = refusals.reserved_kind(envelope.kind)
+            self._refuse(origin, command, refusal, envelope.id, now)
+
+    def _refuse(
+        self, origin: str, command: Command, refusal: Refusal, id: str | None, now: float
+    ) -> None:
+        self._refused[refusal.code] = self._refused.get(refusal.code, 0) + 1
+        text = system_envelopes.system(
+            self._new_id(), kinds.ERROR, refusal.payload(), now, correlation_id=id
+        )
+        self._note(ANSWER, origin, command.number, command.session, text=text)
+
+    def _join(self, origin: str, command: Command, now: float) -> None:
+        participant, key = command.participant, (origin, command.session)
+        settings = self._settings(participant)
+        if settings is None:
+            self._note(DENIED, origin, command.number, command.session)
+            return
+        if participant not in self.roster.present:
+            self._presence("join", participant, now)
+            self.roster.present[participant] = None
+        elif not settings.multiple:
+            for old_origin, old in self.roster.sessions_of(participant):
+                self._note(REPLACED, old_origin, 0, old)
+                self.roster.remove((old_origin, old))
+        self.roster.add(key, participant)
+        self._note(JOINED, origin, command.number, command.session, participant)
+
+    def _leave(self, origin: str, command: Command, now: float) -> None:
+        key = (origin, command.session)
+        is_member = self.roster.participant(key) is not None
+        left = self.roster.remove(key)
+        event = LEFT if is_member else DROPPED
+        self._note(event, origin, command.number, command.session)
+        if left is not None:
+            self._presence("leave", left, now)
+            self.roster.leave(left)
+
+    def _presence(self, event: str, participant: str, now: float) -> None:
+        settings = self._settings(participant) or ParticipantSettings.unknown(participant)
+        about = {"id": participant, "capabilities": settings.capabilities.patterns}
+        payload = {"event": event, "participant": about}
+        self._system(kinds.PRESENCE, payload, now, about=participant)
+
+    def _system(
+        self, kind: str, payload: Mapping[str, Any], now: float, about: str | None = None
+    ) -> None:
+        id = self._new_id()
+        text = system_envelopes.system(id, kind, payload, now)
+        self._append(LogEntry(id, GATEWAY, None, kind, None, text, about))
+
+    def _append(self, entry: LogEntry) -> None:
+        self._entries.append(entry)
+        self._ahead[entry.id] = entry
+        self._bytes += len(entry.text) + _ENTRY_BYTES
+
+    def _note(
+        self,
+        event: int,
+        origin: str,
+        number: int,
+        session: int = 0,
+        participant: str = "",
+        text: bytes = b"",
+    ) -> None:
+        place = len(self._entries)
+        self._notes.append(Note(place, event, origin, number, session, participant, text))
+        self._bytes += len(text) + _ENTRY_BYTES

@@ -1,0 +1,85 @@
+"""Leadership: which gateway decides for a pod, and when another one claims it.
+
+The log itself says who leads: the last claim with a term higher than all before it. A batch counts
+only if its term is that of the last claim and its index is the next; otherwise it is void for
+everybody. Two integers, no lease and no compare-and-set: a record of a leader that was replaced, a
+repeated one, and one behind a record that was lost are all recognised from the log alone.
+"""
+
+from hashlib import blake2b
+
+from mcpp_gateway.core.cluster.records import Claim
+from mcpp_gateway.core.records import Batch
+
+
+class Fence:
+    """Which records of the log count. Changed by those that do."""
+
+    def __init__(self, term: int = 0, index: int = 0, leader: str | None = None) -> None:
+        self.term = term
+        self.index = index  # of the next batch
+        self.leader = leader
+
+    def admits(self, batch: Batch) -> bool:
+        """Return whether a batch counts; if so, the one after it is expected next."""
+        if batch.term != self.term or batch.index != self.index:
+            return False
+        self.index += 1
+        return True
+
+    def admits_claim(self, claim: Claim) -> bool:
+        """Return whether a claim counts; if so, its gateway leads from here on."""
+        if claim.term <= self.term:
+            return False
+        self.term, self.leader = claim.term, claim.gateway
+        return True
+
+
+class Silence:
+    """How long gateways have not been heard of, in time that this gateway itself was running.
+
+    A gateway that was suspended for a while must not suspect all others when it goes on.
+    """
+
+    def __init__(self, longest_step_seconds: float = 0.25) -> None:
+        self._longest_step = longest_step_seconds
+        self._last: float | None = None
+        self._now = 0.0
+        self._heard: dict[str, float] = {}
+
+    def advance(self, now: float) -> None:
+        """Let time pass."""
+        if self._last is not None:
+            self._now += min(max(0.0, now - self._last), self._longest_step)
+        self._last = now
+
+    def hear(self, gateway: str) -> None:
+        """Take note of a sign of life."""
+        self._heard[gateway] = self._now
+
+    def end(self, gateway: str) -> None:
+        """Take note that a gateway is not reachable."""
+        self._heard[gateway] = float("-inf")
+
+    def seconds(self, gateway: str) -> float:
+        """Return for how long a gateway has been silent; it is counted from the first question."""
+        return self._now - self._heard.setdefault(gateway, self._now)
+
+    def alive(self, within_seconds: float) -> list[str]:
+        """Return the gateways that were heard of lately."""
+        limit = self._now - within_seconds
+        return [gateway for gateway, heard in self._heard.items() if heard >= limit]
+
+    def forget(self, before_seconds: float) -> None:
+        """Forget the gateways that have been silent for very long."""
+        limit = self._now - before_seconds
+        for gateway in [each for each, heard in self._heard.items() if heard < limit]:
+            del self._heard[gateway]
+
+
+def ranking(pod: str, gateways: list[str]) -> list[str]:
+    """Return gateways in the order in which they should lead a pod: a different one for each pod.
+
+    It only avoids that several claim at once, and spreads the pods; any order would be safe.
+    """
+    return sorted(set(gateways), key=lambda each: blake2b(f"{pod} {each}".encode()).digest())

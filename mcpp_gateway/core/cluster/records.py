@@ -1,0 +1,145 @@
+"""What the log of a clustered pod holds: claims and batches, each with its version.
+
+A `ClusterBatch` is a batch of outcomes, as in every journal, with two additions. `heard` says up to
+which number the leader has decided on each gateway's commands, and `notes` are outcomes that are
+not envelopes: answers to one session, and what happened to sessions. A note stands before the entry
+with the number `place`, so that direct answers keep their position (G-30).
+
+Members that later versions add come last and have defaults, so that an older gateway can still
+apply what a newer one has written; but it no longer claims the leadership (N-09).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from mcpp_gateway.core.records import Batch, State, decode_batch, encode_batch, encode_state
+
+VERSION: Final = 1
+
+_BATCH: Final = 0
+_CLAIM: Final = 1
+
+# What a note says.
+ANSWER: Final = 0  # a text for the session that sent a command
+JOINED: Final = 1  # the session is part of the pod from here on
+LEFT: Final = 2  # the session is not part of the pod any more
+REPLACED: Final = 3  # the same, because its participant has a newer session (G-34)
+DENIED: Final = 4  # the participant is not configured where the pod is decided
+DROPPED: Final = 5  # a command of a session that is no longer part of the pod
+REPEATED: Final = 7  # an envelope that is in the log already; `text` is its id (G-27)
+GONE: Final = 6  # the gateway is gone, and its sessions with it
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One outcome that is not an envelope, for one gateway."""
+
+    place: int  # the number of the entry in this batch that follows it
+    event: int
+    origin: str  # the gateway's incarnation
+    number: int = 0  # of the command that it answers; 0: of none
+    session: int = 0
+    participant: str = ""
+    text: bytes = b""
+
+
+class ClusterBatch(msgspec.Struct, frozen=True, gc=False):
+    """The outcomes of one tick of the leader."""
+
+    batch: Batch
+    heard: Mapping[str, int] = {}
+    notes: Sequence[Note] = ()
+    version: int = VERSION
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """From here on this gateway decides. Its own claim, or that of a leader that hands over."""
+
+    term: int
+    gateway: str
+    time: float
+    epoch: str  # of the log, if this is its first record
+    version: int = VERSION
+
+
+class SessionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A session of any gateway."""
+
+    origin: str
+    number: int
+    participant: str
+
+
+class ClusterState(msgspec.Struct, frozen=True, array_like=True):
+    """Everything that a gateway needs to go on from one record of the log."""
+
+    version: int
+    sequence: int  # of the last record that it includes
+    window_sequence: int  # of the record that holds the first entry of the dedupe window
+    leader: str | None
+    state: State
+    heard: dict[str, int] = {}
+    sessions: tuple[SessionState, ...] = ()
+    absent: dict[str, float] = {}  # since when participants are present without a session
+
+
+Record: TypeAlias = ClusterBatch | Claim
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    version: int
+    kind: int
+    body: Raw
+    heard: dict[str, int] = {}
+    notes: tuple[Note, ...] = ()
+
+
+class _ClaimRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    term: int
+    gateway: str
+    time: float
+    epoch: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_row = msgspec.msgpack.Decoder(_Row).decode
+_decode_claim = msgspec.msgpack.Decoder(_ClaimRow).decode
+_decode_state = msgspec.msgpack.Decoder(ClusterState).decode
+
+
+def encode_record(record: Record) -> bytes:
+    """Return a record as bytes."""
+    if isinstance(record, Claim):
+        body = (record.term, record.gateway, record.time, record.epoch)
+        return _encode((record.version, _CLAIM, body))
+    batch = Raw(encode_batch(record.batch))
+    return _encode((record.version, _BATCH, batch, record.heard, record.notes))
+
+
+def decode_record(data: bytes) -> Record | None:
+    """Return the record that bytes hold; None for a kind that this version does not know.
+
+    Raises msgspec.DecodeError.
+    """
+    row = _decode_row(data)
+    if row.kind == _BATCH:
+        return ClusterBatch(decode_batch(bytes(row.body)), row.heard, row.notes, row.version)
+    if row.kind == _CLAIM:
+        claim = _decode_claim(row.body)
+        return Claim(claim.term, claim.gateway, claim.time, claim.epoch, row.version)
+    return None
+
+
+def encode_cluster_state(state: ClusterState) -> bytes:
+    """Return a state as bytes."""
+    rest = (state.heard, state.sessions, state.absent)
+    inner = Raw(encode_state(state.state))
+    head = (state.version, state.sequence, state.window_sequence, state.leader)
+    return _encode((*head, inner, *rest))
+
+
+def decode_cluster_state(data: bytes) -> ClusterState:
+    """Return the state that bytes hold. Raises msgspec.DecodeError."""
+    return _decode_state(data)

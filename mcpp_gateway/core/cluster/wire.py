@@ -1,0 +1,32 @@
+"""What a clustered pod needs of its surroundings, and when it gives other gateways up."""
+
+from typing import Protocol
+
+import msgspec
+
+from mcpp_gateway.core.cluster.records import ClusterState
+
+
+class Wire(Protocol):
+    """What a clustered pod asks of its surroundings. Nothing here is certain to arrive."""
+
+    def append(self, record: bytes) -> None:
+        """Add a record to the log."""
+
+    def forward(self, gateway: str, message: bytes) -> None:
+        """Send commands to a gateway."""
+
+    def wake(self) -> None:
+        """Call `flush` at the end of this tick."""
+
+    def save(self, state: ClusterState) -> None:
+        """Keep a state, from which gateways that start can go on."""
+
+
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Times after which gateways are given up."""
+
+    suspect_seconds: float = 1.0  # a silent leader
+    gone_seconds: float = 5.0  # a silent gateway: its sessions are ended
+    rejoin_seconds: float = 30.0  # its participants have this long to come back
+    checkpoint_entries: int = 10_000  # a state is kept this often

@@ -1,0 +1,1 @@
+"""Tests of the cluster: pure core in simulation, and the real thing."""

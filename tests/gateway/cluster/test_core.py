@@ -1,0 +1,276 @@
+"""The pure parts of the cluster, one by one."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from mcpp_gateway.core.cluster.leadership import Fence, Silence, ranking
+from mcpp_gateway.core.cluster.ordering import Ordering
+from mcpp_gateway.core.cluster.records import (
+    ANSWER,
+    VERSION,
+    Claim,
+    ClusterBatch,
+    Note,
+    Record,
+    decode_cluster_state,
+    decode_record,
+    encode_cluster_state,
+    encode_record,
+)
+from mcpp_gateway.core.effects import LOG_UNREACHABLE, REPLACED
+from mcpp_gateway.core.records import Batch, LogEntry
+from tests.gateway.cluster.simulation import SimClient, SimGateway, World, check_settled
+from tests.gateway.harness import text
+
+VECTORS = Path(__file__).parent / "vectors"
+
+
+def batch(term: int, index: int) -> Batch:
+    return Batch(term, index, 0, 0.0, [])
+
+
+def settled_world() -> World:
+    world = World(Random(1))
+    world.run(2.0)
+    return world
+
+
+def leader(world: World) -> SimGateway:
+    return next(each for each in world.gateways.values() if each.pod.is_leader)
+
+
+def follower(world: World) -> SimGateway:
+    return next(each for each in world.gateways.values() if not each.pod.is_leader)
+
+
+@pytest.mark.rule("N-01")
+def test_a_batch_counts_only_with_the_term_of_the_last_claim_and_the_next_index() -> None:
+    fence = Fence()
+    assert fence.admits_claim(Claim(1, "a", 0.0, "e"))
+    assert fence.admits(batch(1, 0))
+    assert not fence.admits(batch(1, 0))  # repeated
+    assert not fence.admits(batch(1, 2))  # one before it was lost
+    assert not fence.admits_claim(Claim(1, "b", 0.0, "e"))  # the first claim of a term counts
+    assert fence.admits_claim(Claim(2, "b", 0.0, "e"))
+    assert not fence.admits(batch(1, 1))  # of the leader that was replaced
+    assert fence.admits(batch(2, 1))
+    assert fence.leader == "b"
+
+
+@pytest.mark.rule("N-05")
+def test_a_gateway_that_was_suspended_suspects_nobody() -> None:
+    silence = Silence()
+    silence.advance(0.0)
+    silence.hear("other")
+    silence.advance(1000.0)
+    assert silence.seconds("other") < 1.0
+    for step in range(20):
+        silence.advance(1000.0 + step / 10)
+    assert silence.seconds("other") > 1.0
+
+
+def test_pods_prefer_different_leaders() -> None:
+    gateways = ["a", "b", "c"]
+    first = {ranking(f"pod{number}", gateways)[0] for number in range(20)}
+    assert first == set(gateways)
+
+
+def test_records_are_ordered_by_their_sequence_numbers() -> None:
+    ordering = Ordering(1)
+    arrived = [3, 1, 1, 2, 5, 3, 4]
+    found = [each for number in arrived for each, _ in ordering.add(number, b"")]
+    assert found == [1, 2, 3, 4, 5]
+    assert not ordering.is_missing
+    ordering.expect(7)
+    assert ordering.is_missing
+    assert [each for each, _ in ordering.skip(7)] == []
+    assert ordering.next == 7
+
+
+@pytest.mark.rule("N-06")
+def test_a_join_that_was_withdrawn_does_not_replace_a_newer_connection() -> None:
+    world = settled_world()
+    cut, other = follower(world), leader(world)
+    client = world.clients["a"]
+    cut.is_cut = True
+    client.connect(cut)
+    world.run(0.3)
+    client.lose_connection()
+    client.connect(other)
+    world.run(0.3)
+    assert client.welcomed
+    world.heal()
+    world.run(3.0)
+    assert REPLACED not in client.closes
+    assert check_settled(world) == []
+
+
+@pytest.mark.rule("N-06")
+def test_a_gateway_that_was_suspended_first_finds_out_which_connections_have_ended() -> None:
+    world = settled_world()
+    suspended, other = follower(world), leader(world)
+    late, client = SimClient(world, "a"), world.clients["a"]
+    suspended.pause()
+    late.connect(suspended)
+    client.connect(other)
+    world.run(3.0)
+    assert client.welcomed
+    # The join waited in the socket; that the connection has ended comes a little later.
+    suspended.call(lambda: suspended.pod.delegation.hold(suspended.clock() + 0.3))
+    suspended.resume()
+    world.run(0.05)
+    late.lose_connection()
+    world.run(2.0)
+    assert REPLACED not in client.closes
+    assert client.gateway is other
+
+
+@pytest.mark.rule("N-06", "G-34", "G-52")
+def test_a_connection_at_another_gateway_replaces_the_older_one() -> None:
+    world = settled_world()
+    first, second = list(world.gateways.values())[:2]
+    client = world.clients["a"]
+    client.connect(first)
+    world.run(0.5)
+    peer = client._peer
+    client.gateway = None
+    client._connection += 1
+    client.connect(second)
+    world.run(0.5)
+    assert client.welcomed
+    assert peer is not None
+    assert peer.closed
+    assert second.pod.replica.roster.sessions_of("a") == ((f"{second.name}/0", 1),)
+
+
+@pytest.mark.rule("N-07")
+def test_a_gateway_that_was_given_up_closes_its_sessions_and_begins_again() -> None:
+    world = settled_world()
+    cut = follower(world)
+    client = world.clients["a"]
+    client.connect(cut)
+    world.run(0.5)
+    cut.is_cut = True
+    world.run(5.0)
+    assert "a" in leader(world).pod.participants  # it may still come back
+    world.heal()
+    world.run(1.0)
+    assert client.closes == [LOG_UNREACHABLE]
+    assert cut.pod.delegation.origin == f"{cut.name}/1"
+    world.run(6.0)
+    assert "a" not in leader(world).pod.participants
+    assert check_settled(world) == []
+
+
+@pytest.mark.rule("N-05")
+def test_a_leader_that_stops_names_its_successor() -> None:
+    world = settled_world()
+    stopping = leader(world)
+    stopping.call(lambda: stopping.pod.stop(stopping.clock()))
+    world.run(0.05)
+    assert not stopping.pod.delegation.hand_over(stopping.clock())
+    world.run(0.05)
+    assert stopping.pod.delegation.hand_over(stopping.clock())
+    assert leader(world) is not stopping
+
+
+def _receive(gateway: SimGateway, client: SimClient, data: bytes) -> None:
+    assert client._peer is not None
+    gateway.hub.receive(client._peer, data, gateway.clock())
+
+
+@pytest.mark.rule("N-03", "G-27")
+@pytest.mark.parametrize("at", [leader, follower])
+def test_a_repeated_envelope_is_answered_with_the_original_and_the_log_stays_small(
+    at: Callable[[World], SimGateway],
+) -> None:
+    world = settled_world()
+    gateway, client = at(world), world.clients["a"]
+    client.connect(gateway)
+    world.run(0.5)
+    original = text("long", "a", payload="x" * 50_000)
+    received: list[bytes] = []
+    client.receive = received.append  # type: ignore[assignment,method-assign]
+    for each in (original, text("long", "a")):
+        gateway.call(partial(_receive, gateway, client, each))
+        world.run(0.2)
+    assert received == [original, original]
+    assert len(world.log[-1]) < 200
+
+
+@pytest.mark.rule("N-04")
+def test_a_leader_that_was_replaced_forgets_what_is_not_committed() -> None:
+    world = settled_world()
+    old = leader(world)
+    client = world.clients["a"]
+    client.connect(old)
+    world.run(0.5)
+    old.is_cut = True
+    client.send("context")
+    world.run(0.01)
+    assert len(old.pod.tree) == 1
+    world.run(3.0)
+    new = next(each for each in world.gateways.values() if each.pod.is_leader and each is not old)
+    assert len(new.pod.tree) == 0
+    client.lose_connection()
+    old.is_cut = False
+    world.run(0.2)
+    assert check_settled(world) == []
+
+
+@pytest.mark.rule("N-08")
+def test_a_gateway_that_starts_goes_on_from_a_state() -> None:
+    world = settled_world()
+    client = world.clients["a"]
+    client.connect(leader(world))
+    world.run(0.5)
+    for _ in range(40):
+        client.send("context")
+        world.run(0.05)
+    assert world.states
+    state = decode_cluster_state(world.states[-1])
+    assert encode_cluster_state(state) == world.states[-1]
+    new = world.start_gateway()
+    assert new.ordering.next > state.sequence > 5
+    assert new.pod.replica.journal.after("a-2") is not None  # the window's texts were read, too
+    assert check_settled(world) == []
+
+
+@pytest.mark.rule("N-09")
+def test_a_gateway_that_meets_a_newer_version_applies_it_and_does_not_claim() -> None:
+    world = settled_world()
+    old = leader(world)
+    behind = follower(world)
+    claim = Claim(old.pod.replica.fence.term + 1, "newer", 0.0, "", VERSION + 1)
+    fields = [*msgspec.msgpack.decode(encode_record(claim)), {}, [], "a member of a later version"]
+    world._store(msgspec.msgpack.encode(fields), None)
+    world.run(10.0)
+    assert behind.pod.outdated
+    assert behind.pod.leader == "newer"
+    assert not any(each.pod.is_leader for each in world.gateways.values())
+
+
+@pytest.mark.rule("N-09")
+def test_a_record_of_an_unknown_kind_is_ignored() -> None:
+    assert decode_record(msgspec.msgpack.encode((VERSION + 1, 77, [], {}))) is None
+
+
+@pytest.mark.rule("N-09")
+def test_the_recorded_records_of_version_1_can_be_read() -> None:
+    entry = LogEntry("id-1", "a", ("b",), "chat", None, b"{}", None)
+    note = Note(1, ANSWER, "g/0", 3, 2, "", b"{}")
+    known: dict[str, Record] = {
+        "batch": ClusterBatch(Batch(2, 5, 9, 1.5, [entry]), {"g/0": 3}, (note,)),
+        "claim": Claim(2, "g", 1.5, "epoch"),
+    }
+    recorded = json.loads((VECTORS / "records-1.json").read_text())
+    for name, record in known.items():
+        assert encode_record(record).hex() == recorded[name]
+        found = decode_record(bytes.fromhex(recorded[name]))
+        assert found == record

@@ -1,0 +1,234 @@
+"""Gateways in one process with real NATS servers: what clients see at each of them."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+import mcpp
+from mcpp import Options
+from mcpp_gateway import config
+from mcpp_gateway.cluster.nats_servers import NatsServers
+from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.edge.server import Gateway
+from tests.gateway.sockets import token
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+QUICK = Options(backoff=lambda attempt: 0.02, keep_trying=True)
+WITHOUT_REPEAT = Options(backoff=lambda attempt: 60.0)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsServers]:
+    servers = NatsServers(tmp_path, 1)
+    servers.start()
+    yield servers
+    process = servers.processes[0]
+    if process is not None:
+        process.send_signal(signal.SIGCONT)
+    servers.stop()
+
+
+def configure(nats: NatsServers, *more: str, participants: str = "ab") -> Config:
+    lines = [
+        "[gateway]",
+        "port = 0",
+        "drain_seconds = 1.0",
+        "[log]",
+        'kind = "jetstream"',
+        "rejoin_seconds = 5.0",
+        "[cluster]",
+        f'servers = ["{nats.addresses[0]}"]',
+        "replicas = 1",
+        "unreachable_seconds = 2.0",
+        *more,
+    ]
+    for name in participants:
+        lines += [
+            f"[pods.demo.participants.{name}]",
+            f'token = "{token(name)}"',
+            'capabilities = [{ kind = "chat" }]',
+            f"multiple = {'true' if name == 'm' else 'false'}",
+        ]
+    return config.parse("\n".join(lines), {})
+
+
+@asynccontextmanager
+async def gateways(found: Config, count: int = 2) -> AsyncIterator[list[Gateway]]:
+    running: list[Gateway] = []
+    try:
+        for _ in range(count):
+            gateway = Gateway(found, asyncio.get_running_loop())
+            await gateway.listen()
+            running.append(gateway)
+        yield running
+    finally:
+        for gateway in running:
+            if not gateway.draining:
+                await gateway.drain()
+
+
+def url(gateway: Gateway) -> str:
+    return f"ws://127.0.0.1:{gateway.port}/ws"
+
+
+async def get(gateway: Gateway, path: str) -> str:
+    """Return the head of an HTTP answer."""
+    async with await anyio.connect_tcp("127.0.0.1", gateway.port) as stream:
+        await stream.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        with anyio.fail_after(5):
+            return (await stream.receive()).decode()
+
+
+async def eventually(condition: object, seconds: float = 10.0) -> None:
+    assert callable(condition)
+    with anyio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110  (the gateway has no event for it)
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.rule("G-52", "N-06")
+async def test_participants_of_two_gateways_are_in_one_pod(nats: NatsServers) -> None:
+    async with (
+        gateways(configure(nats)) as (first, second),
+        mcpp.connect(url(first), token=token("a"), options=QUICK) as a,
+        mcpp.connect(url(second), token=token("b"), options=QUICK) as b,
+    ):
+        assert set(b.participants) == {"a", "b"}
+        assert first.pods["demo"].epoch == second.pods["demo"].epoch
+        sent = [(await a.send("chat", {"n": number})).id for number in range(5)]
+        with anyio.fail_after(10):
+            assert [(await anext(b)).id for _ in range(5)] == sent
+        with pytest.raises(mcpp.Refused) as refused:
+            await b.send("other", {})
+        assert refused.value.code == "capability_violation"
+        await eventually(lambda: set(a.participants) == {"a", "b"})
+
+
+@pytest.mark.rule("G-52", "N-06")
+async def test_a_client_resumes_at_another_gateway(nats: NatsServers) -> None:
+    async with gateways(configure(nats)) as (first, second):
+        async with mcpp.connect(url(first), token=token("a"), options=QUICK) as a:
+            position = (await a.send("chat", 1)).id
+            missed = [(await a.send("chat", number)).id for number in range(3)]
+        async with mcpp.connect(url(second), token=token("b"), after=position, options=QUICK) as b:
+            with anyio.fail_after(10):
+                found = [(await anext(b)).id for _ in missed]
+            assert found == missed
+
+
+@pytest.mark.rule("N-08", "G-51")
+async def test_the_log_outlives_all_gateways(nats: NatsServers) -> None:
+    async with gateways(configure(nats), 1) as (only,):
+        async with mcpp.connect(url(only), token=token("a"), options=QUICK) as a:
+            sent = [(await a.send("chat", number)).id for number in range(3)]
+        epoch = only.pods["demo"].epoch
+    async with (
+        gateways(configure(nats), 1) as (again,),
+        mcpp.connect(f"{url(again)}", token=token("b"), last=100, options=QUICK) as b,
+    ):
+        found = [await anext(b) for _ in range(b.replayed)]
+        assert [each.id for each in found if each.kind == "chat"] == sent
+        assert again.pods["demo"].epoch == epoch
+
+
+@pytest.mark.rule("N-05", "G-42")
+async def test_a_drained_gateway_hands_over_its_leadership_and_its_clients(
+    nats: NatsServers,
+) -> None:
+    async with gateways(configure(nats)) as both:
+        leads = [gateway.cluster.links for gateway in both if gateway.cluster is not None]
+        await eventually(lambda: any(link.pod.is_leader for links in leads for link in links))
+        is_first = any(link.pod.is_leader for link in leads[0])
+        leader, other = both if is_first else (both[1], both[0])
+        async with mcpp.connect(
+            f"{url(leader)},{url(other)}", token=token("a"), options=QUICK
+        ) as a:
+            await a.send("chat", 1)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(leader.drain)
+                await eventually(lambda: other.pods["demo"].participants == ("a",))
+                await a.send("chat", 2)
+            assert other.cluster is not None
+            assert all(link.pod.is_leader for link in other.cluster.links)
+            entries = other.pods["demo"].journal.read(0, 100)
+            assert [entry.kind for entry in entries] == ["system/presence", "chat", "chat"]
+
+
+@pytest.mark.rule("G-53")
+async def test_without_its_log_a_gateway_neither_echoes_nor_refuses(nats: NatsServers) -> None:
+    server = nats.processes[0]
+    assert server is not None
+    async with (
+        gateways(configure(nats), 1) as (only,),
+        mcpp.connect(url(only), token=token("a"), options=QUICK) as a,
+    ):
+        await a.send("chat", 1)
+        assert "200" in await get(only, "/healthz")
+        server.send_signal(signal.SIGSTOP)
+        echoes: list[str] = []
+
+        async def send() -> None:
+            echoes.append((await a.send("chat", 2)).id)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            # After two seconds it is closed with 4003, and may not join again.
+            await eventually(lambda: not a.connected)
+            assert echoes == []
+            await eventually(lambda: not only.pods["demo"].journal.admitting)
+            assert "503" in await get(only, "/healthz")
+            head = (
+                f"GET /ws HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token('b')}\r\n"
+                "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            )
+            async with await anyio.connect_tcp("127.0.0.1", only.port) as stream:
+                await stream.send(head.encode())
+                answer = (await stream.receive()).decode()
+            assert answer.startswith("HTTP/1.1 503")
+            assert "Retry-After" in answer
+            server.send_signal(signal.SIGCONT)
+        await eventually(lambda: only.is_log_reachable)
+        chats = [e for e in only.pods["demo"].journal.read(0, 100) if e.kind == "chat"]
+        assert len(chats) == 2
+        assert "200" in await get(only, "/healthz")
+
+
+@pytest.mark.rule("G-37", "G-52")
+async def test_a_revoked_participant_leaves_at_every_gateway(nats: NatsServers) -> None:
+    async with (
+        gateways(configure(nats, participants="abm")) as (first, second),
+        mcpp.connect(url(first), token=token("m"), options=WITHOUT_REPEAT),
+        mcpp.connect(url(second), token=token("m"), options=WITHOUT_REPEAT),
+        mcpp.connect(url(second), token=token("a"), options=QUICK) as a,
+    ):
+        assert set(a.participants) == {"a", "m"}
+        for gateway in (first, second):
+            gateway.reconfigure(configure(nats, participants="ab"))
+        await eventually(lambda: set(a.participants) == {"a"})
+
+
+@pytest.mark.rule("G-61", "G-52")
+async def test_a_session_token_of_one_gateway_is_valid_at_another(nats: NatsServers) -> None:
+    async with gateways(configure(nats)) as (first, second):
+        assert first._sessions._key == second._sessions._key
+
+
+async def test_servers_that_accept_no_large_messages_are_refused(nats: NatsServers) -> None:
+    found = configure(
+        nats, "[limits]", "max_message_bytes = 9_000_000", "outbox_bytes = 40_000_000"
+    )
+    with pytest.raises(ConfigError, match="max_payload"):
+        async with gateways(found, 1):
+            pass
