@@ -85,7 +85,9 @@ class Options:
             `wait=False`.
         unechoed_bytes: the bytes of these envelopes, with the same effect.
         rate_limit_seconds: how long to wait out a rate limit for one envelope; 0 raises at once.
-        open_seconds: time limit for opening a transport and receiving the welcome.
+        open_seconds: time limit for opening a transport.
+        welcome_seconds: time limit for the welcome. The gateway first counts what it will replay,
+            which takes seconds after a long absence; one that is gone is noticed sooner.
         silence_seconds: silence after which the gateway is pinged.
         keep_trying: retry also if the gateway cannot be reached at first.
         backoff: returns the seconds to wait before attempt 0, 1, 2, …
@@ -98,6 +100,7 @@ class Options:
     unechoed_bytes: int = 32 * 1024 * 1024
     rate_limit_seconds: float = 30.0
     open_seconds: float = 10.0
+    welcome_seconds: float = 120.0
     silence_seconds: float = 20.0
     keep_trying: bool = False
     backoff: Callable[[int], float] = backoff
@@ -361,7 +364,7 @@ class Connection:
 
     async def _read(self, transport: Transport) -> None:
         texts: Sequence[bytes] = ()
-        with anyio.fail_after(self._options.open_seconds):
+        with anyio.fail_after(self._options.welcome_seconds):
             while not self.session.joined:
                 texts = texts or await transport.receive()
                 self._process(texts[:1])

@@ -42,8 +42,10 @@ logger = logging.getLogger("mcpp.gateway")
 CATCH_UP_BYTES = 65_536
 
 # In one tick this long is spent on reading for sessions to which nothing of it is sent: where they
-# begin, or what their filters leave out.
+# begin, or what their filters leave out. While the gateway is busy, it is as long as everything
+# else took since the last time, up to the second figure: so half of the time at most.
 SEARCH_SECONDS = 0.005
+MAX_SEARCH_SECONDS = 0.02
 
 # Presence may be delayed this long to be written together: when a thousand participants leave at
 # once, a write for each to all the others would be a million writes.
@@ -70,6 +72,7 @@ class Hub:
         self.read_history: Callable[[ReadHistory], None]
         self._searching: dict[Peer, None] = {}  # for which the log is looked through, in order
         self._search_soon = False
+        self._searched_at = 0.0
 
     # --- inputs: what happens at the connections ------------------------------------------------
 
@@ -249,7 +252,9 @@ class Hub:
 
     def _search(self) -> None:
         """Look through the log for the sessions that wait for it in turn, for a part of a tick."""
-        until = self.clock() + SEARCH_SECONDS
+        began = self.clock()
+        rest = began - self._searched_at
+        until = began + min(max(rest, SEARCH_SECONDS), MAX_SEARCH_SECONDS)
         waiting = self._searching
         while waiting:
             peer = next(iter(waiting))
@@ -257,6 +262,7 @@ class Hub:
             self._catch_up(peer)  # if there is more to do, it comes back as the last
             if self.clock() >= until:
                 break
+        self._searched_at = self.clock()
         self._search_soon = False
         self._schedule_search()
 
