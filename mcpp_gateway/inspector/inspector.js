@@ -18,9 +18,9 @@ import { Announcer } from "./view/elements/announcer.js";
 import { Bar } from "./view/bar.js";
 import { Composer } from "./view/composer.js";
 import { askArguments, askReason, showLink, showProblem, showSettings } from "./view/dialogs.js";
-import { byId, h, isTyping, oncePerFrame, setText } from "./view/elements/dom.js";
+import { byId, h, isTyping, oncePerFrame, setText, shortId } from "./view/elements/dom.js";
 import { FilterBar } from "./view/filters.js";
-import { LogView, shortId } from "./view/log.js";
+import { LogView } from "./view/log/log.js";
 import { PeopleView } from "./view/people.js";
 import { showPrompt } from "./view/prompt.js";
 import { resolution } from "./view/proposals.js";
@@ -264,6 +264,7 @@ export class Inspector {
   /** Show what a participant's model would see at an entry, or now. */
   look(viewer, entry) {
     const known = new Set([...this.model.participants.keys(), viewer]);
+    for (const { log } of [this.model, this.past]) for (const one of log.entries) if (one.envelope) known.add(one.envelope.from);
     known.delete(GATEWAY);
     const participants = [...known].sort();
     const first = known.has(viewer) ? viewer : participants[0];

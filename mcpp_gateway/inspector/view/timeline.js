@@ -1,8 +1,7 @@
 // The timeline: a bar for each context, nested, on one time axis.
 
-import { duration, h } from "./elements/dom.js";
+import { duration, h, shortId } from "./elements/dom.js";
 import { VirtualList } from "./elements/list.js";
-import { shortId } from "./log.js";
 
 const ROW_PX = 30;
 
