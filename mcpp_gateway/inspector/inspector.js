@@ -115,6 +115,7 @@ export class Inspector {
     if (what === "live") this.announcer.add(model.log.entries.at(-1)?.envelope);
     if (what === "welcome" || what === "filter" || what === "page") this._slow = 0;
     if (what === "welcome") this.navigation.resume();
+    if (model.isStale && !model.session.isReplaying) this._reload();
     if (what === "welcome" || what === "replay") this.replayBar.update(Date.now());
     if (!model.session.isReplaying) this._resolveView();
     this.schedule();
@@ -314,6 +315,13 @@ export class Inspector {
     } catch (error) {
       showProblem("Not sent", error.message);
     }
+  }
+
+  // Something was erased: no copy of it stays in the page.
+  _reload() {
+    this.model.reload();
+    this.log.layOut();
+    this.connection.open();
   }
 
   _replay(payload) {
