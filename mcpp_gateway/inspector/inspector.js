@@ -18,9 +18,9 @@ import { Announcer } from "./view/elements/announcer.js";
 import { Bar } from "./view/bar.js";
 import { Composer } from "./view/composer.js";
 import { askArguments, askReason, showLink, showProblem, showSettings } from "./view/dialogs.js";
-import { byId, h, isTyping, oncePerFrame, setText } from "./view/elements/dom.js";
+import { byId, h, isTyping, oncePerFrame, setText, shortId } from "./view/elements/dom.js";
 import { FilterBar } from "./view/filters.js";
-import { LogView, shortId } from "./view/log.js";
+import { LogView } from "./view/log/log.js";
 import { PeopleView } from "./view/people.js";
 import { showPrompt } from "./view/prompt.js";
 import { resolution } from "./view/proposals.js";
@@ -115,6 +115,7 @@ export class Inspector {
     if (what === "live") this.announcer.add(model.log.entries.at(-1)?.envelope);
     if (what === "welcome" || what === "filter" || what === "page") this._slow = 0;
     if (what === "welcome") this.navigation.resume();
+    if (model.isStale && !model.session.isReplaying) this._reload();
     if (what === "welcome" || what === "replay") this.replayBar.update(Date.now());
     if (!model.session.isReplaying) this._resolveView();
     this.schedule();
@@ -264,6 +265,7 @@ export class Inspector {
   /** Show what a participant's model would see at an entry, or now. */
   look(viewer, entry) {
     const known = new Set([...this.model.participants.keys(), viewer]);
+    for (const { log } of [this.model, this.past]) for (const one of log.entries) if (one.envelope) known.add(one.envelope.from);
     known.delete(GATEWAY);
     const participants = [...known].sort();
     const first = known.has(viewer) ? viewer : participants[0];
@@ -313,6 +315,13 @@ export class Inspector {
     } catch (error) {
       showProblem("Not sent", error.message);
     }
+  }
+
+  // Something was erased: no copy of it stays in the page.
+  _reload() {
+    this.model.reload();
+    this.log.layOut();
+    this.connection.open();
   }
 
   _replay(payload) {

@@ -959,6 +959,21 @@ def test_matches_are_counted_up_to_a_bound(node: Node) -> None:
     assert found == {"asked": 3, "count": 3, "isComplete": False, "ranks": [None]}
 
 
+@pytest.mark.rule("H-10")
+def test_loaded_messages_are_stale_once_something_is_erased(node: Node) -> None:
+    erased = frame("x", "system/erased", "system:gateway", payload={"participant": "bob"})
+    forged = frame("y", "system/erased", "bob", payload={"participant": "ada"})
+
+    def is_stale(*frames: dict[str, Any]) -> Any:
+        return node.call("model", frames=frames)["isStale"]
+
+    assert is_stale(welcome(), frame("1"), erased)
+    assert is_stale(welcome(), frame("1"), welcome(resumed=True, replayed=1), erased)
+    assert not is_stale(welcome(), frame("1"), forged)
+    # What is received for the first time is as it is now.
+    assert not is_stale(welcome(replayed=2), frame("1"), erased)
+
+
 # --- display and links ----------------------------------------------------------------------------
 
 

@@ -32,6 +32,8 @@ export class Model extends LogModel {
     this._generation = 0;
     this._loadedUnder = []; // the filters in force when the loaded entries were received
     this._reload = null; // while the history is reloaded: the entries received so far
+    this._isResumed = false; // whether this connection goes on where the last one ended
+    this.isStale = false; // whether something that is loaded was erased: `reload` is due
   }
 
   get me() {
@@ -46,6 +48,7 @@ export class Model extends LogModel {
       this.history.drop();
       this._times.welcome(envelope, now);
       this.replay = readReplay(envelope.payload.pod.replay, now);
+      this._isResumed = envelope.payload.resumed === true;
       this._welcome(envelope.payload);
       this.outbox.refuseTooLarge(envelope);
       return "welcome";
@@ -69,6 +72,9 @@ export class Model extends LogModel {
       if (this.history.refuse(envelope)) return "page";
       this.outbox.refuse(envelope);
     }
+    // H-10: what was loaded before is still as it was.
+    const isErasure = envelope.kind === "system/erased" && envelope.from === GATEWAY;
+    if (isErasure && (place === "live" || this._isResumed)) this.isStale = true;
     const facts = { place, generation: this._generation, under: this.filter };
     if (place !== "direct") facts.at = this._times.place(envelope, place === "live" ? now : undefined);
     if (this._reload) {
@@ -101,6 +107,13 @@ export class Model extends LogModel {
     this.outbox.dropFilters();
     if (this.isReloading || this.needsHistory(filter)) this._reload = { arrived: [] };
     this._setGeneration(filter);
+  }
+
+  /** Forget everything that is loaded, and reload it on the next connection. */
+  reload() {
+    this._clear();
+    this._reload = { arrived: [] };
+    this.isStale = false;
   }
 
   /** Forget the entries up to a mark where some are missing: the history has them all. */

@@ -88,6 +88,7 @@ export class ContextTree {
       return null;
     }
     const node = this._node(context.id);
+    if (node.expired) node.creator = undefined; // it had no envelope, and the gateway has forgotten it
     node.expired = false;
     node.creator ??= envelope.from;
     if (envelope.from === node.creator) this._fix(node, context); // C-02

@@ -3,8 +3,7 @@
 import { newId } from "../state/ids.js";
 import { TooLargeError } from "../state/connection/outbox.js";
 import { cut } from "../state/results/summaries.js";
-import { byId, h, plural, setText } from "./elements/dom.js";
-import { shortId } from "./log.js";
+import { byId, h, plural, setText, shortId } from "./elements/dom.js";
 
 const SHOWN_CONTEXTS = 200;
 const CONFIRM_MS = 3_000; // show a note if a confirmation takes longer

@@ -1,8 +1,7 @@
 // The timeline: a bar for each context, nested, on one time axis.
 
-import { duration, h } from "./elements/dom.js";
+import { duration, h, shortId } from "./elements/dom.js";
 import { VirtualList } from "./elements/list.js";
-import { shortId } from "./log.js";
 
 const ROW_PX = 30;
 
@@ -29,7 +28,7 @@ export class TimelineView {
       (node) => Number.isFinite(node.start) && (!within || node.isWithin(within)),
     );
     this._index = new Map(this._nodes.map((node, i) => [`${node.number}`, i]));
-    this._start = Math.min(...this._nodes.slice(0, 50_000).map((node) => node.start));
+    this._start = Math.min(...this._nodes.slice(0, 50_000).map((node) => this._startOf(node)));
     const end = Math.max(...this._nodes.slice(0, 50_000).map((node) => node.end));
     this._span = Math.max(1, end - this._start);
     this._empty.hidden = this._nodes.length > 0;
@@ -39,6 +38,11 @@ export class TimelineView {
     );
     this.list.reset(0);
     this.list.invalidateAll();
+  }
+
+  // The loaded past may have the beginning of a context.
+  _startOf(node) {
+    return Math.min(node.start, this._past.tree.get(node.id)?.start ?? Infinity);
   }
 
   count() {
@@ -68,9 +72,9 @@ export class TimelineView {
 
   render(index) {
     const node = this._nodes[index];
-    const took = node.end - node.start;
-    const left = ((node.start - this._start) / this._span) * 100;
-    const whole = node.parent ? node.parent.end - node.parent.start : this._span;
+    const [start, took] = [this._startOf(node), node.end - this._startOf(node)];
+    const left = ((start - this._start) / this._span) * 100;
+    const whole = node.parent ? node.parent.end - this._startOf(node.parent) : this._span;
     const share = whole > 0 ? Math.round((took / whole) * 100) : null;
     const name = `${node.type ?? "context"} ${shortId(node.id)}`;
     const model = this._past.has(node) ? this._past : this._model;

@@ -3,9 +3,8 @@
 import { conclusionText } from "../state/log/describe.js";
 import { everything, isSame } from "../state/filter/filter.js";
 import { cut } from "../state/results/summaries.js";
-import { h, plural } from "./elements/dom.js";
+import { h, plural, shortId } from "./elements/dom.js";
 import { VirtualList } from "./elements/list.js";
-import { shortId } from "./log.js";
 
 const ROW_PX = 46;
 

@@ -98,6 +98,7 @@ const functions = {
     if (search) rows.layOut(0);
     return {
       rebuilt: model.rebuilt,
+      isStale: model.isStale,
       rows: rows.rows.map(({ entry, fold }) => (fold ? `fold ${fold.id}` : entry.mark ?? entry.envelope.id)),
       folds: Object.fromEntries(rows.rows.filter(({ fold }) => fold).map(({ fold, since, forMe }) => [fold.id, [since, forMe]])),
       query: model.session.query(model.filter),

@@ -35,6 +35,10 @@ export function describe(envelope) {
       return presence(payload);
     case "system/context":
       return contextChange(payload);
+    case "system/erased":
+      return { tone: "system", label: "erased", text: erasure(payload) };
+    case "tombstone":
+      return { tone: "system", label: "sent a message that was erased" };
     case "system/error":
       return { tone: "error", label: "refused", code: text(payload.error), ...prose(payload.message) };
     default:
@@ -119,6 +123,11 @@ function notice(method, params) {
 function presence({ event, participant }) {
   const who = isObject(participant) ? text(participant.id) : "a participant";
   return { tone: "system", label: event === "join" ? "joined" : "left", who };
+}
+
+function erasure({ context, participant, entries }) {
+  const what = context === undefined ? `of ${text(participant)}` : `in context ${text(context)}`;
+  return `${text(entries)} ${entries === 1 ? "message" : "messages"} ${what}`;
 }
 
 function contextChange({ event, context, messages, participants }) {

@@ -1,6 +1,6 @@
 // The edges of the loaded past: what lies beyond, and a way to load it.
 
-import { h } from "./elements/dom.js";
+import { h } from "../elements/dom.js";
 
 /** Return the row of an edge, "older" or "newer". `actions` has load(edge). */
 export function edgeRow(name, past, actions) {
