@@ -32,7 +32,10 @@ from mcpp_gateway.storage.group_writer import (
     WriterOptions,
     state_record,
 )
+from mcpp_gateway.storage.helper.messages import IndexRequest, decode_index
+from mcpp_gateway.storage.helper.process import HelperProcess
 from mcpp_gateway.storage.history_reader import HistoryReader
+from mcpp_gateway.storage.index.database import DatabaseView
 from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import Recovery, SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import DamagedError
@@ -83,6 +86,7 @@ class LogStore:
         self._on_failure = on_failure
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="log")
         self._history = HistoryReader(loop, clock, perform)
+        self._indexer = HelperProcess()
         self._unwritten = Unwritten()
         self._pods: dict[str, _OpenPod] = {}
         self._lock = take_lock(self._path)
@@ -141,6 +145,7 @@ class LogStore:
     def close(self) -> None:
         """Write and sync what waits, and release the folder. Blocks."""
         self._history.close()
+        self._indexer.close()
         for each in self._pods.values():
             each.writer.stop()
         self._executor.shutdown()
@@ -149,6 +154,21 @@ class LogStore:
         os.close(self._lock)
 
     # --- private --------------------------------------------------------------------------------
+
+    def _index_texts(
+        self, log: SegmentLog, epoch: str, generation: int, committed: int
+    ) -> DatabaseView | None:
+        """Let another process index texts. Called on the thread of an index."""
+        request = IndexRequest(
+            log=log.view(), epoch=epoch, generation=generation, committed=committed
+        )
+        data = self._indexer.call(request)
+        if data is None:
+            return None
+        answer = decode_index(data)
+        if answer.text is None:
+            logger.warning("cannot index texts elsewhere", extra={"reason": answer.error})
+        return answer.text
 
     def _open(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
@@ -205,7 +225,13 @@ class LogStore:
                 section.fsync == "interval" and boot != state.boot
             ):
                 first = snapshot(index)
-        opened = _OpenPod(pod, journal, writer, log, LogIndex(self._path / name, log, pod.epoch))
+        opened = _OpenPod(
+            pod,
+            journal,
+            writer,
+            log,
+            LogIndex(self._path / name, log, pod.epoch, self._index_texts),
+        )
         journal.use_index(opened.index)
         writer.begin(
             term=term,
