@@ -32,10 +32,8 @@ from mcpp_gateway.storage.group_writer import (
     WriterOptions,
     state_record,
 )
-from mcpp_gateway.storage.helper.messages import IndexRequest, decode_index
 from mcpp_gateway.storage.helper.process import HelperProcess
 from mcpp_gateway.storage.history_reader import HistoryReader
-from mcpp_gateway.storage.index.database import DatabaseView
 from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import Recovery, SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import DamagedError
@@ -155,21 +153,6 @@ class LogStore:
 
     # --- private --------------------------------------------------------------------------------
 
-    def _index_texts(
-        self, log: SegmentLog, epoch: str, generation: int, committed: int
-    ) -> DatabaseView | None:
-        """Let another process index texts. Called on the thread of an index."""
-        request = IndexRequest(
-            log=log.view(), epoch=epoch, generation=generation, committed=committed
-        )
-        data = self._indexer.call(request)
-        if data is None:
-            return None
-        answer = decode_index(data)
-        if answer.text is None:
-            logger.warning("cannot index texts elsewhere", extra={"reason": answer.error})
-        return answer.text
-
     def _open(
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
     ) -> PodCore:
@@ -230,7 +213,7 @@ class LogStore:
             journal,
             writer,
             log,
-            LogIndex(self._path / name, log, pod.epoch, self._index_texts),
+            LogIndex(self._path / name, log, pod.epoch, self._indexer.index_texts),
         )
         journal.use_index(opened.index)
         writer.begin(

@@ -12,7 +12,16 @@ import threading
 import time
 from typing import Final
 
-from mcpp_gateway.storage.helper.messages import Request, encode, read_message, write_message
+from mcpp_gateway.storage.helper.messages import (
+    IndexRequest,
+    Request,
+    decode_index,
+    encode,
+    read_message,
+    write_message,
+)
+from mcpp_gateway.storage.index.database import DatabaseView
+from mcpp_gateway.storage.segment_log import SegmentLog
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -48,6 +57,21 @@ class HelperProcess:
                 logger.warning("a helper process has ended")
                 self._end()
             return answer
+
+    def index_texts(
+        self, log: SegmentLog, epoch: str, generation: int, committed: int
+    ) -> DatabaseView | None:
+        """Index some texts of a log; return how far they are, or None if that was not possible."""
+        request = IndexRequest(
+            log=log.view(), epoch=epoch, generation=generation, committed=committed
+        )
+        data = self.call(request)
+        if data is None:
+            return None
+        answer = decode_index(data)
+        if answer.text is None:
+            logger.warning("cannot index texts elsewhere", extra={"reason": answer.error})
+        return answer.text
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
