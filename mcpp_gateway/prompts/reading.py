@@ -45,7 +45,9 @@ class PromptReading:
             entry = found.entry
             if entry is None:
                 continue
-            if not all(one.may_read(entry) for one in self.listeners):
+            for listener in self.listeners:
+                entry = entry and listener.read(entry)
+            if entry is None:
                 if not self.texts and self.at is not None:
                     raise UnknownEnvelopeError(self.at)
                 continue
