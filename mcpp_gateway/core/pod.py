@@ -346,6 +346,10 @@ class PodCore:
         # G-38: a page must not fill the outbox of a session that reads.
         return min(MAX_PAGE_BYTES, self.limits.outbox_bytes // 4)
 
+    def listener(self, participant: str) -> Listener:
+        """Return who reads the log, with what that participant may hear (H-06)."""
+        return Listener(participant, everything)
+
     def answer_history(
         self, request: ReadHistory, page: Page | HistoryError | UnreadableError, now: float
     ) -> list[Effect]:
@@ -404,7 +408,7 @@ class PodCore:
         """Answer a request for history: in place from memory, otherwise once it was read."""
         try:
             query = parse_query(decode_unambiguous(envelope.raw_payload, "payload"))
-            listener = Listener(session.member.settings.id, everything)
+            listener = self.listener(session.member.settings.id)
             if isinstance(self.journal, MemoryJournal):
                 source = MemorySource(self.journal)
                 page = read_page(query, listener, source, max_bytes=self.history_bytes)

@@ -23,7 +23,10 @@ import uuid6
 
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.core.effects import DRAINING, SESSION_EXPIRED, ReadHistory
+from mcpp_gateway.core.history.pages import MemorySource, entries_until
+from mcpp_gateway.core.journal import MemoryJournal
 from mcpp_gateway.core.pod import PodCore
+from mcpp_gateway.core.records import LogEntry
 from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers
 from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.hub import Hub
@@ -160,6 +163,19 @@ class Gateway:
             after=admission.after,
             last=admission.last,
         )
+
+    async def entries_until(
+        self, pod: PodCore, participant: str, id: str, limit: int
+    ) -> list[LogEntry]:
+        """Return the last entries up to an envelope that a participant may read, oldest first.
+
+        Raises HistoryError if the envelope is not in the log, and UnreadableError.
+        """
+        listener = pod.listener(participant)
+        if self.logs is not None:
+            return await self.logs.entries_until(pod, listener, id, limit)
+        assert isinstance(pod.journal, MemoryJournal)
+        return entries_until(MemorySource(pod.journal), listener, id, limit)
 
     def reconfigure(self, config: Config) -> None:
         """Apply the participants and tokens of a new configuration; the rest needs a restart."""

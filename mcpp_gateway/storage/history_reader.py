@@ -13,13 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from mcpp_gateway.core.effects import Effect, ReadHistory
-from mcpp_gateway.core.history.pages import Page, read_page
+from mcpp_gateway.core.history.pages import Listener, Page, entries_until, read_page
 from mcpp_gateway.core.history.query import HistoryError
 from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.core.pod import PodCore
+from mcpp_gateway.core.records import LogEntry
 from mcpp_gateway.storage.file_source import FileSource
 from mcpp_gateway.storage.history_process import (
     MAX_WORK_BYTES,
@@ -40,6 +42,7 @@ logger = logging.getLogger("mcpp.gateway")
 _WORK_SECONDS: Final = 0.00025
 _REST_SECONDS: Final = 0.0005
 _RESTART_SECONDS: Final = 10.0
+_ENTRIES_SECONDS: Final = 2.0
 _COMMAND: Final = (sys.executable, "-m", "mcpp_gateway.storage.history_process")
 
 
@@ -66,6 +69,24 @@ class HistoryReader:
         """Begin to read what a request asks for; the pod is given the page later."""
         if not self._stopping:
             self._executor.submit(self._read, pod, log, index, request)
+
+    async def entries_until(
+        self,
+        pod: PodCore,
+        log: SegmentLog,
+        index: LogIndex,
+        listener: Listener,
+        id: str,
+        limit: int,
+    ) -> list[LogEntry]:
+        """Return the last entries up to an envelope that a participant may read, oldest first.
+
+        Raises HistoryError and UnreadableError.
+        """
+        source = FileSource(log, index, pod.journal.committed, pod.journal.start)
+        pace = _Pace(_ENTRIES_SECONDS)
+        read = partial(entries_until, source, listener, id, limit, pace.go_on)
+        return await self._loop.run_in_executor(self._executor, read)
 
     def close(self) -> None:
         """Drop what waits, and end the process. Blocks until the present page is complete."""
@@ -183,9 +204,9 @@ def _page(answer: PageAnswer) -> Page:
 class _Pace:
     """How fast a thread reads a page: with rests in between, and not for too long."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = PAGE_SECONDS) -> None:
         self._rested = time.monotonic()
-        self._until = self._rested + PAGE_SECONDS
+        self._until = self._rested + seconds
 
     def go_on(self) -> bool:
         """Rest if it is time to, and return whether there is time for more."""

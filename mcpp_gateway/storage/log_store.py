@@ -18,10 +18,11 @@ import uuid6
 from mcpp.errors import McppError
 from mcpp_gateway.config import LogSection
 from mcpp_gateway.core.effects import Effect, ReadHistory
+from mcpp_gateway.core.history.pages import Listener
 from mcpp_gateway.core.journal import Window
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.core.records import Batch, State, decode_batch, decode_state
+from mcpp_gateway.core.records import Batch, LogEntry, State, decode_batch, decode_state
 from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_journal import FileJournal
@@ -119,6 +120,16 @@ class LogStore:
         """Read a page of a pod's log on another thread, and let the pod answer with it."""
         each = self._pods[pod.name]
         self._history.read(pod, each.log, each.index, request)
+
+    async def entries_until(
+        self, pod: PodCore, listener: Listener, id: str, limit: int
+    ) -> list[LogEntry]:
+        """Return the last entries up to an envelope that a participant may read, oldest first.
+
+        Read on another thread. Raises HistoryError and UnreadableError.
+        """
+        each = self._pods[pod.name]
+        return await self._history.entries_until(pod, each.log, each.index, listener, id, limit)
 
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""

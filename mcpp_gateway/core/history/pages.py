@@ -113,6 +113,27 @@ def read_page(
     return Page(page, more, source.start, source.end, source.indexed_to)
 
 
+def entries_until(
+    source: Source,
+    listener: Listener,
+    id: str,
+    limit: int,
+    in_time: Callable[[], bool] = lambda: True,
+) -> list[LogEntry]:
+    """Return the last entries up to an envelope that a participant may read, oldest first.
+
+    Raises HistoryError if the envelope is not in the log, and UnreadableError.
+    """
+    position = _position(id, "at", source)
+    found: list[LogEntry] = []
+    for _, _, entry in source.scan(HistoryQuery(), source.start, position + 1):
+        if entry is not None and listener.may_read(entry):
+            found.append(entry)
+        if len(found) >= limit or not in_time():
+            break
+    return found[::-1]
+
+
 def _beyond(position: int, span: Span, query: HistoryQuery, end: int) -> Span | None:
     """Return what is left of a span behind a position."""
     if query.newest_first:

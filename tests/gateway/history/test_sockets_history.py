@@ -9,6 +9,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from mcpp_gateway.core.history.erasing import Erasure
+from mcpp_gateway.core.history.query import HistoryError
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.log_tools.erase import erase_entries
 from tests.gateway.harness import text
@@ -183,3 +184,14 @@ async def test_after_an_erasure_the_same_log_goes_on_with_tombstones(tmp_path: P
         page = await ask(bob, "q2", filter={"from": "bob"})
         assert ids(page) == ["m2", "m1", "m0"]
         assert all(each["erased"] for each in page["entries"])
+
+
+async def test_entries_up_to_an_envelope_are_read_for_a_participant(config: str) -> None:
+    async with running(config) as gateway, joined(gateway, "bob") as bob:
+        await say(bob, *(text(f"m{number}", "bob") for number in range(9)))
+        await receive_until(bob, "m8")
+        pod = gateway.pods["demo"]
+        found = await gateway.entries_until(pod, "alice", "m5", 3)
+        assert [entry.id for entry in found] == ["m3", "m4", "m5"]
+        with pytest.raises(HistoryError):
+            await gateway.entries_until(pod, "alice", "unknown", 3)
