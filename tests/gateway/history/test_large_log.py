@@ -16,7 +16,7 @@ from mcpp_gateway.core.history.query import parse_query
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_source import FileSource
-from mcpp_gateway.storage.history_process import MAX_WORK_BYTES, PAGE_SECONDS
+from mcpp_gateway.storage.helper.messages import MAX_WORK_BYTES, PAGE_SECONDS
 from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
@@ -24,14 +24,14 @@ from tests.gateway.harness import text
 
 MOST_SECONDS: Final = 0.05  # for a page, of 95 %
 KINDS: Final = ("chat", "mcp/request:tools/call:x", "mcp/response", "reflection")
-WORDS: Final = [f"word{number}" for number in range(20_000)]
+WORDS: Final = [f"{chr(97 + number % 26)}{number * 7919 % 20_011:x}" for number in range(20_000)]
 QUERIES: Final[dict[str, dict[str, Any]]] = {
     "everything": {},
     "a rare word": {"text": "zebra"},
     "a common word": {"text": WORDS[0]},
     "two words": {"text": f"{WORDS[0]} {WORDS[7]}"},
     "a script without spaces": {"text": "退款"},
-    "a prefix": {"text": "word1*"},
+    "a prefix": {"text": "b1*"},
     "a phrase": {"text": f'"{WORDS[0]} {WORDS[1]}"'},
     "no such word": {"text": "nothing"},
     "a context": {"context": "parent-3"},

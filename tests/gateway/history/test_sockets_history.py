@@ -127,12 +127,12 @@ async def test_many_queries_are_answered_in_their_order(config: str) -> None:
 async def read_elsewhere(gateway: Gateway, client: ClientConnection) -> "Popen[bytes]":
     """Ask until pages are read in another process, and return that."""
     assert gateway.logs is not None
-    reader = gateway.logs._history
+    helper = gateway.logs._history.helper
     for number in count():
         await ask(client, f"try-{number}")
-        if reader._ready:
-            assert reader._process is not None
-            return reader._process
+        if helper.ready:
+            assert helper.process is not None
+            return helper.process
     raise AssertionError
 
 
