@@ -190,9 +190,14 @@ class PodLink:
             raise StreamLostError(reason)
 
     def _apply(self, sequence: int, record: bytes) -> None:
-        effects = self.pod.apply(sequence, record, self._clock())
-        if effects:
-            self._perform(effects)
+        try:
+            effects = self.pod.apply(sequence, record, self._clock())
+            if effects:
+                self._perform(effects)
+        except Exception as error:
+            # A record that was applied in part would make this gateway differ from the others.
+            self._on_failure(error)
+            raise
 
     def _flush(self) -> None:
         self._awake = False

@@ -18,10 +18,10 @@ from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.filters import Filter, everything, parse
 from mcpp.protocol.codec import decode, decode_unambiguous
-from mcpp.protocol.contexts import read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
 from mcpp_gateway.core.contexts.live_context import LiveContext
+from mcpp_gateway.core.contexts.replay import replay
 from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.decisions import Decisions, Revival
 from mcpp_gateway.core.delivery import Router
@@ -359,21 +359,12 @@ class PodCore:
     # --- private --------------------------------------------------------------------------------
 
     def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
-        if entry.lineage is not None:
-            self.tree.replay(entry.lineage, entry.sender, time)
-        elif entry.kind == kinds.PRESENCE and entry.sender == GATEWAY and entry.about:
-            if b'"event":"join"' in entry.text:
-                present[entry.about] = None
-            else:
-                present.pop(entry.about, None)
-        elif entry.kind == kinds.CONTEXT and entry.sender == GATEWAY:
-            change = read_context_change(decode(entry.text))
-            if change is None:
-                return
-            if change.event == "expired":
-                self.tree.replay_expiry((each.id for each in change.contexts), time)
-            else:
-                self.tree.replay_revival(change.contexts, time)
+        if entry.kind != kinds.PRESENCE or entry.sender != GATEWAY or not entry.about:
+            replay(self.tree, entry, time)
+        elif b'"event":"join"' in entry.text:
+            present[entry.about] = None
+        else:
+            present.pop(entry.about, None)
 
     def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
         """Answer an envelope that is for the gateway itself."""

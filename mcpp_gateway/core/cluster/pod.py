@@ -9,7 +9,6 @@ on the commands that have no outcome yet.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from copy import copy
 from typing import Any, Final
 
 import msgspec
@@ -51,6 +50,19 @@ from mcpp_gateway.core.sessions import Member, ParticipantSettings, Session
 
 _NOT_YET: Final = 1 << 62  # a position that no log reaches
 _DEFAULTS: Final = ClusterOptions()
+
+
+class _Listed(LiveContext):
+    """A context as a welcome lists it, as of one position. It has no other attributes."""
+
+    __slots__ = ()
+
+    def __init__(self, node: LiveContext) -> None:
+        self.id = node.id
+        self.type = node.type
+        self.parent = node.parent
+        self.creator = node.creator
+        self.messages = node.messages
 
 
 class ClusterPod(PodCore):
@@ -376,7 +388,7 @@ class ClusterPod(PodCore):
                 after, last = self._joining.pop(note.session)
                 session.joined = now
                 captured = self._captured.pop(note.session, None)
-                contexts = self.tree if captured is None else captured
+                contexts: Iterable[LiveContext] = self.tree if captured is None else captured
                 self._begin(session, contexts, after, last)
                 self._opened.append(session)
             elif note.event in (ANSWER, REPEATED):
@@ -440,4 +452,4 @@ class ClusterPod(PodCore):
 
     def _capture(self, number: int) -> None:
         """Keep the contexts as they are where a session joins: this gateway decides ahead."""
-        self._captured[number] = list(map(copy, self.replica.tree))
+        self._captured[number] = [_Listed(node) for node in self.replica.tree]

@@ -6,13 +6,12 @@ decided and not committed never happened: the tree is built again from these (2.
 """
 
 from mcpp import kinds
-from mcpp.protocol.codec import decode
-from mcpp.protocol.contexts import read_context_change
 from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.cluster.journal import ClusterJournal
 from mcpp_gateway.core.cluster.leadership import Fence
 from mcpp_gateway.core.cluster.records import GONE, JOINED, LEFT, REPLACED, ClusterState, Note
 from mcpp_gateway.core.cluster.roster import Roster
+from mcpp_gateway.core.contexts.replay import replay
 from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.records import Batch, DormantState, LiveState, LogEntry, State
@@ -139,20 +138,6 @@ class Replica:
         self.roster.restore(inner.present, state.sessions, state.absent)
         self.journal.restore(inner.position, inner.window, state.window_sequence)
         self.tree.restore(inner.live, inner.dormant)
-
-
-def replay(tree: LiveContexts, entry: LogEntry, time: float) -> None:
-    """Apply an entry of the log to the tree, without deciding on it again."""
-    if entry.lineage is not None:
-        tree.replay(entry.lineage, entry.sender, time)
-    elif entry.kind == kinds.CONTEXT and entry.sender == GATEWAY:
-        change = read_context_change(decode(entry.text))
-        if change is None:
-            return
-        if change.event == "expired":
-            tree.replay_expiry((each.id for each in change.contexts), time)
-        else:
-            tree.replay_revival(change.contexts, time)
 
 
 def apply_note(roster: Roster, heard: dict[str, int], note: Note, time: float) -> None:
