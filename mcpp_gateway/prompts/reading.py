@@ -7,6 +7,7 @@ from typing import Final
 
 from mcpp_gateway.core.history.pages import Listener, Source
 from mcpp_gateway.core.history.query import HistoryQuery
+from mcpp_gateway.core.records import LogEntry
 
 # As many as `mcpp prompt` reads.
 MAX_ENVELOPES: Final = 10_000
@@ -42,11 +43,9 @@ class PromptReading:
         if start >= self._end:
             return False
         for found in source.scan(_NEWEST_FIRST, start, self._end):
-            entry = found.entry
-            if entry is None:
+            if found.entry is None:
                 continue
-            for listener in self.listeners:
-                entry = entry and listener.read(entry)
+            entry = self._readable(found.entry)
             if entry is None:
                 if not self.texts and self.at is not None:
                     raise UnknownEnvelopeError(self.at)
@@ -57,6 +56,14 @@ class PromptReading:
             self.texts.append(entry.text)
         self._end = start
         return True
+
+    def _readable(self, entry: LogEntry) -> LogEntry | None:
+        """Return what all listeners may read of an entry, or None."""
+        readable: LogEntry | None = entry
+        for listener in self.listeners:
+            if readable is not None:
+                readable = listener.read(readable)
+        return readable
 
     def read_all(self, source: Source) -> None:
         """Read everything, on a thread. Raises UnknownEnvelopeError and UnreadableError."""
