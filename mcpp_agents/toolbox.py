@@ -18,6 +18,7 @@ from mcpp import (
     Refused,
     kinds,
 )
+from mcpp.payloads import Presence
 from mcpp.prompts import tool_name
 
 T = TypeVar("T")
@@ -67,13 +68,13 @@ class Toolbox:
             return True
         if message.kind != kinds.PRESENCE:
             return False
-        participant = message.payload["participant"]["id"]
-        self._forget(participant)
-        if message.payload["event"] == "leave":
+        changes = message.envelope.payload_as(Presence).each()
+        for each in changes:
+            self._forget(each.participant.id)
             for scope, callee in self._calls.items():
-                if callee == participant:
+                if each.event == "leave" and callee == each.participant.id:
                     scope.deadline = anyio.current_time() + self.grace_seconds
-        return bool(participant != self._pod.me)
+        return any(each.participant.id != self._pod.me for each in changes)
 
     def refresh(self) -> None:
         """Request the lists that are missing, so that a later `list_tools` waits less."""

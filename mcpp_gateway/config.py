@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from mcpp.errors import CapabilityError, McppError
+from mcpp.errors import CapabilityError, FilterError, McppError
+from mcpp.filters import Filter, everything
+from mcpp.filters import parse as parse_filter
 from mcpp.protocol.capabilities import Capabilities
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
 from mcpp.protocol.validation import path_and_reason
@@ -81,7 +83,7 @@ class LogSection(_Section, frozen=True):
 
 
 class ParticipantSection(_Section, frozen=True):
-    """A participant: its token in exactly one of four forms (G-46), and its capabilities."""
+    """A participant: its token in exactly one of four forms (G-46), and its rights."""
 
     token: str | None = None
     token_sha256: str | None = None
@@ -89,6 +91,7 @@ class ParticipantSection(_Section, frozen=True):
     token_env: str | None = None
     capabilities: list[dict[str, Any]] = []
     multiple: bool = False
+    hears: dict[str, Any] | None = None
 
 
 class PodSection(_Section, frozen=True):
@@ -215,9 +218,8 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
                 other = ".participants.".join(tokens[secret])
                 raise _BadKeyError(key, f"has the same token as pods.{other}")
             tokens[secret] = (pod, id)
-            settings.append(
-                ParticipantSettings(id, _capabilities(participant, key), participant.multiple)
-            )
+            capabilities, hears = _capabilities(participant, key), _hears(participant, key)
+            settings.append(ParticipantSettings(id, capabilities, participant.multiple, hears))
         pods[pod] = tuple(settings)
     gateway = sections.gateway
     if gateway.metrics_token is not None and digest(gateway.metrics_token) in tokens:
@@ -353,6 +355,15 @@ def _capabilities(participant: ParticipantSection, key: str) -> Capabilities:
         return Capabilities(participant.capabilities)
     except CapabilityError as error:
         raise _BadKeyError(f"{key}.capabilities", f"{error.path[1:]} {error.reason}") from None
+
+
+def _hears(participant: ParticipantSection, key: str) -> Filter:
+    if participant.hears is None:
+        return everything
+    try:
+        return parse_filter(participant.hears)
+    except FilterError as error:
+        raise _BadKeyError(f"{key}.hears", f"{error.path[1:]} {error.reason}".strip()) from None
 
 
 # --- environment, and the place of a mistake -----------------------------------------------------

@@ -262,10 +262,11 @@ class ClientSession:
                 self.outgoing.forget_context(context.id)
 
     def _update_participants(self, presence: Presence) -> None:
-        if presence.event == "join":
-            self.participants[presence.participant.id] = presence.participant
-        else:
-            self.participants.pop(presence.participant.id, None)
+        for each in presence.each():
+            if each.event == "join":
+                self.participants[each.participant.id] = each.participant
+            else:
+                self.participants.pop(each.participant.id, None)
 
     @property
     def _max_bytes(self) -> int | None:

@@ -22,7 +22,9 @@ from mcpp_gateway.core.effects import (
     Direct,
     Effect,
     Move,
+    Several,
 )
+from mcpp_gateway.core.hearing.matcher import Matcher
 from mcpp_gateway.core.journal import Journal, UnreadableError
 from mcpp_gateway.core.records import LogEntry
 from mcpp_gateway.core.sessions import Audience, Member, Session
@@ -41,16 +43,22 @@ class Router:
     __slots__ = (
         "_by_filter",
         "_journal",
+        "_matcher",
         "_members",
         "_outbox_bytes",
         "_routes",
+        "_weight",
         "all",
+        "evaluated",
         "unfiltered",
     )
 
     def __init__(self, journal: Journal, members: dict[str, Member], outbox_bytes: int) -> None:
         self.all: tuple[Audience, ...] = ()
         self.unfiltered = True  # whether no live session filters anything
+        self.evaluated = 0  # parts of filters, for new kinds, senders and contexts
+        self._matcher: Matcher[Audience] = Matcher()
+        self._weight = 0  # parts of the filters of all audiences
         self._journal = journal
         self._members = members
         self._outbox_bytes = outbox_bytes
@@ -61,10 +69,13 @@ class Router:
 
     def attach(self, session: Session) -> Audience:
         """Add a session to the audience of its filter: from here on it is live."""
-        key = _encode(session.filter.to_json())
+        filter, rights = session.effective_filter, session.member.rights
+        key = _encode((rights.hears.to_json(), filter.to_json()))
         audience = self._by_filter.get(key)
         if audience is None:
-            audience = self._by_filter[key] = Audience(session.filter)
+            audience = self._by_filter[key] = Audience(filter, rights, key)
+            self._matcher.add(audience, filter)
+            self._weight += self._matcher.weight(audience)
             self._reset_routes()
         audience.sessions.add(session)
         session.audience = audience
@@ -79,13 +90,17 @@ class Router:
         session.audience = None
         audience.sessions.discard(session)
         if not audience.sessions:
-            del self._by_filter[_encode(session.filter.to_json())]
+            del self._by_filter[audience.key]
+            self._weight -= self._matcher.weight(audience)
+            self._matcher.remove(audience)
             self._reset_routes()
 
-    def broadcast(self, entry: LogEntry) -> Broadcast:
+    def broadcast(self, entry: LogEntry) -> Effect:
         """Route an entry to the audiences whose filter it passes, and to extra recipients."""
-        if self.unfiltered or entry.sender == GATEWAY:
+        if self.unfiltered:
             return Broadcast(entry.text, self.all)
+        if entry.sender == GATEWAY:
+            return self._broadcast_of_gateway(entry)
         route = self._route(entry)
         if len(route) == len(self.all):
             return Broadcast(entry.text, route)
@@ -100,6 +115,11 @@ class Router:
         self.detach(session)
         session.filter = filter
         return Move(session, self.attach(session), text)
+
+    def move(self, session: Session) -> Effect:
+        """Move a live session to the audience that it belongs to, after a change of its rights."""
+        self.detach(session)
+        return Move(session, self.attach(session))
 
     # --- sessions that are behind ---------------------------------------------------------------
 
@@ -132,7 +152,7 @@ class Router:
                 raise UnreadableError("the log is not complete")
             for entry in reversed(entries):
                 session.position -= 1
-                count += self._passes(session, entry)
+                count += session.view(entry) is not None
                 if count == last:
                     break
         return False, count
@@ -159,7 +179,8 @@ class Router:
                 entries = self._journal.read(session.position, limit) if limit > 0 else []
                 if not entries:
                     self._take_waiting(session, texts)
-                    if texts or session.waiting:
+                    # Its own join is still to come, and it must not receive that live (G-14).
+                    if texts or session.waiting or not session.member.announced:
                         return texts, None
                     return texts, Move(session, self.attach(session))
                 size += self._take_entries(session, entries, texts, max_bytes - size)
@@ -181,9 +202,19 @@ class Router:
         return route
 
     def _find_route(self, entry: LogEntry) -> tuple[Audience, ...]:
-        return tuple(
-            audience for audience in self.all if audience.filter.matches(entry, entry.lineage)
-        )
+        self.evaluated += self._weight
+        return tuple(self._matcher.matching(entry, entry.lineage))
+
+    def _broadcast_of_gateway(self, entry: LogEntry) -> Effect:
+        """Route an envelope of the gateway: to all, each with what it may hear of it (F-20)."""
+        if not entry.contexts:
+            return Broadcast(entry.text, self.all)
+        audiences: dict[bytes, list[Audience]] = {}
+        for audience in self.all:
+            text = audience.rights.view(entry)
+            if text is not None:
+                audiences.setdefault(text, []).append(audience)
+        return Several(tuple(Broadcast(text, tuple(some)) for text, some in audiences.items()))
 
     def _reset_routes(self) -> None:
         self.all = tuple(self._by_filter.values())
@@ -203,24 +234,13 @@ class Router:
             if session.audience is not None and session.audience not in reached
         )
 
-    def _passes(self, session: Session, entry: LogEntry) -> bool:
-        """Return whether a session that reads the log receives an entry, as if it were live."""
-        me = session.member.settings.id
-        if entry.sender == GATEWAY:
-            return entry.about != me
-        return (
-            entry.sender == me
-            or session.filter.matches(entry, entry.lineage)
-            or (entry.to is not None and me in entry.to)
-        )
-
     def _count(self, session: Session, position: int, end: int) -> int:
         count = 0
         while position < end:
             entries = self._journal.read(position, min(_READ_AT_ONCE, end - position))
             if not entries:
                 raise UnreadableError("the log is not complete")
-            count += sum(self._passes(session, entry) for entry in entries)
+            count += sum(session.view(entry) is not None for entry in entries)
             position += len(entries)
         return count
 
@@ -230,9 +250,10 @@ class Router:
         size = 0
         for entry in entries:
             size += self._take_waiting(session, texts)
-            if self._passes(session, entry):
-                texts.append(entry.text)
-                size += len(entry.text)
+            text = session.view(entry)
+            if text is not None:
+                texts.append(text)
+                size += len(text)
             else:
                 size += _UNSENT_BYTES
             session.position += 1

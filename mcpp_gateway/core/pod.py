@@ -17,8 +17,9 @@ import msgspec
 from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.filters import Filter, everything, parse
+from mcpp.payloads import Presence
 from mcpp.protocol.codec import decode, decode_unambiguous
-from mcpp.protocol.contexts import read_context_change
+from mcpp.protocol.contexts import Lineage, read_context_change
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
 from mcpp_gateway.core.contexts.tree import LiveContexts
@@ -35,6 +36,7 @@ from mcpp_gateway.core.effects import (
     Several,
 )
 from mcpp_gateway.core.gate import Gate
+from mcpp_gateway.core.hearing.filter_counts import FilterCounts
 from mcpp_gateway.core.journal import Journal, MemoryJournal, UnreadableError
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.rates import Bucket, Rate
@@ -49,6 +51,11 @@ __all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "S
 _JOINS_PER_SECOND: Final = 10
 _JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
+# G-64: presence is logged no more often, so that joining and leaving cannot fill the log.
+_PRESENCES: Final = Rate.per_second(10, 20)
+# About how much is announced in one envelope, or expires in one tick (C-18).
+_ANNOUNCED_BYTES: Final = 65_536
+_FEW_CONTEXTS: Final = 4  # up to so many that expire in a tick are announced one by one
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -80,6 +87,7 @@ class PodCore:
         self.limits = limits
         self.refused: dict[str, int] = {}
         self.expired = 0
+        self.sessions = 0
         self.stopping = False  # no presence is logged: after a restart the members are present
         self._new_id = new_id
         self._rate = Rate.per_second(limits.messages_per_second, limits.burst)
@@ -95,7 +103,12 @@ class PodCore:
         self._gate: Gate[LogEntry | _Answer] | None = None
         if not isinstance(self.journal, MemoryJournal):
             self._gate = Gate(self.journal.committed)
+        # Sessions that have read everything committed, and wait for more or for their own join.
         self._waiting_for_commit: dict[Session, None] = {}
+        self._presences: list[tuple[str, Member]] = []  # to be announced
+        self._unannounced: list[Member] = []
+        self._presence_bucket = Bucket(_PRESENCES)
+        self.filter_counts = FilterCounts(limits)
 
     @property
     def participants(self) -> Sequence[str]:
@@ -153,15 +166,20 @@ class PodCore:
         member = self._members.get(participant)
         if member is None:
             member = self._add_member(settings)
-            effects += self._presence("join", member, now)
+            member.announced = False
+            self._unannounced.append(member)
+            self._presences.append(("join", member))
+            effects += self._announce_if_due(now)
         elif not settings.multiple:
             for old in member.sessions:
-                self._delivery.detach(old)
+                self._detach(old)
                 effects.append(Close(old, REPLACED, "replaced by a newer connection"))
             member.sessions.clear()
         member.rejoin_until = None
         session = Session(member, filter, peer)
         member.sessions.append(session)
+        self.sessions += 1
+        self.filter_counts.add(participant, filter)
         try:
             resumed, replayed = self._delivery.place(session, after, last)
         except UnreadableError:
@@ -174,6 +192,20 @@ class PodCore:
         session.waiting_bytes = len(welcome)
         return session, effects
 
+    def join_refusal(self, participant: str, filter: Filter) -> str | None:
+        """Return why a participant cannot have one more connection with this filter (G-66)."""
+        member = self._members.get(participant)
+        own = 0 if member is None else len(member.sessions)
+        if own and not self._settings[participant].multiple:
+            return None  # it replaces its connection
+        if own >= self.limits.max_connections_per_participant:
+            return "too many connections of this participant (max_connections_per_participant)"
+        if self.sessions >= self.limits.max_connections_per_pod:
+            return "too many connections in this pod (max_connections_per_pod)"
+        if not self.filter_counts.allow(participant, filter):
+            return "too many different filters (max_filters_per_participant, max_filters_per_pod)"
+        return None
+
     def join_wait(self, participant: str, now: float) -> float:
         """Return the seconds until a participant may join again, 0 if it may now (G-49)."""
         bucket = self._joins.get(participant)
@@ -185,9 +217,10 @@ class PodCore:
         if session not in member.sessions:
             return []
         member.sessions.remove(session)
-        self._delivery.detach(session)
-        self._waiting_for_commit.pop(session, None)
-        return [] if member.sessions or self.stopping else self._remove_member(member, now)
+        self._detach(session)
+        if not member.sessions and not self.stopping:
+            self._remove_member(member)
+        return self._announce_if_due(now)
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
         """Return what a session that is behind gets next; see `Router.catch_up`."""
@@ -207,8 +240,15 @@ class PodCore:
             found = self._settings.get(id)
             if found is None:
                 effects += self.revoke(id, now)
-            else:
-                member.update(found)
+                continue
+            hears = member.settings.hears
+            member.update(found)
+            if found.hears != hears:
+                effects += [
+                    self._delivery.move(session)
+                    for session in member.sessions
+                    if session.audience is not None
+                ]
         return effects
 
     def revoke(self, participant: str, now: float) -> list[Effect]:
@@ -217,7 +257,8 @@ class PodCore:
         if member is None:
             return []
         if not member.sessions:
-            return self._remove_member(member, now)
+            self._remove_member(member)
+            return self._announce_if_due(now)
         closes = [Close(session, REVOKED, "token revoked") for session in member.sessions]
         presence = [effect for close in closes for effect in self.leave(close.session, now)]
         return [*closes, *presence]
@@ -227,6 +268,8 @@ class PodCore:
     def receive(self, session: Session, text: bytes, now: float) -> Effect | None:
         """Decide on one text of a session: relay it, answer it, or refuse it. Never raises."""
         member = session.member
+        if not member.announced:
+            return self._receive_first(session, text, now)
         wait = member.bucket.take(now)
         if wait:
             # C-16: refusing has to be cheaper than flooding, so the text is not decoded.
@@ -257,18 +300,28 @@ class PodCore:
         return self._serve(session, envelope, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due by the clock, about once a second: expire contexts, children first."""
-        expired = self.tree.expire(now)
-        self.expired += len(expired)
-        effects = [
-            effect
-            for node in expired
-            for effect in self._broadcast(kinds.CONTEXT, system_envelopes.expiry(node), now)
-        ]
+        """Do what is due by the clock, about once a second: expire contexts, children first.
+
+        Sooner again where `has_expiries`: what expires together is announced bit by bit (C-18).
+        """
+        effects = self._expire(now)
         for member in list(self._members.values()):
             if member.rejoin_until is not None and member.rejoin_until <= now:
-                effects += self._remove_member(member, now)
-        return effects
+                self._remove_member(member)
+        return effects + self._announce_if_due(now)
+
+    @property
+    def has_expiries(self) -> bool:
+        """Whether more contexts are to be expired than the last `tick` had room for."""
+        return self.tree.has_expiries
+
+    def presence_wait(self, now: float) -> float | None:
+        """Return the seconds until `announce` is due; None if nobody has joined or left."""
+        return self._presence_bucket.wait(now) if self._presences else None
+
+    def announce(self, now: float) -> list[Effect]:
+        """Log who has joined and left, together if there are several (G-33, G-64)."""
+        return [*self._log_presence(now), *self._resume_announced()]
 
     def release(self, committed: int) -> list[Effect]:
         """Return what may leave now that every entry before a position is committed."""
@@ -288,14 +341,78 @@ class PodCore:
 
     # --- private --------------------------------------------------------------------------------
 
+    def _detach(self, session: Session) -> None:
+        self._delivery.detach(session)
+        self._waiting_for_commit.pop(session, None)
+        self.sessions -= 1
+        self.filter_counts.remove(session.member.settings.id, session.wanted)
+
+    def _receive_first(self, session: Session, text: bytes, now: float) -> Effect | None:
+        """Receive a text of a participant whose join the log does not hold yet: that comes first.
+
+        Its session goes live last, and so reads both from the log.
+        """
+        before = self._log_presence(now)
+        effect = self.receive(session, text, now)
+        after = self._resume_announced()
+        return Several((*before, *(() if effect is None else (effect,)), *after))
+
+    def _announce_if_due(self, now: float) -> list[Effect]:
+        return self.announce(now) if self.presence_wait(now) == 0.0 else []
+
+    def _log_presence(self, now: float) -> list[Effect]:
+        presences, self._presences = self._presences, []
+        effects: list[Effect] = []
+        while presences:
+            size, count = 0, 0
+            while count < len(presences) and (not count or size < _ANNOUNCED_BYTES):
+                size += presences[count][1].info_bytes
+                count += 1
+            some, presences = presences[:count], presences[count:]
+            about = tuple(member.settings.id for _, member in some)
+            payload = system_envelopes.presence(some)
+            effects += self._broadcast(kinds.PRESENCE, payload, now, about=about)
+            self._presence_bucket.charge(1, now)
+        for member in self._unannounced:
+            member.announced = True
+            for session in member.sessions:
+                session.opens_at = self.journal.end
+        self._unannounced.clear()
+        return effects
+
+    def _resume_announced(self) -> Iterable[Effect]:
+        """Let the sessions go live that waited for their join to be logged."""
+        if self._gate is not None:
+            return ()  # when it is committed
+        waiting, self._waiting_for_commit = self._waiting_for_commit, {}
+        return map(CatchUp, waiting)
+
+    def _expire(self, now: float) -> list[Effect]:
+        expired = self.tree.expire(now, _ANNOUNCED_BYTES)
+        if not expired:
+            return []
+        self.expired += len(expired)
+        groups = [expired] if len(expired) > _FEW_CONTEXTS else [[node] for node in expired]
+        return [
+            effect
+            for group in groups
+            for effect in self._broadcast(
+                kinds.CONTEXT,
+                system_envelopes.expiry(group),
+                now,
+                contexts=tuple(node.lineage for node in group),
+            )
+        ]
+
     def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
         if entry.lineage is not None:
             self.tree.replay(entry.lineage, entry.sender, time)
         elif entry.kind == kinds.PRESENCE and entry.sender == GATEWAY and entry.about:
-            if b'"event":"join"' in entry.text:
-                present[entry.about] = None
-            else:
-                present.pop(entry.about, None)
+            for presence in decode(entry.text).payload_as(Presence).each():
+                if presence.event == "join":
+                    present[presence.participant.id] = None
+                else:
+                    present.pop(presence.participant.id, None)
         elif entry.kind == kinds.CONTEXT and entry.sender == GATEWAY:
             change = read_context_change(decode(entry.text))
             if change is None:
@@ -318,6 +435,12 @@ class PodCore:
         except (DecodeError, FilterError) as error:
             refusal = refusals.invalid_filter(error)
             return self._refuse(session, refusal, envelope.id, now)
+        participant = session.member.settings.id
+        if not self.filter_counts.allow(participant, filter, session.wanted):
+            return self._refuse(session, refusals.filter_limit(), envelope.id, now)
+        self.filter_counts.remove(participant, session.wanted)
+        self.filter_counts.add(participant, filter)
+        session.wanted = filter
         text = system_envelopes.system(
             self._new_id(),
             kinds.FILTER_SET,
@@ -354,17 +477,28 @@ class PodCore:
         effects = [
             effect
             for state in revival.contexts
-            for effect in self._broadcast(kinds.CONTEXT, system_envelopes.revival(state), now)
+            for effect in self._broadcast(
+                kinds.CONTEXT,
+                system_envelopes.revival(state),
+                now,
+                contexts=(self.tree.live_lineage(state.id),),
+            )
         ]
         effects += self._append(revival.entry)
         return Several(tuple(effects)) if effects else None
 
     def _broadcast(
-        self, kind: str, payload: Mapping[str, Any], now: float, about: str | None = None
+        self,
+        kind: str,
+        payload: Mapping[str, Any],
+        now: float,
+        *,
+        about: tuple[str, ...] = (),
+        contexts: tuple[Lineage, ...] = (),
     ) -> list[Effect]:
         id = self._new_id()
         text = system_envelopes.system(id, kind, payload, now)
-        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about))
+        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about, contexts))
 
     def _append(self, entry: LogEntry) -> list[Effect]:
         self.journal.append(entry)
@@ -378,13 +512,9 @@ class PodCore:
         member = self._members[settings.id] = Member(settings, bucket)
         return member
 
-    def _remove_member(self, member: Member, now: float) -> list[Effect]:
+    def _remove_member(self, member: Member) -> None:
         del self._members[member.settings.id]
-        return self._presence("leave", member, now)
-
-    def _presence(self, event: str, member: Member, now: float) -> list[Effect]:
-        payload = {"event": event, "participant": member.info}
-        return self._broadcast(kinds.PRESENCE, payload, now, about=member.settings.id)
+        self._presences.append(("leave", member))
 
     def _welcome(self, session: Session, now: float, resumed: bool, replayed: int) -> bytes:
         journal = self.journal
@@ -398,7 +528,9 @@ class PodCore:
         with suppress(UnreadableError):
             if latest := journal.read(journal.end - 1, 1):
                 rest["position"] = latest[0].id
-        payload = system_envelopes.welcome(session.member, self._members.values(), self.tree, rest)
+        rights = session.member.rights
+        contexts = (node for node in self.tree if rights.allow_context(node.lineage))
+        payload = system_envelopes.welcome(session.member, self._members.values(), contexts, rest)
         return system_envelopes.system(self._new_id(), kinds.WELCOME, payload, now)
 
 

@@ -1,6 +1,6 @@
 """System envelopes: the texts that the gateway itself sends."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -62,11 +62,22 @@ def welcome(
     return payload
 
 
-def expiry(node: LiveContext) -> dict[str, Any]:
-    """Return the payload that announces an expired context (C-11)."""
+def expiry(nodes: Sequence[LiveContext]) -> dict[str, Any]:
+    """Return the payload that announces expired contexts, one or several (C-11)."""
+    if len(nodes) == 1:
+        return {"event": "expired", "context": context_info(nodes[0]), **_history(nodes[0])}
+    contexts = [{**context_info(node), **_history(node)} for node in nodes]
+    return {"event": "expired", "contexts": contexts}
+
+
+def presence(events: Sequence[tuple[str, Member]]) -> dict[str, Any]:
+    """Return the payload that announces who joined and left, one or several (G-33)."""
+    entries = [{"event": event, "participant": member.info} for event, member in events]
+    return entries[0] if len(entries) == 1 else {"entries": entries}
+
+
+def _history(node: LiveContext) -> dict[str, Any]:
     return {
-        "event": "expired",
-        "context": context_info(node),
         "messages": node.messages,
         "participants": sorted(node.participants),
         "started": timestamp(node.started),

@@ -61,6 +61,7 @@ class Hub:
         self._audiences: list[Audience] = []  # those with frames in this tick
         self._individual: dict[Peer, None] = {}  # peers that get other bytes than their audience
         self._full: list[Peer] = []
+        self._announcing: set[PodCore] = set()  # those with presence that will be logged later
 
     # --- inputs: what happens at the connections ------------------------------------------------
 
@@ -83,6 +84,7 @@ class Hub:
         peer.caught_up_to = self._quota.read_bytes
         transport.set_outbox(CATCH_UP_BYTES)
         self._perform_presence(effects)
+        self.announce_later(pod)
         self.catch_up(peer)
         return peer
 
@@ -91,6 +93,14 @@ class Hub:
         peer.audience = None
         peer.closed = True
         self._perform_presence(peer.pod.leave(peer.session, self.clock()))
+        self.announce_later(peer.pod)
+
+    def announce_later(self, pod: PodCore) -> None:
+        """Have presence logged that the pod keeps back to log it with what follows (G-64)."""
+        wait = pod.presence_wait(self.clock())
+        if wait is not None and pod not in self._announcing:
+            self._announcing.add(pod)
+            self._scheduler.call_later(wait, self._announce, pod)
 
     def flush_and_leave(self, peer: Peer) -> None:
         """Write what this tick owes to a connection that is about to close, and remove it."""
@@ -217,6 +227,10 @@ class Hub:
         self.tick_seconds += self.clock() - began
 
     # --- private --------------------------------------------------------------------------------
+
+    def _announce(self, pod: PodCore) -> None:
+        self._announcing.discard(pod)
+        self._perform_presence(pod.announce(self.clock()))
 
     def _perform_presence(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

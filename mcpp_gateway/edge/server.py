@@ -40,6 +40,7 @@ _BACKLOG: Final = 4096
 # each of them when the process has no file descriptors left.
 _ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
+_EXPIRY_SECONDS: Final = 0.05  # between the ticks of a pod in which many contexts expire together
 _NO_SPACE: Final = "the gateway has no space left on its disk"
 _EXIT_IO_ERROR: Final = 74  # EX_IOERR of sysexits.h
 _TICK_BYTES: Final = 262_144  # read in one tick, over all connections
@@ -80,6 +81,7 @@ class Gateway:
         self._server: asyncio.Server
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
+        self._expiring: set[PodCore] = set()  # those with more expired contexts than one tick holds
         self._expiries: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
         self._committed = asyncio.Event()
@@ -129,6 +131,9 @@ class Gateway:
             pod = self.pods[decision.pod]
             if not pod.journal.admitting:
                 return Denial(503, _NO_SPACE, retry_after_seconds=5)
+            refusal = pod.join_refusal(decision.participant, decision.filter)
+            if refusal is not None:
+                return Denial(429, refusal, retry_after_seconds=5)
             wait = pod.join_wait(decision.participant, now)
             if wait:
                 reason = f"too many joins; try again in {wait:.1f} s"
@@ -172,8 +177,9 @@ class Gateway:
         for secret, (pod, participant) in self.config.tokens.items():
             if kept.get((pod, participant)) != secret:
                 self.hub.perform_all(self.pods[pod].revoke(participant, now))
-        for name in config.pods.keys() | self.pods.keys():
-            self.hub.perform_all(self.pods[name].reconfigure(config.pods.get(name, ()), now))
+        for name, changed in self.pods.items():
+            self.hub.perform_all(changed.reconfigure(config.pods.get(name, ()), now))
+            self.hub.announce_later(changed)
         self.config = config
         self.admission.reconfigure(config)
 
@@ -272,11 +278,21 @@ class Gateway:
             self._committed.clear()
             await self._committed.wait()
 
+    def _tick(self, pod: PodCore) -> None:
+        self.hub.perform_all(pod.tick(self.hub.clock()))
+        if pod.has_expiries and pod not in self._expiring:
+            self._expiring.add(pod)
+            self.loop.call_later(_EXPIRY_SECONDS, self._expire_more, pod)
+
+    def _expire_more(self, pod: PodCore) -> None:
+        self._expiring.discard(pod)
+        if not self.draining:
+            self._tick(pod)
+
     def _run_housekeeping(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
-        now = self.hub.clock()
         for pod in self.pods.values():
-            self.hub.perform_all(pod.tick(now))
+            self._tick(pod)
         if self.logs is not None:
             self.logs.check()
         self.quota.start_second()

@@ -20,6 +20,7 @@ rebuilt from the log.
 """
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,6 +30,7 @@ from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Context
 from mcpp_gateway.core.contexts.live_context import (
     LiveContext,
+    announced_bytes,
     attach,
     dormant_state,
     height_of,
@@ -124,6 +126,10 @@ class LiveContexts:
             parent = None
         return Lineage(context.id, type, () if parent is None else self._chain(parent))
 
+    def live_lineage(self, id: str) -> Lineage:
+        """Return where a live context stands."""
+        return self._nodes[id].lineage
+
     def check(self, context: Context, sender: str, now: float) -> LiveContext | Placement | str:
         """Return the context an envelope belongs to, the placement it needs, or a refusal code."""
         self.advance(now)
@@ -173,17 +179,29 @@ class LiveContexts:
             else:
                 self._pass_on(node, due)
 
-    def expire(self, now: float) -> list[LiveContext]:
-        """Make idle contexts dormant and return them, children before their parents."""
+    def expire(self, now: float, max_bytes: float = math.inf) -> list[LiveContext]:
+        """Make idle contexts dormant and return them, children before their parents.
+
+        As many as take about `max_bytes` to announce; `has_expiries` says whether there are more.
+        """
         self.advance(now)
         expired: list[LiveContext] = []
-        unheld, self._unheld = self._unheld, {}
+        unheld = iter(self._unheld)
         for each in unheld:
             node: LiveContext | None = each
             while node is not None and self._has_ended(node):
                 expired.append(node)
+                max_bytes -= announced_bytes(node)
                 node = self._remove(node)
+            if max_bytes <= 0:
+                break
+        self._unheld = dict.fromkeys(unheld)
         return expired
+
+    @property
+    def has_expiries(self) -> bool:
+        """Whether contexts are left that the last `expire` had no room for."""
+        return bool(self._unheld)
 
     # --- restoring ------------------------------------------------------------------------------
 
