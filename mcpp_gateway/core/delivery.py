@@ -121,6 +121,15 @@ class Router:
         self.detach(session)
         return Move(session, self.attach(session))
 
+    def filter_owners(self) -> dict[Member, int]:
+        """Return the participants with live filters, with the number of their parts."""
+        owners: dict[Member, int] = {}
+        for audience in self.all:
+            weight = self._matcher.weight(audience)
+            for session in audience.sessions if weight else ():
+                owners[session.member] = owners.get(session.member, 0) + weight
+        return owners
+
     # --- sessions that are behind ---------------------------------------------------------------
 
     def queue(self, session: Session, text: bytes, filter: Filter | None) -> Close | None:

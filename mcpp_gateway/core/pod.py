@@ -115,6 +115,19 @@ class PodCore:
         """The ids of those present, in the order in which they joined."""
         return tuple(self._members)
 
+    @property
+    def evaluated(self) -> int:
+        """How many parts of filters were evaluated at most, for live delivery."""
+        return self._delivery.evaluated
+
+    def filter_owners(self) -> dict[Member, int]:
+        """Return the participants whose filters are evaluated live, with their parts."""
+        return self._delivery.filter_owners()
+
+    def bucket(self, participant: str) -> Bucket | None:
+        """Return the bucket of a participant, which stays the same while it is configured."""
+        return self._buckets.get(participant)
+
     # --- restarts -------------------------------------------------------------------------------
 
     def restore(self, state: State, batches: Iterable[Batch], rejoin_until: float) -> None:

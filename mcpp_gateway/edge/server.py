@@ -40,6 +40,7 @@ _BACKLOG: Final = 4096
 # each of them when the process has no file descriptors left.
 _ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
+_FREE_SECONDS_PER_JOIN: Final = 0.001
 _EXPIRY_SECONDS: Final = 0.05  # between the ticks of a pod in which many contexts expire together
 _NO_SPACE: Final = "the gateway has no space left on its disk"
 _EXIT_IO_ERROR: Final = 74  # EX_IOERR of sysexits.h
@@ -134,7 +135,8 @@ class Gateway:
             refusal = pod.join_refusal(decision.participant, decision.filter)
             if refusal is not None:
                 return Denial(429, refusal, retry_after_seconds=5)
-            wait = pod.join_wait(decision.participant, now)
+            debt = self.quota.join_wait(pod.bucket(decision.participant))
+            wait = max(debt, pod.join_wait(decision.participant, now))
             if wait:
                 reason = f"too many joins; try again in {wait:.1f} s"
                 return Denial(429, reason, retry_after_seconds=wait)
@@ -156,7 +158,8 @@ class Gateway:
                 SESSION_EXPIRED,
                 "the session has expired",
             )
-        return self.hub.join(
+        began, cpu_began = self.hub.clock(), self.quota.budget.cpu_clock()
+        peer = self.hub.join(
             self.pods[admission.pod],
             admission.participant,
             connection,
@@ -164,6 +167,9 @@ class Gateway:
             after=admission.after,
             last=admission.last,
         )
+        excess = self.quota.budget.measure(began, cpu_began, _FREE_SECONDS_PER_JOIN)
+        self.quota.budget.charge(peer.account, excess, began)
+        return peer
 
     def reconfigure(self, config: Config) -> None:
         """Apply the participants and tokens of a new configuration; the rest needs a restart."""
@@ -260,7 +266,7 @@ class Gateway:
     def _advance_clock(self) -> None:
         """Keep times from going back behind what the logs hold, if the system's clock was set."""
         if self.logs is not None and self.logs.time > self.hub.clock():
-            self.hub.clock = self.quota.clock = steady_clock(self.logs.time)
+            self.hub.clock = self.quota.budget.clock = steady_clock(self.logs.time)
 
     def _unwritten_bytes(self) -> int:
         return 0 if self.logs is None else self.logs.unwritten_bytes

@@ -1,0 +1,100 @@
+"""The CPU budget: what participants may take of the process's time beyond what is free (G-65).
+
+Every paid text and every byte has a free allowance, which ordinary envelopes never use up. Time
+beyond it is excess, and all participants together may take a quarter of the process's time as
+excess, one of them an eighth. Both are kept as the time at which the excess will be repaid, as in
+`core/rates`. A participant that owes nothing is never delayed; one that does has to wait for its
+turn, and one that owes too much is not read until it has repaid.
+
+Time that filters take is charged to the participants whose filters they are, not to the sender.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+FREE_SECONDS_PER_TEXT: Final = 100e-6
+FREE_SECONDS_PER_BYTE: Final = 4e-9
+_SHARE_OF_ONE: Final = 0.125
+_SHARE_OF_ALL: Final = 0.25
+_BURST_SECONDS: Final = 0.02  # of excess that is allowed at once
+# Work in one tick of the event loop for participants that owe; others come in between.
+_TICK_SECONDS: Final = 0.004
+# What evaluating a part of a filter takes at most; see `Router.evaluated`.
+_SECONDS_PER_PART: Final = 0.3e-6
+_SHARED_OUT_SECONDS: Final = 0.002
+
+
+class CpuAccount:
+    """What one participant owes: the time at which its excess is repaid."""
+
+    __slots__ = ("repaid_at",)
+
+    def __init__(self) -> None:
+        self.repaid_at = 0.0
+
+
+class CpuBudget:
+    """Excess of all participants. Owns the sums; accounts are the caller's."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.cpu_clock = time.thread_time  # elapsed time depends on the load of the machine
+        self.excess_seconds = 0.0  # since the start
+        self._repaid_at = 0.0
+        self._tick_seconds = 0.0
+        self._filter_seconds = 0.0  # not yet charged to the filters' owners
+
+    def start_tick(self) -> None:
+        """Start a new tick of the event loop."""
+        self._tick_seconds = 0.0
+
+    @property
+    def tick_is_used(self) -> bool:
+        """Whether this tick has no more time for participants that owe."""
+        return self._tick_seconds >= _TICK_SECONDS
+
+    def wait(self, account: CpuAccount, now: float) -> float:
+        """Return the seconds until a participant may be read again, 0 if it may now."""
+        if account.repaid_at <= now:
+            return 0.0
+        own = account.repaid_at - now - _BURST_SECONDS / _SHARE_OF_ONE
+        everyone = self._repaid_at - now - _BURST_SECONDS / _SHARE_OF_ALL
+        return max(0.0, own, everyone)
+
+    def measure(self, began: float, cpu_began: float, free: float) -> float:
+        """Return the CPU time since two clocks were read, beyond what is free.
+
+        CPU time is never more than elapsed time, which is cheaper to read and almost always short
+        enough.
+        """
+        if self.clock() - began <= free:
+            return 0.0
+        spent = self.cpu_clock() - cpu_began
+        self._tick_seconds += spent
+        return max(0.0, spent - free)
+
+    def charge(self, account: CpuAccount, excess: float, now: float) -> None:
+        """Charge a participant for excess."""
+        self.excess_seconds += excess
+        account.repaid_at = max(account.repaid_at, now) + excess / _SHARE_OF_ONE
+        self._repaid_at = max(self._repaid_at, now) + excess / _SHARE_OF_ALL
+
+    def charge_filters(
+        self,
+        excess: float,
+        evaluated: int,
+        owners: Callable[[], Iterable[tuple[CpuAccount, float]]],
+        now: float,
+    ) -> float:
+        """Charge filters' owners with their part of an excess; return what is the sender's.
+
+        `owners` returns each owner's account with its share.
+        """
+        filters = min(excess, evaluated * _SECONDS_PER_PART)
+        self._filter_seconds += filters
+        if self._filter_seconds >= _SHARED_OUT_SECONDS:
+            seconds, self._filter_seconds = self._filter_seconds, 0.0
+            for account, share in owners():
+                self.charge(account, seconds * share, now)
+        return excess - filters
