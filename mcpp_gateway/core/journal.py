@@ -6,7 +6,7 @@ given committed entries only. Nothing outside may assume that a journal is in me
 from a position, a few entries at a time, and may find that it is gone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final, Protocol
 
 from mcpp.errors import McppError
@@ -53,11 +53,17 @@ class Journal(Protocol):
         The text is empty where retention has deleted it.
         """
 
-    def after(self, id: str) -> int | None:
-        """Return the position that follows an envelope, if it can still be read."""
+    def seek(self, id: str) -> Generator[int, None, int | None]:
+        """Return the position that follows an envelope, if it can still be read.
+
+        Yields after each bounded piece of work what it cost, see `reading_cost`.
+        """
 
     def read(self, position: int, limit: int) -> list[LogEntry]:
-        """Return up to `limit` entries from a position on. Raises UnreadableError."""
+        """Return some entries from a position on, at most `limit`. Raises UnreadableError.
+
+        The bytes that are read are bounded, too, so there may be fewer than there are.
+        """
 
     def window(self) -> tuple[WindowEntry, ...]:
         """Return the ids of the dedupe window, oldest first."""
@@ -100,8 +106,13 @@ class MemoryJournal:
         return None if position is None else self._entries[position]
 
     def after(self, id: str) -> int | None:
+        """Return the position that follows an envelope, if it is in the log."""
         position = self._positions.get(id)
         return None if position is None else position + 1
+
+    def seek(self, id: str) -> Generator[int, None, int | None]:
+        yield from ()
+        return self.after(id)
 
     def read(self, position: int, limit: int) -> list[LogEntry]:
         stop = min(position + limit, self.end)
@@ -168,6 +179,11 @@ class Window:
             WindowEntry(entry.id, entry.sender, position)
             for position, entry in self._entries.items()
         )
+
+
+def reading_cost(entries: int, size_bytes: int) -> int:
+    """Return what reading a part of the log costs, in units of about 4 µs (G-49)."""
+    return entries + size_bytes // 4096
 
 
 def entry_bytes(entry: LogEntry) -> int:

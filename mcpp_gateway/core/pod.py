@@ -8,7 +8,7 @@ sessions are their connections.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Se
 __all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "Session"]
 
 # Every join is broadcast, and reads the log to count what it will replay. So a participant may join
-# this often, and each envelope that the pod reads for it counts as a part of a join.
+# this often, and what the pod reads for it counts as parts of joins: see `reading_cost`.
 _JOINS_PER_SECOND: Final = 10
 _JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
@@ -56,6 +56,11 @@ _PRESENCES: Final = Rate.per_second(10, 20)
 # About how much is announced in one envelope, or expires in one tick (C-18).
 _ANNOUNCED_BYTES: Final = 65_536
 _FEW_CONTEXTS: Final = 4  # up to so many that expire in a tick are announced one by one
+# At once, about 2 ms. The rest is read in further calls, so that nobody waits for it; meanwhile a
+# participant with several connections may open a few more that ask for a replay.
+_READ_AT_ONCE: Final = 512
+_OPENING_AT_ONCE: Final = 4
+_OPENING_SECONDS: Final = 1.0
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -189,20 +194,18 @@ class PodCore:
                 effects.append(Close(old, REPLACED, "replaced by a newer connection"))
             member.sessions.clear()
         member.rejoin_until = None
-        session = Session(member, filter, peer)
+        session = Session(member, filter, peer, now)
+        session.position = session.opens_at = self.journal.end
+        session.waiting = deque()
         member.sessions.append(session)
         self.sessions += 1
         self.filter_counts.add(participant, filter)
-        try:
-            resumed, replayed = self._delivery.place(session, after, last)
-        except UnreadableError:
-            resumed, replayed = self._delivery.place(session, None, None)
-        read = self.journal.end - session.position
-        joins = self._joins.setdefault(participant, Bucket(self._join_rate))
-        joins.charge(1 + read * _READ_TOKENS, now)
-        welcome = self._welcome(session, now, resumed, replayed)
-        session.waiting = deque([(session.position, welcome, None)])
-        session.waiting_bytes = len(welcome)
+        self._joins.setdefault(participant, Bucket(self._join_rate)).charge(1, now)
+        opening = self._open(session, self._welcome(member), after, last)
+        if after is None and not last:
+            next(opening, None)  # there is nothing to read
+        else:
+            session.opening = opening
         return session, effects
 
     def join_refusal(self, participant: str, filter: Filter) -> str | None:
@@ -222,7 +225,12 @@ class PodCore:
     def join_wait(self, participant: str, now: float) -> float:
         """Return the seconds until a participant may join again, 0 if it may now (G-49)."""
         bucket = self._joins.get(participant)
-        return 0.0 if bucket is None else bucket.wait(now)
+        wait = 0.0 if bucket is None else bucket.wait(now)
+        member = self._members.get(participant)
+        if not wait and member is not None and member.settings.multiple:
+            opening = sum(session.opening is not None for session in member.sessions)
+            return _OPENING_SECONDS if opening >= _OPENING_AT_ONCE else 0.0
+        return wait
 
     def leave(self, session: Session, now: float) -> list[Effect]:
         """Remove a session; a participant leaves with its last one."""
@@ -236,7 +244,14 @@ class PodCore:
         return self._announce_if_due(now)
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
-        """Return what a session that is behind gets next; see `Router.catch_up`."""
+        """Return what a session that is behind gets next; see `Router.catch_up`.
+
+        A CatchUp comes without texts, too, while the session's beginning is being looked for.
+        """
+        if session.opening is not None and self.journal.committed >= session.opens_at:
+            self._continue_opening(session, session.opening)
+            if session.opening is not None:
+                return [], CatchUp(session)
         texts, effect = self._delivery.catch_up(session, max_bytes)
         if not texts and effect is None:
             self._waiting_for_commit[session] = None
@@ -389,7 +404,7 @@ class PodCore:
         for member in self._unannounced:
             member.announced = True
             for session in member.sessions:
-                session.opens_at = self.journal.end
+                session.live_at = self.journal.end
         self._unannounced.clear()
         return effects
 
@@ -529,22 +544,45 @@ class PodCore:
         del self._members[member.settings.id]
         self._presences.append(("leave", member))
 
-    def _welcome(self, session: Session, now: float, resumed: bool, replayed: int) -> bytes:
+    def _open(
+        self, session: Session, welcome: dict[str, Any], after: str | None, last: int | None
+    ) -> Generator[int, None, None]:
+        """Find where a session begins, then queue its welcome. Yields what reading cost."""
+        try:
+            found = yield from self._delivery.place(session, after, last)
+        except UnreadableError:
+            session.position = session.opens_at
+            found = False, 0
+        welcome["resumed"], welcome["replayed"] = found
+        text = system_envelopes.system(self._new_id(), kinds.WELCOME, welcome, session.joined)
+        assert session.waiting is not None
+        session.waiting.appendleft((session.position, text, None))
+        session.waiting_bytes += len(text)
+
+    def _continue_opening(self, session: Session, opening: Generator[int, None, None]) -> None:
+        cost = 0
+        for each in opening:
+            cost += each
+            if cost >= _READ_AT_ONCE:
+                break
+        else:
+            session.opening = None
+        # As of the time of the join, which was charged then.
+        self._joins[session.member.settings.id].charge(cost * _READ_TOKENS, session.joined)
+
+    def _welcome(self, member: Member) -> dict[str, Any]:
+        """Return a welcome's payload as of now, but for what is replayed."""
         journal = self.journal
         rest: dict[str, Any] = {
             "pod": {"name": self.name, "epoch": self.epoch, "log": journal.kind},
             "limits": self.limits,
-            "resumed": resumed,
-            "replayed": replayed,
         }
         # A client that is cut off before it received anything can resume from here.
         with suppress(UnreadableError):
             if latest := journal.read(journal.end - 1, 1):
                 rest["position"] = latest[0].id
-        rights = session.member.rights
-        contexts = (node for node in self.tree if rights.allow_context(node.lineage))
-        payload = system_envelopes.welcome(session.member, self._members.values(), contexts, rest)
-        return system_envelopes.system(self._new_id(), kinds.WELCOME, payload, now)
+        contexts = (node for node in self.tree if member.rights.allow_context(node.lineage))
+        return system_envelopes.welcome(member, self._members.values(), contexts, rest)
 
 
 def _join_rate(limits: PodLimits) -> Rate:

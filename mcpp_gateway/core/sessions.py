@@ -1,8 +1,9 @@
 """Participants of a pod, their sessions, and the audiences that these form."""
 
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -10,6 +11,7 @@ from msgspec import Raw
 from mcpp.filters import Filter, everything
 from mcpp.protocol.capabilities import Capabilities
 from mcpp.protocol.envelope import GATEWAY
+from mcpp_gateway.core.hearing.filter_counts import filter_weight
 from mcpp_gateway.core.hearing.matcher import Selector
 from mcpp_gateway.core.hearing.rights import Rights
 from mcpp_gateway.core.rates import Bucket
@@ -68,24 +70,35 @@ class Member:
         self.info, self.info_bytes = Raw(text), len(text)
 
 
+class _CompiledFilter(NamedTuple):
+    filter: Filter
+    rights: Rights
+    selector: Selector | None  # of the filter within the rights; None: everything
+    weight: int
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """One connection's state in the pod.
 
-    While it is behind, it has a position in the log and a queue of direct texts that belong further
-    on. When it is live, it has an audience. `peer` belongs to the hub; the pod never reads it.
+    It begins without a place: `opening` finds its position in the log, a piece of work at a time.
+    While it is behind, it has that position and a queue of direct texts that belong further on.
+    When it is live, it has an audience. `peer` belongs to the hub; the pod never reads it.
     """
 
     member: Member
     filter: Filter
     peer: Any = None
+    joined: float = 0.0
+    opening: Generator[int, None, None] | None = None  # yields what each piece of work cost
     position: int = 0
     opens_at: int = 0  # the end of the log when it joined: nothing is sent before it is committed
+    live_at: int = 0  # the position that must be committed before it goes live
     audience: Audience | None = None
     waiting: deque[tuple[int, bytes, Filter | None]] | None = None  # None: live
     waiting_bytes: int = 0
     wanted: Filter = field(init=False)  # what it asked for last, in force or not yet
-    _selector: tuple[Filter, Filter, Selector] | None = None
+    _known: _CompiledFilter | None = None
 
     def __post_init__(self) -> None:
         self.wanted = self.filter
@@ -98,15 +111,24 @@ class Session:
             return hears
         return self.filter if hears == everything else hears & self.filter
 
+    @property
+    def weight(self) -> int:
+        """How many times the work of reading an entry its filter takes."""
+        return self._compiled().weight
+
     def view(self, entry: LogEntry) -> bytes | None:
         """Return what it receives of an entry that it reads from the log: the same as live."""
         rights = self.member.rights
-        if entry.sender == GATEWAY or rights.is_own(entry):
+        selector = self._compiled().selector
+        if entry.sender == GATEWAY or selector is None or rights.is_own(entry):
             return rights.view(entry)
-        if self.filter == everything and not rights.restricted:
-            return entry.text
-        selector = self._selector
-        if selector is None or selector[0] is not self.filter or selector[1] is not rights.hears:
-            new = Selector(self.effective_filter)
-            selector = self._selector = (self.filter, rights.hears, new)
-        return entry.text if selector[2].passes(entry, entry.lineage) else None
+        return entry.text if selector.passes(entry, entry.lineage) else None
+
+    def _compiled(self) -> _CompiledFilter:
+        known, rights = self._known, self.member.rights
+        if known is None or known.filter is not self.filter or known.rights is not rights:
+            effective = self.effective_filter
+            selector = None if effective == everything else Selector(effective)
+            weight = 1 + filter_weight(self.filter)
+            known = self._known = _CompiledFilter(self.filter, rights, selector, weight)
+        return known

@@ -1,10 +1,11 @@
 """The CPU budget: what participants may take of the process's time beyond what is free (G-65).
 
 Every paid text and every byte has a free allowance, which ordinary envelopes never use up. Time
-beyond it is excess, and all participants together may take a quarter of the process's time as
-excess, one of them an eighth. Both are kept as the time at which the excess will be repaid, as in
+beyond it is excess, and one participant may take an eighth of the process's time as excess, all
+together a quarter. Both are kept as the time at which the excess will be repaid, as in
 `core/rates`. A participant that owes nothing is never delayed; one that does has to wait for its
-turn, and one that owes too much is not read until it has repaid.
+turn, and one that owes too much is not read until it has repaid. The more all together owe, the
+longer it takes one to repay the same excess: so those who take the most wait the longest.
 
 Time that filters take is charged to the participants whose filters they are, not to the sender.
 """
@@ -18,6 +19,9 @@ FREE_SECONDS_PER_BYTE: Final = 4e-9
 _SHARE_OF_ONE: Final = 0.125
 _SHARE_OF_ALL: Final = 0.25
 _BURST_SECONDS: Final = 0.02  # of excess that is allowed at once
+# Excess costs one more time as much for each of these that all together owe, up to so many times.
+_CONTENTION_SECONDS: Final = 0.1
+_MOST: Final = 1000.0
 # Work in one tick of the event loop for participants that owe; others come in between.
 _TICK_SECONDS: Final = 0.004
 # What evaluating a part of a filter takes at most; see `Router.evaluated`.
@@ -56,11 +60,7 @@ class CpuBudget:
 
     def wait(self, account: CpuAccount, now: float) -> float:
         """Return the seconds until a participant may be read again, 0 if it may now."""
-        if account.repaid_at <= now:
-            return 0.0
-        own = account.repaid_at - now - _BURST_SECONDS / _SHARE_OF_ONE
-        everyone = self._repaid_at - now - _BURST_SECONDS / _SHARE_OF_ALL
-        return max(0.0, own, everyone)
+        return max(0.0, account.repaid_at - now - _BURST_SECONDS / _SHARE_OF_ONE)
 
     def measure(self, began: float, cpu_began: float, free: float) -> float:
         """Return the CPU time since two clocks were read, beyond what is free.
@@ -77,8 +77,10 @@ class CpuBudget:
     def charge(self, account: CpuAccount, excess: float, now: float) -> None:
         """Charge a participant for excess."""
         self.excess_seconds += excess
-        account.repaid_at = max(account.repaid_at, now) + excess / _SHARE_OF_ONE
-        self._repaid_at = max(self._repaid_at, now) + excess / _SHARE_OF_ALL
+        owed_by_all = max(0.0, self._repaid_at - now)
+        factor = min(_MOST, 1 + owed_by_all / _CONTENTION_SECONDS)
+        account.repaid_at = max(account.repaid_at, now) + excess / _SHARE_OF_ONE * factor
+        self._repaid_at = now + owed_by_all + excess / _SHARE_OF_ALL
 
     def charge_filters(
         self,

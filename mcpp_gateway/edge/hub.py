@@ -40,6 +40,13 @@ logger = logging.getLogger("mcpp.gateway")
 # the gateway is, and other connections get their turns.
 CATCH_UP_BYTES = 65_536
 
+# In one tick this long is spent on reading for sessions to which nothing of it is sent: where they
+# begin, or what their filters leave out.
+SEARCH_SECONDS = 0.005
+
+# What one piece of that work may take before the participant is charged for it.
+_FREE_SEARCH_SECONDS = 0.001
+
 # Presence may be delayed this long to be written together: when a thousand participants leave at
 # once, a write for each to all the others would be a million writes.
 PRESENCE_SECONDS = 0.02
@@ -62,6 +69,8 @@ class Hub:
         self._individual: dict[Peer, None] = {}  # peers that get other bytes than their audience
         self._full: list[Peer] = []
         self._announcing: set[PodCore] = set()  # those with presence that will be logged later
+        self._searching: dict[Peer, None] = {}  # for which the log is looked through, in order
+        self._search_soon = False
 
     # --- inputs: what happens at the connections ------------------------------------------------
 
@@ -131,27 +140,10 @@ class Hub:
 
     def catch_up(self, peer: Peer) -> None:
         """Send a session that is behind as much of the log as its connection accepts now."""
-        owed = CATCH_UP_BYTES + self._quota.read_bytes - peer.caught_up_to
-        peer.caught_up_to = self._quota.read_bytes
-        transport = peer.transport
-        while peer.audience is None and not peer.closed and not transport.full:
-            texts, effect = peer.pod.catch_up(peer.session, CATCH_UP_BYTES)
-            if texts:
-                transport.write(b"".join(map(encode_text, texts)))
-                self.delivered += len(texts)
-            if effect is not None:
-                self.perform(effect)
-                return
-            if not texts:
-                return  # until more of the log is committed
-            owed -= CATCH_UP_BYTES
-            if (
-                owed <= 0
-                and peer.session.position < peer.pod.journal.committed
-                and not transport.full
-            ):
-                self._scheduler.call_soon(self.catch_up, peer)
-                return
+        if self._searching and peer.session.opening is not None:
+            self._searching[peer] = None  # behind the others
+        else:
+            self._catch_up(peer)
 
     def on_outbox_full(self, peer: Peer) -> None:
         """Close a live connection whose outbox is full, after the current write."""
@@ -231,6 +223,69 @@ class Hub:
     def _announce(self, pod: PodCore) -> None:
         self._announcing.discard(pod)
         self._perform_presence(pod.announce(self.clock()))
+
+    def _catch_up(self, peer: Peer) -> None:
+        """Send a session more of the log, and charge the time to its participant (G-65)."""
+        budget = self._quota.budget
+        began, cpu_began = self.clock(), budget.cpu_clock()
+        self._send_log(peer)
+        excess = budget.measure(began, cpu_began, _FREE_SEARCH_SECONDS)
+        if excess:
+            budget.charge(peer.account, excess, began)
+
+    def _send_log(self, peer: Peer) -> None:
+        owed = CATCH_UP_BYTES + self._quota.read_bytes - peer.caught_up_to
+        peer.caught_up_to = self._quota.read_bytes
+        transport = peer.transport
+        while peer.audience is None and not peer.closed and not transport.full:
+            texts, effect = peer.pod.catch_up(peer.session, CATCH_UP_BYTES)
+            if texts:
+                transport.write(b"".join(map(encode_text, texts)))
+                self.delivered += len(texts)
+            if type(effect) is CatchUp:
+                self._searching[peer] = None
+                self._schedule_search()
+                return
+            if effect is not None:
+                self.perform(effect)
+                return
+            if not texts:
+                return  # until more of the log is committed
+            owed -= CATCH_UP_BYTES
+            if (
+                owed <= 0
+                and peer.session.position < peer.pod.journal.committed
+                and not transport.full
+            ):
+                self._scheduler.call_soon(self.catch_up, peer)
+                return
+
+    def _search(self) -> None:
+        """Look through the log for the sessions that wait for it in turn, for a part of a tick."""
+        budget, waiting = self._quota.budget, self._searching
+        now = self.clock()
+        until = now + SEARCH_SECONDS
+        waits = []
+        for peer in list(waiting):
+            wait = budget.wait(peer.account, now)
+            if wait and not peer.closed:
+                waits.append(wait)
+                continue
+            del waiting[peer]
+            self._catch_up(peer)  # if there is more to do, it comes back as the last
+            now = self.clock()
+            if now >= until:
+                break
+        self._search_soon = False
+        self._schedule_search(min(waits, default=0.0) if len(waits) == len(waiting) else 0.0)
+
+    def _schedule_search(self, wait: float = 0.0) -> None:
+        if self._searching and not self._search_soon:
+            self._search_soon = True
+            if wait:
+                self._scheduler.call_later(wait, self._search)
+            else:
+                self._scheduler.call_soon(self._search)
 
     def _perform_presence(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

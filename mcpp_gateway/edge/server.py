@@ -40,7 +40,6 @@ _BACKLOG: Final = 4096
 # each of them when the process has no file descriptors left.
 _ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
-_FREE_SECONDS_PER_JOIN: Final = 0.001
 _EXPIRY_SECONDS: Final = 0.05  # between the ticks of a pod in which many contexts expire together
 _NO_SPACE: Final = "the gateway has no space left on its disk"
 _EXIT_IO_ERROR: Final = 74  # EX_IOERR of sysexits.h
@@ -158,8 +157,7 @@ class Gateway:
                 SESSION_EXPIRED,
                 "the session has expired",
             )
-        began, cpu_began = self.hub.clock(), self.quota.budget.cpu_clock()
-        peer = self.hub.join(
+        return self.hub.join(
             self.pods[admission.pod],
             admission.participant,
             connection,
@@ -167,9 +165,6 @@ class Gateway:
             after=admission.after,
             last=admission.last,
         )
-        excess = self.quota.budget.measure(began, cpu_began, _FREE_SECONDS_PER_JOIN)
-        self.quota.budget.charge(peer.account, excess, began)
-        return peer
 
     def reconfigure(self, config: Config) -> None:
         """Apply the participants and tokens of a new configuration; the rest needs a restart."""

@@ -192,7 +192,7 @@ class LogStore:
                 log.sync()
                 logger.warning("the log may have lost its end: new epoch", extra={"pod": name})
         found = LogIndex(folder / INDEX, log, pod.epoch)
-        journal.use_index(found.find)
+        journal.use_index(found)
 
         def commit(end: int) -> None:
             journal.commit(end)

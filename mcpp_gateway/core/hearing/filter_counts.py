@@ -30,9 +30,9 @@ class FilterCounts:
         key = _encode(filter.to_json())
         if filter == everything or (participant, key) in self._used:
             return True
-        weight = _weight(filter)
+        weight = filter_weight(filter)
         # One connection may always exchange its filter for another that costs no more.
-        freed = _weight(previous)
+        freed = filter_weight(previous)
         own = self._weights.get(participant, 0) + weight - freed
         return (
             own <= self._limits.max_filters_per_participant
@@ -51,7 +51,7 @@ class FilterCounts:
     def _change(self, participant: str, filter: Filter, by: int) -> None:
         if filter == everything:
             return
-        key, weight = _encode(filter.to_json()), _weight(filter)
+        key, weight = _encode(filter.to_json()), filter_weight(filter)
         for owner in (participant, ""):
             count = self._used.get((owner, key), 0) + by
             is_new, is_gone = by > 0 and count == 1, not count
@@ -68,7 +68,8 @@ class FilterCounts:
                 self._weights.pop(owner, None)
 
 
-def _weight(filter: Filter) -> int:
+def filter_weight(filter: Filter) -> int:
+    """Return how many times a filter counts: once for each eight of its parts."""
     if filter == everything:
         return 0
     return -(-sum(1 for _ in _parts(filter.to_json())) // _PARTS_PER_COUNT)

@@ -7,17 +7,19 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any
 from urllib.parse import quote
 
 from tests.attacks.gateway.process import connect, envelope
+from tests.gateway.harness import text as envelope_text
 from tests.gateway.sockets import RawClient, raw_frame
 
 
 def started() -> None:
-    print("started", flush=True)
+    sys.stdout.write("started\n")
+    sys.stdout.flush()
 
 
 async def discard(client: RawClient) -> None:
@@ -47,9 +49,7 @@ async def costly_filters(port: int, participants: int = 20, rate: float = 200) -
     async def one(index: int) -> None:
         client = await connect(port, f"p{index}", f"filter={costly_filter(index)}")
         asyncio.create_task(discard(client))  # noqa: RUF006
-        joined.append(index)
-        while len(joined) < participants:
-            await asyncio.sleep(0.01)
+        await everyone.wait()
         async for number in pace(rate):
             kind = f"x{'y' * 20}-{index}-{number}z"
             client.writer.write(envelope(f"p{index}", f"m-{index}-{number}", kind))
@@ -57,7 +57,7 @@ async def costly_filters(port: int, participants: int = 20, rate: float = 200) -
             if not index and not number:
                 started()
 
-    joined: list[int] = []
+    everyone = asyncio.Barrier(participants)
     await asyncio.gather(*map(one, range(participants)))
 
 
@@ -66,8 +66,9 @@ async def payload_rules(port: int, size: int = 900_000, rate: float = 200) -> No
     client = await connect(port, "p0")
     asyncio.create_task(discard(client))  # noqa: RUF006
     payload = {"a": [{"k": i, "v": "x"} for i in range(size // 20)]}
+    pattern = envelope_text("p0", "m-0000", "x", payload)
     async for number in pace(rate):
-        client.writer.write(envelope("p0", f"m-{number}", "x", payload))
+        client.writer.write(raw_frame(0x81, pattern.replace(b"m-0000", b"m-%04d" % number)))
         await client.writer.drain()
         if not number:
             started()
@@ -135,7 +136,7 @@ async def resume_with_filter(port: int, participants: int = 20) -> None:
     await asyncio.gather(*tasks)
 
 
-PROGRAMS: dict[str, Callable[..., Awaitable[None]]] = {
+PROGRAMS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     each.__name__: each
     for each in (costly_filters, payload_rules, garbage, rejoin, resume_with_filter)
 }

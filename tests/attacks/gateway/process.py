@@ -1,7 +1,7 @@
 """A gateway in a process of its own, attack programs in others, and an honest client that measures.
 
-    with gateway(config) as victim, attack("costly_filters", victim, participants=20):
-        assert p99(asyncio.run(measure(victim, seconds=3))) < 0.025
+with gateway(config) as victim, attack("costly_filters", victim, participants=20):
+    assert p99(asyncio.run(measure(victim, seconds=3))) < 0.025
 """
 
 import asyncio
@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from tests.gateway.harness import text as envelope_text
 from tests.gateway.sockets import RawClient, raw_frame, token
 
 HONEST = ("alice", "bob")
@@ -41,9 +43,7 @@ class Victim:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def configuration(
-    attackers: int, *, more: Mapping[str, str] | None = None, **limits: float
-) -> str:
+def configuration(attackers: int, *, more: Mapping[str, str] | None = None, **limits: float) -> str:
     """Return a configuration with the honest participants and p0, p1, …"""
     lines = ["[gateway]", "port = 0", "ping_seconds = 3600", "[limits]"]
     lines += [f"{name} = {value}" for name, value in limits.items()]
@@ -56,9 +56,7 @@ def configuration(
 
 
 @contextmanager
-def gateway(
-    text: str, *, stderr: int | None = None, preexec: Any = None
-) -> Iterator[Victim]:
+def gateway(text: str, *, stderr: int | None = None, preexec: Any = None) -> Iterator[Victim]:
     """Run a gateway with a configuration."""
     with tempfile.TemporaryDirectory() as folder:
         path, log = Path(folder) / "config.toml", Path(folder) / "log.txt"
@@ -69,7 +67,8 @@ def gateway(
         try:
             deadline = time.monotonic() + STARTED_SECONDS
             while (found := re.search(r"listening .*port=(\d+)", log.read_text())) is None:
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.01)
             yield Victim(process.pid, int(found[1]))
         finally:
@@ -85,7 +84,8 @@ def attack(program: str, victim: Victim, **options: Any) -> Iterator[subprocess.
         [*command, json.dumps(options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         if process.stdout.readline() != b"started\n":
             raise AssertionError(process.stderr.read().decode())
         yield process
@@ -112,16 +112,13 @@ async def connect(port: int, name: str, query: str = "") -> RawClient:
 
 def envelope(sender: str, id: str, kind: str = "chat", payload: Any = None, **more: Any) -> bytes:
     """Return an envelope as a masked frame."""
-    members = {"protocol": "mcpp/v0.1", "id": id, "ts": "2025-08-31T12:00:00Z", "from": sender}
-    text = json.dumps({**members, "kind": kind, **more, "payload": payload})
-    return raw_frame(0x81, text.encode())
+    return raw_frame(0x81, envelope_text(sender, id, kind, payload, **more))
 
 
-async def measure(
-    victim: Victim, *, seconds: float, pause_seconds: float = 0.008
-) -> list[float]:
+async def measure(victim: Victim, *, seconds: float, pause_seconds: float = 0.008) -> list[float]:
     """Return the latencies of an honest client's echoes, of one envelope at a time."""
-    client = await connect(victim.port, "alice")
+    # It receives its own only, or its own speed would be measured.
+    client = await connect(victim.port, "alice", "filter=" + quote('{"from":"alice"}'))
     latencies: list[float] = []
     deadline = time.monotonic() + seconds
     number = 0
