@@ -60,6 +60,7 @@ class GatewaySection(_Section, frozen=True):
     handshake_seconds: float = 10.0
     drain_seconds: float = 8.0
     metrics_token: str | None = None
+    max_outbox_bytes: int = 268_435_456  # unsent data of all pods together
 
 
 class RetentionSection(_Section, frozen=True):
@@ -242,6 +243,8 @@ def _check_gateway(gateway: GatewaySection) -> None:
             raise _BadKeyError("gateway.allowed_origins", reason)
     if gateway.metrics_token is not None and not is_token(gateway.metrics_token):
         raise _BadKeyError("gateway.metrics_token", _TOKEN_RULE)
+    if not 1 << 20 <= gateway.max_outbox_bytes <= _LARGEST_LIMIT:
+        raise _BadKeyError("gateway.max_outbox_bytes", "must be at least 1 MiB")
     for name in ("ping_seconds", "handshake_seconds", "drain_seconds"):
         if not 0 < getattr(gateway, name) < 86_400:
             raise _BadKeyError(f"gateway.{name}", "must be more than 0 and less than 86400")
@@ -295,6 +298,8 @@ def _check_limits(limits: PodLimits) -> None:
     if limits.outbox_bytes < 4 * limits.max_message_bytes:
         reason = "must be at least 4 times max_message_bytes, or one message could fill it"
         raise _BadKeyError("limits.outbox_bytes", reason)
+    if limits.pod_outbox_bytes < limits.outbox_bytes:
+        raise _BadKeyError("limits.pod_outbox_bytes", "must be at least outbox_bytes")
 
 
 # Some systems cannot handle larger numbers of bytes.

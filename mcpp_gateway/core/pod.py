@@ -509,7 +509,7 @@ class PodCore:
                 kinds.CONTEXT,
                 system_envelopes.revival(state),
                 now,
-                contexts=(self.tree.live_lineage(state.id),),
+                contexts=(self.tree.revived_lineage(state),),
             )
         ]
         effects += self._append(revival.entry)

@@ -22,7 +22,7 @@ _BURST_SECONDS: Final = 0.02  # of excess that is allowed at once
 # Excess costs one more time as much for each of these that all together owe, up to so many times.
 _CONTENTION_SECONDS: Final = 0.1
 _MOST: Final = 1000.0
-# Work in one tick of the event loop for participants that owe; others come in between.
+# Work in one tick of the event loop; then only those who owe nothing and send little go on.
 _TICK_SECONDS: Final = 0.004
 # What evaluating a part of a filter takes at most; see `Router.evaluated`.
 _SECONDS_PER_PART: Final = 0.3e-6
@@ -55,7 +55,7 @@ class CpuBudget:
 
     @property
     def tick_is_used(self) -> bool:
-        """Whether this tick has no more time for participants that owe."""
+        """Whether this tick has no more time for those who owe or send much."""
         return self._tick_seconds >= _TICK_SECONDS
 
     def wait(self, account: CpuAccount, now: float) -> float:
@@ -68,11 +68,9 @@ class CpuBudget:
         CPU time is never more than elapsed time, which is cheaper to read and almost always short
         enough.
         """
-        if self.clock() - began <= free:
-            return 0.0
-        spent = self.cpu_clock() - cpu_began
-        self._tick_seconds += spent
-        return max(0.0, spent - free)
+        elapsed = self.clock() - began
+        self._tick_seconds += elapsed
+        return 0.0 if elapsed <= free else max(0.0, self.cpu_clock() - cpu_began - free)
 
     def charge(self, account: CpuAccount, excess: float, now: float) -> None:
         """Charge a participant for excess."""

@@ -47,9 +47,16 @@ SEARCH_SECONDS = 0.005
 # What one piece of that work may take before the participant is charged for it.
 _FREE_SEARCH_SECONDS = 0.001
 
+# After so much was written, all outboxes together are looked at (G-68): they cannot grow faster.
+MUCH_BYTES = 33_554_432
+
 # Presence may be delayed this long to be written together: when a thousand participants leave at
 # once, a write for each to all the others would be a million writes.
 PRESENCE_SECONDS = 0.02
+
+
+def _nothing() -> None:
+    """Do nothing: outboxes in memory are not bounded together."""
 
 
 class Hub:
@@ -68,6 +75,8 @@ class Hub:
         self._audiences: list[Audience] = []  # those with frames in this tick
         self._individual: dict[Peer, None] = {}  # peers that get other bytes than their audience
         self._full: list[Peer] = []
+        self._written_bytes = 0  # since the outboxes were last looked at
+        self.on_much_written: Callable[[], None] = _nothing
         self._announcing: set[PodCore] = set()  # those with presence that will be logged later
         self._searching: dict[Peer, None] = {}  # for which the log is looked through, in order
         self._search_soon = False
@@ -206,6 +215,7 @@ class Hub:
         for audience, frames in batches.items():
             data = b"".join(frames)
             self.delivered += len(frames) * len(audience.sessions)
+            self._written_bytes += len(data) * len(audience.sessions)
             for session in audience.sessions:
                 peer: Peer = session.peer
                 if peer not in individual:
@@ -215,6 +225,9 @@ class Hub:
                 peer.transport.write(peer.take_owed(batches.get(peer.audience, [])))
                 if peer.stop is not None:
                     self._individual[peer] = None
+        if self._written_bytes > MUCH_BYTES:
+            self._written_bytes = 0
+            self.on_much_written()
         self.ticks += 1
         self.tick_seconds += self.clock() - began
 

@@ -21,6 +21,7 @@ from mcpp_gateway.core.sessions import Member
 from mcpp_gateway.edge.cpu_budget import CpuAccount, CpuBudget
 
 _FREE_FRAMES_PER_SECOND: Final = 500
+SMALL_BYTES: Final = 4096
 _SHORTEST_WAIT_SECONDS: Final = 0.005
 
 
@@ -140,11 +141,14 @@ class ReadQuota:
         for member, weight in owners.items():
             yield self.account(member), weight / total
 
-    def has_turn(self, account: ReadAccount, now: float) -> bool:
-        """Whether a participant may be read now: it owes nothing, or this tick has time for it."""
-        return account.repaid_at <= now or (
-            not self.budget.tick_is_used and not self.budget.wait(account, now)
-        )
+    def has_turn(self, account: ReadAccount, size: int, now: float) -> bool:
+        """Whether a chunk may be read now: there is time, or it is small and its sender owes none.
+
+        So who sends one envelope does not wait for those who send many, or expensive ones (G-65).
+        """
+        if account.repaid_at > now and self.budget.wait(account, now):
+            return False
+        return not self.budget.tick_is_used or (size <= SMALL_BYTES and account.repaid_at <= now)
 
     def pause_for_debt(self, connection: PausableConnection, account: CpuAccount) -> None:
         """Stop reading from a connection until its participant has repaid enough."""

@@ -126,9 +126,10 @@ class LiveContexts:
             parent = None
         return Lineage(context.id, type, () if parent is None else self._chain(parent))
 
-    def live_lineage(self, id: str) -> Lineage:
-        """Return where a live context stands."""
-        return self._nodes[id].lineage
+    def revived_lineage(self, state: DormantState) -> Lineage:
+        """Return where a context stood that is live again, before its envelope changed it."""
+        ancestors = () if state.parent is None else self._nodes[state.id].lineage.ancestors
+        return Lineage(state.id, state.type, ancestors)
 
     def check(self, context: Context, sender: str, now: float) -> LiveContext | Placement | str:
         """Return the context an envelope belongs to, the placement it needs, or a refusal code."""

@@ -66,7 +66,7 @@ async def payload_rules(port: int, size: int = 900_000, rate: float = 200) -> No
     client = await connect(port, "p0")
     asyncio.create_task(discard(client))  # noqa: RUF006
     payload = {"a": [{"k": i, "v": "x"} for i in range(size // 20)]}
-    pattern = envelope_text("p0", "m-0000", "x", payload)
+    pattern = envelope_text("m-0000", "p0", "x", payload)
     async for number in pace(rate):
         client.writer.write(raw_frame(0x81, pattern.replace(b"m-0000", b"m-%04d" % number)))
         await client.writer.drain()

@@ -112,7 +112,7 @@ async def connect(port: int, name: str, query: str = "") -> RawClient:
 
 def envelope(sender: str, id: str, kind: str = "chat", payload: Any = None, **more: Any) -> bytes:
     """Return an envelope as a masked frame."""
-    return raw_frame(0x81, envelope_text(sender, id, kind, payload, **more))
+    return raw_frame(0x81, envelope_text(id, sender, kind, payload, **more))
 
 
 async def measure(victim: Victim, *, seconds: float, pause_seconds: float = 0.008) -> list[float]:
@@ -127,7 +127,7 @@ async def measure(victim: Victim, *, seconds: float, pause_seconds: float = 0.00
         number += 1
         began = time.monotonic()
         client.writer.write(envelope("alice", id))
-        while id.encode() not in (await client.frame())[1]:
+        while f'"id":"{id}"'.encode() not in (await client.frame())[1]:
             pass
         latencies.append(time.monotonic() - began)
         await asyncio.sleep(pause_seconds)

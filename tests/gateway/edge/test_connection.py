@@ -442,6 +442,7 @@ def test_a_name_cannot_forge_a_line_of_the_log(
         logging.getLogger("mcpp.gateway").info(
             "one\nline", extra={"participant": "x\r\n2025 error forged \x1b[2J\u2028"}
         )
+        logger.handlers[0].flush()
     finally:
         logger.handlers[:], logger.level, logger.propagate = before
     (line,) = capsys.readouterr().err.split("\n")[:-1]

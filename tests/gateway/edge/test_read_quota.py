@@ -127,19 +127,22 @@ def test_what_filters_take_is_charged_to_their_owners() -> None:
 
 
 @pytest.mark.rule("G-65")
-def test_a_tick_has_little_time_for_those_who_owe() -> None:
+def test_a_tick_has_little_time_for_those_who_owe_or_send_much() -> None:
     now = [10.0]
     quota = ReadQuota(ScheduledCalls(), lambda: now[0], tick_bytes=100)
     budget, account = quota.budget, quota.account(new_member())
     budget.cpu_clock = lambda: now[0]
-    assert quota.has_turn(account, 10.0)
+    assert quota.has_turn(account, 100_000, 10.0)
     now[0] += 0.01
     budget.charge(account, budget.measure(10.0, 10.0, 0.001), 10.0)
     assert budget.tick_is_used
-    assert not quota.has_turn(account, now[0])
-    assert quota.has_turn(quota.account(new_member()), now[0])
+    other = quota.account(new_member())
+    assert not quota.has_turn(account, 100, now[0])
+    assert quota.has_turn(other, 100, now[0])
+    assert not quota.has_turn(other, 100_000, now[0])
     quota.start_tick()
-    assert quota.has_turn(account, now[0])
+    assert quota.has_turn(account, 100, now[0])
+    assert quota.has_turn(other, 100_000, now[0])
 
 
 @pytest.mark.rule("G-65")
