@@ -211,14 +211,15 @@ class PodCore:
     def join_refusal(self, participant: str, filter: Filter) -> str | None:
         """Return why a participant cannot have one more connection with this filter (G-66)."""
         member = self._members.get(participant)
-        own = 0 if member is None else len(member.sessions)
-        if own and not self._settings[participant].multiple:
-            return None  # it replaces its connection
-        if own >= self.limits.max_connections_per_participant:
+        sessions = () if member is None else member.sessions
+        previous = everything
+        if sessions and not self._settings[participant].multiple:
+            previous = sessions[0].wanted  # it replaces its connection
+        elif len(sessions) >= self.limits.max_connections_per_participant:
             return "too many connections of this participant (max_connections_per_participant)"
-        if self.sessions >= self.limits.max_connections_per_pod:
+        elif self.sessions >= self.limits.max_connections_per_pod:
             return "too many connections in this pod (max_connections_per_pod)"
-        if not self.filter_counts.allow(participant, filter):
+        if not self.filter_counts.allow(participant, filter, previous):
             return "too many different filters (max_filters_per_participant, max_filters_per_pod)"
         return None
 
