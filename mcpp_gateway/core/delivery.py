@@ -40,6 +40,15 @@ _UNSENT_BYTES: Final = 256
 _encode = msgspec.json.Encoder().encode
 
 
+class FilterWork:
+    """How many parts of filters were evaluated at most, for new kinds, senders and contexts."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts = 0
+
+
 class Router:
     """Routes entries and answers to sessions. Owns the audiences and the remembered routes."""
 
@@ -52,14 +61,14 @@ class Router:
         "_routes",
         "_weight",
         "all",
-        "evaluated",
         "unfiltered",
+        "work",
     )
 
     def __init__(self, journal: Journal, members: dict[str, Member], outbox_bytes: int) -> None:
         self.all: tuple[Audience, ...] = ()
         self.unfiltered = True  # whether no live session filters anything
-        self.evaluated = 0  # parts of filters, for new kinds, senders and contexts
+        self.work = FilterWork()
         self._matcher: Matcher[Audience] = Matcher()
         self._weight = 0  # parts of the filters of all audiences
         self._journal = journal
@@ -205,7 +214,7 @@ class Router:
         return route
 
     def _find_route(self, entry: LogEntry) -> tuple[Audience, ...]:
-        self.evaluated += self._weight
+        self.work.parts += self._weight
         return tuple(self._matcher.matching(entry, entry.lineage))
 
     def _broadcast_of_gateway(self, entry: LogEntry) -> Effect:

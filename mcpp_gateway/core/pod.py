@@ -114,16 +114,12 @@ class PodCore:
         self._unannounced: list[Member] = []
         self._presence_bucket = Bucket(_PRESENCES)
         self.filter_counts = FilterCounts(limits)
+        self.filter_work = self._delivery.work
 
     @property
     def participants(self) -> Sequence[str]:
         """The ids of those present, in the order in which they joined."""
         return tuple(self._members)
-
-    @property
-    def evaluated(self) -> int:
-        """How many parts of filters were evaluated at most, for live delivery."""
-        return self._delivery.evaluated
 
     def filter_owners(self) -> dict[Member, int]:
         """Return the participants whose filters are evaluated live, with their parts."""

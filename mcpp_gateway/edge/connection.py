@@ -269,7 +269,8 @@ class ServerConnection(asyncio.Protocol):
             parser.keep(data)
             self._pause(peer, now, out_of_turn=True)
             return
-        received, unpaid, evaluated = hub.received, member.rate_limited, peer.pod.evaluated
+        received, unpaid = hub.received, member.rate_limited
+        evaluated = peer.pod.filter_work.parts
         has_more = False
         if not account.is_exhausted(member):
             try:
@@ -289,7 +290,7 @@ class ServerConnection(asyncio.Protocol):
         free = paid * FREE_SECONDS_PER_TEXT + parsed * FREE_SECONDS_PER_BYTE
         excess = budget.measure(now, cpu_now, free)
         if excess:
-            quota.charge(peer.pod, account, excess, peer.pod.evaluated - evaluated, now)
+            quota.charge(peer.pod, account, excess, peer.pod.filter_work.parts - evaluated, now)
         if peer.closed:
             return
         if parsed < len(data):

@@ -24,7 +24,7 @@ _CONTENTION_SECONDS: Final = 0.1
 _MOST: Final = 1000.0
 # Work in one tick of the event loop; then only those who owe nothing and send little go on.
 _TICK_SECONDS: Final = 0.004
-# What evaluating a part of a filter takes at most; see `Router.evaluated`.
+# What evaluating a part of a filter takes at most; see `FilterWork`.
 _SECONDS_PER_PART: Final = 0.3e-6
 _SHARED_OUT_SECONDS: Final = 0.002
 
@@ -46,17 +46,14 @@ class CpuBudget:
         self.cpu_clock = time.thread_time  # elapsed time depends on the load of the machine
         self.excess_seconds = 0.0  # since the start
         self._repaid_at = 0.0
+        self.tick_is_used = False  # whether it has no more time for those who owe or send much
         self._tick_seconds = 0.0
         self._filter_seconds = 0.0  # not yet charged to the filters' owners
 
     def start_tick(self) -> None:
         """Start a new tick of the event loop."""
         self._tick_seconds = 0.0
-
-    @property
-    def tick_is_used(self) -> bool:
-        """Whether this tick has no more time for those who owe or send much."""
-        return self._tick_seconds >= _TICK_SECONDS
+        self.tick_is_used = False
 
     def wait(self, account: CpuAccount, now: float) -> float:
         """Return the seconds until a participant may be read again, 0 if it may now."""
@@ -70,6 +67,8 @@ class CpuBudget:
         """
         elapsed = self.clock() - began
         self._tick_seconds += elapsed
+        if self._tick_seconds >= _TICK_SECONDS:
+            self.tick_is_used = True
         return 0.0 if elapsed <= free else max(0.0, self.cpu_clock() - cpu_began - free)
 
     def charge(self, account: CpuAccount, excess: float, now: float) -> None:
