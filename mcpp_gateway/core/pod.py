@@ -146,8 +146,14 @@ class PodCore:
             member = self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
             member.rejoin_until = rejoin_until if id in self._settings else 0.0
 
-    def snapshot(self, *, term: int, index: int, boot: str, now: float) -> State:
-        """Return everything that deciding needs, as of the end of the log."""
+    def snapshot(
+        self, *, term: int, index: int, boot: str, now: float, fsync: str = "always"
+    ) -> State:
+        """Return everything that deciding needs, as of the end of the log.
+
+        This takes a few milliseconds, because it holds what the pod holds; encoding it takes
+        longer, and may be done on another thread.
+        """
         live, dormant = self.tree.snapshot()
         return State(
             self.epoch,
@@ -160,6 +166,7 @@ class PodCore:
             live,
             dormant,
             boot,
+            fsync,
         )
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -229,6 +236,10 @@ class PodCore:
             return _OPENING_SECONDS if opening >= _OPENING_AT_ONCE else 0.0
         return wait
 
+    def can_join(self, participant: str) -> bool:
+        """Return whether there is room to log a participant's join, if it has to be (G-55)."""
+        return self.journal.admitting or participant in self._members
+
     def leave(self, session: Session, now: float) -> list[Effect]:
         """Remove a session; a participant leaves with its last one."""
         member = session.member
@@ -237,7 +248,7 @@ class PodCore:
         member.sessions.remove(session)
         self._detach(session)
         if not member.sessions and not self.stopping:
-            self._remove_member(member)
+            self._remove_member(member, now)
         return self._announce_if_due(now)
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
@@ -282,7 +293,7 @@ class PodCore:
         if member is None:
             return []
         if not member.sessions:
-            self._remove_member(member)
+            self._remove_member(member, now)
             return self._announce_if_due(now)
         closes = [Close(session, REVOKED, "token revoked") for session in member.sessions]
         presence = [effect for close in closes for effect in self.leave(close.session, now)]
@@ -328,17 +339,20 @@ class PodCore:
         """Do what is due by the clock, about once a second: expire contexts, children first.
 
         Sooner again where `has_expiries`: what expires together is announced bit by bit (C-18).
+        While the log has no space, this waits (G-58).
         """
+        if not self.journal.accepting:
+            return self._announce_if_due(now)
         effects = self._expire(now)
         for member in list(self._members.values()):
             if member.rejoin_until is not None and member.rejoin_until <= now:
-                self._remove_member(member)
+                self._remove_member(member, now)
         return effects + self._announce_if_due(now)
 
     @property
     def has_expiries(self) -> bool:
         """Whether more contexts are to be expired than the last `tick` had room for."""
-        return self.tree.has_expiries
+        return self.tree.has_expiries and self.journal.accepting
 
     def presence_wait(self, now: float) -> float | None:
         """Return the seconds until `announce` is due; None if nobody has joined or left."""
@@ -352,12 +366,18 @@ class PodCore:
         """Return what may leave now that every entry before a position is committed."""
         assert self._gate is not None
         effects: list[Effect] = []
+        delivery = self._delivery
         for item in self._gate.release(committed):
-            if isinstance(item, LogEntry):
-                effects.append(self._delivery.broadcast(item))
+            if type(item) is LogEntry:
+                # The common case without a call, as in `receive`.
+                if delivery.unfiltered:
+                    effects.append(Broadcast(item.text, delivery.all))
+                else:
+                    effects.append(delivery.broadcast(item))
                 continue
+            assert type(item) is _Answer
             item.session.waiting_bytes -= len(item.text)
-            effect = self._delivery.answer(item.session, item.text, item.filter)
+            effect = delivery.answer(item.session, item.text, item.filter)
             if effect is not None:
                 effects.append(effect)
         waiting, self._waiting_for_commit = self._waiting_for_commit, {}
@@ -537,7 +557,11 @@ class PodCore:
         member = self._members[settings.id] = Member(settings, bucket)
         return member
 
-    def _remove_member(self, member: Member) -> None:
+    def _remove_member(self, member: Member, now: float) -> None:
+        """Let a participant without sessions leave: at once, or when the log has space (G-58)."""
+        if not self.journal.accepting:
+            member.rejoin_until = now
+            return
         del self._members[member.settings.id]
         self._presences.append(("leave", member))
 

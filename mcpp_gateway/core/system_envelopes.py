@@ -79,7 +79,7 @@ def presence(events: Sequence[tuple[str, Member]]) -> dict[str, Any]:
 def _history(node: LiveContext) -> dict[str, Any]:
     return {
         "messages": node.messages,
-        "participants": sorted(node.participants),
+        "participants": node.participants,
         "started": timestamp(node.started),
         "last": timestamp(node.last),
     }

@@ -165,7 +165,15 @@ class Hub:
     def perform_all(self, effects: Iterable[Effect]) -> None:
         """Perform effects in order."""
         for effect in effects:
-            self.perform(effect)
+            if type(effect) is Broadcast and self._flush_soon and not effect.extra:
+                # `perform` of the common effect, as in `receive`.
+                data = encode_text(effect.text)
+                for audience in effect.audiences:
+                    if not audience.frames:
+                        self._audiences.append(audience)
+                    audience.frames.append(data)
+            else:
+                self.perform(effect)
 
     def perform(self, effect: Effect, *, soon: bool = True) -> None:
         """Perform an effect: written at the end of the current tick, or later if not `soon`."""

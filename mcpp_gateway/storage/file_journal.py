@@ -5,7 +5,7 @@ of the page cache.
 """
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import msgspec
@@ -30,6 +30,7 @@ class FileJournal:
 
     def __init__(self, log: SegmentLog, writer: GroupWriter, window: Window) -> None:
         self.committed = window.end
+        self.end = window.end  # the position that the next entry will have
         self._log = log
         self._writer = writer
         self._window = window
@@ -42,14 +43,10 @@ class FileJournal:
         return max(self._log.start, self._readable_from)
 
     @property
-    def end(self) -> int:
-        """The position that the next entry will have."""
-        return self._window.end
-
-    @property
     def accepting(self) -> bool:
         """Whether participants' envelopes can be taken."""
-        return self._writer.accepting
+        writer = self._writer  # `GroupWriter.accepting` without a call: this is asked every time
+        return writer.room_bytes > writer.unwritten_bytes
 
     @property
     def admitting(self) -> bool:
@@ -69,6 +66,7 @@ class FileJournal:
         """Add an entry at the end. It is committed later."""
         self._window.append(entry)
         self._writer.append(entry)
+        self.end += 1
 
     def find(self, id: str) -> LogEntry | None:
         """Return the entry of an envelope id of the dedupe window.
@@ -123,7 +121,7 @@ class FileJournal:
         self.committed = end
         self._window.trim(end)
 
-    def window(self) -> tuple[WindowEntry, ...]:
+    def window(self) -> Sequence[WindowEntry]:
         """Return the dedupe window for a state."""
         return self._window.snapshot()
 

@@ -245,9 +245,9 @@ class LogIndex:
     def _reset(self) -> None:
         """Replace the database by an empty one."""
         with self._lock:
+            self.indexed_to = 0  # first: if there is no space for another one, all is searched
             self._reader.close()
             self._reader = _create(self._path, self._epoch)
-            self.indexed_to = 0
 
     def _run(self) -> None:
         while not self._stopping.is_set():

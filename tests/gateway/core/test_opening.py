@@ -53,9 +53,8 @@ def test_joining_reads_a_bounded_part_of_the_log_at_a_time(how: str) -> None:
         "last": {"last": LONG},
         "nothing passes": {"last": 1, "filter": NOTHING},
     }
-    options = ways[how]
     journal.entries_read = 0
-    m = harness.join("m", behind=True, **options)
+    m = harness.join("m", behind=True, **ways[how])
     assert journal.entries_read <= MOST_AT_ONCE
     calls = 0
     while m.session.opening is not None:

@@ -10,7 +10,7 @@ from mcpp_gateway.core.journal import Window
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_journal import FileJournal
-from mcpp_gateway.storage.group_writer import GroupWriter, WriterOptions
+from mcpp_gateway.storage.group_writer import GroupWriter, Unwritten, WriterOptions
 from mcpp_gateway.storage.index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
@@ -49,6 +49,7 @@ class StoredJournal:
             executor=self.executor,
             clock=lambda: 0.0,
             on_failure=lambda error: None,
+            unwritten=Unwritten(),
         )
         self.journal = FileJournal(self.log, writer, window)
 
