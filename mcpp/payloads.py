@@ -29,6 +29,7 @@ __all__ = [
     "ParticipantInfo",
     "PodInfo",
     "Presence",
+    "PresenceEntry",
     "Proposal",
     "Reflection",
     "Reject",
@@ -186,11 +187,25 @@ class Welcome(_Payload, frozen=True):
     position: str | None = None  # the last envelope of the log, to resume after
 
 
-class Presence(_Payload, frozen=True):
+class PresenceEntry(_Payload, frozen=True):
     """A participant joined or left."""
 
     event: Literal["join", "leave"]
     participant: ParticipantInfo
+
+
+class Presence(_Payload, frozen=True):
+    """A participant joined or left; or several did, in the order of `entries`."""
+
+    event: Literal["join", "leave"] | None = None
+    participant: ParticipantInfo | None = None
+    entries: list[PresenceEntry] = []
+
+    def each(self) -> list[PresenceEntry]:
+        """Return who joined or left, whichever form the payload has."""
+        if self.event is None or self.participant is None:
+            return self.entries
+        return [PresenceEntry(event=self.event, participant=self.participant)]
 
 
 class Error(_Payload, frozen=True):
@@ -206,11 +221,15 @@ class Error(_Payload, frozen=True):
 
 
 class ContextEvent(_Payload, frozen=True):
-    """A context expired, or was revived. The last three members are those of an expiry."""
+    """A context expired, or was revived. The last three members are those of an expiry.
+
+    Several that expired together are in `contexts`, each with these members of its own.
+    """
 
     event: Literal["expired", "revived"]
-    context: ContextInfo
-    messages: int
+    context: ContextInfo | None = None
+    contexts: list[ContextInfo] = []
+    messages: int | None = None
     participants: list[str] | None = None
     started: str | None = None  # by the gateway's clock, as `last`
     last: str | None = None

@@ -21,6 +21,7 @@ from mcpp import (
     Refused,
     kinds,
 )
+from mcpp.payloads import Presence
 from mcpp.prompts import tool_name
 
 T = TypeVar("T")
@@ -77,9 +78,10 @@ class Toolbox:
             return True
         if message.kind != kinds.PRESENCE:
             return False
-        participant = message.payload["participant"]["id"]
-        self._forget(participant)
-        return bool(participant != self._pod.me)
+        changes = message.envelope.payload_as(Presence).each()
+        for each in changes:
+            self._forget(each.participant.id)
+        return any(each.participant.id != self._pod.me for each in changes)
 
     def refresh(self) -> None:
         """Request the lists that are missing, so that a later `list_tools` waits less."""

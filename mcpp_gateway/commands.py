@@ -5,6 +5,7 @@ import asyncio
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.process import serve
 
 _EXIT_USAGE: Final = 2
+_SESSION_KEY_BYTES: Final = 32
 # The log of a local pod, unless its configuration has a section [log]: durable, in `.mcpp/log`.
 _LOCAL_LOG: Final = {"kind": "file", "path": "log"}
 
@@ -189,8 +191,21 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _session_key(folder: Path) -> bytes:
     """Return the key that signs session tokens, stored so that sessions survive a restart."""
     path = folder / "sessions.key"
-    with suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with suppress(FileNotFoundError):
+        key = path.read_bytes()
+        # A shorter one is left by a crash or a full disk; an empty one would be no secret.
+        if len(key) >= _SESSION_KEY_BYTES:
+            return key
+    key = secrets.token_bytes(_SESSION_KEY_BYTES)
+    # Complete before it has its name: whoever reads it finds all of it or nothing.
+    descriptor, temporary = tempfile.mkstemp(prefix=".sessions.key.", dir=folder)
+    try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(32))
-    return path.read_bytes()
+            file.write(key)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return key

@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from mcpp.errors import CapabilityError, McppError
+from mcpp.errors import CapabilityError, FilterError, McppError
+from mcpp.filters import Filter, everything
+from mcpp.filters import parse as parse_filter
 from mcpp.protocol.capabilities import Capabilities
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
 from mcpp.protocol.validation import path_and_reason
@@ -59,6 +61,7 @@ class GatewaySection(_Section, frozen=True):
     handshake_seconds: float = 10.0
     drain_seconds: float = 8.0
     metrics_token: str | None = None
+    max_outbox_bytes: int = 268_435_456  # unsent data of all pods together
 
 
 class RetentionSection(_Section, frozen=True):
@@ -95,7 +98,7 @@ class ClusterSection(_Section, frozen=True):
 
 
 class ParticipantSection(_Section, frozen=True):
-    """A participant: its token in exactly one of four forms (G-46), and its capabilities."""
+    """A participant: its token in exactly one of four forms (G-46), and its rights."""
 
     token: str | None = None
     token_sha256: str | None = None
@@ -103,6 +106,7 @@ class ParticipantSection(_Section, frozen=True):
     token_env: str | None = None
     capabilities: list[dict[str, Any]] = []
     multiple: bool = False
+    hears: dict[str, Any] | None = None
 
 
 class PodSection(_Section, frozen=True):
@@ -232,9 +236,8 @@ def _check(sections: Sections, environment: Mapping[str, str], folder: Path) -> 
                 other = ".participants.".join(tokens[secret])
                 raise _BadKeyError(key, f"has the same token as pods.{other}")
             tokens[secret] = (pod, id)
-            settings.append(
-                ParticipantSettings(id, _capabilities(participant, key), participant.multiple)
-            )
+            capabilities, hears = _capabilities(participant, key), _hears(participant, key)
+            settings.append(ParticipantSettings(id, capabilities, participant.multiple, hears))
         pods[pod] = tuple(settings)
     gateway = sections.gateway
     if gateway.metrics_token is not None and digest(gateway.metrics_token) in tokens:
@@ -261,6 +264,8 @@ def _check_gateway(gateway: GatewaySection) -> None:
             raise _BadKeyError("gateway.allowed_origins", reason)
     if gateway.metrics_token is not None and not is_token(gateway.metrics_token):
         raise _BadKeyError("gateway.metrics_token", _TOKEN_RULE)
+    if not 1 << 20 <= gateway.max_outbox_bytes <= _LARGEST_LIMIT:
+        raise _BadKeyError("gateway.max_outbox_bytes", "must be at least 1 MiB")
     for name in ("ping_seconds", "handshake_seconds", "drain_seconds"):
         if not 0 < getattr(gateway, name) < 86_400:
             raise _BadKeyError(f"gateway.{name}", "must be more than 0 and less than 86400")
@@ -346,6 +351,8 @@ def _check_limits(limits: PodLimits) -> None:
     if limits.outbox_bytes < 4 * limits.max_message_bytes:
         reason = "must be at least 4 times max_message_bytes, or one message could fill it"
         raise _BadKeyError("limits.outbox_bytes", reason)
+    if limits.pod_outbox_bytes < limits.outbox_bytes:
+        raise _BadKeyError("limits.pod_outbox_bytes", "must be at least outbox_bytes")
 
 
 # Some systems cannot handle larger numbers of bytes.
@@ -406,6 +413,15 @@ def _capabilities(participant: ParticipantSection, key: str) -> Capabilities:
         return Capabilities(participant.capabilities)
     except CapabilityError as error:
         raise _BadKeyError(f"{key}.capabilities", f"{error.path[1:]} {error.reason}") from None
+
+
+def _hears(participant: ParticipantSection, key: str) -> Filter:
+    if participant.hears is None:
+        return everything
+    try:
+        return parse_filter(participant.hears)
+    except FilterError as error:
+        raise _BadKeyError(f"{key}.hears", f"{error.path[1:]} {error.reason}".strip()) from None
 
 
 # --- environment, and the place of a mistake -----------------------------------------------------

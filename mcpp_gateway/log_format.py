@@ -1,4 +1,8 @@
-"""Log formats, text or JSON lines; values from outside are escaped (G-48)."""
+"""Log formats, text or JSON lines; values from outside are escaped (G-48).
+
+Lines are written by a thread, from a bounded queue (G-67): standard error may be a pipe that nobody
+reads, and the gateway must not wait for it.
+"""
 
 import json
 import logging
@@ -6,14 +10,18 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from mcpp_gateway.queued_log import QueuedHandler
+
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def configure(format: Literal["text", "json"]) -> None:
     """Send the gateway's logs to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = QueuedHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if format == "json" else _TextLines())
     logger = logging.getLogger("mcpp")
+    for old in logger.handlers:
+        old.close()
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False

@@ -138,6 +138,8 @@ class MemoryGateway:
     def tick(self) -> None:
         """Do what is due by the clock, such as expiring idle contexts."""
         self._hub.perform_all(self._pod.tick(self._clock()))
+        while self._pod.has_expiries:
+            self._hub.perform_all(self._pod.tick(self._clock()))
         self._deliver()
 
     def cut(self, participant: str) -> None:

@@ -47,9 +47,20 @@ class ContextChange:
     contexts: tuple[ContextInfo, ...]
 
 
+class _Told(msgspec.Struct):
+    """A context as an event describes it. Only its id is needed to know which one it is."""
+
+    id: str
+    type: str | None = None
+    parent: str | None = None
+    creator: str | None = None
+    messages: Any = None
+
+
 class _Event(msgspec.Struct):
     event: Literal["expired", "revived"]
-    context: ContextInfo
+    context: _Told | None = None
+    contexts: list[_Told] = []
     messages: Any = None
 
 
@@ -67,9 +78,20 @@ def read_context_change(envelope: Envelope) -> ContextChange | None:
         event = _read_event(envelope.raw_payload)
     except msgspec.MsgspecError:
         return None
-    messages = event.messages if type(event.messages) is int else None
-    context = msgspec.structs.replace(event.context, messages=messages)
-    return ContextChange(event.event, (context,))
+    if event.context is not None:
+        event.context.messages = event.messages
+        return ContextChange(event.event, (_info(event.context),))
+    return ContextChange(event.event, tuple(map(_info, event.contexts))) if event.contexts else None
+
+
+def _info(told: _Told) -> ContextInfo:
+    return ContextInfo(
+        id=told.id,
+        type=told.type,
+        parent=told.parent,
+        creator=told.creator,
+        messages=told.messages if type(told.messages) is int else None,
+    )
 
 
 class ContextTracker:

@@ -293,10 +293,11 @@ class ClientSession:
                 self.outgoing.forget_context(context.id)
 
     def _update_participants(self, presence: Presence, size: int) -> None:
-        if presence.event == "join":
-            self._roster.add(presence.participant, size)
-        else:
-            self._roster.remove(presence.participant.id)
+        for each in presence.each():
+            if each.event == "join":
+                self._roster.add(each.participant, size)
+            else:
+                self._roster.remove(each.participant.id)
 
     @property
     def _max_bytes(self) -> int | None:

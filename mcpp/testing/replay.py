@@ -17,7 +17,7 @@ from mcpp.client.local_pod import ANYTHING
 from mcpp.errors import DecodeError, McppError
 from mcpp.filters import Filter
 from mcpp.history import TOMBSTONE
-from mcpp.payloads import Error, Presence
+from mcpp.payloads import Error, Presence, PresenceEntry
 from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import Envelope
 from mcpp.session.resumption import Join
@@ -102,10 +102,9 @@ class ReplayRun:
         """Connect those that were there before the recording began."""
         events: dict[str, bool] = {}  # whether what comes first is a join
         for _, envelope in self._entries:
-            presence = _presence(envelope)
-            if presence is not None:
+            for presence in _presences(envelope):
                 events.setdefault(presence.participant.id, presence.event == "join")
-            elif not envelope.kind.startswith("system/"):
+            if not envelope.kind.startswith("system/"):
                 events.setdefault(envelope.sender, False)
         for name, joins in events.items():
             if not joins and name != self._agent.name:
@@ -114,17 +113,15 @@ class ReplayRun:
             await self._start(stack, ANYTHING)
 
     async def _change_presence(self, envelope: Envelope, stack: AsyncExitStack) -> None:
-        presence = _presence(envelope)
-        if presence is None:
-            return
-        name = presence.participant.id
-        if name == self._agent.name:
-            if presence.event == "join" and not self._started:
-                await self._start(stack, presence.participant.capabilities)
-        elif presence.event == "join":
-            self._connect(name, presence.participant.capabilities)
-        elif name in self._links:
-            self._links.pop(name).close()
+        for presence in _presences(envelope):
+            name = presence.participant.id
+            if name == self._agent.name:
+                if presence.event == "join" and not self._started:
+                    await self._start(stack, presence.participant.capabilities)
+            elif presence.event == "join":
+                self._connect(name, presence.participant.capabilities)
+            elif name in self._links:
+                self._links.pop(name).close()
 
     async def _start(self, stack: AsyncExitStack, capabilities: Sequence[Any]) -> None:
         self._started = True
@@ -274,13 +271,13 @@ def _contexts_of(agent: str, entries: Sequence[RecordedEnvelope]) -> set[str]:
     return {id for id, creator in creators.items() if creator == agent}
 
 
-def _presence(envelope: Envelope) -> Presence | None:
+def _presences(envelope: Envelope) -> list[PresenceEntry]:
     if envelope.kind != kinds.PRESENCE:
-        return None
+        return []
     try:
-        return envelope.payload_as(Presence)
+        return envelope.payload_as(Presence).each()
     except DecodeError:
-        return None
+        return []
 
 
 def _decoded(text: bytes) -> Envelope | None:

@@ -71,14 +71,19 @@ def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> 
             reason = known.get("reason")
             return one_line(f"withdraws the proposal{f': {reason}' if reason else ''}")
         case kinds.PRESENCE:
-            participant = _object(known.get("participant")).get("id")
-            event = "joins" if known.get("event") == "join" else "leaves"
-            return one_line(f"{participant} {event}")
+            entries = known.get("entries")
+            changes = map(_presence, entries if isinstance(entries, list) else [known])
+            return one_line(", ".join(changes))
         case kinds.CONTEXT if change := read_context_change(envelope):
             names = (f"{context.type or 'context'} {context.id}" for context in change.contexts)
             return one_line(f"{', '.join(names)} has {change.event}")
         case _:
             return one_line(f"{envelope.kind} {_plain(payload)}")
+
+
+def _presence(entry: Any) -> str:
+    participant = _object(_object(entry).get("participant")).get("id")
+    return f"{participant} {'joins' if _object(entry).get('event') == 'join' else 'leaves'}"
 
 
 def describe_fully(envelope: Envelope) -> str:

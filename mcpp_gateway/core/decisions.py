@@ -82,5 +82,5 @@ class Decisions:
             lineage = self._tree.open(place, sender, now)
         to = envelope.to
         recipients = to if to is None or len(to) <= SHORT_LIST else frozenset(to)
-        entry = LogEntry(envelope.id, sender, recipients, kind, lineage, text, None, now)
+        entry = LogEntry(envelope.id, sender, recipients, kind, lineage, text, (), (), now)
         return Revival(revived, entry) if revived else entry

@@ -25,7 +25,9 @@ from mcpp_gateway.core.effects import (
     Direct,
     Effect,
     Move,
+    Several,
 )
+from mcpp_gateway.core.hearing.matcher import Matcher
 from mcpp_gateway.core.journal import Journal, UnreadableError, reading_cost
 from mcpp_gateway.core.records import LogEntry
 from mcpp_gateway.core.sessions import Audience, Member, Session
@@ -38,22 +40,37 @@ _UNSENT_BYTES: Final = 256
 _encode = msgspec.json.Encoder().encode
 
 
+class FilterWork:
+    """How many parts of filters were evaluated at most, for new kinds, senders and contexts."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts = 0
+
+
 class Router:
     """Routes entries and answers to sessions. Owns the audiences and the remembered routes."""
 
     __slots__ = (
         "_by_filter",
         "_journal",
+        "_matcher",
         "_members",
         "_outbox_bytes",
         "_routes",
+        "_weight",
         "all",
         "unfiltered",
+        "work",
     )
 
     def __init__(self, journal: Journal, members: dict[str, Member], outbox_bytes: int) -> None:
         self.all: tuple[Audience, ...] = ()
         self.unfiltered = True  # whether no live session filters anything
+        self.work = FilterWork()
+        self._matcher: Matcher[Audience] = Matcher()
+        self._weight = 0  # parts of the filters of all audiences
         self._journal = journal
         self._members = members
         self._outbox_bytes = outbox_bytes
@@ -64,10 +81,13 @@ class Router:
 
     def attach(self, session: Session) -> Audience:
         """Add a session to the audience of its filter: from here on it is live."""
-        key = _encode(session.filter.to_json())
+        filter, rights = session.effective_filter, session.member.rights
+        key = _encode((rights.hears.to_json(), filter.to_json()))
         audience = self._by_filter.get(key)
         if audience is None:
-            audience = self._by_filter[key] = Audience(session.filter)
+            audience = self._by_filter[key] = Audience(filter, rights, key)
+            self._matcher.add(audience, filter)
+            self._weight += self._matcher.weight(audience)
             self._reset_routes()
         audience.sessions.add(session)
         session.audience = audience
@@ -83,13 +103,17 @@ class Router:
         session.audience = None
         audience.sessions.discard(session)
         if not audience.sessions:
-            del self._by_filter[_encode(session.filter.to_json())]
+            del self._by_filter[audience.key]
+            self._weight -= self._matcher.weight(audience)
+            self._matcher.remove(audience)
             self._reset_routes()
 
-    def broadcast(self, entry: LogEntry) -> Broadcast:
+    def broadcast(self, entry: LogEntry) -> Effect:
         """Route an entry to the audiences whose filter it passes, and to extra recipients."""
-        if self.unfiltered or entry.sender == GATEWAY:
+        if self.unfiltered:
             return Broadcast(entry.text, self.all)
+        if entry.sender == GATEWAY:
+            return self._broadcast_of_gateway(entry)
         route = self._route(entry)
         if len(route) == len(self.all):
             return Broadcast(entry.text, route)
@@ -104,6 +128,20 @@ class Router:
         self.detach(session)
         session.filter = filter
         return Move(session, self.attach(session), text)
+
+    def move(self, session: Session) -> Effect:
+        """Move a live session to the audience that it belongs to, after a change of its rights."""
+        self.detach(session)
+        return Move(session, self.attach(session))
+
+    def filter_owners(self) -> dict[Member, int]:
+        """Return the participants with live filters, with the number of their parts."""
+        owners: dict[Member, int] = {}
+        for audience in self.all:
+            weight = self._matcher.weight(audience)
+            for session in audience.sessions if weight else ():
+                owners[session.member] = owners.get(session.member, 0) + weight
+        return owners
 
     # --- sessions that are behind ---------------------------------------------------------------
 
@@ -154,7 +192,7 @@ class Router:
                 entries = self._journal.read(session.position, limit) if limit > 0 else []
                 if not entries:
                     self._take_waiting(session, texts)
-                    if texts or session.waiting:
+                    if texts or session.waiting or not self._may_go_live(session):
                         return texts, None
                     return texts, Move(session, self.attach(session))
                 size += self._take_entries(session, entries, texts, max_bytes - size)
@@ -176,9 +214,23 @@ class Router:
         return route
 
     def _find_route(self, entry: LogEntry) -> tuple[Audience, ...]:
-        return tuple(
-            audience for audience in self.all if audience.filter.matches(entry, entry.lineage)
-        )
+        self.work.parts += self._weight
+        return tuple(self._matcher.matching(entry, entry.lineage))
+
+    def _broadcast_of_gateway(self, entry: LogEntry) -> Effect:
+        """Route an envelope of the gateway: to all, each with what it may hear of it (F-20)."""
+        if not entry.contexts:
+            return Broadcast(entry.text, self.all)
+        audiences: dict[bytes, list[Audience]] = {}
+        for audience in self.all:
+            text = audience.rights.view(entry)
+            if text is not None:
+                audiences.setdefault(text, []).append(audience)
+        return Several(tuple(Broadcast(text, tuple(some)) for text, some in audiences.items()))
+
+    def _may_go_live(self, session: Session) -> bool:
+        """Whether a session's join is in the log: it reads that there, and does not receive it."""
+        return session.member.announced and session.live_at <= self._journal.committed
 
     def _reset_routes(self) -> None:
         self.all = tuple(self._by_filter.values())
@@ -198,41 +250,30 @@ class Router:
             if session.audience is not None and session.audience not in reached
         )
 
-    def _passes(self, session: Session, entry: LogEntry) -> bool:
-        """Return whether a session that reads the log receives an entry, as if it were live."""
-        me = session.member.settings.id
-        if entry.sender == GATEWAY:
-            return entry.about != me
-        return (
-            entry.sender == me
-            or session.filter.matches(entry, entry.lineage)
-            or (entry.to is not None and me in entry.to)
-        )
-
     def _count(self, session: Session) -> Generator[int, None, int]:
         """Count what a session receives between its position and the end of its join."""
         position, end = session.position, session.opens_at
         count = 0
         while position < end:
-            entries = self._read(position, min(position + _READ_AT_ONCE, end))
-            count += sum([self._passes(session, entry) for entry in entries])
+            entries = self._read(position, min(position + _READ_AT_ONCE // session.weight, end))
+            count += sum([session.view(entry) is not None for entry in entries])
             position += len(entries)
-            yield _cost(entries)
+            yield _cost(entries) * session.weight
         return count
 
     def _search_back(self, session: Session, last: int) -> Generator[int, None, int]:
         """Move a session's position back until it receives `last` entries; return how many."""
         count = 0
         while count < last and session.position > self._journal.start:
-            at = max(self._journal.start, session.position - _READ_AT_ONCE)
+            at = max(self._journal.start, session.position - _READ_AT_ONCE // session.weight)
             passing: list[bool] = []
             while at < session.position:
                 entries = self._read(at, session.position)
                 if at < self._journal.start:
                     break  # retention has deleted some of them meanwhile
-                passing += [self._passes(session, entry) for entry in entries]
+                passing += [session.view(entry) is not None for entry in entries]
                 at += len(entries)
-                yield _cost(entries)
+                yield _cost(entries) * session.weight
             else:
                 while passing and count < last:
                     session.position -= 1
@@ -251,11 +292,12 @@ class Router:
         size = 0
         for entry in entries:
             size += self._take_waiting(session, texts)
-            if self._passes(session, entry):
-                texts.append(entry.text)
-                size += len(entry.text)
+            text = session.view(entry)
+            if text is not None:
+                texts.append(text)
+                size += len(text)
             else:
-                size += _UNSENT_BYTES
+                size += _UNSENT_BYTES * session.weight
             session.position += 1
             if size >= max_bytes:
                 break

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 if TYPE_CHECKING:
-    from mcpp_gateway.core.history.pages import Listener
+    from mcpp_gateway.core.hearing.rights import Rights
     from mcpp_gateway.core.history.query import HistoryQuery
     from mcpp_gateway.core.sessions import Audience, Session
 
@@ -63,7 +63,7 @@ class ReadHistory(msgspec.Struct, frozen=True, gc=False):
 
     session: Session
     query: HistoryQuery
-    listener: Listener
+    listener: Rights
     id: str  # of the request
 
 

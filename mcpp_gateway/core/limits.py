@@ -22,3 +22,8 @@ class PodLimits(
     history_messages: int = 10_000
     history_bytes: int = 67_108_864
     outbox_bytes: int = 8_388_608
+    pod_outbox_bytes: int = 134_217_728
+    max_connections_per_participant: int = 64
+    max_connections_per_pod: int = 10_000
+    max_filters_per_participant: int = 16
+    max_filters_per_pod: int = 1_024

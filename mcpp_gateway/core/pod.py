@@ -17,7 +17,9 @@ import msgspec
 from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
 from mcpp.filters import Filter, everything, parse
+from mcpp.payloads import Presence
 from mcpp.protocol.codec import decode, decode_unambiguous
+from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
 from mcpp_gateway.core.contexts.live_context import LiveContext
@@ -37,9 +39,10 @@ from mcpp_gateway.core.effects import (
     Several,
 )
 from mcpp_gateway.core.gate import Gate
+from mcpp_gateway.core.hearing.filter_counts import FilterCounts
+from mcpp_gateway.core.hearing.rights import Rights
 from mcpp_gateway.core.history.pages import (
     MAX_PAGE_BYTES,
-    Listener,
     MemorySource,
     Page,
     read_page,
@@ -61,13 +64,13 @@ _JOINS_PER_SECOND: Final = 10
 _JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
 _HISTORY_WAIT_SECONDS: Final = 1.0
+# G-64: presence is logged no more often, so that joining and leaving cannot fill the log.
+_PRESENCES: Final = Rate.per_second(10, 20)
 # At once, about 2 ms. The rest is read in further calls, so that nobody waits for it; meanwhile a
 # participant with several connections may open a few more that ask for a replay.
 _READ_AT_ONCE: Final = 512
 _OPENING_AT_ONCE: Final = 4
 _OPENING_SECONDS: Final = 1.0
-# Expired in one tick: their envelopes fit into what the log has in reserve (G-55).
-_EXPIRED_AT_ONCE: Final = 2500
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +103,7 @@ class PodCore:
         self.refused: dict[str, int] = {}
         self.expired = 0
         self.origin: Origin | None = None  # of a fork
+        self.sessions = 0
         self.stopping = False  # no presence is logged: after a restart the members are present
         self._new_id = new_id
         self._rate = Rate.per_second(limits.messages_per_second, limits.burst)
@@ -115,13 +119,27 @@ class PodCore:
         self._gate: Gate[LogEntry | _Answer] | None = None
         if not isinstance(self.journal, MemoryJournal):
             self._gate = Gate(self.journal.committed)
+        # Sessions that have read everything committed, and wait for more or for their own join.
         self._waiting_for_commit: dict[Session, None] = {}
         self._history = HistoryRequests()
+        self._presences: list[tuple[str, Member]] = []  # to be announced
+        self._unannounced: list[Member] = []
+        self._presence_bucket = Bucket(_PRESENCES)
+        self.filter_counts = FilterCounts(limits)
+        self.filter_work = self._delivery.work
 
     @property
     def participants(self) -> Sequence[str]:
         """The ids of those present, in the order in which they joined."""
         return tuple(self._members)
+
+    def filter_owners(self) -> dict[Member, int]:
+        """Return the participants whose filters are evaluated live, with their parts."""
+        return self._delivery.filter_owners()
+
+    def bucket(self, participant: str) -> Bucket | None:
+        """Return the bucket of a participant, which stays the same while it is configured."""
+        return self._buckets.get(participant)
 
     # --- restarts -------------------------------------------------------------------------------
 
@@ -183,18 +201,38 @@ class PodCore:
         member = self._members.get(participant)
         if member is None:
             member = self._add_member(settings)
-            effects += self._presence("join", member, now)
+            member.announced = False
+            self._unannounced.append(member)
+            self._presences.append(("join", member))
+            effects += self._announce_if_due(now)
         elif not settings.multiple:
             for old in member.sessions:
-                self._delivery.detach(old)
+                self._detach(old)
                 effects.append(Close(old, REPLACED, "replaced by a newer connection"))
             member.sessions.clear()
         member.rejoin_until = None
         session = Session(member, filter, peer, now)
         session.waiting = deque()
         member.sessions.append(session)
+        self.sessions += 1
+        self.filter_counts.add(participant, filter)
         self._begin(session, self.tree, after, last)
         return session, effects
+
+    def join_refusal(self, participant: str, filter: Filter) -> str | None:
+        """Return why a participant cannot have one more connection with this filter (G-66)."""
+        member = self._members.get(participant)
+        sessions = () if member is None else member.sessions
+        previous = everything
+        if sessions and not self._settings[participant].multiple:
+            previous = sessions[0].wanted  # it replaces its connection
+        elif len(sessions) >= self.limits.max_connections_per_participant:
+            return "too many connections of this participant (max_connections_per_participant)"
+        elif self.sessions >= self.limits.max_connections_per_pod:
+            return "too many connections in this pod (max_connections_per_pod)"
+        if not self.filter_counts.allow(participant, filter, previous):
+            return "too many different filters (max_filters_per_participant, max_filters_per_pod)"
+        return None
 
     def join_wait(self, participant: str, now: float) -> float:
         """Return the seconds until a participant may join again, 0 if it may now (G-49)."""
@@ -216,9 +254,10 @@ class PodCore:
         if session not in member.sessions:
             return []
         member.sessions.remove(session)
-        self._delivery.detach(session)
-        self._waiting_for_commit.pop(session, None)
-        return [] if member.sessions or self.stopping else self._remove_member(member, now)
+        self._detach(session)
+        if not member.sessions and not self.stopping:
+            self._remove_member(member, now)
+        return self._announce_if_due(now)
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
         """Return what a session that is behind gets next; see `Router.catch_up`.
@@ -245,8 +284,15 @@ class PodCore:
             found = self._settings.get(id)
             if found is None:
                 effects += self.revoke(id, now)
-            else:
-                member.update(found)
+                continue
+            hears = member.settings.hears
+            member.update(found)
+            if found.hears != hears:
+                effects += [
+                    self._delivery.move(session)
+                    for session in member.sessions
+                    if session.audience is not None
+                ]
         return effects
 
     def revoke(self, participant: str, now: float) -> list[Effect]:
@@ -255,7 +301,8 @@ class PodCore:
         if member is None:
             return []
         if not member.sessions:
-            return self._remove_member(member, now)
+            self._remove_member(member, now)
+            return self._announce_if_due(now)
         closes = [Close(session, REVOKED, "token revoked") for session in member.sessions]
         presence = [effect for close in closes for effect in self.leave(close.session, now)]
         return [*closes, *presence]
@@ -265,6 +312,8 @@ class PodCore:
     def receive(self, session: Session, text: bytes, now: float) -> Effect | None:
         """Decide on one text of a session: relay it, answer it, or refuse it. Never raises."""
         member = session.member
+        if not member.announced:
+            return self._receive_first(session, text, now)
         wait = member.bucket.take(now)
         if wait:
             # C-16: refusing has to be cheaper than flooding, so the text is not decoded.
@@ -297,21 +346,29 @@ class PodCore:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due by the clock, about once a second: expire contexts, children first.
 
+        Sooner again where `has_expiries`: what expires together is announced bit by bit (C-18).
         While the log has no space, this waits (G-58).
         """
         if not self.journal.accepting:
-            return []
-        expired = self.tree.expire(now, _EXPIRED_AT_ONCE)
-        self.expired += len(expired)
-        effects = [
-            effect
-            for node in expired
-            for effect in self._broadcast(kinds.CONTEXT, system_envelopes.expiry(node), now)
-        ]
+            return self._announce_if_due(now)
+        effects = self._expire(now)
         for member in list(self._members.values()):
             if member.rejoin_until is not None and member.rejoin_until <= now:
-                effects += self._remove_member(member, now)
-        return effects
+                self._remove_member(member, now)
+        return effects + self._announce_if_due(now)
+
+    @property
+    def has_expiries(self) -> bool:
+        """Whether more contexts are to be expired than the last `tick` had room for."""
+        return self.tree.has_expiries and self.journal.accepting
+
+    def presence_wait(self, now: float) -> float | None:
+        """Return the seconds until `announce` is due; None if nobody has joined or left."""
+        return self._presence_bucket.wait(now) if self._presences else None
+
+    def announce(self, now: float) -> list[Effect]:
+        """Log who has joined and left, together if there are several (G-33, G-64)."""
+        return [*self._log_presence(now), *self._resume_announced()]
 
     def release(self, committed: int) -> list[Effect]:
         """Return what may leave now that every entry before a position is committed."""
@@ -341,9 +398,10 @@ class PodCore:
         # G-38: a page must not fill the outbox of a session that reads.
         return min(MAX_PAGE_BYTES, self.limits.outbox_bytes // 4)
 
-    def listener(self, participant: str) -> Listener:
+    def listener(self, participant: str) -> Rights:
         """Return who reads the log, with what that participant may hear (H-06)."""
-        return Listener(participant, everything)
+        settings = self._settings.get(participant)
+        return Rights(participant, everything if settings is None else settings.hears)
 
     def answer_history(
         self, request: ReadHistory, page: Page | HistoryError | UnreadableError, now: float
@@ -358,13 +416,75 @@ class PodCore:
 
     # --- private --------------------------------------------------------------------------------
 
+    def _detach(self, session: Session) -> None:
+        self._delivery.detach(session)
+        self._waiting_for_commit.pop(session, None)
+        self.sessions -= 1
+        self.filter_counts.remove(session.member.settings.id, session.wanted)
+
+    def _receive_first(self, session: Session, text: bytes, now: float) -> Effect | None:
+        """Receive a text of a participant whose join the log does not hold yet: that comes first.
+
+        Its session goes live last, and so reads both from the log.
+        """
+        before = self._log_presence(now)
+        effect = self.receive(session, text, now)
+        after = self._resume_announced()
+        return Several((*before, *(() if effect is None else (effect,)), *after))
+
+    def _announce_if_due(self, now: float) -> list[Effect]:
+        return self.announce(now) if self.presence_wait(now) == 0.0 else []
+
+    def _log_presence(self, now: float) -> list[Effect]:
+        presences, self._presences = self._presences, []
+        effects: list[Effect] = []
+        while presences:
+            size, count = 0, 0
+            while count < len(presences) and (not count or size < system_envelopes.ANNOUNCED_BYTES):
+                size += presences[count][1].info_bytes
+                count += 1
+            some, presences = presences[:count], presences[count:]
+            about = tuple(member.settings.id for _, member in some)
+            payload = system_envelopes.presence(some)
+            effects += self._broadcast(kinds.PRESENCE, payload, now, about=about)
+            self._presence_bucket.charge(1, now)
+        for member in self._unannounced:
+            member.announced = True
+            for session in member.sessions:
+                session.live_at = self.journal.end
+        self._unannounced.clear()
+        return effects
+
+    def _resume_announced(self) -> Iterable[Effect]:
+        """Let the sessions go live that waited for their join to be logged."""
+        if self._gate is not None:
+            return ()  # when it is committed
+        waiting, self._waiting_for_commit = self._waiting_for_commit, {}
+        return map(CatchUp, waiting)
+
+    def _expire(self, now: float) -> list[Effect]:
+        expired = self.tree.expire(now, system_envelopes.ANNOUNCED_BYTES)
+        self.expired += len(expired)
+        return [
+            effect
+            for group in system_envelopes.announced_together(expired)
+            for effect in self._broadcast(
+                kinds.CONTEXT,
+                system_envelopes.expiry(group),
+                now,
+                contexts=tuple(node.lineage for node in group),
+            )
+        ]
+
     def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
         if entry.kind != kinds.PRESENCE or entry.sender != GATEWAY or not entry.about:
             replay(self.tree, entry, time)
-        elif b'"event":"join"' in entry.text:
-            present[entry.about] = None
-        else:
-            present.pop(entry.about, None)
+            return
+        for presence in decode(entry.text).payload_as(Presence).each():
+            if presence.event == "join":
+                present[presence.participant.id] = None
+            else:
+                present.pop(presence.participant.id, None)
 
     def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
         """Answer an envelope that is for the gateway itself."""
@@ -381,6 +501,12 @@ class PodCore:
         except (DecodeError, FilterError) as error:
             refusal = refusals.invalid_filter(error)
             return self._refuse(session, refusal, envelope.id, now)
+        participant = session.member.settings.id
+        if not self.filter_counts.allow(participant, filter, session.wanted):
+            return self._refuse(session, refusals.filter_limit(), envelope.id, now)
+        self.filter_counts.remove(participant, session.wanted)
+        self.filter_counts.add(participant, filter)
+        session.wanted = filter
         text = system_envelopes.system(
             self._new_id(),
             kinds.FILTER_SET,
@@ -459,17 +585,28 @@ class PodCore:
         effects = [
             effect
             for state in revival.contexts
-            for effect in self._broadcast(kinds.CONTEXT, system_envelopes.revival(state), now)
+            for effect in self._broadcast(
+                kinds.CONTEXT,
+                system_envelopes.revival(state),
+                now,
+                contexts=(self.tree.revived_lineage(state),),
+            )
         ]
         effects += self._append(revival.entry)
         return Several(tuple(effects)) if effects else None
 
     def _broadcast(
-        self, kind: str, payload: Mapping[str, Any], now: float, about: str | None = None
+        self,
+        kind: str,
+        payload: Mapping[str, Any],
+        now: float,
+        *,
+        about: tuple[str, ...] = (),
+        contexts: tuple[Lineage, ...] = (),
     ) -> list[Effect]:
         id = self._new_id()
         text = system_envelopes.system(id, kind, payload, now)
-        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about, now))
+        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about, contexts, now))
 
     def _append(self, entry: LogEntry) -> list[Effect]:
         self.journal.append(entry)
@@ -486,17 +623,13 @@ class PodCore:
         bucket = self._buckets.setdefault(settings.id, Bucket(self._rate))
         return Member(settings, bucket)
 
-    def _remove_member(self, member: Member, now: float) -> list[Effect]:
+    def _remove_member(self, member: Member, now: float) -> None:
         """Let a participant without sessions leave: at once, or when the log has space (G-58)."""
         if not self.journal.accepting:
             member.rejoin_until = now
-            return []
+            return
         del self._members[member.settings.id]
-        return self._presence("leave", member, now)
-
-    def _presence(self, event: str, member: Member, now: float) -> list[Effect]:
-        payload = {"event": event, "participant": member.info}
-        return self._broadcast(kinds.PRESENCE, payload, now, about=member.settings.id)
+        self._presences.append(("leave", member))
 
     def _pod_info(self, now: float) -> dict[str, Any]:
         """Return what welcomes say of the pod."""
@@ -561,6 +694,7 @@ class PodCore:
         with suppress(UnreadableError):
             if latest := journal.read(journal.end - 1, 1):
                 rest["position"] = latest[0].id
+        contexts = (node for node in contexts if member.rights.allow_context(node.lineage))
         return system_envelopes.welcome(member, self._members.values(), contexts, rest)
 
 

@@ -33,7 +33,7 @@ class Rate:
 class Bucket:
     """A token bucket. Times are passed in."""
 
-    __slots__ = ("_depth", "_full_at", "_interval")
+    __slots__ = ("__weakref__", "_depth", "_full_at", "_interval")
 
     def __init__(self, rate: Rate) -> None:
         self._interval = rate.interval

@@ -9,11 +9,12 @@ Both are MessagePack arrays: members that later versions add come last and have 
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from mcpp.protocol.contexts import Lineage
+from mcpp.protocol.envelope import GATEWAY
 
 # G-47: longer lists of recipients are searched as sets.
 SHORT_LIST: Final = 8
@@ -30,7 +31,10 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     kind: str
     lineage: Lineage | None
     text: bytes
-    about: str | None = None  # the participant of a presence, which does not receive it
+    # What an envelope of the gateway names, in its order: the participants of a presence, none of
+    # which receives its own, and the contexts of a `system/context`, as they were.
+    about: tuple[str, ...] = ()
+    contexts: tuple[Lineage, ...] = ()
     time: float = 0.0  # of receipt; in files it is that of the batch
     erased: bool = False  # the text is a tombstone
 
@@ -110,14 +114,18 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     origin: Origin | None = None
 
 
+_ContextRow: TypeAlias = tuple[str, str | None, tuple[str, ...]]  # id, type, ancestors
+
+
 class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: str
     sender: str
     to: tuple[str, ...] | None
     kind: str
-    context: tuple[str, str | None, tuple[str, ...]] | None
+    context: _ContextRow | None
     text: bytes
-    about: str | None = None
+    about: str | tuple[str, ...] | None = None  # one participant, or several
+    contexts: tuple[_ContextRow, ...] = ()
     erased: bool = False
 
 
@@ -191,11 +199,16 @@ def _array_head(length: int) -> bytes:
 def _row(entry: LogEntry) -> tuple[Any, ...]:
     lineage = entry.lineage
     context = None if lineage is None else (lineage.id, lineage.type, lineage.ancestors)
-    row = (entry.id, entry.sender, entry.to, entry.kind, context, entry.text, entry.about)
-    return (*row, True) if entry.erased else row
+    row = (entry.id, entry.sender, entry.to, entry.kind, context, entry.text)
+    if entry.sender != GATEWAY and not entry.erased:
+        return row
+    contexts = [(each.id, each.type, each.ancestors) for each in entry.contexts]
+    about = entry.about if len(entry.about) > 1 else entry.about[0] if entry.about else None
+    return (*row, about, contexts, True) if entry.erased else (*row, about, contexts)
 
 
 def _entry(found: _EntryRow, time: float) -> LogEntry:
+    about = found.about or ()
     return LogEntry(
         found.id,
         found.sender,
@@ -203,7 +216,8 @@ def _entry(found: _EntryRow, time: float) -> LogEntry:
         found.kind,
         None if found.context is None else Lineage(*found.context),
         found.text,
-        found.about,
+        (about,) if isinstance(about, str) else about,
+        tuple([Lineage(*each) for each in found.contexts]),
         time,
         found.erased,
     )

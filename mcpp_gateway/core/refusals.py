@@ -122,6 +122,14 @@ def log_unreadable() -> Refusal:
     return Refusal("log_unreadable", "this part of the log cannot be read")
 
 
+def filter_limit() -> Refusal:
+    """Refuse a filter because too many different ones are in use."""
+    return Refusal(
+        "filter_limit",
+        "too many different filters: see max_filters_per_participant and max_filters_per_pod",
+    )
+
+
 def readable_id(text: bytes) -> str | None:
     """Return the id of a refused text, if it has exactly one and it is well formed (G-23)."""
     try:

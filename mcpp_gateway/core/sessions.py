@@ -3,23 +3,29 @@
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
-from mcpp.filters import Filter
+from mcpp.filters import Filter, everything
 from mcpp.protocol.capabilities import Capabilities
+from mcpp.protocol.envelope import GATEWAY
+from mcpp_gateway.core.hearing.filter_counts import filter_weight
+from mcpp_gateway.core.hearing.matcher import Selector
+from mcpp_gateway.core.hearing.rights import Rights
 from mcpp_gateway.core.rates import Bucket
+from mcpp_gateway.core.records import LogEntry
 
 
 @dataclass(frozen=True, slots=True)
 class ParticipantSettings:
-    """A configured participant: its id and what it may do."""
+    """A configured participant: its id, what it may send and what it may hear."""
 
     id: str
     capabilities: Capabilities
     multiple: bool = False
+    hears: Filter = everything
 
     @classmethod
     def unknown(cls, id: str) -> "ParticipantSettings":
@@ -29,9 +35,11 @@ class ParticipantSettings:
 
 @dataclass(slots=True, eq=False)
 class Audience:
-    """The live sessions with the same filter. `frames` is what the hub owes all of them now."""
+    """The live sessions that receive the same. `frames` is what the hub owes all of them now."""
 
-    filter: Filter
+    filter: Filter  # of its sessions, within what their participants may hear
+    rights: Rights  # of one of these participants; all have the same `hears`
+    key: bytes
     sessions: set["Session"] = field(default_factory=set)
     frames: list[bytes] = field(default_factory=list)
 
@@ -45,6 +53,8 @@ class Member:
     sessions: list["Session"] = field(default_factory=list)
     rejoin_until: float | None = None  # without a session since a restart: when it has left
     rate_limited: int = 0  # texts refused for the participant's rate so far (C-16)
+    announced: bool = True  # whether the log holds its join
+    rights: Rights = field(init=False)
     info: Raw = field(init=False)  # as welcomes and presence show it
     info_bytes: int = field(init=False)
 
@@ -54,9 +64,17 @@ class Member:
     def update(self, settings: ParticipantSettings) -> None:
         """Apply new settings of the same participant."""
         self.settings = settings
+        self.rights = Rights(settings.id, settings.hears)
         patterns = settings.capabilities.patterns
         text = msgspec.json.encode({"id": settings.id, "capabilities": patterns})
         self.info, self.info_bytes = Raw(text), len(text)
+
+
+class _CompiledFilter(NamedTuple):
+    filter: Filter
+    rights: Rights
+    selector: Selector | None  # of the filter within the rights; None: everything
+    weight: int
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +93,42 @@ class Session:
     opening: Generator[int, None, None] | None = None  # yields what each piece of work cost
     position: int = 0
     opens_at: int = 0  # the end of the log when it joined: nothing is sent before it is committed
+    live_at: int = 0  # the position that must be committed before it goes live
     audience: Audience | None = None
     waiting: deque[tuple[int, bytes, Filter | None]] | None = None  # None: live
     waiting_bytes: int = 0
+    wanted: Filter = field(init=False)  # what it asked for last, in force or not yet
+    _known: _CompiledFilter | None = None
+
+    def __post_init__(self) -> None:
+        self.wanted = self.filter
+
+    @property
+    def effective_filter(self) -> Filter:
+        """What it receives: its own filter, within what its participant may hear (F-19)."""
+        hears = self.member.rights.hears
+        if self.filter == everything:
+            return hears
+        return self.filter if hears == everything else hears & self.filter
+
+    @property
+    def weight(self) -> int:
+        """How many times the work of reading an entry its filter takes."""
+        return self._compiled().weight
+
+    def view(self, entry: LogEntry) -> bytes | None:
+        """Return what it receives of an entry that it reads from the log: the same as live."""
+        rights = self.member.rights
+        selector = self._compiled().selector
+        if entry.sender == GATEWAY or selector is None or rights.is_own(entry):
+            return rights.view(entry)
+        return entry.text if selector.passes(entry, entry.lineage) else None
+
+    def _compiled(self) -> _CompiledFilter:
+        known, rights = self._known, self.member.rights
+        if known is None or known.filter is not self.filter or known.rights is not rights:
+            effective = self.effective_filter
+            selector = None if effective == everything else Selector(effective)
+            weight = 1 + filter_weight(self.filter)
+            known = self._known = _CompiledFilter(self.filter, rights, selector, weight)
+        return known

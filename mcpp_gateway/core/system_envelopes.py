@@ -1,6 +1,6 @@
 """System envelopes: the texts that the gateway itself sends."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,6 +16,10 @@ from mcpp_gateway.core.sessions import Member
 MAX_WELCOME_BYTES: Final = 262_144
 # Reserved for everything that is not a list: envelope, pod, limits, position.
 _FIXED_BYTES: Final = 4096
+
+# About how much is announced in one envelope, or expires in one tick (C-18).
+ANNOUNCED_BYTES: Final = 65_536
+_FEW_CONTEXTS: Final = 4
 
 _encode = msgspec.json.Encoder().encode
 
@@ -63,11 +67,29 @@ def welcome(
     return payload
 
 
-def expiry(node: LiveContext) -> dict[str, Any]:
-    """Return the payload that announces an expired context (C-11)."""
+def announced_together(expired: Sequence[LiveContext]) -> Sequence[Sequence[LiveContext]]:
+    """Return expired contexts in groups for one envelope each: a few one by one, many together."""
+    if len(expired) > _FEW_CONTEXTS:
+        return [expired]
+    return [[node] for node in expired]
+
+
+def expiry(nodes: Sequence[LiveContext]) -> dict[str, Any]:
+    """Return the payload that announces expired contexts, one or several (C-11)."""
+    if len(nodes) == 1:
+        return {"event": "expired", "context": context_info(nodes[0]), **_history(nodes[0])}
+    contexts = [{**context_info(node), **_history(node)} for node in nodes]
+    return {"event": "expired", "contexts": contexts}
+
+
+def presence(events: Sequence[tuple[str, Member]]) -> dict[str, Any]:
+    """Return the payload that announces who joined and left, one or several (G-33)."""
+    entries = [{"event": event, "participant": member.info} for event, member in events]
+    return entries[0] if len(entries) == 1 else {"entries": entries}
+
+
+def _history(node: LiveContext) -> dict[str, Any]:
     return {
-        "event": "expired",
-        "context": context_info(node),
         "messages": node.messages,
         "participants": node.participants,
         "started": timestamp(node.started),

@@ -1,14 +1,14 @@
 """Admission: authentication and origin checks of HTTP requests, without sockets and clocks.
 
 Tokens are compared as digests, never logged, and never read from the URL. Wrong tokens from one
-address are answered more and more slowly, then with 429. A right token is always admitted, so that
-an attacker cannot lock out others behind the same address.
+address are answered more and more slowly, then with 429; from then on only some of the tokens from
+there are looked at at all, and only some of all tokens while many are wrong.
 """
 
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 from mcpp.errors import FilterError
 from mcpp.filters import Filter, everything, parse
 from mcpp_gateway.config import Config, digest, is_token
+from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.edge.sign_in import Identity, Invitations, SessionTokens
 
 SUBPROTOCOL: Final = "mcpp.v0.1"
@@ -27,6 +28,12 @@ _MAX_FAILURES: Final = 10
 _MAX_DELAY_SECONDS: Final = 4.0
 _FORGET_SECONDS: Final = 60.0
 _MAX_ADDRESSES: Final = 4096
+# Tokens that are looked at from an address with many wrong ones. So many that others behind the
+# same address get in when they try again, and so few that guessing takes for ever.
+_LOOKS_PER_ADDRESS: Final = Rate.per_second(5, 10)
+# Wrong tokens in all. Above that, only addresses from which a right one has come are looked at.
+_WRONG_IN_ALL: Final = Rate.per_second(100, 500)
+_UNSEEN_SECONDS: Final = 1.0
 
 Headers: TypeAlias = Mapping[str, list[str]]  # names in lower case
 
@@ -53,22 +60,61 @@ class Denial:
     retry_after_seconds: float | None = None
 
 
-@dataclass(slots=True)
-class Throttle:
-    """Counts wrong tokens per address, for a bounded number of addresses (G-06)."""
+class _Guesser:
+    """An address with wrong tokens."""
 
-    _failures: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
+    __slots__ = ("failures", "last", "looks")
+
+    def __init__(self, now: float) -> None:
+        self.failures = 0
+        self.last = now
+        self.looks = Bucket(_LOOKS_PER_ADDRESS)
+
+
+class Throttle:
+    """Counts wrong tokens per address and in all, for a bounded number of addresses (G-06)."""
+
+    def __init__(self) -> None:
+        self._guessers: OrderedDict[str, _Guesser] = OrderedDict()
+        self._trusted: OrderedDict[str, None] = OrderedDict()
+        self._wrong = Bucket(_WRONG_IN_ALL)
+
+    def refuse_unseen(self, address: str, now: float) -> Denial | None:
+        """Refuse to look at a token if too many from there, or in all, were wrong."""
+        key = _network(address)
+        guesser = self._guessers.get(key)
+        wait = 0.0
+        if guesser is not None and guesser.failures >= _MAX_FAILURES:
+            _forget(guesser, now)
+            if guesser.failures >= _MAX_FAILURES:
+                wait = guesser.looks.take(now)
+        if not wait and key not in self._trusted and self._wrong.wait(now):
+            wait = _UNSEEN_SECONDS
+        if not wait:
+            return None
+        reason = "too many wrong tokens; try again"
+        return Denial(429, reason, retry_after_seconds=max(_UNSEEN_SECONDS, wait))
+
+    def record_success(self, address: str) -> None:
+        """Remember an address from which a right token came."""
+        key = _network(address)
+        self._trusted[key] = None
+        self._trusted.move_to_end(key)
+        if len(self._trusted) > _MAX_ADDRESSES:
+            self._trusted.popitem(last=False)
 
     def record_failure(self, address: str, now: float) -> Denial:
         """Count a wrong token and return how to answer it."""
         key = _network(address)
-        failures, last = self._failures.pop(key, (0, now))
-        forgotten = int((now - last) / _FORGET_SECONDS)
-        failures = max(0, failures - forgotten) + 1
+        self._wrong.charge(1, now)
+        guesser = self._guessers.pop(key, None) or _Guesser(now)
+        self._guessers[key] = guesser
+        if len(self._guessers) > _MAX_ADDRESSES:
+            self._guessers.popitem(last=False)
+        _forget(guesser, now)
+        failures = guesser.failures + 1
         # Stored up to the maximum only, or a minute's wait would not be enough.
-        self._failures[key] = (min(failures, _MAX_FAILURES), now)
-        if len(self._failures) > _MAX_ADDRESSES:
-            self._failures.popitem(last=False)
+        guesser.failures, guesser.last = min(failures, _MAX_FAILURES), now
         if failures > _MAX_FAILURES:
             return Denial(
                 429,
@@ -78,6 +124,14 @@ class Throttle:
         slow = max(0, failures - _FREE_FAILURES)
         delay = min(_MAX_DELAY_SECONDS, 0.125 * 2**slow) if slow else 0.0
         return Denial(401, "unknown or missing token", delay)
+
+
+def _forget(guesser: _Guesser, now: float) -> None:
+    """Forget one wrong token for each minute without one."""
+    forgotten = int((now - guesser.last) / _FORGET_SECONDS)
+    if forgotten:
+        guesser.failures = max(0, guesser.failures - forgotten)
+        guesser.last += forgotten * _FORGET_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +177,13 @@ class AdmissionControl:
 
     def admit(self, query: str, headers: Headers, address: str, now: float) -> Admission | Denial:
         """Decide on a request to join a pod."""
-        denial = self.check_origin(headers)
+        denial = self.check_origin(headers) or self._throttle.refuse_unseen(address, now)
         if denial is not None:
             return denial
         known = self._authenticate(_token(headers), now)
         if known is None:
             return self._throttle.record_failure(address, now)
+        self._throttle.record_success(address)
         (pod, participant), until = known
         try:
             options = dict(_single(parse_qsl(query, keep_blank_values=True, max_num_fields=16)))
@@ -144,7 +199,7 @@ class AdmissionControl:
 
     def sign_in(self, headers: Headers, address: str, now: float) -> SignIn | Denial:
         """Sign a browser in by its code, in exchange for a session token, or by its token."""
-        denial = self.check_origin(headers)
+        denial = self.check_origin(headers) or self._throttle.refuse_unseen(address, now)
         if denial is not None:
             return denial
         match headers.get(CODE_HEADER, []):
@@ -172,7 +227,7 @@ class AdmissionControl:
 
         A session token is refused: with invitations of its own, a session would never end.
         """
-        denial = self.check_origin(headers)
+        denial = self.check_origin(headers) or self._throttle.refuse_unseen(address, now)
         if denial is not None:
             return denial
         token = _token(headers)
@@ -183,6 +238,9 @@ class AdmissionControl:
         """Allow metrics for requests from loopback, or with the metrics token (G-44)."""
         token = _token(headers)
         if token is not None or "authorization" in headers:
+            denial = self._throttle.refuse_unseen(address, now)
+            if denial is not None:
+                return denial
             wanted = self._metrics_token
             if token and wanted and compare_digest(digest(token), digest(wanted)):
                 return None

@@ -17,8 +17,10 @@ from websockets.server import ServerProtocol
 
 from mcpp_gateway.edge import http
 from mcpp_gateway.edge.admission import SUBPROTOCOL, Admission, Denial
+from mcpp_gateway.edge.cpu_budget import FREE_SECONDS_PER_BYTE, FREE_SECONDS_PER_TEXT
 from mcpp_gateway.edge.frames import FrameError, FrameParser
 from mcpp_gateway.edge.peer import Peer
+from mcpp_gateway.edge.read_quota import SMALL_BYTES
 from mcpp_gateway.prompts.service import PROMPT_SECONDS
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from mcpp_gateway.edge.server import Gateway
 
 _MAX_REQUEST_BYTES: Final = 16_384
+# How much of a chunk is parsed before the clock is looked at, and how long a turn may take.
+_SLICE_BYTES: Final = SMALL_BYTES
+_SLICE_SECONDS: Final = 0.002
 _OTHER_METHODS: Final = frozenset(HTTPMethod) - {HTTPMethod.GET}
 _CLOSE_SECONDS: Final = 5.0
 _LOGGED_STATUSES: Final = (401, 403, 429)  # authentication failures, not 404s
@@ -265,30 +270,59 @@ class ServerConnection(asyncio.Protocol):
     # --- frames ---------------------------------------------------------------------------------
 
     def _read_frames(self, data: bytes, peer: Peer) -> None:
-        """Receive the texts of a chunk: all of them, or as many as the read quota allows."""
+        """Receive the texts of a chunk: all of them, or as many as the quotas allow."""
         hub, quota, parser = self._hub, self._quota, self._parser
+        budget = quota.budget
         member, account = peer.session.member, peer.account
         quota.renew(account, member)
         if peer.closed:
             return
         room = quota.room_bytes
-        now, cpu_now, received = hub.clock(), quota.cpu_clock(), hub.received
+        now, cpu_now = hub.clock(), budget.cpu_clock()
+        if (account.repaid_at > now or budget.tick_is_used) and not quota.has_turn(
+            account, len(data), now
+        ):
+            parser.keep(data)
+            self._pause(peer, now, out_of_turn=True)
+            return
+        received, unpaid = hub.received, member.rate_limited
+        evaluated = peer.pod.filter_work.parts
+        has_more = False
         if not account.is_exhausted(member):
             try:
-                parser.parse(data, room, hub, self, peer, now)
+                has_more = parser.parse(data, min(room, _SLICE_BYTES), hub, self, peer, now)
+                # G-65: a chunk of expensive texts must not take longer than a turn.
+                while has_more and parser.parsed <= room and hub.clock() - now < _SLICE_SECONDS:
+                    limit = min(room, parser.parsed + _SLICE_BYTES)
+                    has_more = parser.parse(data, limit, hub, self, peer, now, parser.parsed)
             except FrameError as error:
                 self.close(error.code, error.reason)
         else:
             parser.parsed = 0
         parsed = parser.parsed
         over_quota = account.is_exhausted(member)
-        quota.charge(account, now, cpu_now, hub.received - received, parsed)
-        if parsed < len(data) and not peer.closed:
+        quota.count_read(parsed)
+        paid = hub.received - received - (member.rate_limited - unpaid)
+        free = paid * FREE_SECONDS_PER_TEXT + parsed * FREE_SECONDS_PER_BYTE
+        excess = budget.measure(now, cpu_now, free)
+        if excess:
+            quota.charge(peer.pod, account, excess, peer.pod.filter_work.parts - evaluated, now)
+        if peer.closed:
+            return
+        if parsed < len(data):
             parser.keep(data[parsed:])
             if over_quota:
                 quota.pause_for_second(self)
-            elif parsed > room:
-                quota.pause_for_turn(self)
+                return
+        if has_more or account.repaid_at > now:
+            self._pause(peer, now, out_of_turn=has_more)
+
+    def _pause(self, peer: Peer, now: float, *, out_of_turn: bool) -> None:
+        """Stop reading until the participant has its turn again, if it has to wait for it."""
+        if self._quota.budget.wait(peer.account, now):
+            self._quota.pause_for_debt(self, peer.account)
+        elif out_of_turn:
+            self._quota.pause_for_turn(self)
 
     def receive_frame(self, peer: Peer, data: bytes, now: float) -> bool:
         """Pass a frame that is not an unfragmented text to the WebSocket protocol."""

@@ -47,9 +47,19 @@ CATCH_UP_BYTES = 65_536
 SEARCH_SECONDS = 0.005
 MAX_SEARCH_SECONDS = 0.02
 
+# What one piece of that work may take before the participant is charged for it.
+_FREE_SEARCH_SECONDS = 0.001
+
+# After so much was written, all outboxes together are looked at (G-68): they cannot grow faster.
+MUCH_BYTES = 33_554_432
+
 # Presence may be delayed this long to be written together: when a thousand participants leave at
 # once, a write for each to all the others would be a million writes.
 PRESENCE_SECONDS = 0.02
+
+
+def _nothing() -> None:
+    """Do nothing: outboxes in memory are not bounded together."""
 
 
 class Hub:
@@ -70,6 +80,9 @@ class Hub:
         self._full: list[Peer] = []
         # How a log that is not in memory is read; it ends with `answer_history` of the pod.
         self.read_history: Callable[[ReadHistory], None]
+        self._written_bytes = 0  # since the outboxes were last looked at
+        self.on_much_written: Callable[[], None] = _nothing
+        self._announcing: set[PodCore] = set()  # those with presence that will be logged later
         self._searching: dict[Peer, None] = {}  # for which the log is looked through, in order
         self._search_soon = False
         self._searched_at = 0.0
@@ -95,6 +108,7 @@ class Hub:
         peer.caught_up_to = self._quota.read_bytes
         transport.set_outbox(CATCH_UP_BYTES)
         self._perform_presence(effects)
+        self.announce_later(pod)
         self.catch_up(peer)
         return peer
 
@@ -103,6 +117,14 @@ class Hub:
         peer.audience = None
         peer.closed = True
         self._perform_presence(peer.pod.leave(peer.session, self.clock()))
+        self.announce_later(peer.pod)
+
+    def announce_later(self, pod: PodCore) -> None:
+        """Have presence logged that the pod keeps back to log it with what follows (G-64)."""
+        wait = pod.presence_wait(self.clock())
+        if wait is not None and pod not in self._announcing:
+            self._announcing.add(pod)
+            self._scheduler.call_later(wait, self._announce, pod)
 
     def flush_and_leave(self, peer: Peer) -> None:
         """Write what this tick owes to a connection that is about to close, and remove it."""
@@ -209,6 +231,7 @@ class Hub:
         for audience, frames in batches.items():
             data = b"".join(frames)
             self.delivered += len(frames) * len(audience.sessions)
+            self._written_bytes += len(data) * len(audience.sessions)
             for session in audience.sessions:
                 peer: Peer = session.peer
                 if peer not in individual:
@@ -218,12 +241,28 @@ class Hub:
                 peer.transport.write(peer.take_owed(batches.get(peer.audience, [])))
                 if peer.stop is not None:
                     self._individual[peer] = None
+        if self._written_bytes > MUCH_BYTES:
+            self._written_bytes = 0
+            self.on_much_written()
         self.ticks += 1
         self.tick_seconds += self.clock() - began
 
     # --- private --------------------------------------------------------------------------------
 
+    def _announce(self, pod: PodCore) -> None:
+        self._announcing.discard(pod)
+        self._perform_presence(pod.announce(self.clock()))
+
     def _catch_up(self, peer: Peer) -> None:
+        """Send a session more of the log, and charge the time to its participant (G-65)."""
+        budget = self._quota.budget
+        began, cpu_began = self.clock(), budget.cpu_clock()
+        self._send_log(peer)
+        excess = budget.measure(began, cpu_began, _FREE_SEARCH_SECONDS)
+        if excess:
+            budget.charge(peer.account, excess, began)
+
+    def _send_log(self, peer: Peer) -> None:
         owed = CATCH_UP_BYTES + self._quota.read_bytes - peer.caught_up_to
         peer.caught_up_to = self._quota.read_bytes
         transport = peer.transport
@@ -252,24 +291,32 @@ class Hub:
 
     def _search(self) -> None:
         """Look through the log for the sessions that wait for it in turn, for a part of a tick."""
-        began = self.clock()
+        budget, waiting = self._quota.budget, self._searching
+        began = now = self.clock()
         rest = began - self._searched_at
         until = began + min(max(rest, SEARCH_SECONDS), MAX_SEARCH_SECONDS)
-        waiting = self._searching
-        while waiting:
-            peer = next(iter(waiting))
+        waits = []
+        for peer in list(waiting):
+            wait = budget.wait(peer.account, now)
+            if wait and not peer.closed:
+                waits.append(wait)
+                continue
             del waiting[peer]
             self._catch_up(peer)  # if there is more to do, it comes back as the last
-            if self.clock() >= until:
+            now = self.clock()
+            if now >= until:
                 break
         self._searched_at = self.clock()
         self._search_soon = False
-        self._schedule_search()
+        self._schedule_search(min(waits, default=0.0) if len(waits) == len(waiting) else 0.0)
 
-    def _schedule_search(self) -> None:
+    def _schedule_search(self, wait: float = 0.0) -> None:
         if self._searching and not self._search_soon:
             self._search_soon = True
-            self._scheduler.call_soon(self._search)
+            if wait:
+                self._scheduler.call_later(wait, self._search)
+            else:
+                self._scheduler.call_soon(self._search)
 
     def _perform_presence(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

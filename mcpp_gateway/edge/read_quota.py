@@ -7,24 +7,22 @@ waits in the system's buffers and then at the sender, and nothing is lost. Three
   that the writes of one tick never fill the outbox of a reader that keeps up (G-38).
 - A participant may send 500 frames a second that cost it no rate token: texts refused for the rate,
   control frames and fragments (C-16). Above that it is not read until the next second.
-- CPU time above a free share is charged as such frames (G-47), so that a participant has a quarter
-  of each second for expensive texts; and a tenth of that once all together have used as much. (A
-  small envelope takes 6 µs; a megabyte of records 8 ms, of the costliest numbers to check 200.)
+- CPU time is limited by `CpuBudget`: who owes waits for a turn, or until it has repaid (G-65).
 """
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from mcpp_gateway.core.pod import PodCore
+from mcpp_gateway.core.rates import Bucket
 from mcpp_gateway.core.sessions import Member
+from mcpp_gateway.edge.cpu_budget import CpuAccount, CpuBudget
 
 _FREE_FRAMES_PER_SECOND: Final = 500
-_FREE_SECONDS_PER_TEXT: Final = 100e-6
-_FREE_SECONDS_PER_BYTE: Final = 4e-9
-_EXCESS_SECONDS: Final = 0.25
-_FRAMES_PER_EXCESS_SECOND: Final = _FREE_FRAMES_PER_SECOND / _EXCESS_SECONDS
-_BUSY_FACTOR: Final = 10
+SMALL_BYTES: Final = 4096
+_SHORTEST_WAIT_SECONDS: Final = 0.005
 
 
 class Scheduler(Protocol):
@@ -47,7 +45,7 @@ class PausableConnection(Protocol):
         """Read on, starting with what was received and not yet parsed."""
 
 
-class ReadAccount:
+class ReadAccount(CpuAccount):
     """What one participant has left of this second's quota, over all of its connections.
 
     Texts refused for the rate are counted by the pod; everything else is charged here.
@@ -56,6 +54,7 @@ class ReadAccount:
     __slots__ = ("limit", "second")
 
     def __init__(self, member: Member, second: int) -> None:
+        super().__init__()
         self.renew(member, second)
 
     def renew(self, member: Member, second: int) -> None:
@@ -83,26 +82,32 @@ class ReadQuota:
         tick_bytes: int,
         unwritten_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.clock = clock
-        self.cpu_clock = time.thread_time  # elapsed time depends on the load of the machine
+        self.budget = CpuBudget(clock)
         self.tick_bytes = tick_bytes
         self.tick_read_bytes = 0
         self.read_bytes = 0  # since the start
         self.second = 0  # number of the present second; accounts of an older one are renewed
         self._scheduler = scheduler
         self._unwritten_bytes = unwritten_bytes
-        self._accounts: WeakKeyDictionary[Member, ReadAccount] = WeakKeyDictionary()
-        self._excess_seconds = 0.0  # in this second, of all participants
+        # By the participants' buckets, which outlive their sessions.
+        self._accounts: WeakKeyDictionary[Bucket, ReadAccount] = WeakKeyDictionary()
+        self._in_debt: dict[PausableConnection, CpuAccount] = {}
+        self._debts_scheduled = False
         self._until_next_second: set[PausableConnection] = set()
         self._turns: dict[PausableConnection, None] = {}  # in order
         self._turns_scheduled = False
 
     def account(self, member: Member) -> ReadAccount:
         """Return the account that all connections of a participant share."""
-        account = self._accounts.get(member)
+        account = self._accounts.get(member.bucket)
         if account is None:
-            account = self._accounts[member] = ReadAccount(member, self.second)
+            account = self._accounts[member.bucket] = ReadAccount(member, self.second)
         return account
+
+    def join_wait(self, bucket: Bucket | None) -> float:
+        """Return the seconds until the participant of a bucket may cause more work."""
+        account = None if bucket is None else self._accounts.get(bucket)
+        return 0.0 if account is None else self.budget.wait(account, self.budget.clock())
 
     def renew(self, account: ReadAccount, member: Member) -> None:
         """Start a new second of an account if it has begun since."""
@@ -114,24 +119,44 @@ class ReadQuota:
         """How much may still be read in this tick; negative if it was exceeded."""
         return self.tick_bytes - self.tick_read_bytes
 
-    def charge(
-        self, account: ReadAccount, now: float, cpu_now: float, texts: int, size: int
-    ) -> None:
-        """Charge a chunk: its texts, its bytes and the CPU time since it was received.
-
-        `now` and `cpu_now` are the readings of both clocks when it was received. CPU time is never
-        more than elapsed time, which is cheaper to read and almost always short enough.
-        """
+    def count_read(self, size: int) -> None:
+        """Count the bytes of a chunk."""
         self.tick_read_bytes += size
         self.read_bytes += size
-        free = texts * _FREE_SECONDS_PER_TEXT + size * _FREE_SECONDS_PER_BYTE
-        if self.clock() - now <= free:
-            return
-        excess = self.cpu_clock() - cpu_now - free
-        if excess > 0:
-            self._excess_seconds += excess
-            factor = _BUSY_FACTOR if self._excess_seconds > _EXCESS_SECONDS else 1
-            account.limit -= excess * _FRAMES_PER_EXCESS_SECOND * factor
+
+    def charge(
+        self, pod: PodCore, account: ReadAccount, excess: float, evaluated: int, now: float
+    ) -> None:
+        """Charge excess CPU time to a sender, and what filters took of it to their owners."""
+        if evaluated:
+            owners = partial(self._filter_owners, pod)
+            excess = self.budget.charge_filters(excess, evaluated, owners, now)
+        if excess:
+            self.budget.charge(account, excess, now)
+
+    def _filter_owners(self, pod: PodCore) -> Iterator[tuple[CpuAccount, float]]:
+        """Yield the accounts of those whose filters a pod evaluates, with their shares."""
+        owners = pod.filter_owners()
+        total = sum(owners.values())
+        for member, weight in owners.items():
+            yield self.account(member), weight / total
+
+    def has_turn(self, account: ReadAccount, size: int, now: float) -> bool:
+        """Whether a chunk may be read now: there is time, or it is small and its sender owes none.
+
+        So who sends one envelope does not wait for those who send many, or expensive ones (G-65).
+        """
+        if account.repaid_at > now and self.budget.wait(account, now):
+            return False
+        return not self.budget.tick_is_used or (size <= SMALL_BYTES and account.repaid_at <= now)
+
+    def pause_for_debt(self, connection: PausableConnection, account: CpuAccount) -> None:
+        """Stop reading from a connection until its participant has repaid enough."""
+        connection.pause_reading()
+        self._in_debt[connection] = account
+        if not self._debts_scheduled:
+            self._debts_scheduled = True
+            self._scheduler.call_later(_SHORTEST_WAIT_SECONDS, self._resume_repaid)
 
     def pause_for_turn(self, connection: PausableConnection) -> None:
         """Stop reading from a connection until its turn in the next tick."""
@@ -148,15 +173,16 @@ class ReadQuota:
         """Forget a connection that is closed."""
         self._until_next_second.discard(connection)
         self._turns.pop(connection, None)
+        self._in_debt.pop(connection, None)
 
     def start_tick(self) -> None:
         """Start a new tick: its quota of bytes is full again, less what the log has to write."""
         self.tick_read_bytes = self._unwritten_bytes()
+        self.budget.start_tick()
 
     def start_second(self) -> None:
         """Start a new second: renew every account and resume the connections that wait for it."""
         self.second += 1
-        self._excess_seconds = 0.0
         waiting, self._until_next_second = self._until_next_second, set()
         for connection in waiting:
             connection.resume_reading()
@@ -166,11 +192,27 @@ class ReadQuota:
         self.start_tick()
         self._turns_scheduled = False
         for connection in list(self._turns):
-            if self.tick_read_bytes > self.tick_bytes:
+            if self.tick_read_bytes > self.tick_bytes or self.budget.tick_is_used:
                 break
             self._turns.pop(connection, None)
             connection.resume_reading()
         self.resume_turns()
+
+    def _resume_repaid(self) -> None:
+        """Give those a turn that have repaid, and look at the others again when the first has."""
+        self._debts_scheduled = False
+        now = self.budget.clock()
+        waits = {each: self.budget.wait(owed, now) for each, owed in self._in_debt.items()}
+        for connection, wait in waits.items():
+            if not wait:
+                del self._in_debt[connection]
+                self._turns[connection] = None
+        self.resume_turns()
+        if self._in_debt:
+            self._debts_scheduled = True
+            soonest = min(waits[each] for each in self._in_debt)
+            wait = max(_SHORTEST_WAIT_SECONDS, soonest)
+            self._scheduler.call_later(wait, self._resume_repaid)
 
     def resume_turns(self) -> None:
         """Let paused connections have their turns soon, unless the log has too much to write."""

@@ -7,6 +7,7 @@ await gateway.drain()
 """
 
 import asyncio
+import ctypes
 import errno
 import logging
 import os
@@ -44,6 +45,8 @@ _BACKLOG: Final = 4096
 # each of them when the process has no file descriptors left.
 _ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
+_RETURNED_BYTES: Final = 33_554_432
+_EXPIRY_SECONDS: Final = 0.05  # between the ticks of a pod in which many contexts expire together
 _NO_SPACE: Final = "the gateway has no space left on its disk"
 _OUT_OF_REACH: Final = "the cluster's log is out of reach; try another gateway"
 _EXIT_IO_ERROR: Final = 74  # EX_IOERR of sysexits.h
@@ -79,6 +82,7 @@ class Gateway:
         self.hub = Hub(loop, clock, self.quota)
         self.hub.read_history = self._read_history
         self.prompts = PromptService(lambda: self.logs)
+        self.hub.on_much_written = self._check_outboxes
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self.logs = self._open_logs()
@@ -92,6 +96,8 @@ class Gateway:
         self._server: asyncio.Server
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
+        self._held_bytes = 0  # in outboxes, when last looked at
+        self._expiring: set[PodCore] = set()  # those with more expired contexts than one tick holds
         self._expiries: dict[ServerConnection, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
         self._committed = asyncio.Event()
@@ -147,7 +153,11 @@ class Gateway:
             if not pod.can_join(decision.participant):
                 reason = _NO_SPACE if self.cluster is None else _OUT_OF_REACH
                 return Denial(503, reason, retry_after_seconds=5)
-            wait = pod.join_wait(decision.participant, now)
+            refusal = pod.join_refusal(decision.participant, decision.filter)
+            if refusal is not None:
+                return Denial(429, refusal, retry_after_seconds=5)
+            debt = self.quota.join_wait(pod.bucket(decision.participant))
+            wait = max(debt, pod.join_wait(decision.participant, now))
             if wait:
                 reason = f"too many joins; try again in {wait:.1f} s"
                 return Denial(429, reason, retry_after_seconds=wait)
@@ -190,8 +200,9 @@ class Gateway:
         for secret, (pod, participant) in self.config.tokens.items():
             if kept.get((pod, participant)) != secret:
                 self.hub.perform_all(self.pods[pod].revoke(participant, now))
-        for name in config.pods.keys() | self.pods.keys():
-            self.hub.perform_all(self.pods[name].reconfigure(config.pods.get(name, ()), now))
+        for name, changed in self.pods.items():
+            self.hub.perform_all(changed.reconfigure(config.pods.get(name, ()), now))
+            self.hub.announce_later(changed)
         self.config = config
         self.admission.reconfigure(config)
 
@@ -310,7 +321,7 @@ class Gateway:
     def _advance_clock(self) -> None:
         """Keep times from going back behind what the logs hold, if the system's clock was set."""
         if self.logs is not None and self.logs.time > self.hub.clock():
-            self.hub.clock = self.quota.clock = steady_clock(self.logs.time)
+            self.hub.clock = self.quota.budget.clock = steady_clock(self.logs.time)
 
     def _unwritten_bytes(self) -> int:
         if self.cluster is not None:
@@ -332,15 +343,69 @@ class Gateway:
                     self._committed.clear()
                     await self._committed.wait()
 
+    def _tick(self, pod: PodCore) -> None:
+        self.hub.perform_all(pod.tick(self.hub.clock()))
+        if pod.has_expiries and pod not in self._expiring:
+            self._expiring.add(pod)
+            self.loop.call_later(_EXPIRY_SECONDS, self._expire_more, pod)
+
+    def _expire_more(self, pod: PodCore) -> None:
+        self._expiring.discard(pod)
+        if not self.draining:
+            self._tick(pod)
+
+    def _check_descriptors(self) -> None:
+        """Log that no connection can be accepted; uvloop does not say so."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                facts = {"connections": len(self.connections)}
+                logger.critical("no file descriptors left: new connections wait", extra=facts)
+
+    def _check_outboxes(self) -> None:
+        """Close the connections with the most unsent data where there is too much (G-68)."""
+        outboxes = {each: each.waiting_bytes for each in self.connections}
+        by_pod: dict[PodCore, dict[ServerConnection, int]] = {}
+        for connection, size in outboxes.items():
+            if connection.peer is not None and size:
+                by_pod.setdefault(connection.peer.pod, {})[connection] = size
+        for some in by_pod.values():
+            for closed in self._close_largest(some, self.config.limits.pod_outbox_bytes):
+                del outboxes[closed]
+        for closed in self._close_largest(outboxes, self.config.gateway.max_outbox_bytes):
+            del outboxes[closed]
+        held, self._held_bytes = self._held_bytes, sum(outboxes.values())
+        if held - self._held_bytes > _RETURNED_BYTES:
+            self.loop.call_later(_HOUSEKEEPING_SECONDS, return_memory)  # once they are closed
+
+    def _close_largest(
+        self, outboxes: dict[ServerConnection, int], limit: int
+    ) -> list[ServerConnection]:
+        total = sum(outboxes.values())
+        closed: list[ServerConnection] = []
+        for connection, size in sorted(outboxes.items(), key=lambda item: -item[1]):
+            if total <= limit:
+                break
+            total -= size
+            closed.append(connection)
+            peer = connection.peer
+            who = None if peer is None else peer.session.member.settings.id
+            facts = {"participant": who, "unsent_bytes": size}
+            logger.warning("outboxes hold too much; largest closed", extra=facts)
+            connection.abort()
+        return closed
+
     def _run_housekeeping(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
-        now = self.hub.clock()
         for pod in self.pods.values():
-            self.hub.perform_all(pod.tick(now))
+            self._tick(pod)
         if self.logs is not None:
             self.logs.check()
         if self.cluster is not None:
-            self.hub.perform_all(self.cluster.close_stalled(now))
+            self.hub.perform_all(self.cluster.close_stalled(self.hub.clock()))
+        self._check_descriptors()
+        self._check_outboxes()
         self.quota.start_second()
         # A part of the connections each second, so that thousands of pings are not sent at once.
         rounds = max(1, round(self.config.gateway.ping_seconds / _HOUSEKEEPING_SECONDS))
@@ -357,7 +422,15 @@ def _end_process(error: BaseException) -> None:
     """
     known = isinstance(error, OSError)
     logger.critical("cannot write the log, exiting: %s", error, exc_info=None if known else error)
+    for handler in logging.getLogger("mcpp").handlers:
+        handler.flush()
     os._exit(_EXIT_IO_ERROR)
+
+
+def return_memory() -> None:
+    """Return freed memory to the system, where the C library keeps it otherwise."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def without_restart(old: Config, new: Config) -> Config:

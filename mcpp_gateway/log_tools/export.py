@@ -75,7 +75,8 @@ class ExportedEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     kind: str
     to: tuple[str, ...] | None = None
     context: ExportedContext | None = None
-    about: str | None = None
+    about: str | tuple[str, ...] | None = None  # one participant, or several
+    contexts: tuple[ExportedContext, ...] = ()
     text: str
     erased: bool = False
 
@@ -137,7 +138,8 @@ def _exported(batch: Batch) -> Iterator[ExportedEntry]:
             kind=entry.kind,
             to=tuple(sorted(to)) if isinstance(to, frozenset) else to,
             context=None if lineage is None else _context(lineage),
-            about=entry.about,
+            about=entry.about[0] if len(entry.about) == 1 else entry.about or None,
+            contexts=tuple(map(_context, entry.contexts)),
             text=entry.text.decode(),
             erased=entry.erased,
         )
@@ -145,6 +147,10 @@ def _exported(batch: Batch) -> Iterator[ExportedEntry]:
 
 def _context(lineage: Lineage) -> ExportedContext:
     return ExportedContext(lineage.id, lineage.type, lineage.ancestors)
+
+
+def _lineage(context: ExportedContext) -> Lineage:
+    return Lineage(context.id, context.type, context.ancestors)
 
 
 # --- import ---------------------------------------------------------------------------------------
@@ -242,9 +248,10 @@ class _Importer:
                 entry.sender,
                 recipients(entry.to),
                 entry.kind,
-                None if context is None else Lineage(context.id, context.type, context.ancestors),
+                None if context is None else _lineage(context),
                 entry.text.encode(),
-                entry.about,
+                (entry.about,) if isinstance(entry.about, str) else entry.about or (),
+                tuple(map(_lineage, entry.contexts)),
                 erased=entry.erased,
             )
         )

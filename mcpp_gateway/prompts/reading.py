@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mcpp_gateway.core.history.pages import Listener, Source
+from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.history.pages import Source
 from mcpp_gateway.core.history.query import HistoryQuery
 from mcpp_gateway.core.records import LogEntry
 
@@ -29,7 +30,7 @@ class PromptReading:
     All `listeners` may read them: the participant that asks, and the one whose prompt it is.
     """
 
-    listeners: Sequence[Listener]
+    listeners: Sequence[Rights]
     at: str | None  # the id of the last envelope; None: the end of the log
     texts: list[bytes] = field(default_factory=list)
     _bytes: int = 0

@@ -112,7 +112,7 @@ class HistoryReader:
                 committed=pod.journal.committed,
                 start=pod.journal.start,
                 query=asked.query.given,
-                listener=asked.listener.id,
+                listener=asked.listener.participant,
                 hears=asked.listener.hears.to_json(),
                 max_bytes=pod.history_bytes,
             )

@@ -204,3 +204,29 @@ def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "latin1.toml").write_bytes(b"# \xff")
     with pytest.raises(ConfigError, match="not UTF-8"):
         config.load(tmp_path / "latin1.toml", {})
+
+
+@pytest.mark.rule("F-19", "G-45")
+def test_hears_is_a_filter_and_a_mistake_names_its_key() -> None:
+    token = f'token = "{SECRET}"'
+    found = parse(participant(token, 'hears = { not = { type = "reasoning" } }'))
+    (settings,) = found.pods["demo"]
+    assert settings.hears.to_json() == {"not": {"type": "reasoning"}}
+    assert parse(participant(token)).pods["demo"][0].hears.to_json() == {"all": []}
+    for line, reason in {
+        'hears = { sort = "x" }': "has no key",
+        'hears = { any = [{ from = "a b" }] }': "is not a text that could match",
+        'hears = "main"': "Expected `object",
+    }.items():
+        with pytest.raises(ConfigError, match=r"mcpp.toml:3: pods.demo.participants.alice.hears"):
+            parse(participant(token, line))
+        with pytest.raises(ConfigError, match=reason):
+            parse(participant(token, line))
+
+
+@pytest.mark.rule("G-68")
+def test_a_pod_has_room_for_at_least_one_outbox() -> None:
+    with pytest.raises(ConfigError, match=r"limits.pod_outbox_bytes: must be at least"):
+        parse("[limits]\npod_outbox_bytes = 1000")
+    with pytest.raises(ConfigError, match=r"gateway.max_outbox_bytes"):
+        parse("[gateway]\nmax_outbox_bytes = 1000")

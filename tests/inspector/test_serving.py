@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mcpp_gateway import commands
 from tests.inspector.harness import BOUND, MCPP, InspectorHarness, inspector_harness, up
 
 FILES = Path(__file__).parents[2] / "mcpp_gateway" / "inspector"
@@ -106,6 +107,20 @@ def test_a_sign_in_link_can_be_created_while_the_gateway_runs(tmp_path: Path) ->
     late = mcpp("--link")
     assert (late.returncode, late.stdout) == (2, "")
     assert "no gateway is running here" in late.stderr
+
+
+@pytest.mark.rule("G-61")
+@pytest.mark.parametrize("size", [0, 5])
+def test_a_session_key_that_is_too_short_is_replaced_once(tmp_path: Path, size: int) -> None:
+    """Otherwise everyone was signed out at each restart, or sessions were signed with no secret."""
+    path = tmp_path / "sessions.key"
+    path.write_bytes(b"x" * size)
+    session_key = getattr(commands, "_session_key")  # noqa: B009
+    key = session_key(tmp_path)
+    assert len(key) == 32
+    assert session_key(tmp_path) == path.read_bytes() == key
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["sessions.key"]
 
 
 @pytest.mark.rule("G-60")

@@ -494,6 +494,23 @@ def test_replayed_presence_changes_nothing_and_live_presence_does(node: Node) ->
     assert node.call("model", frames=frames)["present"] == ["ada", "bob"]
 
 
+@pytest.mark.rule("G-64", "C-18")
+def test_presence_and_expiries_of_several_are_read_one_by_one(node: Node) -> None:
+    entries = [
+        {"event": "join", "participant": {"id": "bob", "capabilities": []}},
+        {"event": "join", "participant": {"id": "eve", "capabilities": []}},
+        {"event": "leave", "participant": {"id": "bob", "capabilities": []}},
+    ]
+    told = frame("1", "system/presence", "system:gateway", payload={"entries": entries})
+    assert node.call("model", frames=[welcome(), told])["present"] == ["ada", "eve"]
+    for number, contexts in enumerate(([{"id": "k"}, {"id": "l"}], "nonsense", [None, {}])):
+        expired = {"event": "expired", "contexts": contexts}
+        frames = [welcome(), frame("2", context={"id": "k"}), frame("3", context={"id": "l"})]
+        frames.append(frame("4", "system/context", "system:gateway", payload=expired))
+        states = node.call("model", frames=frames)["states"]
+        assert states == dict.fromkeys("kl", "open" if number else "expired")
+
+
 def test_a_concluded_context_folds_where_it_began(node: Node) -> None:
     inside: dict[str, Any] = {"context": {"id": "k", "type": "reasoning"}}
     below: dict[str, Any] = {"context": {"id": "l", "parent": "k"}}

@@ -265,7 +265,7 @@ class ContextMachine(RuleBasedStateMachine):
         expired = self.tree.expire(self.now)
         self.model.expire([node.id for node in expired])
         for node in expired:
-            self._record(None, kinds.CONTEXT, system_envelopes.expiry(node))
+            self._record(None, kinds.CONTEXT, system_envelopes.expiry([node]))
 
     @rule()
     def save(self) -> None:

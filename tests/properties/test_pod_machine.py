@@ -130,7 +130,13 @@ class BatchedDriver:
     def join(
         self, id: str, filter: Filter, after: str | None, last: int | None
     ) -> RecordingTransport:
-        return self._harness.join(id, filter=filter, after=after, last=last)
+        joined = self._harness.join(id, filter=filter, after=after, last=last)
+        self._announce()
+        return joined
+
+    def _announce(self) -> None:
+        """Log presence at once, however often somebody joins or leaves; see test_storms."""
+        self._harness.hub.perform_all(self.pod.announce(self._harness.now))
 
     def send(self, connection: RecordingTransport, data: bytes) -> None:
         self._harness.hub.receive(self._harness.peers[connection], data, self._harness.now)
@@ -140,6 +146,7 @@ class BatchedDriver:
     def leave(self, connection: RecordingTransport) -> None:
         self.settle(connection)
         self._harness.hub.leave(self._harness.peers[connection])
+        self._announce()
 
     def tick(self, seconds: float) -> None:
         self._harness.now += seconds

@@ -23,6 +23,7 @@ from mcpp import __version__
 from mcpp_agents.memory.access import OWNER, Principal
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.serving.credentials import Credentials
+from mcpp_agents.memory.serving.throttle import GuessLimit
 from mcpp_agents.memory.serving.tools import TOOLS
 from mcpp_agents.memory.store import MemoryStore
 
@@ -93,7 +94,7 @@ async def serve_stdio(store: MemoryStore) -> None:
 
 def http_app(store: MemoryStore, credentials: Credentials, *, host: str) -> Starlette:
     """Return the streamable HTTP endpoint `/mcp`, without sessions that could be hijacked."""
-    return build_server(store, credentials).streamable_http_app(
+    app = build_server(store, credentials).streamable_http_app(
         stateless_http=True,
         json_response=True,
         host=host,
@@ -101,6 +102,8 @@ def http_app(store: MemoryStore, credentials: Credentials, *, host: str) -> Star
         auth=AuthSettings(issuer_url=AnyHttpUrl("http://localhost"), resource_server_url=None),
         token_verifier=_CredentialsVerifier(credentials),
     )
+    app.add_middleware(GuessLimit)  # the outermost: it comes before the token is looked at
+    return app
 
 
 class _CredentialsVerifier:

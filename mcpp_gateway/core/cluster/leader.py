@@ -11,6 +11,7 @@ from typing import Any, Final
 from mcpp import kinds
 from mcpp.errors import DecodeError
 from mcpp.protocol.codec import decode
+from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
 from mcpp_gateway.core.cluster.messages import JOIN, LEAVE, SEND, STOP, Command
@@ -36,7 +37,6 @@ from mcpp_gateway.core.sessions import ParticipantSettings
 # A batch is sealed at this size: a record has to fit into a message of the log's servers.
 MAX_BATCH_BYTES: Final = 262_144
 # What one portion of the clock's work may add to a batch.
-_EXPIRED_AT_ONCE: Final = 16
 _LEAVES_AT_ONCE: Final = 64
 _CHECKPOINT_BYTES: Final = 32 << 20
 _CHECKPOINT_SECONDS: Final = 3600.0
@@ -121,9 +121,10 @@ class Leader:
     def expire(self, now: float) -> int:
         """Expire some idle contexts; return how many, 0 if there are no more."""
         self._time = now = max(now, self._time)
-        expired = self._replica.tree.expire(now, _EXPIRED_AT_ONCE)
-        for node in expired:
-            self._system(kinds.CONTEXT, system_envelopes.expiry(node), now)
+        expired = self._replica.tree.expire(now, system_envelopes.ANNOUNCED_BYTES)
+        for group in system_envelopes.announced_together(expired):
+            contexts = tuple(node.lineage for node in group)
+            self._system(kinds.CONTEXT, system_envelopes.expiry(group), now, contexts=contexts)
         return len(expired)
 
     def end_absence(self, now: float, rejoin_seconds: float) -> int:
@@ -220,7 +221,9 @@ class Leader:
             self._append(verdict)
         elif isinstance(verdict, Revival):
             for state in verdict.contexts:
-                self._system(kinds.CONTEXT, system_envelopes.revival(state), now)
+                contexts = (self._replica.tree.revived_lineage(state),)
+                payload = system_envelopes.revival(state)
+                self._system(kinds.CONTEXT, payload, now, contexts=contexts)
             self._append(verdict.entry)
         elif isinstance(verdict, Refusal):
             self._refuse(origin, command, verdict, envelope.id, now)
@@ -271,14 +274,20 @@ class Leader:
         settings = self._settings(participant) or ParticipantSettings.unknown(participant)
         about = {"id": participant, "capabilities": settings.capabilities.patterns}
         payload = {"event": event, "participant": about}
-        self._system(kinds.PRESENCE, payload, now, about=participant)
+        self._system(kinds.PRESENCE, payload, now, about=(participant,))
 
     def _system(
-        self, kind: str, payload: Mapping[str, Any], now: float, about: str | None = None
+        self,
+        kind: str,
+        payload: Mapping[str, Any],
+        now: float,
+        *,
+        about: tuple[str, ...] = (),
+        contexts: tuple[Lineage, ...] = (),
     ) -> None:
         id = self._new_id()
         text = system_envelopes.system(id, kind, payload, now)
-        self._append(LogEntry(id, GATEWAY, None, kind, None, text, about))
+        self._append(LogEntry(id, GATEWAY, None, kind, None, text, about, contexts))
 
     def _append(self, entry: LogEntry) -> None:
         self._entries.append(entry)

@@ -13,11 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp import kinds
 from mcpp.errors import DecodeError
 from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
-from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core import effects as close_codes
 from mcpp_gateway.core import refusals
 from mcpp_gateway.core.cluster.delegation import Delegation
@@ -63,6 +61,7 @@ class _Listed(LiveContext):
         self.parent = node.parent
         self.creator = node.creator
         self.messages = node.messages
+        self.lineage = node.lineage
 
 
 class ClusterPod(PodCore):
@@ -152,6 +151,8 @@ class ClusterPod(PodCore):
         self._local[participant] = member
         session = Session(member, filter, peer, opens_at=_NOT_YET, waiting=deque())
         member.sessions.append(session)
+        self.sessions += 1
+        self.filter_counts.add(participant, filter)
         self._last_number += 1
         number = self._last_number
         self._sessions[number] = session
@@ -340,7 +341,7 @@ class ClusterPod(PodCore):
                 self._apply_note(notes[at], batch.time, effects, now)
                 at += 1
             apply_entry(entry, batch.time)
-            if entry.sender == GATEWAY and entry.about is not None:
+            if entry.about:
                 self._apply_presence(entry)
             effects.append(broadcast(entry))
             if heard is not None and entry.id == outgoing.next_id:
@@ -362,13 +363,11 @@ class ClusterPod(PodCore):
         return effects
 
     def _apply_presence(self, entry: LogEntry) -> None:
-        id = entry.about
-        if id is None or entry.kind != kinds.PRESENCE:
-            return
-        if is_join(entry):
-            self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
-        else:
-            self._members.pop(id, None)
+        for id in entry.about:
+            if is_join(entry):
+                self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
+            else:
+                self._members.pop(id, None)
 
     def _add_member(self, settings: ParticipantSettings) -> Member:
         member = self._local.get(settings.id) or self._new_member(settings)
@@ -446,7 +445,7 @@ class ClusterPod(PodCore):
         member = session.member
         if session in member.sessions:
             member.sessions.remove(session)
-        self._delivery.detach(session)
+            super()._detach(session)
         if not member.sessions and self._local.get(member.settings.id) is member:
             del self._local[member.settings.id]
 

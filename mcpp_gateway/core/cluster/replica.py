@@ -54,11 +54,12 @@ class Replica:
         self.journal.append(entry)
         if self._base is None:
             replay(self.tree, entry, time)
-        if entry.about is not None and entry.sender == GATEWAY and entry.kind == kinds.PRESENCE:
-            if is_join(entry):
-                self.roster.present[entry.about] = None
-            else:
-                self.roster.leave(entry.about)
+        if entry.about and entry.sender == GATEWAY and entry.kind == kinds.PRESENCE:
+            for id in entry.about:
+                if is_join(entry):
+                    self.roster.present[id] = None
+                else:
+                    self.roster.leave(id)
 
     def apply_note(self, note: Note, time: float) -> None:
         """Apply a note: what it says about sessions."""
@@ -157,5 +158,5 @@ def apply_note(roster: Roster, heard: dict[str, int], note: Note, time: float) -
 
 
 def is_join(entry: LogEntry) -> bool:
-    """Return whether a presence is a join."""
+    """Return whether a presence is a join. The leader announces one participant at a time."""
     return b'"event":"join"' in entry.text

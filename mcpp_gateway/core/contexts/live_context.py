@@ -65,6 +65,13 @@ def live_state(node: LiveContext) -> LiveState:
     )
 
 
+def announced_bytes(node: LiveContext) -> int:
+    """Return about how many bytes the announcement of an expiry takes."""
+    parent = "" if node.parent is None else node.parent.id
+    names = (node.id, node.type or "", node.creator or "", parent, *node.participants)
+    return 160 + sum(len(name) + 3 for name in names)
+
+
 def dormant_bytes(state: DormantState) -> int:
     """Return what a dormant context takes in a state, estimated generously."""
     names = (state.id, state.type, state.parent, state.creator)

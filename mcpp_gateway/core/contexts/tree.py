@@ -20,6 +20,7 @@ rebuilt from the log.
 """
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -31,6 +32,7 @@ from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Context
 from mcpp_gateway.core.contexts.live_context import (
     LiveContext,
+    announced_bytes,
     attach,
     dormant_bytes,
     dormant_state,
@@ -137,6 +139,11 @@ class LiveContexts:
             parent = None
         return Lineage(context.id, type, () if parent is None else self._chain(parent))
 
+    def revived_lineage(self, state: DormantState) -> Lineage:
+        """Return where a context stood that is live again, before its envelope changed it."""
+        ancestors = () if state.parent is None else self._nodes[state.id].lineage.ancestors
+        return Lineage(state.id, state.type, ancestors)
+
     def check(self, context: Context, sender: str, now: float) -> Placement | str:
         """Return the placement that an envelope needs which changes the tree, or a refusal code."""
         self.advance(now)
@@ -191,23 +198,29 @@ class LiveContexts:
             else:
                 self._pass_on(node, due)
 
-    def expire(self, now: float, limit: int | None = None) -> list[LiveContext]:
+    def expire(self, now: float, max_bytes: float = math.inf) -> list[LiveContext]:
         """Make idle contexts dormant and return them, children before their parents.
 
-        Those above the limit are left for the next time.
+        As many as take about `max_bytes` to announce; `has_expiries` says whether there are more.
         """
         self.advance(now)
         expired: list[LiveContext] = []
-        unheld, self._unheld = self._unheld, {}
+        unheld = iter(self._unheld)
         for each in unheld:
             node: LiveContext | None = each
             while node is not None and self._has_ended(node):
-                if len(expired) == limit:
-                    self._unheld[node] = None
-                    break
                 expired.append(node)
+                max_bytes -= announced_bytes(node)
                 node = self._remove(node)
+            if max_bytes <= 0:
+                break
+        self._unheld = dict.fromkeys(unheld)
         return expired
+
+    @property
+    def has_expiries(self) -> bool:
+        """Whether contexts are left that the last `expire` had no room for."""
+        return bool(self._unheld)
 
     # --- restoring ------------------------------------------------------------------------------
 

@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator
 from math import inf, nextafter
 from typing import Final, NamedTuple, Protocol
 
-import msgspec
-
-from mcpp.filters import Filter
-from mcpp.protocol.envelope import GATEWAY
+from mcpp_gateway.core.hearing.rights import Rights
 from mcpp_gateway.core.history.query import HistoryError, HistoryQuery, Span
 from mcpp_gateway.core.records import LogEntry
 
@@ -66,35 +63,9 @@ class Page(NamedTuple):
     indexed_to: int
 
 
-class Listener(NamedTuple):
-    """Who asks, and what that participant may hear."""
-
-    id: str
-    hears: Filter
-
-    def view(self, entry: LogEntry) -> bytes | None:
-        """Return what the participant may read of an entry, which is what it could receive (H-06).
-
-        The only place that decides this for history.
-        """
-        may = (
-            entry.sender in (self.id, GATEWAY)
-            or (entry.to is not None and self.id in entry.to)
-            or self.hears.matches(entry, entry.lineage)
-        )
-        return entry.text if may else None
-
-    def read(self, entry: LogEntry) -> LogEntry | None:
-        """Return an entry with what the participant may read of it, or None."""
-        text = self.view(entry)
-        if text is None or text is entry.text:
-            return None if text is None else entry
-        return msgspec.structs.replace(entry, text=text)
-
-
 def read_page(
     query: HistoryQuery,
-    listener: Listener,
+    listener: Rights,
     source: Source,
     *,
     max_bytes: int = MAX_PAGE_BYTES,

@@ -21,7 +21,7 @@ class HistoryRequests:
 
         Raises OverflowError if too many wait.
         """
-        waiting = self._by_participant.setdefault(request.listener.id, deque())
+        waiting = self._by_participant.setdefault(request.listener.participant, deque())
         if len(waiting) > MAX_WAITING:
             raise OverflowError
         waiting.append(request)
@@ -29,9 +29,9 @@ class HistoryRequests:
 
     def finish(self, request: ReadHistory) -> ReadHistory | None:
         """Remove a request that was read, and return the participant's next one."""
-        waiting = self._by_participant[request.listener.id]
+        waiting = self._by_participant[request.listener.participant]
         waiting.popleft()
         if waiting:
             return waiting[0]
-        del self._by_participant[request.listener.id]
+        del self._by_participant[request.listener.participant]
         return None

@@ -17,7 +17,7 @@ from mcpp_gateway.core.records import LogEntry
 from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.replay.journal import RecordedLog, ReplayJournal
 from mcpp_gateway.core.replay.playhead import Playhead
-from mcpp_gateway.core.sessions import Member, ParticipantSettings, Session
+from mcpp_gateway.core.sessions import ParticipantSettings, Session
 
 MIN_SPEED: Final = 0.01
 MAX_SPEED: Final = 1000.0
@@ -142,7 +142,12 @@ class ReplayPod(PodCore):
         """Do nothing: contexts expire as they were recorded."""
         return []
 
-    def _presence(self, event: str, member: Member, now: float) -> list[Effect]:
+    def _log_presence(self, now: float) -> list[Effect]:
+        """Log nothing: presence is that of the recording."""
+        self._presences.clear()
+        for member in self._unannounced:
+            member.announced = True
+        self._unannounced.clear()
         return []
 
     def _pod_info(self, now: float) -> dict[str, Any]:

@@ -33,6 +33,10 @@ export const isDirect = (envelope) => DIRECT.has(envelope.kind) && envelope.from
 export const isObject = (value) =>
   typeof value === "object" && value !== null && !Array.isArray(value) && !JSON.isRawJSON?.(value);
 
+/** Return who joined or left according to a `system/presence`: one, or several of them. */
+export const presenceEntries = (payload) =>
+  (Array.isArray(payload?.entries) ? payload.entries : [payload]).filter(isObject);
+
 /** Return whether the payload of a request or proposal matches its kind (P-15). */
 export function isCoherent({ kind, payload }) {
   if (!isObject(payload)) return false;

@@ -1,7 +1,7 @@
 // The page's state of its pod, updated by received frames. No DOM, no socket, no clock.
 
 import { compile, everything, isSame } from "./filter/filter.js";
-import { GATEWAY, isObject, readEnvelope } from "./kinds.js";
+import { GATEWAY, isObject, presenceEntries, readEnvelope } from "./kinds.js";
 import { LogModel } from "./log/log-model.js";
 import { Outbox } from "./connection/outbox.js";
 import { overlay } from "./log/overlay.js";
@@ -234,10 +234,12 @@ export class Model extends LogModel {
   }
 
   _presence({ payload }) {
-    const info = payload?.participant;
-    if (!isObject(info)) return;
-    if (payload.event === "join") this._arrive(info);
-    else if (this.participants.has(info.id)) this.participants.get(info.id).present = false;
+    for (const entry of presenceEntries(payload)) {
+      const info = entry.participant;
+      if (!isObject(info)) continue;
+      if (entry.event === "join") this._arrive(info);
+      else if (this.participants.has(info.id)) this.participants.get(info.id).present = false;
+    }
   }
 
   /** Merge the reloaded history with the loaded entries, and derive everything again. */

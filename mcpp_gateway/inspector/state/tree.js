@@ -40,11 +40,13 @@ export class ContextNode {
 }
 
 const isChange = ({ from, payload }) =>
-  from === GATEWAY &&
-  isObject(payload) &&
-  ["expired", "revived"].includes(payload.event) &&
-  isObject(payload.context) &&
-  typeof payload.context.id === "string";
+  from === GATEWAY && isObject(payload) && ["expired", "revived"].includes(payload.event);
+
+/** Return the contexts that a `system/context` is about: one, or several that expired together. */
+function changedContexts({ context, contexts, started, last }) {
+  const all = isObject(context) ? [{ ...context, started, last }] : Array.isArray(contexts) ? contexts : [];
+  return all.filter((one) => isObject(one) && typeof one.id === "string");
+}
 
 export class ContextTree {
   constructor(firstNumber = 0) {
@@ -183,8 +185,10 @@ export class ContextTree {
   _change(envelope) {
     if (!isChange(envelope)) return;
     const { payload } = envelope;
-    if (payload.event === "revived") this._revive(payload.context);
-    else this._expire(payload);
+    for (const context of changedContexts(payload)) {
+      if (payload.event === "revived") this._revive(context);
+      else this._expire(context);
+    }
   }
 
   _revive(info) {
@@ -194,12 +198,12 @@ export class ContextTree {
     if (node.conclusion && node.conclusion.from !== node.creator) node.conclusion = null;
   }
 
-  _expire(payload) {
-    const node = this.get(payload.context.id);
+  _expire(context) {
+    const node = this.get(context.id);
     if (!node) return;
     node.expired = true;
     // The gateway's times include envelopes that were not sent to this page.
-    const [start, end] = [Date.parse(payload.started), Date.parse(payload.last)];
+    const [start, end] = [Date.parse(context.started), Date.parse(context.last)];
     if (start < node.start) node.start = start;
     if (end > node.end) node.end = end;
   }

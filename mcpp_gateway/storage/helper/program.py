@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Final
 
 from mcpp.filters import parse
-from mcpp_gateway.core.history.pages import Listener, read_page
+from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.history.pages import read_page
 from mcpp_gateway.core.history.query import HistoryError, parse_query
 from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.storage.disk import OsDisk
@@ -52,7 +53,7 @@ class _Logs:
         try:
             page = read_page(
                 parse_query(request.query),
-                Listener(request.listener, parse(request.hears)),
+                Rights(request.listener, parse(request.hears)),
                 FileSource(log, index, request.committed, request.start),
                 max_bytes=request.max_bytes,
                 max_work_bytes=MAX_WORK_BYTES,

@@ -522,7 +522,7 @@ def _check_views(world: World) -> list[str]:
     if len(set(truth)) != len(truth):
         problems.append("the log holds an id twice")
     for client in world.clients.values():
-        visible = [entry.id for entry in entries if entry.about != client.id]
+        visible = [entry.id for entry in entries if client.id not in entry.about]
         if client.unsettled:
             problems.append(f"{client.id}: no outcome of {[id for id, _ in client.unsettled]}")
         if client.seen and client.seen != visible[-len(client.seen) :]:

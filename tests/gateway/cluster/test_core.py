@@ -263,7 +263,7 @@ def test_a_record_of_an_unknown_kind_is_ignored() -> None:
 
 @pytest.mark.rule("N-09")
 def test_the_recorded_records_of_version_1_can_be_read() -> None:
-    entry = LogEntry("id-1", "a", ("b",), "chat", None, b"{}", None)
+    entry = LogEntry("id-1", "a", ("b",), "chat", None, b"{}", time=1.5)
     note = Note(1, ANSWER, "g/0", 3, 2, "", b"{}")
     known: dict[str, Record] = {
         "batch": ClusterBatch(Batch(2, 5, 9, 1.5, [entry]), {"g/0": 3}, (note,)),

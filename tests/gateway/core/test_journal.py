@@ -1,9 +1,13 @@
 """The log in memory: bounded by count and bytes, read from positions."""
 
+import tracemalloc
+
 import pytest
 
-from mcpp_gateway.core.journal import MemoryJournal
+from mcpp.protocol.codec import decode
+from mcpp_gateway.core.journal import ENTRY_BYTES, MemoryJournal
 from mcpp_gateway.core.records import LogEntry
+from tests.gateway.harness import text
 
 
 def entry(id: str, size: int = 10, to: frozenset[str] | None = None) -> LogEntry:
@@ -18,7 +22,7 @@ def filled(log: MemoryJournal, count: int) -> MemoryJournal:
 
 @pytest.mark.rule("G-29")
 def test_the_oldest_go_first_when_there_are_too_many() -> None:
-    log = filled(MemoryJournal(3, 1000), 5)
+    log = filled(MemoryJournal(3, 100_000), 5)
     assert (log.start, log.end) == (2, 5)
     assert [each.id for each in log.read(0, 100)] == ["2", "3", "4"]
     assert log.find("1") is None
@@ -27,18 +31,18 @@ def test_the_oldest_go_first_when_there_are_too_many() -> None:
 
 @pytest.mark.rule("G-29")
 def test_the_oldest_go_first_when_they_are_too_large() -> None:
-    log = filled(MemoryJournal(1000, 35), 5)
+    log = filled(MemoryJournal(1000, 3 * (ENTRY_BYTES + 10) + 5), 5)
     assert [each.id for each in log.read(0, 100)] == ["2", "3", "4"]
-    log.append(entry("large", 30))
+    log.append(entry("large", 2 * ENTRY_BYTES + 30))
     assert [each.id for each in log.read(0, 100)] == ["large"]
-    log.append(entry("larger", 36))
+    log.append(entry("larger", 2 * ENTRY_BYTES + 36))
     assert log.read(0, 100) == []
     assert log.start == log.end == 7
 
 
 @pytest.mark.rule("G-12")
 def test_positions_go_on_behind_an_envelope() -> None:
-    log = filled(MemoryJournal(10, 1000), 5)
+    log = filled(MemoryJournal(10, 100_000), 5)
     position = log.after("2")
     assert position is not None
     assert [each.id for each in log.read(position, 1)] == ["3"]
@@ -62,3 +66,22 @@ def test_long_lists_of_recipients_count_for_the_room_they_take() -> None:
     for i in range(20):
         log.append(entry(str(i), to=frozenset(str(i) for i in range(50))))
     assert log.end - log.start == 1
+
+
+@pytest.mark.rule("G-29", "G-47")
+def test_small_entries_take_no_more_memory_than_they_count() -> None:
+    """A million of them took 4.5 times their text, which alone was counted."""
+    limit = 4_000_000
+    tracemalloc.start()
+    try:
+        log = MemoryJournal(1_000_000, limit)
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(30_000):
+            data = text(f"m-{number}", "a")
+            read = decode(data)
+            log.append(LogEntry(read.id, "a", None, read.kind, None, data))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert log.start > 0
+    assert taken < 1.25 * limit

@@ -11,7 +11,23 @@ from tests.gateway.harness import FREE, HarnessClient, PodHarness
 
 
 def announced(client: HarnessClient) -> list[dict[str, Any]]:
-    return [each["payload"] for each in client.seen if each["kind"] == "system/context"]
+    """Return what was announced of contexts, one by one, whether together or not."""
+    payloads = [each["payload"] for each in client.seen if each["kind"] == "system/context"]
+    return [each for payload in payloads for each in one_by_one(payload)]
+
+
+def one_by_one(payload: dict[str, Any]) -> list[dict[str, Any]]:
+    if "contexts" not in payload:
+        return [payload]
+    facts = ("messages", "participants", "started", "last")
+    return [
+        {
+            "event": payload["event"],
+            "context": {name: value for name, value in each.items() if name not in facts},
+            **{name: each[name] for name in facts},
+        }
+        for each in payload["contexts"]
+    ]
 
 
 @pytest.mark.rule("C-01")

@@ -168,12 +168,34 @@ def test_wrong_tokens_are_answered_ever_more_slowly_and_then_not() -> None:
 
 
 @pytest.mark.rule("G-06")
-def test_a_right_token_is_admitted_from_an_attackers_address() -> None:
+def test_from_an_attackers_address_only_some_tokens_are_looked_at() -> None:
+    """Of a hundred thousand guesses in a second a few are evaluated, and a right one gets in."""
     admission = new_admission()
-    for _ in range(100):
-        admission.admit("", request("wrong"), "127.0.0.1", 0.0)
-    assert isinstance(admission.admit("", request(), "127.0.0.1", 0.0), Admission)
-    assert status(admission.admit("", request("wrong"), "192.0.2.1", 0.0)) == 401
+    evaluated = 0
+    for number in range(100_000):
+        decision = admission.admit("", request("wrong"), "127.0.0.1", number / 100_000)
+        assert isinstance(decision, Denial)
+        evaluated += decision.reason != "too many wrong tokens; try again"
+    assert evaluated <= 10 + 10 + 5
+    refused = admission.admit("", request(), "127.0.0.1", 1.0)
+    assert isinstance(refused, Denial)
+    assert refused.retry_after_seconds == 1.0
+    assert isinstance(admission.admit("", request(), "127.0.0.1", 1.3), Admission)
+    assert status(admission.admit("", request("wrong"), "192.0.2.1", 1.0)) == 401
+
+
+@pytest.mark.rule("G-06")
+def test_many_addresses_that_guess_leave_those_alone_from_which_a_right_token_came() -> None:
+    admission = new_admission()
+    assert isinstance(admission.admit("", request(), "198.51.100.1", 0.0), Admission)
+    found = [
+        status(admission.admit("", request("wrong"), f"10.{i >> 8}.{i & 255}.1", i / 20_000))
+        for i in range(20_000)
+    ]
+    assert found.count(401) <= 500 + 100 + 1
+    assert status(admission.admit("", request(), "203.0.113.1", 1.0)) == 429
+    assert isinstance(admission.admit("", request(), "198.51.100.1", 1.0), Admission)
+    assert isinstance(admission.admit("", request(), "203.0.113.1", 2.0), Admission)
 
 
 @pytest.mark.rule("G-06")
@@ -200,7 +222,8 @@ def test_the_number_of_remembered_addresses_is_bounded() -> None:
     for i in range(10_000):
         admission.admit("", request("wrong"), f"10.0.{i // 256}.{i % 256}", 0.0)
     throttle = getattr(admission, "_throttle")  # noqa: B009
-    assert len(getattr(throttle, "_failures")) <= 4096  # noqa: B009
+    assert len(getattr(throttle, "_guessers")) <= 4096  # noqa: B009
+    assert len(getattr(throttle, "_trusted")) <= 4096  # noqa: B009
 
 
 @pytest.mark.rule("G-08")

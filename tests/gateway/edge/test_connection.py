@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-import math
+import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -296,23 +296,52 @@ def test_the_writes_of_one_tick_fit_into_an_outbox(gateway: Gateway) -> None:
     assert decode_texts(bob.socket.sent) == texts
 
 
-@pytest.mark.rule("G-47")
-@pytest.mark.parametrize("limits", [{"MCPP_LIMITS__MAX_MESSAGE_BYTES": "10000"}])
-def test_a_participant_over_its_cpu_share_waits_for_the_next_second(gateway: Gateway) -> None:
+@pytest.mark.rule("G-47", "G-65")
+def test_who_owes_cpu_time_waits_until_it_has_repaid_and_nobody_else_does(gateway: Gateway) -> None:
     alice, bob = ByteClient(gateway).upgrade(), ByteClient(gateway).upgrade("bob")
-    gateway.quota.clock = lambda: math.inf
-    gateway.quota.cpu_clock = map(float, count(step=0.1)).__next__
-    for number in range(4):
-        alice.send(text(f"alice-{number}", "alice", payload="x" * 5000))
-    # Together they have used up this second's share, so bob's is a tenth.
-    for number in range(2):
-        bob.send(text(f"bob-{number}", "bob", payload="x" * 5000))
-    assert [f"alice-{n}".encode() in bob.socket.sent for n in range(4)] == [True, True, True, False]
-    assert [f"bob-{n}".encode() in alice.socket.sent for n in range(2)] == [True, False]
-    getattr(gateway, "_run_housekeeping")()  # noqa: B009
-    gateway.loop.turn()  # type: ignore[attr-defined]
-    assert b"alice-3" in bob.socket.sent
-    assert b"bob-1" in alice.socket.sent
+    now, spent = [gateway.hub.clock() + 1], [0.0]
+
+    def cpu_clock() -> float:
+        # As if each text took a tenth of a second.
+        spent[0] += 0.1
+        now[0] += 0.1
+        return spent[0]
+
+    gateway.hub.clock = gateway.quota.budget.clock = lambda: now[0]
+    gateway.quota.budget.cpu_clock = cpu_clock
+    alice.send(text("alice-0", "alice"))
+    alice.send(text("alice-1", "alice"))
+    gateway.quota.budget.cpu_clock = lambda: spent[0]
+    for number in range(50):
+        bob.send(text(f"bob-{number}", "bob"))
+    gateway.hub.flush()
+    assert b"alice-0" in bob.socket.sent
+    assert b"alice-1" not in bob.socket.sent
+    assert b"bob-49" in alice.socket.sent
+    now[0] += 1
+    deadline = time.monotonic() + 5
+    while b"alice-1" not in bob.socket.sent and time.monotonic() < deadline:
+        gateway.loop.turn()  # type: ignore[attr-defined]
+    assert b"alice-1" in bob.socket.sent
+
+
+@pytest.mark.rule("G-65")
+def test_the_clock_is_looked_at_within_a_chunk(gateway: Gateway) -> None:
+    """Expensive texts that arrive together are spread over several turns."""
+    alice, bob = ByteClient(gateway).upgrade(), ByteClient(gateway).upgrade("bob")
+    bob.socket.sent = b""
+    ticks, began = count(), gateway.hub.clock() + 1
+    gateway.hub.clock = lambda: began + next(ticks) * 0.01
+    texts = [text(f"alice-{number}", "alice", payload="x" * 500) for number in range(100)]
+    alice.connection.data_received(
+        b"".join(Frame(Opcode.TEXT, each).serialize(mask=True) for each in texts)
+    )
+    gateway.hub.flush()
+    assert 1 <= len(decode_texts(bob.socket.sent)) < 40
+    deadline = time.monotonic() + 5
+    while texts[-1] not in bob.socket.sent and time.monotonic() < deadline:
+        gateway.loop.turn()  # type: ignore[attr-defined]
+    assert texts[-1] in bob.socket.sent
 
 
 @pytest.mark.rule("G-18", "G-22")
@@ -413,6 +442,7 @@ def test_a_name_cannot_forge_a_line_of_the_log(
         logging.getLogger("mcpp.gateway").info(
             "one\nline", extra={"participant": "x\r\n2025 error forged \x1b[2J\u2028"}
         )
+        logger.handlers[0].flush()
     finally:
         logger.handlers[:], logger.level, logger.propagate = before
     (line,) = capsys.readouterr().err.split("\n")[:-1]

@@ -43,7 +43,8 @@ class GatewayHarness:
         self.loop = asyncio.SelectorEventLoop()
         self.gateway = Gateway(found, self.loop)
         self.gateway.admission = AdmissionControl(found, 8787)
-        self.gateway.quota.clock = self.gateway.quota.cpu_clock = float  # tracing takes time
+        budget = self.gateway.quota.budget
+        budget.clock = budget.cpu_clock = self.gateway.hub.clock = float  # tracing takes time
         self.connections = [
             self._join(number, filters[number] if filters else {"all": []})
             for number in range(receivers)

@@ -8,6 +8,7 @@ import pytest
 from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.core.sessions import Member, ParticipantSettings
+from mcpp_gateway.edge.cpu_budget import CpuAccount, CpuBudget
 from mcpp_gateway.edge.read_quota import ReadQuota
 
 
@@ -85,28 +86,77 @@ def test_frames_without_a_token_are_limited_a_second_over_all_connections() -> N
     assert member.rate_limited + 500 == account.limit
 
 
-@pytest.mark.rule("G-47")
-def test_cpu_time_above_the_free_share_is_charged_and_more_so_when_all_use_much() -> None:
-    quota = ReadQuota(ScheduledCalls(), lambda: 10.0, tick_bytes=100)
-    first, second = quota.account(new_member()), quota.account(member := new_member())
-    quota.cpu_clock = lambda: 1.0
-    quota.charge(first, 0.0, 1.0 - 99e-6, 1, 400)
-    assert first.limit == 500
-    quota.charge(first, 0.0, 1.0 - 0.24 - 100e-6, 1, 0)
-    assert first.limit == pytest.approx(500 - 480)
-    quota.charge(second, 0.0, 1.0 - 0.02 - 100e-6, 1, 0)
-    assert second.limit == pytest.approx(500 - 400)
-    quota.start_second()
-    second.renew(member, quota.second)
-    quota.charge(second, 0.0, 1.0 - 0.02 - 100e-6, 1, 0)
-    assert second.limit == pytest.approx(500 - 40)
+@pytest.mark.rule("G-47", "G-65")
+def test_who_owes_waits_longer_the_more_all_owe_and_who_owes_nothing_never() -> None:
+    budget = CpuBudget(lambda: 10.0)
+    first, second, third = CpuAccount(), CpuAccount(), CpuAccount()
+    budget.charge(first, 0.0199, 10.0)
+    assert budget.wait(first, 10.0) == 0
+    budget.charge(first, 0.5, 10.0)
+    assert budget.wait(first, 10.0) > 4  # an eighth
+    assert budget.wait(first, first.repaid_at) == 0
+    budget.charge(second, 0.0199, 10.0)
+    assert 1 < budget.wait(second, 10.0) < budget.wait(first, 10.0)
+    assert budget.wait(third, 10.0) == 0
+
+
+@pytest.mark.rule("G-65")
+@pytest.mark.parametrize("participants", [2, 20, 200])
+def test_all_together_take_about_a_quarter_as_excess(participants: int) -> None:
+    """Each takes as much as it may, a millisecond at a time, for a minute."""
+    budget, now, spent = CpuBudget(lambda: 0.0), 0.0, 0.0
+    accounts = [CpuAccount() for _ in range(participants)]
+    while now < 60.0:
+        for account in accounts:
+            if not budget.wait(account, now):
+                budget.charge(account, 0.001, now)
+                now += 0.001
+                spent += 0.001
+        now += 0.001
+    assert 0.1 < spent / now < 0.35
+
+
+@pytest.mark.rule("G-65", "F-23")
+def test_what_filters_take_is_charged_to_their_owners() -> None:
+    budget = CpuBudget(lambda: 10.0)
+    owner, other = CpuAccount(), CpuAccount()
+    owners = lambda: [(owner, 0.75), (other, 0.25)]  # noqa: E731
+    assert budget.charge_filters(0.5, 10_000, owners, 10.0) == pytest.approx(0.497)
+    assert owner.repaid_at > other.repaid_at > 10.0
+    assert budget.charge_filters(0.001, 10_000, owners, 10.0) == 0.0
+
+
+@pytest.mark.rule("G-65")
+def test_a_tick_has_little_time_for_those_who_owe_or_send_much() -> None:
+    now = [10.0]
+    quota = ReadQuota(ScheduledCalls(), lambda: now[0], tick_bytes=100)
+    budget, account = quota.budget, quota.account(new_member())
+    budget.cpu_clock = lambda: now[0]
+    assert quota.has_turn(account, 100_000, 10.0)
+    now[0] += 0.01
+    budget.charge(account, budget.measure(10.0, 10.0, 0.001), 10.0)
+    assert budget.tick_is_used
+    other = quota.account(new_member())
+    assert not quota.has_turn(account, 100, now[0])
+    assert quota.has_turn(other, 100, now[0])
+    assert not quota.has_turn(other, 100_000, now[0])
+    quota.start_tick()
+    assert quota.has_turn(account, 100, now[0])
+    assert quota.has_turn(other, 100_000, now[0])
+
+
+@pytest.mark.rule("G-65")
+def test_a_debt_stays_with_a_participant_that_rejoins() -> None:
+    quota, bucket = ReadQuota(ScheduledCalls(), lambda: 10.0, tick_bytes=100), new_member().bucket
+    settings = ParticipantSettings("a", Capabilities([]))
+    quota.budget.charge(quota.account(Member(settings, bucket)), 1.0, 10.0)
+    assert quota.budget.wait(quota.account(Member(settings, bucket)), 10.0) > 5
+    assert quota.join_wait(bucket) > 5
+    assert quota.join_wait(new_member().bucket) == quota.join_wait(None) == 0
 
 
 @pytest.mark.rule("G-47")
 def test_the_cpu_clock_is_not_read_if_too_little_time_has_elapsed() -> None:
-    quota = ReadQuota(ScheduledCalls(), lambda: 10.0, tick_bytes=100)
-    account = quota.account(new_member())
-    quota.cpu_clock = lambda: pytest.fail("read")
-    quota.charge(account, 10.0 - 99e-6, 0.0, 1, 400)
-    assert account.limit == 500
-    assert quota.read_bytes == quota.tick_read_bytes == 400
+    budget = CpuBudget(lambda: 10.0)
+    budget.cpu_clock = lambda: pytest.fail("read")
+    assert budget.measure(10.0 - 99e-6, 0.0, 100e-6) == 0.0

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mcpp.filters import Filter, everything, parse
 from mcpp.protocol.contexts import Lineage
-from mcpp_gateway.core.history.pages import Listener, MemorySource, Page, Source, read_page
+from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.history.pages import MemorySource, Page, Source, read_page
 from mcpp_gateway.core.history.query import parse_query
 from mcpp_gateway.core.journal import MemoryJournal
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
@@ -163,7 +164,7 @@ class RandomLog:
     def page(
         self, kind: str, query: dict[str, Any], hears: Filter = everything, **limits: Any
     ) -> Page:
-        return read_page(parse_query(query), Listener("bob", hears), self.source(kind), **limits)
+        return read_page(parse_query(query), Rights("bob", hears), self.source(kind), **limits)
 
     def close(self) -> None:
         self.index.stop()

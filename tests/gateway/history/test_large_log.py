@@ -11,7 +11,8 @@ import pytest
 
 from mcpp.filters import everything
 from mcpp.protocol.contexts import Lineage
-from mcpp_gateway.core.history.pages import Listener, Page, read_page
+from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.history.pages import Page, read_page
 from mcpp_gateway.core.history.query import parse_query
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
 from mcpp_gateway.storage.disk import OsDisk
@@ -97,7 +98,7 @@ def indexed(folder: Path, count: int) -> Iterator[Callable[[dict[str, Any]], Pag
         until = time.monotonic() + PAGE_SECONDS
         return read_page(
             parse_query(query),
-            Listener("viewer", everything),
+            Rights("viewer", everything),
             FileSource(log, index, count),
             max_work_bytes=MAX_WORK_BYTES,
             in_time=lambda: time.monotonic() < until,

@@ -13,7 +13,8 @@ import pytest
 from mcpp import filters
 from mcpp.model_prompts import ModelPrompt
 from mcpp.protocol.codec import decode
-from mcpp_gateway.core.history.pages import Listener, MemorySource
+from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.history.pages import MemorySource
 from mcpp_gateway.core.journal import MemoryJournal
 from mcpp_gateway.edge.server import Gateway
 from mcpp_gateway.prompts import service
@@ -105,7 +106,7 @@ async def test_what_the_asker_may_not_hear_is_not_in_the_prompt() -> None:
         assert isinstance(pod.journal, MemoryJournal)
         source = MemorySource(pod.journal)
         deaf = filters.parse({"any": []})
-        chats = [Listener("bob", deaf), Listener("alice", filters.everything)]
+        chats = [Rights("bob", deaf), Rights("alice", filters.everything)]
         reading = PromptReading(chats, None)
         reading.read_all(source)
         ids = [decode(each).id for each in reading.texts if decode(each).kind == "chat"]

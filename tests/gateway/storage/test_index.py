@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from mcpp.filters import everything
 from mcpp.protocol.contexts import Lineage
-from mcpp_gateway.core.history.pages import Listener, read_page
+from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.history.pages import read_page
 from mcpp_gateway.core.history.query import parse_query
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
 from mcpp_gateway.storage.disk import OsDisk
@@ -130,7 +131,7 @@ class IndexedLog:
         rest = None
         while True:
             page = read_page(
-                msgspec.structs.replace(parsed, rest=rest), Listener("x", everything), source
+                msgspec.structs.replace(parsed, rest=rest), Rights("x", everything), source
             )
             found += [each.position for each in page.found]
             if page.rest is None:

@@ -150,9 +150,26 @@ def test_an_expiry_is_read_with_everything_it_says_about_the_context() -> None:
     assert change.contexts == (ContextInfo(id="c", type="t", parent="p", messages=7),)
 
 
+@pytest.mark.rule("C-11", "C-18")
+def test_contexts_that_expired_together_are_read_and_forgotten_one_by_one() -> None:
+    contexts = [{"id": "c", "type": "t", "parent": "p", "messages": 7}, {"id": "p", "messages": 0}]
+    envelope = event({"event": "expired", "contexts": contexts})
+    change = read_context_change(envelope)
+    assert change is not None
+    assert change.contexts == (
+        ContextInfo(id="c", type="t", parent="p", messages=7),
+        ContextInfo(id="p", messages=0),
+    )
+    tracker = ContextTracker([*change.contexts, ContextInfo(id="other")])
+    tracker.observe(envelope)
+    assert [*tracker.contexts] == ["other"]
+
+
 @pytest.mark.parametrize(
     "envelope",
     [
+        event({"event": "expired", "contexts": []}),
+        event({"event": "expired", "contexts": [{"id": None}]}),
         event({"event": "expired", "context": {"id": "c"}}, sender="mallory"),
         event({"event": "expired", "context": {"id": "c"}}, kind="chat"),
         event({"event": "unknown", "context": {"id": "c"}}),

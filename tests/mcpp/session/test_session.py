@@ -143,6 +143,20 @@ def test_replayed_presence_does_not_change_the_participants() -> None:
     assert set(session.participants) == set()
 
 
+@pytest.mark.rule("G-64")
+def test_presence_of_several_is_applied_in_order() -> None:
+    session = ClientSession("me")
+    session.join()
+    session.receive(welcome(), 0)
+    entries = [
+        {"event": "join", "participant": {"id": "a"}},
+        {"event": "join", "participant": {"id": "b"}},
+        {"event": "leave", "participant": {"id": "a"}},
+    ]
+    session.receive(system("system/presence", {"entries": entries}), 0)
+    assert set(session.participants) == {"me", "b"}
+
+
 # --- positions and gaps ---
 
 

@@ -1,6 +1,6 @@
 // Descriptions of envelopes by kind: a tone for styling, a label, and text. No markup.
 
-import { isCoherent, isObject, parseKind } from "../kinds.js";
+import { isCoherent, isObject, parseKind, presenceEntries } from "../kinds.js";
 import { blocksOf, visibleText } from "../results/summaries.js";
 import { readResult } from "../results/transient.js";
 
@@ -120,9 +120,13 @@ function notice(method, params) {
   return { tone: "system", label: "progress", text: `${text(params.progress)}${total} ${text(params.message)}` };
 }
 
-function presence({ event, participant }) {
-  const who = isObject(participant) ? text(participant.id) : "a participant";
-  return { tone: "system", label: event === "join" ? "joined" : "left", who };
+function presence(payload) {
+  const [first, ...rest] = presenceEntries(payload).map(({ event, participant }) => ({
+    who: isObject(participant) ? text(participant.id) : "a participant",
+    label: event === "join" ? "joined" : "left",
+  }));
+  const more = rest.map(({ who, label }) => `${who} ${label}`).join(", ");
+  return { tone: "system", ...(first ?? { label: "presence" }), ...(more ? { text: more } : {}) };
 }
 
 function erasure({ context, participant, entries }) {
@@ -130,7 +134,12 @@ function erasure({ context, participant, entries }) {
   return `${text(entries)} ${entries === 1 ? "message" : "messages"} ${what}`;
 }
 
-function contextChange({ event, context, messages, participants }) {
+function contextChange(payload) {
+  const { event, context, contexts, messages, participants } = payload;
+  if (!isObject(context) && Array.isArray(contexts)) {
+    const ids = contexts.filter(isObject).map((one) => `${one.type ? text(one.type) : "context"} ${text(one.id)}`);
+    return { tone: "system", label: event === "revived" ? "revived" : "expired", who: ids[0] ?? "", text: ids.slice(1).join(", ") };
+  }
   const id = isObject(context) ? text(context.id) : "";
   const type = isObject(context) && context.type ? text(context.type) : "context";
   const by = Array.isArray(participants) ? ` by ${participants.map(text).join(", ")}` : "";

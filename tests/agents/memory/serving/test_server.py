@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,6 +173,26 @@ def test_a_token_without_an_organization_is_refused_with_the_specified_text(url:
 def test_no_token_or_a_wrong_one_is_unauthorized(url: str, headers: dict[str, str]) -> None:
     answer = httpx2.post(url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
     assert answer.status_code == 401
+
+
+def test_few_of_many_guesses_are_looked_at_and_a_right_token_gets_in(url: str) -> None:
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    with httpx2.Client() as http:
+        began = time.monotonic()
+        found = [
+            http.post(url, headers={"Authorization": f"Bearer g{number}"}, json=ping).status_code
+            for number in range(60)
+        ]
+        most = 10 + 5 * (time.monotonic() - began) + 1
+        assert set(found) <= {401, 429}
+        assert 10 <= found.count(401) <= most
+        deadline = time.monotonic() + 10
+        while True:
+            answer = http.post(url, headers={"Authorization": f"Bearer {ALICE}"}, json=ping)
+            if answer.status_code != 429:
+                break
+            assert time.monotonic() < deadline
+    assert answer.status_code != 401
 
 
 def test_an_ipv6_address_is_served(store: MemoryStore, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Who hears what: filters compiled together, and what a participant may hear of an entry."""
