@@ -32,6 +32,7 @@ EXTRAS_OF = {
     "mcpp_agents.bridge": {"bridge"},
     "mcpp_agents.chat": {"chat"},
     "mcpp_agents.mcp_server": {"mcp"},
+    "mcpp_agents.tool_schemas": {"agent", "mcp"},
     "mcpp_agents.memory": {"memory", "minilm", "wordllama"},
     "mcpp_agents.model": {"agent"},
 }

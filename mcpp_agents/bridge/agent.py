@@ -27,6 +27,9 @@ METHODS: Final = (
     "completion/complete",
 )
 
+# A longer message of progress is cut.
+_MAX_PROGRESS_CHARS: Final = 1000
+
 logger = logging.getLogger("mcpp.bridge")
 
 
@@ -76,7 +79,14 @@ def _forwarder(
             return _checked(await upstream.request(method, params), call, upstream.name)
         # Replace only the token: progress tokens are scoped to a connection.
         rest = {key: value for key, value in meta.items() if key != "progressToken"}
-        result = await upstream.request(method, params | {"_meta": rest}, call.progress)
+
+        async def report(
+            progress: float, total: float | None = None, message: str | None = None
+        ) -> None:
+            shown = None if message is None else message[:_MAX_PROGRESS_CHARS]
+            await call.progress(progress, total, shown)
+
+        result = await upstream.request(method, params | {"_meta": rest}, report)
         return _checked(result, call, upstream.name)
 
     return forward

@@ -60,6 +60,7 @@ _GENERIC_MESSAGES: Final = ("Server returned an error response", "Session termin
 
 # Bounds the memory that a server can use by announcing ever new resources.
 _MAX_NOTIFICATIONS: Final = 1000
+_MAX_URI_CHARS: Final = 4096
 
 _ANY_RESULT: Final = TypeAdapter(dict[str, Any])
 _LIST_CHANGES: Final = (
@@ -332,7 +333,9 @@ class Upstream:
 
     async def _receive_notification(self, message: object) -> None:
         if isinstance(message, types.ResourceUpdatedNotification):
-            self._add_notification(message.method, uri=str(message.params.uri))
+            uri = str(message.params.uri)
+            if len(uri) <= _MAX_URI_CHARS:
+                self._add_notification(message.method, uri=uri)
         elif isinstance(message, types.Notification) and message.method in _LIST_CHANGES:
             self._add_notification(message.method)
 

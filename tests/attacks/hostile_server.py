@@ -24,7 +24,8 @@ def call(id: Any, params: dict[str, Any]) -> dict[str, Any] | None:
         case "progress":
             token = params["_meta"]["progressToken"]
             for number in range(amount):
-                progress = {"progressToken": token, "progress": number}
+                shown = "m" * int(params["arguments"].get("message", 1))
+                progress = {"progressToken": token, "progress": number, "message": shown}
                 write({"method": "notifications/progress", "params": progress})
         case "noise":
             for _ in range(amount // 100):

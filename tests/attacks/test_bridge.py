@@ -48,6 +48,14 @@ async def test_a_flood_of_progress_does_not_hold_the_answer_back(times: int) -> 
         assert 1 <= len(received) <= 100 + 200 * times
 
 
+async def test_a_long_message_of_progress_is_cut() -> None:
+    received: list[mcpp.Progress] = []
+    async with bridged(MemoryPod()) as alice:
+        arguments = {"amount": 1, "message": 3_000_000}
+        await alice.call("hostile", "progress", arguments, on_progress=received.append)
+    assert [len(each.message or "") for each in received] == [1000]
+
+
 @pytest.mark.rule("P-46")
 @pytest.mark.parametrize("times", SHORT_AND_LONG)
 @pytest.mark.parametrize("name", ["noise", "babble"])
