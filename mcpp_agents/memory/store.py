@@ -171,6 +171,26 @@ class MemoryStore:
         with self._audited("forget") as audit:
             return self._forget(read({"id": id}, ForgetRequest), audit)
 
+    def erase_recorded(
+        self, *, context: str | None, participant: str | None, before: float | None
+    ) -> int:
+        """Erase what was recorded of a context, or with a participant's words; return how many.
+
+        `before` is a Unix time: what became true later stays.
+        """
+        with self._audited("forget") as audit, self._engine.writing():
+            erased = [
+                item
+                for item in self._engine.recorded(self._caller.principal.id)
+                if (before is None or item.since < before)
+                and (context is None or context in item.metadata.get("lineage", ()))
+                and participant in (None, item.author, *item.metadata.get("participants", ()))
+            ]
+            for item in erased:
+                self._engine.remove(item.seq)
+            audit.succeeded(ids=[item.id for item in erased])
+        return len(erased)
+
     def call(self, tool: str, arguments: object) -> Answer:
         """Call one of the tools `context`, `remember` and `forget` with unchecked arguments.
 

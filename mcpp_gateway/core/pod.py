@@ -340,15 +340,15 @@ class PodCore:
         effects += map(CatchUp, waiting)
         return effects
 
-    def listener(self, participant: str) -> Listener:
-        """Return what a participant may read back; one that is not configured hears everything."""
-        return Listener(participant, everything)
-
     @property
     def history_bytes(self) -> int:
         """The most bytes of envelopes in a page of history, besides the last one."""
         # G-38: a page must not fill the outbox of a session that reads.
         return min(MAX_PAGE_BYTES, self.limits.outbox_bytes // 4)
+
+    def listener(self, participant: str) -> Listener:
+        """Return who reads the log, with what that participant may hear (H-06)."""
+        return Listener(participant, everything)
 
     def answer_history(
         self, request: ReadHistory, page: Page | HistoryError | UnreadableError, now: float

@@ -7,6 +7,7 @@ from typing import Final
 
 from mcpp_gateway.core.history.pages import Listener, Source
 from mcpp_gateway.core.history.query import HistoryQuery
+from mcpp_gateway.core.records import LogEntry
 
 # As many as `mcpp prompt` reads.
 MAX_ENVELOPES: Final = 10_000
@@ -42,10 +43,10 @@ class PromptReading:
         if start >= self._end:
             return False
         for found in source.scan(_NEWEST_FIRST, start, self._end):
-            entry = found.entry
-            if entry is None:
+            if found.entry is None:
                 continue
-            if not all(one.may_read(entry) for one in self.listeners):
+            entry = self._readable(found.entry)
+            if entry is None:
                 if not self.texts and self.at is not None:
                     raise UnknownEnvelopeError(self.at)
                 continue
@@ -60,6 +61,13 @@ class PromptReading:
         """Read everything, on a thread. Raises UnknownEnvelopeError and UnreadableError."""
         while self.read(source):
             time.sleep(_REST_SECONDS)
+
+    def _readable(self, entry: LogEntry) -> LogEntry | None:
+        readable: LogEntry | None = entry
+        for listener in self.listeners:
+            if readable is not None:
+                readable = listener.read(readable)
+        return readable
 
     def _find(self, source: Source) -> int:
         if self.at is None:

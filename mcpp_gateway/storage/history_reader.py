@@ -1,15 +1,11 @@
-"""Reading history in a process of its own, so that it never holds up the event loop.
+"""Reading history, so that it never holds up the event loop.
 
-Two threads of one process share the interpreter's lock: on a busy machine, a thread that is
-suspended while it holds the lock makes the other one wait. So pages are read in another process
-(`history_process`), one after another. It starts with the first request, and ends with this one.
-Until it has started, and where it cannot be started, a thread reads the pages, with rests.
+Pages are read in a helper process, one after another. Until it has started, and where it cannot be
+started, a thread reads them, with rests.
 """
 
 import asyncio
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +17,14 @@ from mcpp_gateway.core.history.query import HistoryError
 from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.storage.file_source import FileSource
-from mcpp_gateway.storage.history_process import (
+from mcpp_gateway.storage.helper.messages import (
     MAX_WORK_BYTES,
     PAGE_SECONDS,
     PageAnswer,
     PageRequest,
-    decode_answer,
-    encode,
-    read_message,
-    write_message,
+    decode_page,
 )
+from mcpp_gateway.storage.helper.process import HelperProcess
 from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog
 
@@ -39,14 +33,12 @@ logger = logging.getLogger("mcpp.gateway")
 # After this much work a thread that reads rests.
 _WORK_SECONDS: Final = 0.00025
 _REST_SECONDS: Final = 0.0005
-_RESTART_SECONDS: Final = 10.0
-_COMMAND: Final = (sys.executable, "-m", "mcpp_gateway.storage.history_process")
 
 T = TypeVar("T")
 
 
 class HistoryReader:
-    """Answers requests for history, one after another. Owns the process that reads."""
+    """Answers requests for history, one after another. Owns the helper that reads."""
 
     def __init__(
         self,
@@ -58,10 +50,7 @@ class HistoryReader:
         self._clock = clock
         self._perform = perform
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="history")
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="history")
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ready = False
-        self._start_not_before = 0.0
+        self.helper = HelperProcess()
         self._stopping = False
 
     def read(self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory) -> None:
@@ -77,11 +66,10 @@ class HistoryReader:
         return self._loop.run_in_executor(self._executor, function, source)
 
     def close(self) -> None:
-        """Drop what waits, and end the process. Blocks until the present page is complete."""
+        """Drop what waits, and end the helper."""
         self._stopping = True
+        self.helper.close()
         self._executor.shutdown(cancel_futures=True)
-        self._end_process()
-        self._starter.shutdown(cancel_futures=True)
 
     # --- on the executor's thread ---------------------------------------------------------------
 
@@ -112,65 +100,28 @@ class HistoryReader:
         )
 
     def _read_elsewhere(
-        self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory
+        self, pod: PodCore, log: SegmentLog, index: LogIndex, asked: ReadHistory
     ) -> Page | None:
-        """Let the process read a page; None if there is none. Raises like `read_page`."""
-        process = self._process
-        if process is None or not self._ready:
-            self._start_process()
-            return None
-        asked = PageRequest(
-            log=log.view(),
-            index=index.view(pod.journal.committed),
-            start=pod.journal.start,
-            query=request.query.given,
-            listener=request.listener.id,
-            hears=request.listener.hears.to_json(),
-            max_bytes=pod.history_bytes,
+        """Let the helper read a page; None if it does not. Raises like `read_page`."""
+        data = self.helper.call(
+            PageRequest(
+                log=log.view(),
+                ids=index.ids.view(),
+                text=index.text.view(),
+                committed=pod.journal.committed,
+                start=pod.journal.start,
+                query=asked.query.given,
+                listener=asked.listener.id,
+                hears=asked.listener.hears.to_json(),
+                max_bytes=pod.history_bytes,
+            )
         )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            write_message(process.stdin, encode(asked))
-            data = read_message(process.stdout)
-        except OSError:
-            data = None
         if data is None:
-            logger.warning("the process that reads history has ended")
-            self._end_process()
             return None
-        answer = decode_answer(data)
+        answer = decode_page(data)
         if answer.damaged:
             index.text.damaged = True
         return _page(answer)
-
-    def _start_process(self) -> None:
-        """Start the process, and use it once it says that it is ready."""
-        now = time.monotonic()
-        if self._process is not None or now < self._start_not_before or self._stopping:
-            return
-        self._start_not_before = now + _RESTART_SECONDS
-        try:
-            self._process = subprocess.Popen(
-                _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-            )
-        except OSError as error:
-            logger.warning("history is read in a thread", extra={"reason": str(error)})
-            return
-        self._starter.submit(self._await_ready, self._process)
-
-    def _await_ready(self, process: "subprocess.Popen[bytes]") -> None:
-        assert process.stdout is not None
-        try:
-            self._ready = read_message(process.stdout) is not None
-        except OSError:
-            return
-
-    def _end_process(self) -> None:
-        process, self._process, self._ready = self._process, None, False
-        if process is not None:
-            process.kill()
-            process.communicate()
 
     # --- on the event loop ----------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from mcpp_gateway.storage.group_writer import (
     WriterOptions,
     state_record,
 )
+from mcpp_gateway.storage.helper.process import HelperProcess
 from mcpp_gateway.storage.history_reader import HistoryReader
 from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import Recovery, SegmentLog, SegmentOptions
@@ -45,7 +46,6 @@ _LOCK_SECONDS: Final = 0.1
 _DAY_SECONDS: Final = 86_400.0
 # Syncs of different pods run beside each other; those of one pod never do.
 _THREADS: Final = 16
-
 
 T = TypeVar("T")
 
@@ -86,6 +86,7 @@ class LogStore:
         self._on_failure = on_failure
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="log")
         self._history = HistoryReader(loop, clock, perform)
+        self._indexer = HelperProcess()
         self._unwritten = Unwritten()
         self._pods: dict[str, _OpenPod] = {}
         self._lock = take_lock(self._path)
@@ -139,6 +140,7 @@ class LogStore:
     def close(self) -> None:
         """Write and sync what waits, and release the folder. Blocks."""
         self._history.close()
+        self._indexer.close()
         for each in self._pods.values():
             each.writer.stop()
         self._executor.shutdown()
@@ -203,7 +205,13 @@ class LogStore:
                 section.fsync == "interval" and boot != state.boot
             ):
                 first = snapshot(index)
-        opened = _OpenPod(pod, journal, writer, log, LogIndex(self._path / name, log, pod.epoch))
+        opened = _OpenPod(
+            pod,
+            journal,
+            writer,
+            log,
+            LogIndex(self._path / name, log, pod.epoch, self._indexer.index_texts),
+        )
         journal.use_index(opened.index)
         writer.begin(
             term=term,

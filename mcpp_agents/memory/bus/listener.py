@@ -78,6 +78,12 @@ class ContextListener:
             record.creator = None
             record.forget_conversation()
 
+    def forget_conversations(self) -> None:
+        """Forget what was said so far: a part of it was erased from the log."""
+        self._chats.clear()
+        for record in self._records.values():
+            record.forget_conversation()
+
     def end_context(self, context: str) -> list[ExtractedMemory]:
         """Return the memories of a live context that has ended without notice."""
         record = self._records[context]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
-from mcpp import Envelope, Gap, Message, Options, Participant, Pod
-from mcpp.payloads import ContextInfo
+from mcpp import Envelope, Gap, Message, Options, Participant, Pod, kinds
+from mcpp.payloads import ContextInfo, Erased
 from mcpp.protocol.contexts import read_context_change
 from mcpp_agents.memory.access import Principal
 from mcpp_agents.memory.bus.extracted_memory import ExtractedMemory
@@ -179,7 +179,27 @@ class _PodRecorder:
     def _add_context(self, id: str) -> None:
         self._listener.add_context(self._pod.contexts.get(id) or ContextInfo(id=id))
 
+    async def _erase(self, erased: Erased) -> None:
+        """Erase what was derived from entries that were erased from the log (H-14)."""
+        self._listener.forget_conversations()
+        await self._queue.flush()
+        erase = partial(
+            self._store.erase_recorded,
+            context=erased.context,
+            participant=erased.participant,
+            before=erased.before,
+        )
+        try:
+            count = await anyio.to_thread.run_sync(erase)
+        except MemoryStoreError as error:
+            logger.error("cannot erase what the log has erased: %s", error)  # noqa: TRY400
+        else:
+            logger.info("erased %d memories of what the log has erased", count)
+
     async def _record(self, envelope: Envelope) -> None:
+        if envelope.kind == kinds.ERASED:
+            await self._erase(envelope.payload_as(Erased))
+            return
         await self._extract(envelope.id, partial(self._listener.receive, envelope))
         await self._save_opted_out()
 

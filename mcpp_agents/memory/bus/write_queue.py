@@ -34,6 +34,11 @@ class WriteQueue:
                 self._waiting.append(memory)
                 self._added.set()
 
+    async def flush(self) -> None:
+        """Store what waits, without summaries."""
+        while self._waiting:
+            await self._store(self._waiting.popleft())
+
     async def run(self) -> None:
         """Summarize and store waiting memories until cancelled.
 
@@ -50,8 +55,7 @@ class WriteQueue:
                 self._added = anyio.Event()
                 await self._added.wait()
         finally:
-            while self._waiting:
-                await self._store(self._waiting.popleft())
+            await self.flush()
 
     async def _summarize(self, memory: ExtractedMemory) -> ExtractedMemory:
         if self._summarizer is None or not memory.turns:

@@ -158,6 +158,9 @@ class Engine(Protocol):
     def find_by_key(self, principal: str, author: str | None, key: str) -> Item | None:
         """Return the item stored under an idempotency key."""
 
+    def recorded(self, principal: str) -> list[Item]:
+        """Return everything that a principal stored from the bus."""
+
     def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
         """Return the outlines of those items that are in the view and not superseded."""
 

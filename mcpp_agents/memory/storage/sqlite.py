@@ -191,6 +191,9 @@ class SqliteEngine:
         )
         return items[0] if items else None
 
+    def recorded(self, principal: str) -> list[Item]:
+        return self._select("WHERE m.principal = ? AND m.origin = 'bus'", principal)
+
     def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
         where, values = self._condition(view)
         items = self._select(

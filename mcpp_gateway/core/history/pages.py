@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from math import inf, nextafter
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from mcpp.filters import Filter
 from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.history.query import HistoryError, HistoryQuery, Span
@@ -71,13 +73,24 @@ class Listener(NamedTuple):
     id: str
     hears: Filter
 
-    def may_read(self, entry: LogEntry) -> bool:
-        """Return whether a participant may read an entry back: what it could have received."""
-        return (
+    def view(self, entry: LogEntry) -> bytes | None:
+        """Return what the participant may read of an entry, which is what it could receive (H-06).
+
+        The only place that decides this for history.
+        """
+        may = (
             entry.sender in (self.id, GATEWAY)
             or (entry.to is not None and self.id in entry.to)
             or self.hears.matches(entry, entry.lineage)
         )
+        return entry.text if may else None
+
+    def read(self, entry: LogEntry) -> LogEntry | None:
+        """Return an entry with what the participant may read of it, or None."""
+        text = self.view(entry)
+        if text is None or text is entry.text:
+            return None if text is None else entry
+        return msgspec.structs.replace(entry, text=text)
 
 
 def read_page(
@@ -103,9 +116,10 @@ def read_page(
         entry = found.entry
         if entry is not None:
             work += _ENTRY_BYTES if query.words is None else _ENTRY_BYTES + len(entry.text)
-            if listener.may_read(entry) and query.matches(entry):
-                page.append(found)
-                size += len(entry.text)
+            readable = listener.read(entry)
+            if readable is not None and query.matches(readable):
+                page.append(found._replace(entry=readable))
+                size += len(readable.text)
         full = len(page) >= query.limit or size >= max_bytes
         if full or work >= max_work_bytes or not in_time():
             more = _beyond(found.position, Span(start, rest.end), query, end)

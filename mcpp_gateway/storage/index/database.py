@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -26,6 +26,15 @@ _OF_THE_DISK: Final = (
     sqlite3.SQLITE_BUSY,
 )
 _META: Final = "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+
+
+class DatabaseView(NamedTuple):
+    """How far a database is, for another process."""
+
+    indexed_to: int
+    last_id: str
+    parts: tuple[int, ...]
+    generation: int
 
 
 class IndexDatabase:
@@ -45,6 +54,14 @@ class IndexDatabase:
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._reader_generation = 0
+
+    def view(self) -> DatabaseView:
+        """Return how far the database is."""
+        return DatabaseView(self.indexed_to, self.last_id, self.parts, self.generation)
+
+    def show(self, view: DatabaseView) -> None:
+        """Take note of how far another process has come."""
+        self.indexed_to, self.last_id, self.parts, self.generation = view
 
     # --- writing --------------------------------------------------------------------------------
 

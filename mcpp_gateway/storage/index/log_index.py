@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Protocol
 
 import msgspec
 
 from mcpp_gateway.core.records import Batch, decode_batch
-from mcpp_gateway.storage.index.database import IndexDatabase
+from mcpp_gateway.storage.index.database import DatabaseView, IndexDatabase
 from mcpp_gateway.storage.index.ids import IdIndex
 from mcpp_gateway.storage.index.text import TextIndex
 from mcpp_gateway.storage.segment_log import SegmentLog
@@ -31,6 +31,9 @@ TEXT: Final = "text.sqlite"
 # Indexed in one transaction.
 _IDS_AT_ONCE: Final = 5000
 _TEXT_AT_ONCE: Final = 500
+# If more texts than this wait, another process indexes them: a thread would take too much of the
+# event loop's time.
+_MANY_TEXTS: Final = 3000
 # Further behind than this at the start, ids are indexed first: a lookup that reads so much of the
 # log would hold up the gateway for longer than that.
 _MAX_BEHIND: Final = 20_000
@@ -60,20 +63,13 @@ class _IdBatch(msgspec.Struct, array_like=True, gc=False):
 _decode_ids = msgspec.msgpack.Decoder(_IdBatch).decode
 
 
-class DatabaseView(NamedTuple):
-    """How far a database is, for a reader in another process."""
+class TextIndexer(Protocol):
+    """Indexes texts elsewhere."""
 
-    indexed_to: int
-    parts: tuple[int, ...]
-    generation: int
-
-
-class IndexView(NamedTuple):
-    """An index, for a reader in another process."""
-
-    committed: int
-    ids: DatabaseView
-    text: DatabaseView
+    def __call__(
+        self, log: SegmentLog, epoch: str, generation: int, committed: int
+    ) -> DatabaseView | None:
+        """Index some texts; return how far they are, or None if that was not possible."""
 
 
 class LogIndex:
@@ -83,10 +79,14 @@ class LogIndex:
     # long if nothing is left, so that a busy log is not a transaction for every commit.
     rest_seconds = 0.1
 
-    def __init__(self, folder: Path, log: SegmentLog, epoch: str) -> None:
+    def __init__(
+        self, folder: Path, log: SegmentLog, epoch: str, index_elsewhere: TextIndexer | None = None
+    ) -> None:
         self.text = TextIndex(folder / TEXT, epoch)
         self.ids = IdIndex(folder / IDS, epoch)
         self._log = log
+        self._epoch = epoch
+        self._index_elsewhere = index_elsewhere
         self.committed = 0
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -134,20 +134,6 @@ class LogIndex:
     def indexed_to(self) -> int:
         """The position up to which ids are indexed."""
         return self.ids.indexed_to
-
-    def view(self, committed: int) -> IndexView:
-        """Return what `follow` needs in another process, given the end of the committed log."""
-        ids, text = (
-            DatabaseView(each.indexed_to, each.parts, each.generation)
-            for each in (self.ids, self.text)
-        )
-        return IndexView(committed, ids, text)
-
-    def follow(self, view: IndexView) -> None:
-        """Read what another process writes, as it describes it. Nothing is written here."""
-        self.committed = view.committed
-        for each, seen in ((self.ids, view.ids), (self.text, view.text)):
-            each.indexed_to, each.parts, each.generation = seen
 
     def find(self, id: str) -> int | None:
         """Return the latest position of an envelope id that may still be read.
@@ -256,7 +242,7 @@ class LogIndex:
         if self.text.indexed_to < self.committed or self.ids.indexed_to < self.committed:
             if self.ids.indexed_to < self.committed:
                 self._index_ids(_IDS_AT_ONCE)
-            if self.ids.indexed_to >= self.committed:
+            if self.ids.indexed_to >= self.committed and not self._index_text_elsewhere():
                 self._index_text()
             return self.text.indexed_to < self.committed
         start = self._log.start
@@ -277,6 +263,28 @@ class LogIndex:
         except (DamagedError, msgspec.DecodeError) as error:
             end = end if ids else self._skip(start, error)
         self.ids.write(ids, start, end)
+
+    def index_text(self, seconds: float) -> None:
+        """Index texts for some time, in a process that does nothing else."""
+        until = time.monotonic() + seconds
+        self.text.open()
+        if not self._fits_log(self.text):
+            self.text.reset()
+        while self.text.indexed_to < self.committed and time.monotonic() < until:
+            self._index_text()
+
+    def _index_text_elsewhere(self) -> bool:
+        """Return whether another process has indexed some texts, of which many wait."""
+        behind = self.committed - max(self.text.indexed_to, self._log.start)
+        if self._index_elsewhere is None or behind < _MANY_TEXTS:
+            return False
+        self.text.close()  # one process writes at a time
+        generation = self.text.generation
+        found = self._index_elsewhere(self._log, self._epoch, generation, self.committed)
+        if found is None:
+            return False
+        self.text.show(found)
+        return True
 
     def _index_text(self) -> None:
         start = end = max(self.text.indexed_to, self._log.start)

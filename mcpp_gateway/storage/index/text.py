@@ -31,7 +31,7 @@ class TextIndex(IndexDatabase):
 
     version = 1
     # A query takes some milliseconds for a part at most, and then asks whether to go on.
-    part_bits = 16
+    part_bits = 15
     found_at_once = 256
 
     def write(self, batches: Iterable[Batch], start: int, end: int) -> None:

@@ -164,16 +164,16 @@ def test_killed_at_any_step_the_log_is_the_old_or_the_new_one(folder: Path) -> N
     new = texts(whole)
     seen = set()
     for call in interruptions(folder):
-        for seed in range(12):
+        for seed in range(84):
             disk = DyingDisk(choose=random.Random(seed).randrange)
             simulated(folder, disk)
             disk.die_at = call
             with suppress(Killed):
                 run(disk)
-            if seed % 3:  # otherwise only the process ends
+            if seed % 2:  # otherwise only the process ends
                 disk.crash()
             # Opening the log is interrupted, too.
-            disk.die_at = disk.calls + seed % 5 if seed % 2 else 1 << 60
+            disk.die_at = disk.calls + seed // 2 % 7
             try:
                 texts(disk)
             except Killed:

@@ -20,6 +20,7 @@ from mcpp_gateway.core.history.query import parse_query
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_source import FileSource
+from mcpp_gateway.storage.helper.process import HelperProcess
 from mcpp_gateway.storage.index import log_index as index_module
 from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
@@ -347,3 +348,50 @@ def test_a_lookup_reads_a_bounded_part_of_what_is_not_indexed(
     log.wait(index)
     assert index.find("1-5") == 15
     index.stop()
+
+
+def test_many_texts_are_indexed_by_another_process(tmp_path: Path) -> None:
+    log = IndexedLog(tmp_path)
+    for number in range(8):
+        log.add(many(500) if number % 2 else many(500)[::-1])
+        log.roll()
+    helper = HelperProcess()
+    try:
+        found, deadline = None, time.monotonic() + 20
+        while found is None or found.indexed_to < 4000:
+            assert time.monotonic() < deadline
+            found = helper.index_texts(log.log, "epoch", 0, 4000)
+        assert (found.indexed_to, found.last_id) == (4000, "m499")
+    finally:
+        helper.close()
+    # The gateway goes on with it.
+    index = LogIndex(tmp_path, log.log, "epoch", index_elsewhere=helper.index_texts)
+    index.rest_seconds = 0.001
+    index.start(4000)
+    try:
+        assert index.text.indexed_to == 4000
+        log.add(many(3))
+        index.advance(4003)
+        log.wait(index)
+        log.check(index)
+    finally:
+        index.stop()
+
+
+def test_without_the_other_process_a_thread_indexes(tmp_path: Path) -> None:
+    log = IndexedLog(tmp_path)
+    log.add(many(4000))
+    asked: list[int] = []
+
+    def refuse(log: SegmentLog, epoch: str, generation: int, committed: int) -> None:
+        asked.append(committed)
+
+    index = LogIndex(tmp_path, log.log, "epoch", index_elsewhere=refuse)
+    index.rest_seconds = 0.001
+    index.start(4000)
+    try:
+        log.wait(index)
+        log.check(index)
+    finally:
+        index.stop()
+    assert asked

@@ -271,3 +271,39 @@ def test_an_earlier_conclusion_is_stored_even_if_the_pod_stays_quiet(
 
     said = ("ann", "conclusion", {"decision": "Keep the zebras."}, "r1")
     run_scenario(scenario, before=[said])
+
+
+@pytest.mark.rule("H-14")
+@pytest.mark.parametrize(
+    ("erased", "left"),
+    [
+        ({"context": "task-1"}, {"Blue it is"}),
+        ({"participant": "ann"}, set()),
+        ({"participant": "bob"}, {"Red it is", "Blue it is"}),
+        ({"context": "task-2", "before": 1.0}, {"Red it is", "Blue it is"}),
+    ],
+)
+def test_memory_erases_what_it_derived_from_erased_entries(
+    run_scenario: Callable[..., None], erased: dict[str, Any], left: set[str]
+) -> None:
+    pod = MemoryPod()
+
+    async def contents(ann: mcpp.Pod) -> set[str]:
+        found = await recall(ann, "which colour: red, blue?")
+        return {
+            each
+            for each in ("Red it is", "Blue it is")
+            if any(each in item["content"] for item in found)
+        }
+
+    async def scenario(ann: mcpp.Pod) -> None:
+        for context, text in (("task-1", "Red it is"), ("task-2", "Blue it is")):
+            await ann.send("conclusion", {"text": text}, context=context)
+        assert await contents(ann) == {"Red it is", "Blue it is"}
+        gateway: Any = pod.gateway
+        payload = {"entries": 1, **erased}
+        gateway._hub.perform_all(gateway._pod._broadcast("system/erased", payload, 0.0))
+        gateway._deliver()
+        assert await contents(ann) == left
+
+    run_scenario(scenario, pod=pod)
