@@ -140,7 +140,7 @@ class HistoryIterator:
     async def _fetch(self) -> None:
         limit = int(min(self._left, _PAGE_ENVELOPES))
         query = msgspec.structs.replace(self._query, limit=limit)
-        async with self._pod.query_lock:
+        async with self._pod._query_lock:
             answer = await self._pod.send(kinds.GET_HISTORY, query)
         page = answer.payload_as(History)
         # Nothing is awaited from here on: cancellation finds all of the page, or nothing.
@@ -165,7 +165,7 @@ class PodHistory(Sender):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         # A gateway reads one query of a participant at a time, and refuses more than a few (H-09).
-        self.query_lock = anyio.Lock()
+        self._query_lock = anyio.Lock()
 
     def history(
         self,

@@ -27,8 +27,8 @@ from mcpp.testing.comparison import Comparison
 
 Source: TypeAlias = str | Path | Iterable[str | bytes | Envelope | Message]
 
-# Progress and cancellations depend on time.
-NOT_COMPARED: Filter = kind(f"{NOTIFICATION}:*")
+# Progress and cancellations depend on time, and so does how often a runtime asks for tools.
+NOT_COMPARED: Filter = kind(f"{NOTIFICATION}:*") | kind("mcp/*:tools/list")
 
 
 class RecordingError(McppError):
@@ -126,7 +126,8 @@ class Recording:
             compare: what must be equal: `kind` (and addressees), `structure` (also context,
                 correlation and the payload's shape), `exact` (also the payload), or a function of
                 the recorded and the new envelope.
-            ignore: which envelopes of the agent do not count; by default notifications.
+            ignore: which envelopes of the agent do not count; by default notifications and
+                requests for lists of tools, with their answers.
             seconds: how long to wait for what was recorded.
 
         Raises DivergedError with every difference, and what a handler of the agent raises.

@@ -65,6 +65,8 @@ class ReplayRun:
         self._position = 0
         self._said_at: dict[str, int] = {}  # the position that had been replayed
         self._said: list[Envelope] = []  # and not yet found in the recording
+        self._said_and_ignored: list[Envelope] = []
+        self._answered = {one.envelope.correlation_id for one in entries}
         self._changed = anyio.Event()
         self._divergences: list[Divergence] = []
         self._started = False
@@ -177,32 +179,40 @@ class ReplayRun:
             and envelope.id not in self._said_at
         ):
             self._said_at[envelope.id] = self._position
-            if not self._ignore.matches(envelope, None):
-                self._said.append(envelope)
-                self._changed.set()
+            is_ignored = self._ignore.matches(envelope, None)
+            (self._said_and_ignored if is_ignored else self._said).append(envelope)
+            self._changed.set()
 
     async def _expect(self, position: int, recorded: Envelope, seconds: float) -> None:
         if self._ignore.matches(recorded, None):
+            # It does not count, but the answer to it needs its new id.
+            if recorded.id in self._answered:
+                await self._await(recorded, self._said_and_ignored, "kind", seconds)
             return
-        said = self._find(recorded)
+        if await self._await(recorded, self._said, self._compare, seconds):
+            return
+        said = next((one for one in self._said if one.kind == recorded.kind), None)
+        self._report(position, recorded, said)
+        if said is not None:
+            self._pair(recorded, said, self._said)
+
+    async def _await(
+        self, recorded: Envelope, heard: list[Envelope], compare: Comparison, seconds: float
+    ) -> bool:
+        """Wait until the agent has said what was recorded; return whether it has."""
         with anyio.move_on_after(seconds):
-            while said is None:
+            while True:
+                for said in heard:
+                    if are_alike(self._expected(recorded, said), said, compare):
+                        self._pair(recorded, said, heard)
+                        return True
                 self._changed = anyio.Event()
                 await self._changed.wait()
-                said = self._find(recorded)
-        if said is None:
-            said = next((one for one in self._said if one.kind == recorded.kind), None)
-            self._report(position, recorded, said)
-        if said is not None:
-            self._said.remove(said)
-            self._ids = self._ids.with_pair(recorded, said, self._own_contexts)
+        return False
 
-    def _find(self, recorded: Envelope) -> Envelope | None:
-        for said in self._said:
-            expected = self._expected(recorded, said)
-            if are_alike(expected, said, self._compare):
-                return said
-        return None
+    def _pair(self, recorded: Envelope, said: Envelope, heard: list[Envelope]) -> None:
+        heard.remove(said)
+        self._ids = self._ids.with_pair(recorded, said, self._own_contexts)
 
     def _expected(self, recorded: Envelope, said: Envelope) -> Envelope:
         return self._ids.with_pair(recorded, said, self._own_contexts).translate(recorded)

@@ -179,6 +179,20 @@ def test_a_page_is_no_position_and_reaches_no_handler() -> None:
     assert (session.position, session.take()) == (position, None)
 
 
+@pytest.mark.rule("P-33")
+def test_the_state_of_a_replay_is_direct_too() -> None:
+    session = joined_session()
+    position = session.position
+    query = new_envelope("pod/replay", {}, sender="me", id="q")
+    session.send(query, give_up_at=1.0)
+    session.transmit(0.0)
+    state = new_envelope("system/replay", {"state": "paused"}, sender=GATEWAY)
+    answer = new_envelope("system/replay", {}, sender=GATEWAY, correlation_id="q")
+    assert session.receive(encode(state), 0.0) == ()
+    assert session.receive(encode(answer), 0.0) == (Served(query, answer),)
+    assert (session.position, session.take()) == (position, None)
+
+
 def joined_session() -> ClientSession:
     session = ClientSession("me")
     session.join()

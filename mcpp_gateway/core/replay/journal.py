@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from mcpp_gateway.core.records import Batch, LogEntry, State, WindowEntry
 
 
-class Recording(Protocol):
+class RecordedLog(Protocol):
     """A recorded stretch of a log, which does not change."""
 
     @property
@@ -37,7 +37,7 @@ class ReplayJournal:
     accepting: Final = False
     admitting: Final = True
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: RecordedLog) -> None:
         self.recording = recording
         self.start = recording.start
         self.end = recording.start

@@ -15,7 +15,7 @@ from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.records import LogEntry
 from mcpp_gateway.core.refusals import Refusal
-from mcpp_gateway.core.replay.journal import Recording, ReplayJournal
+from mcpp_gateway.core.replay.journal import RecordedLog, ReplayJournal
 from mcpp_gateway.core.replay.playhead import Playhead
 from mcpp_gateway.core.sessions import Member, ParticipantSettings, Session
 
@@ -59,7 +59,7 @@ class ReplayPod(PodCore):
         limits: PodLimits,
         *,
         new_id: Callable[[], str],
-        recording: Recording,
+        recording: RecordedLog,
         speed: float,
     ) -> None:
         self._played = ReplayJournal(recording)

@@ -185,6 +185,32 @@ async def test_capabilities_and_presence_are_those_of_the_recording(pod: MemoryP
 
 
 @pytest.mark.rule("P-39")
+async def test_what_is_ignored_is_answered_all_the_same(pod: MemoryPod) -> None:
+    def asking(times: int) -> mcpp.Participant:
+        agent = mcpp.Participant("asking")
+
+        @agent.on("chat")
+        async def ask(message: mcpp.Message) -> None:
+            for _ in range(times):
+                found = await message.pod.request("files", "tools/list", timeout=5)
+            await message.reply(found["tools"][0]["name"])
+
+        return agent
+
+    async with pod.run(files()), pod.run(asking(1)), pod.connect("boss") as boss:
+        await boss.send("chat", {"text": "which?"}, to=["asking"])
+        async for message in boss:
+            if message.kind == "chat":
+                break
+        log = await boss.history().all()
+    await Recording(log).check(asking(1), compare="exact")
+    everything = await Recording(log).replay(asking(1), ignore=mcpp.filters.parse({"any": []}))
+    assert everything == []
+    (missing,) = await Recording(log).replay(asking(2), seconds=0.2)
+    assert (missing.reason, kind_of(missing)) == ("missing", "chat")
+
+
+@pytest.mark.rule("P-39")
 async def test_a_recording_may_begin_in_the_middle(pod: MemoryPod) -> None:
     log = await incident(pod)
     start = next(i for i, one in enumerate(log) if one.text == "letter")
