@@ -71,6 +71,13 @@ class PromptReading:
         while self.read(source):
             time.sleep(_REST_SECONDS)
 
+    def _readable(self, entry: LogEntry) -> LogEntry | None:
+        readable: LogEntry | None = entry
+        for listener in self.listeners:
+            if readable is not None:
+                readable = listener.read(readable)
+        return readable
+
     def _find(self, source: Source) -> int:
         if self.at is None:
             return source.end

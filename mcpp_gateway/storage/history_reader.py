@@ -33,7 +33,6 @@ logger = logging.getLogger("mcpp.gateway")
 # After this much work a thread that reads rests.
 _WORK_SECONDS: Final = 0.00025
 _REST_SECONDS: Final = 0.0005
-_ENTRIES_SECONDS: Final = 2.0
 
 T = TypeVar("T")
 
@@ -144,9 +143,9 @@ def _page(answer: PageAnswer) -> Page:
 class _Pace:
     """How fast a thread reads a page: with rests in between, and not for too long."""
 
-    def __init__(self, seconds: float = PAGE_SECONDS) -> None:
+    def __init__(self) -> None:
         self._rested = time.monotonic()
-        self._until = self._rested + seconds
+        self._until = self._rested + PAGE_SECONDS
 
     def go_on(self) -> bool:
         """Rest if it is time to, and return whether there is time for more."""

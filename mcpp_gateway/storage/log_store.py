@@ -47,7 +47,6 @@ _DAY_SECONDS: Final = 86_400.0
 # Syncs of different pods run beside each other; those of one pod never do.
 _THREADS: Final = 16
 
-
 T = TypeVar("T")
 
 
