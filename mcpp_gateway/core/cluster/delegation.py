@@ -24,8 +24,9 @@ _CLAIM_SECONDS: Final = 1.0
 _RANK_SECONDS: Final = 0.1
 _FORWARD_BYTES: Final = 262_144
 _COMMAND_BYTES: Final = 64
-# Records on their way. More would not be faster: what waits meanwhile shares the next one.
-_IN_FLIGHT: Final = 4
+# Records on their way. More would not be faster: what waits meanwhile shares the next one, and
+# every record is written to every connection by itself.
+_IN_FLIGHT: Final = 2
 _PORTIONS: Final = 150
 _ALIVE_SECONDS: Final = 0.75
 
