@@ -207,6 +207,7 @@ class ClusterLog:
     async def _open(self, link: PodLink) -> None:
         async with self._opening:  # creating hundreds of streams at once would take too long
             await link.open()
+        link.pod.replica.journal.admitting = self._reaches(link, self._clock())
 
     def _reaches(self, link: PodLink, now: float) -> bool:
         is_stalled = link.pod.waiting_seconds(now) >= _STALLED_SECONDS

@@ -24,8 +24,6 @@ _CLAIM_SECONDS: Final = 1.0
 _RANK_SECONDS: Final = 0.1
 _FORWARD_BYTES: Final = 262_144
 _COMMAND_BYTES: Final = 64
-# Records on their way. More would not be faster: what waits meanwhile shares the next one.
-_IN_FLIGHT: Final = 4
 _PORTIONS: Final = 150
 _ALIVE_SECONDS: Final = 0.75
 
@@ -125,7 +123,7 @@ class Delegation:
     def flush(self, now: float) -> None:
         """Send what this tick has collected: commands to the leader, or a batch to the log."""
         if self.leader is not None:
-            if len(self.leader.in_flight) < _IN_FLIGHT:
+            if len(self.leader.in_flight) < self._options.in_flight:
                 self._seal(self.leader, now)
         elif self._unsent and self._replica.fence.leader is not None and now >= self._held_until:
             unsent, self._unsent = self._unsent, []

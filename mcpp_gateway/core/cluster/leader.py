@@ -35,7 +35,7 @@ from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.sessions import ParticipantSettings
 
 # A batch is sealed at this size: a record has to fit into a message of the log's servers.
-MAX_BATCH_BYTES: Final = 262_144
+MAX_BATCH_BYTES: Final = 524_288
 # What one portion of the clock's work may add to a batch.
 _LEAVES_AT_ONCE: Final = 64
 _CHECKPOINT_BYTES: Final = 32 << 20

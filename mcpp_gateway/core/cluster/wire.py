@@ -24,9 +24,12 @@ class Wire(Protocol):
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Times after which gateways are given up."""
+    """When gateways are given up, and how much is on its way."""
 
     suspect_seconds: float = 1.0  # a silent leader
     gone_seconds: float = 5.0  # a silent gateway: its sessions are ended
     rejoin_seconds: float = 30.0  # its participants have this long to come back
+    # Records on their way. More would not be faster: what waits meanwhile shares the next one, and
+    # every record is written to every connection by itself.
+    in_flight: int = 2
     checkpoint_entries: int = 10_000  # a state is kept this often

@@ -43,7 +43,7 @@ LIMITS = PodLimits(messages_per_second=0, context_messages_per_second=0, context
 # One reads a context, so that the leader has to decide.
 CAPABILITIES: list[dict[str, Any]] = [{"kind": "chat"}, {"kind": "x", "context": {"type": "y"}}]
 STEP_SECONDS = 0.1
-OPTIONS = ClusterOptions(rejoin_seconds=4.0, gone_seconds=3.0, checkpoint_entries=7)
+OPTIONS = ClusterOptions(rejoin_seconds=4.0, gone_seconds=3.0, checkpoint_entries=7, in_flight=4)
 
 
 class OpenFence(Fence):

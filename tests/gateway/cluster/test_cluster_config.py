@@ -1,0 +1,46 @@
+"""The configuration of a cluster: mistakes are reported with their key."""
+
+import pytest
+
+from mcpp_gateway import config
+from mcpp_gateway.config import ConfigError
+from mcpp_gateway.edge.server import without_restart
+
+SERVERS = 'servers = ["nats://a:4222", "nats://b:4222"]'
+
+
+def parse(*cluster: str, log: str = "") -> config.Config:
+    lines = ["[log]", 'kind = "jetstream"', log, "[cluster]", *cluster]
+    return config.parse("\n".join(lines), {})
+
+
+@pytest.mark.parametrize(
+    ("key", "lines"),
+    [
+        ("cluster.servers", []),
+        ("cluster.servers", ['servers = ["http://a:80"]']),
+        ("cluster.servers", ['servers = ["nats://a:port"]']),
+        ("cluster.name", [SERVERS, 'name = "a.b"']),
+        ("cluster.replicas", [SERVERS, "replicas = 2"]),
+        ("cluster.unreachable_seconds", [SERVERS, "unreachable_seconds = 0.1"]),
+        ("cluster.tls_cert", [SERVERS, 'tls_cert = "cert.pem"']),
+    ],
+)
+def test_a_mistake_in_the_cluster_names_its_key(key: str, lines: list[str]) -> None:
+    with pytest.raises(ConfigError, match=key):
+        parse(*lines)
+
+
+def test_retention_must_leave_room_between_two_states() -> None:
+    with pytest.raises(ConfigError, match="at least 256 MiB"):
+        parse(SERVERS, log="retention = { max_bytes = 10_000_000 }")
+
+
+def test_the_environment_sets_the_servers() -> None:
+    environment = {"MCPP_LOG__KIND": "jetstream", "MCPP_CLUSTER__SERVERS": '["nats://c:4222"]'}
+    assert config.parse("", environment).cluster.servers == ["nats://c:4222"]
+
+
+def test_a_reload_does_not_change_the_cluster() -> None:
+    old, new = parse(SERVERS), parse(SERVERS, "replicas = 1")
+    assert without_restart(old, new).cluster == old.cluster
