@@ -221,10 +221,7 @@ class Error(_Payload, frozen=True):
 
 
 class ContextEvent(_Payload, frozen=True):
-    """A context expired, or was revived. The last three members are those of an expiry.
-
-    Several that expired together are in `contexts`, each with these members of its own.
-    """
+    """A context expired, or was revived; several that expired together are in `contexts`."""
 
     event: Literal["expired", "revived"]
     context: ContextInfo | None = None

@@ -20,7 +20,6 @@ from mcpp_gateway.edge.admission import SUBPROTOCOL, Admission, Denial
 from mcpp_gateway.edge.cpu_budget import FREE_SECONDS_PER_BYTE, FREE_SECONDS_PER_TEXT
 from mcpp_gateway.edge.frames import FrameError, FrameParser
 from mcpp_gateway.edge.peer import Peer
-from mcpp_gateway.edge.read_quota import SMALL_BYTES
 from mcpp_gateway.prompts.service import PROMPT_SECONDS
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 _MAX_REQUEST_BYTES: Final = 16_384
 # How much of a chunk is parsed before the clock is looked at, and how long a turn may take.
-_SLICE_BYTES: Final = SMALL_BYTES
+_SLICE_BYTES: Final = 2048
 _SLICE_SECONDS: Final = 0.002
 _OTHER_METHODS: Final = frozenset(HTTPMethod) - {HTTPMethod.GET}
 _CLOSE_SECONDS: Final = 5.0

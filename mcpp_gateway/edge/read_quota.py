@@ -21,7 +21,7 @@ from mcpp_gateway.core.sessions import Member
 from mcpp_gateway.edge.cpu_budget import CpuAccount, CpuBudget
 
 _FREE_FRAMES_PER_SECOND: Final = 500
-SMALL_BYTES: Final = 4096
+SMALL_BYTES: Final = 1024
 _SHORTEST_WAIT_SECONDS: Final = 0.005
 
 

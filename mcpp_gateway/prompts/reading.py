@@ -58,20 +58,13 @@ class PromptReading:
         self._end = start
         return True
 
-    def _readable(self, entry: LogEntry) -> LogEntry | None:
-        """Return what all listeners may read of an entry, or None."""
-        readable: LogEntry | None = entry
-        for listener in self.listeners:
-            if readable is not None:
-                readable = listener.read(readable)
-        return readable
-
     def read_all(self, source: Source) -> None:
         """Read everything, on a thread. Raises UnknownEnvelopeError and UnreadableError."""
         while self.read(source):
             time.sleep(_REST_SECONDS)
 
     def _readable(self, entry: LogEntry) -> LogEntry | None:
+        """Return what all listeners may read of an entry, or None."""
         readable: LogEntry | None = entry
         for listener in self.listeners:
             if readable is not None:

@@ -135,7 +135,7 @@ class BatchedDriver:
         return joined
 
     def _announce(self) -> None:
-        """Log presence at once, however often somebody joins or leaves; see test_storms."""
+        """Log presence at once, however much there is; storms have tests of their own."""
         self._harness.hub.perform_all(self.pod.announce(self._harness.now))
 
     def send(self, connection: RecordingTransport, data: bytes) -> None:

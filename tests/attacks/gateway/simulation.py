@@ -127,14 +127,15 @@ class Simulation:
             began = self.clock()
             for attacker, data in chunks:
                 attacker.send(data)
-            found.append(self._echo(began))
+            found.append(self.echo(began))
             resume_at = self.clock() + pause_seconds
             while self.clock() < resume_at:
                 self.clock.waited += IDLE_SECONDS
                 self.loop.turn()
         return found
 
-    def _echo(self, began: float) -> float:
+    def echo(self, began: float) -> float:
+        """Send an envelope of the honest client; return the time since `began` until its echo."""
         self._number += 1
         id = f"honest-{self._number}"
         self.honest.socket.sent = b""

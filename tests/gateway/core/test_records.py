@@ -45,8 +45,8 @@ def test_a_state_that_is_encoded_in_pieces_is_the_same_as_in_one(count: int) -> 
 
 @pytest.mark.rule("L-16", "L-04")
 def test_a_window_is_kept_as_it_was_when_the_state_was_taken() -> None:
-    log = MemoryJournal(3, 1000)
-    window = Window(3, 1000)
+    log = MemoryJournal(3, 100_000)
+    window = Window(3, 100_000)
     for number in range(5):
         entry = LogEntry(f"m{number}", "a", None, "chat", None, b"")
         log.append(entry)

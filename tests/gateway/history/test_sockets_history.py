@@ -1,5 +1,7 @@
 """`pod/history` over sockets, on a log in memory and in files, over a restart."""
 
+import asyncio
+import time
 from itertools import count
 from pathlib import Path
 from subprocess import Popen
@@ -183,3 +185,34 @@ async def test_after_an_erasure_the_same_log_goes_on_with_tombstones(tmp_path: P
         page = await ask(bob, "q2", filter={"from": "bob"})
         assert ids(page) == ["m2", "m1", "m0"]
         assert all(each["erased"] for each in page["entries"])
+
+
+@pytest.mark.rule("H-09")
+async def test_expensive_queries_of_others_do_not_hold_up_an_echo(config: str) -> None:
+    costly = {"filter": {"not": {"kind": "*"}}, "limit": 500}
+    async with (
+        running(config) as gateway,
+        joined(gateway, "alice") as alice,
+        joined(gateway, "bob") as bob,
+    ):
+        await say(bob, *(text(f"m{n}", "bob", payload=f"{n} " * 200) for n in range(3000)))
+        await receive_until(alice, "m2999")
+        stop = asyncio.Event()
+
+        async def attack() -> int:
+            for number in count():
+                await ask(bob, f"q{number}", **(costly if number % 2 else {"text": '"7 7" 1*'}))
+                if stop.is_set():
+                    return number
+            raise AssertionError
+
+        attacking = asyncio.create_task(attack())
+        seconds: list[float] = []
+        for number in range(60):
+            began = time.monotonic()
+            await say(alice, text(f"e{number}", "alice"))
+            await receive_until(alice, f"e{number}")
+            seconds.append(time.monotonic() - began)
+        stop.set()
+        assert await attacking > 0
+        assert sorted(seconds)[30] < 0.1
