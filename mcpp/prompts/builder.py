@@ -12,7 +12,6 @@ from mcpp import kinds
 from mcpp.filters import Filter
 from mcpp.prompts.blocks import block_tokens
 from mcpp.prompts.budget import Protected, fit, limit_images
-from mcpp.prompts.cache_policy import CachePolicy, CollapsePlanner
 from mcpp.prompts.draft import LeftOut, PromptDraft, omission
 from mcpp.prompts.entries import TEXT_KINDS, EntryKind, LoggedContext, PromptEntry
 from mcpp.prompts.folding import LoggedContexts, concludes, members_of
@@ -22,12 +21,15 @@ from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter, estimate
 from mcpp.transient.calls import LoggedCall
-from mcpp.transient.tracker import TransientResult, TransientTracker
+from mcpp.transient.collapsing.cache_policy import CachePolicy, CollapsePlanner
+from mcpp.transient.collapsing.lifecycle import Matching, TransientResult
+from mcpp.transient.tracker import TransientTracker
 
 EnvelopeTest = Filter | Callable[[Envelope], bool]
 ContextMode = Literal["include", "exclude", "conclusions", "fold"]
 
 DEFAULT_CACHE_POLICY: Final = CachePolicy()
+DEFAULT_MATCHING: Final = Matching()
 
 CONVENTIONS: Final = (
     "You are @{viewer}, one of several participants in a shared room. User messages show the "
@@ -73,6 +75,7 @@ class PromptBuilder:
         counter: counts the tokens in a text.
         cache: the prices of the prompt cache, by which collapses are decided; None collapses as
             soon as possible.
+        matching: which tool calls consume which results.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class PromptBuilder:
         system: str = "",
         counter: Counter = estimate,
         cache: CachePolicy | None = DEFAULT_CACHE_POLICY,
+        matching: Matching = DEFAULT_MATCHING,
     ) -> None:
         self.viewer: Final = viewer
         self._filter = filter
@@ -101,6 +105,7 @@ class PromptBuilder:
         self._own_system = system
         self._count = counter
         self._cache = cache
+        self._matching = matching
         self._clear()
 
     def _clear(self) -> None:
@@ -114,10 +119,10 @@ class PromptBuilder:
         self._results: dict[str, PromptEntry] = {}  # entries of transient results, by the call's id
         self._unshown: list[TransientResult] = []  # settled, but not shown to the viewer yet
         self._concluded: dict[LoggedContext, None] = {}
-        self._tracker = TransientTracker()
+        self._tracker = TransientTracker(self._matching)
         self._context_tracker = ContextTracker()
         self._contexts = LoggedContexts()
-        self._collapse_planner = CollapsePlanner(self._cache)
+        self._collapse_planner: CollapsePlanner[PromptEntry] = CollapsePlanner(self._cache)
         self._length = 0
 
     def build(
@@ -350,6 +355,7 @@ class PromptBuilder:
             system=self._own_system,
             counter=self._count,
             cache=self._cache,
+            matching=self._matching,
         )
         for envelope in envelopes:
             copy.add(envelope)

@@ -48,6 +48,13 @@ def main(argv: list[str]) -> int:
             metavar="N",
             help=f"the maximum number of {meaning} (default: {default})",
         )
+    parser.add_argument(
+        "--collapse",
+        choices=("always", "cache", "never"),
+        default=defaults.collapse,
+        help="when consumed tool results are replaced by their summaries: at once, when that is "
+        "cheaper with a prompt cache, or only to keep within --prompt-tokens (default: cache)",
+    )
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
     log_to_terminal("agent")
@@ -57,6 +64,7 @@ def main(argv: list[str]) -> int:
         tokens=arguments.max_tokens,
         prompt_tokens=arguments.prompt_tokens,
         reply_tokens=arguments.reply_tokens,
+        collapse=arguments.collapse,
     )
     try:
         system = "" if arguments.system is None else arguments.system.read_text()

@@ -1,5 +1,7 @@
 """Limits on the work of a model agent."""
 
+from typing import Literal
+
 import msgspec
 
 from mcpp_agents.toolbox import GRACE_SECONDS
@@ -12,6 +14,7 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 200_000  # for all turns together, as the API counts them
     reply_tokens: int = 4096
     prompt_tokens: int = 60_000  # beyond that, older messages are collapsed, folded, left out
+    collapse: Literal["always", "cache", "never"] = "cache"  # when consumed results collapse (T-28)
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
     grace_seconds: float = GRACE_SECONDS  # for newcomers' tools and lost connections

@@ -10,8 +10,9 @@ from typing import Final
 import anyio
 
 from mcpp import Envelope, Pod
-from mcpp.prompts import Prompt, PromptBuilder
+from mcpp.prompts import CachePolicy, Prompt, PromptBuilder
 from mcpp.tokens import estimate
+from mcpp_agents.model.limits import ModelLimits
 
 # At twice this many envelopes the older half of the log is dropped, to bound memory.
 _MAX_ENVELOPES: Final = 10_000
@@ -19,6 +20,12 @@ _MAX_IDS: Final = 4096
 _CATCH_UP_SECONDS: Final = 5.0
 # One part in so many of the prompt is for messages that arrive while a question is answered.
 _MEANWHILE_SHARE: Final = 4
+# T-28: a collapse that saves nothing in any further call is never worth its price.
+_CACHE_POLICIES: Final = {
+    "always": None,
+    "cache": CachePolicy(),
+    "never": CachePolicy(further_calls=0),
+}
 
 
 class RecentIds:
@@ -41,9 +48,10 @@ class RecentIds:
 class LogPrompts:
     """Builds prompts from a copy of the log. Owns the copy and the prompt in use."""
 
-    def __init__(self, pod: Pod, *, token_budget: int, system: str) -> None:
+    def __init__(self, pod: Pod, *, limits: ModelLimits, system: str) -> None:
         self._pod = pod
-        self._token_budget = token_budget
+        self._token_budget = limits.prompt_tokens
+        self._cache = _CACHE_POLICIES[limits.collapse]
         self._system = system
         self._log: list[Envelope] = []
         self._builder: PromptBuilder | None = None
@@ -75,6 +83,7 @@ class LogPrompts:
             token_budget=budget,
             pins=[question.id] if is_short else (),
             system=self._system,
+            cache=self._cache,
         )
         self._room = math.inf
         for envelope in (*self._log, question):  # the log may have dropped it while it waited

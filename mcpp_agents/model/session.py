@@ -40,7 +40,7 @@ class ModelSession:
         self._limits = limits
         self._toolbox = Toolbox(pod, grace_seconds=limits.grace_seconds)
         self._caller = ToolCaller(pod, self._toolbox, limits)
-        self._prompts = LogPrompts(pod, token_budget=limits.prompt_tokens, system=system)
+        self._prompts = LogPrompts(pod, limits=limits, system=system)
         # In the order of arrival: the first one is being answered, the others wait.
         self._questions: dict[str, ProgressReporter] = {}
         self._asked = anyio.Event()

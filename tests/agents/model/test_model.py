@@ -4,7 +4,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import anyio
 import msgspec
@@ -18,7 +18,7 @@ from mcpp.client.tasks import background
 from mcpp.prompts import PromptBuilder
 from mcpp.protocol.rpc import ToolResult
 from mcpp.testing import MemoryPod
-from mcpp.transient import transient
+from mcpp.transient import consumed, transient
 from mcpp_agents.model import ModelAgent, ModelLimits, ProviderError, Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
@@ -530,6 +530,41 @@ async def test_old_results_are_collapsed_and_can_be_expanded_again(
             Scripted("Now I see."),
         ]
         assert (await ask(alice, "What was it?"))[0].text == "Now I see."
+
+
+@pytest.mark.rule("T-28")
+@pytest.mark.parametrize(("collapse", "pages"), [("always", 0), ("cache", 3), ("never", 3)])
+async def test_the_operator_chooses_when_results_collapse(
+    pod: MemoryPod, collapse: Literal["always", "cache", "never"], pages: int
+) -> None:
+    shop = Participant("shop")
+
+    @shop.tool
+    async def note() -> dict[str, Any]:
+        return consumed({"content": [{"type": "text", "text": "noted " * 9000}]})
+
+    @shop.tool
+    async def look(page: int) -> dict[str, Any]:
+        text = f"page {page} of data " + "row " * 200
+        return transient({"content": [{"type": "text", "text": text}]}, "a page")
+
+    script = [
+        *(
+            Scripted("", [(f"shop__{tool}", arguments)])
+            for page in range(3)
+            for tool, arguments in (("look", {"page": page}), ("note", {}))
+        ),
+        Scripted("Done."),
+    ]
+    async with (
+        pod.run(shop),
+        joined(pod, "openai", script, ModelLimits(collapse=collapse)) as (
+            alice,
+            server,
+        ),
+    ):
+        await ask(alice, "Look and note")
+    assert json.dumps(server.requests[-1]["messages"]).count("of data") == pages
 
 
 @APIS
