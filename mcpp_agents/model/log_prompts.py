@@ -71,8 +71,8 @@ class LogPrompts:
         self._observed.add(envelope.id)
         self._moved.set()
 
-    def start(self, question: Envelope) -> None:
-        """Start the prompts for a question with the log up to now."""
+    def start(self, question: Envelope, remembered: str = "") -> None:
+        """Start the prompts for a question with the log up to now, and what is remembered."""
         budget = self._token_budget
         # A question that would fill the prompt is not pinned, so that it is shortened.
         is_short = _tokens(question) <= budget // 2
@@ -82,7 +82,7 @@ class LogPrompts:
             contexts="fold",
             token_budget=budget,
             pins=[question.id] if is_short else (),
-            system=self._system,
+            system="\n\n".join(filter(None, (self._system, remembered))),
             cache=self._cache,
         )
         self._room = math.inf

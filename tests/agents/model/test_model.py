@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import anyio
@@ -19,6 +20,7 @@ from mcpp.prompts import PromptBuilder
 from mcpp.protocol.rpc import ToolResult
 from mcpp.testing import MemoryPod
 from mcpp.transient import consumed, transient
+from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.model import ModelAgent, ModelLimits, ProviderError, Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
@@ -772,6 +774,34 @@ async def test_the_command_runs_a_model_until_ctrl_c(
             assert message.kind == "conclusion"
             assert await command.interrupt() == 0
         assert server.problems == []
+
+
+@pytest.mark.rule("M-48")
+async def test_the_command_recalls_and_remembers(
+    sockets: SocketPod, commands: Commands, tmp_path: Path
+) -> None:
+    file = tmp_path / "memory.db"
+    with MemoryStore.open(file, embedder=None) as store:
+        pod = store.acting_as(Principal.for_pod("test"), author="boss", origin="bus")
+        pod.remember("Pears", "Pears ripen in stall nine.", "fact")
+    with model_server([Scripted("In stall nine."), Scripted("As I said.")]) as server:
+        arguments = ("agent", "--model", "openai:m", "--base-url", f"{server.url}/v1")
+        async with (
+            sockets.connect("alice", own=True) as alice,
+            commands.start("model", *arguments, "--memory", str(file)) as command,
+        ):
+            await command.line_with("model is in the pod")
+            with anyio.fail_after(BOUND):
+                for _ in range(2):
+                    asked = await alice.send("chat", {"text": "Where are pears?"}, to=["model"])
+                    await anext(
+                        m async for m in alice if (m.kind, m.correlation_id) == ("chat", asked.id)
+                    )
+            assert await command.interrupt() == 0
+        first, second = (json.dumps(request["messages"][0]) for request in server.requests)
+        assert "Pears ripen in stall nine." in first
+        assert "Answer: In stall nine." not in first
+        assert "Answer: In stall nine." in second
 
 
 async def test_ctrl_c_withdraws_open_proposals(sockets: SocketPod, commands: Commands) -> None:
