@@ -31,7 +31,7 @@ PIP_SERVERS := mcp-server-time==2026.10.19
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: torture setup-faults help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+.PHONY: torture setup-faults setup-proxy help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
 	screenshots clean setup-mcp setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
@@ -43,7 +43,7 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
-test: check setup-mcp setup-browser setup-faults
+test: check setup-mcp setup-browser setup-faults setup-proxy
 	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
@@ -145,28 +145,21 @@ $(SERVERS)/.tried:
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
 	@touch $@
 
-# strace for the tests that watch and fail system calls. If it cannot be installed, they are skipped.
+# Programs from Debian for some tests. If one cannot be installed, its tests are skipped with a message.
 setup-faults: $(VENV)/.faults
+setup-browser: $(VENV)/.browser
+setup-proxy: $(VENV)/.proxy
 
 $(VENV)/.faults: $(DEV)
-	@if command -v strace >/dev/null; then :; \
-	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		echo "Installing strace for the durability tests (first run only) ..."; \
-		{ apt-get install -y -qq strace || { apt-get update -qq && apt-get install -y -qq strace; }; } \
-			>/dev/null 2>&1 || echo "apt-get could not install strace; its tests are skipped."; \
-	else echo "No strace: its tests are skipped; as root, 'apt-get install strace'."; fi
+	$(call debian,strace,strace,the durability tests)
 	@touch $@
 
-# Debian's Chromium for the inspector's tests. If it cannot be installed, they are skipped with a message.
-setup-browser: $(VENV)/.browser
-
 $(VENV)/.browser: $(DEV)
-	@if command -v chromium >/dev/null; then :; \
-	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		echo "Installing Chromium for the inspector's tests (first run only) ..."; \
-		{ apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } \
-			>/dev/null 2>&1 || echo "apt-get could not install chromium; the inspector's tests are skipped."; \
-	else echo "No Chromium: the inspector's tests are skipped; as root, 'apt-get install chromium'."; fi
+	$(call debian,chromium,chromium,the inspector's tests)
+	@touch $@
+
+$(VENV)/.proxy: $(DEV)
+	$(call debian,nginx,nginx-light,the test of the reverse proxy)
 	@touch $@
 
 # Servers for `make bench`; one that cannot be installed is reported as absent.
@@ -181,11 +174,7 @@ $(PEERS)/.tried: $(DEV)
 		timeout 180 npm install --prefix $(PEERS) --no-audit --no-fund --silent $(NPM_PEERS) \
 			|| echo "npm could not install $(NPM_PEERS)."; \
 	else echo "There is no npm here, so no Node ws."; fi
-	@if command -v redis-server >/dev/null; then :; \
-	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		{ apt-get install -y -qq redis-server || { apt-get update -qq && apt-get install -y -qq redis-server; }; } \
-			>/dev/null 2>&1 || echo "apt-get could not install redis-server."; \
-	else echo "No Redis; as root, 'apt-get install redis-server'."; fi
+	$(call debian,redis-server,redis-server,the comparison with Redis)
 	@touch $@
 
 ## make screenshots     take the pictures in docs/ again
@@ -212,4 +201,14 @@ define install
 		{ echo "No venv module: on Debian and Ubuntu, 'apt-get install python3-venv'."; exit 1; }
 	@echo "Installing the extra '$(1)' into $(VENV) (first run only) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(1)]'
+endef
+
+# $(call debian,COMMAND,PACKAGE,PURPOSE)
+define debian
+	@if PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "Installing $(2) for $(3) (first run only) ..."; \
+		{ apt-get install -y -qq $(2) || { apt-get update -qq && apt-get install -y -qq $(2); }; } \
+			>/dev/null 2>&1 || echo "apt-get could not install $(2); $(3) will be skipped."; \
+	else echo "No $(1): $(3) will be skipped; as root, 'apt-get install $(2)'."; fi
 endef

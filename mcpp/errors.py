@@ -2,6 +2,7 @@
 
 McppError
 ├── DecodeError         bytes are not an envelope, or a payload is not of the requested type
+├── EncodeError         what is to be sent breaks a rule of the protocol
 ├── FilterError         an invalid filter
 ├── CapabilityError     an invalid capability pattern
 ├── PodNotFoundError    no address was given and no local pod was found
@@ -39,6 +40,7 @@ __all__ = [
     "ClosedError",
     "ConnectionLostError",
     "DecodeError",
+    "EncodeError",
     "FilterError",
     "JoinError",
     "LocalPodError",
@@ -85,6 +87,10 @@ class _PathError(McppError, ValueError):
 
 class DecodeError(_PathError):
     """A text or a payload breaks a rule of the protocol."""
+
+
+class EncodeError(_PathError):
+    """What is to be sent breaks a rule of the protocol, or JSON cannot represent it."""
 
 
 class FilterError(_PathError):

@@ -17,8 +17,9 @@ import msgspec
 
 from mcpp import kinds
 from mcpp.errors import DecodeError, FilterError
+from mcpp.protocol.codec import is_kind
 from mcpp.protocol.contexts import ContextTracker, Lineage
-from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN, Envelope
+from mcpp.protocol.envelope import ID_PATTERN, MAX_KIND_LENGTH, PARTICIPANT_PATTERN, Envelope
 from mcpp.protocol.globs import compile_glob
 from mcpp.protocol.jsontext import decode_unambiguous
 
@@ -174,7 +175,7 @@ class _Kind(Filter):
     test: Callable[[str], bool] = field(compare=False)
 
     def matches(self, envelope: Addressed, lineage: Lineage | None) -> bool:
-        return self.test(envelope.kind)
+        return self.test(kinds.decoded(envelope.kind))
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.pattern}
@@ -346,12 +347,12 @@ _KEYS: Final = ("main", "type", "context", "kind", "from", "to", "any", "all", "
 
 
 def _parse_type(value: object, path: str) -> Filter:
-    return _Type(_checked(value, _is_id, path))
+    return _Type(_checked(value, is_kind, path))
 
 
 def _parse_kind(value: object, path: str) -> Filter:
     def is_pattern(text: str) -> bool:
-        return 0 < len(text) <= 128 and all("!" <= character <= "~" for character in text)
+        return 0 < len(text) <= MAX_KIND_LENGTH and text.isprintable()
 
     pattern = _checked(value, is_pattern, path)
     return _Kind(pattern, compile_glob(pattern))

@@ -1,6 +1,11 @@
-"""Kinds: the constants of the protocol, and parsing `mcp/request:tools/call:read_file`."""
+"""Kinds: the constants of the protocol, and parsing `mcp/request:tools/call:read_file`.
+
+A kind is printable ASCII. In a name, every other character is percent-encoded (E-15):
+`mcp/request:tools/call:read%20file`.
+"""
 
 from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
 
 __all__ = [
     "CHAT",
@@ -19,6 +24,7 @@ __all__ = [
     "WELCOME",
     "WITHDRAW",
     "Kind",
+    "decoded",
 ]
 
 CHAT: Final = "chat"
@@ -38,8 +44,20 @@ FILTER_SET: Final = "system/filter"
 SET_FILTER: Final = "pod/filter"
 
 
+# What `quote` leaves as it is: printable ASCII but for `%`.
+_PLAIN: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
+
+
+def decoded(kind: str) -> str:
+    """Return a kind as people write it, which is what patterns and filters match (K-03, F-07)."""
+    return unquote(kind) if "%" in kind else kind
+
+
 class Kind(NamedTuple):
-    """The parts of a kind: its family, the MCP method, and the name that the method takes."""
+    """The parts of a kind: its family, the MCP method, and the name that the method takes.
+
+    The name is as its owner spells it, not percent-encoded.
+    """
 
     family: str
     method: str | None = None
@@ -49,6 +67,8 @@ class Kind(NamedTuple):
     def parse(cls, kind: str) -> "Kind":
         """Parse a kind. A name may contain colons, a method may not."""
         family, *rest = kind.split(":", 2)
+        if "%" in kind and len(rest) == 2:
+            rest[1] = unquote(rest[1])
         return cls(family, *rest)
 
     def __str__(self) -> str:
@@ -56,4 +76,5 @@ class Kind(NamedTuple):
             raise ValueError(f"a kind with a name needs a method: {self.name!r}")
         if ":" in self.family or ":" in (self.method or ""):
             raise ValueError(f"only the name of a kind may contain a colon: {tuple(self)}")
-        return ":".join(part for part in self if part is not None)
+        name = None if self.name is None else quote(self.name, safe=_PLAIN)
+        return ":".join(part for part in (self.family, self.method, name) if part is not None)

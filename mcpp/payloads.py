@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mcpp.protocol.envelope import Envelope
 
 __all__ = [
+    "TEXT_KINDS",
     "Chat",
     "Conclusion",
     "ContextEvent",
@@ -33,6 +34,7 @@ __all__ = [
     "Welcome",
     "Withdraw",
     "text_of",
+    "text_payload",
 ]
 
 
@@ -214,6 +216,14 @@ class _Said(msgspec.Struct):
 
 # Does not build the payload's dictionary: most of a log is chat.
 _read_said: Final = msgspec.json.Decoder(_Said).decode
+
+
+TEXT_KINDS: Final = frozenset({kinds.CHAT, kinds.REFLECTION, kinds.CONCLUSION})
+
+
+def text_payload(kind: str, text: str) -> dict[str, str]:
+    """Return the payload that says a text in an envelope of this kind."""
+    return {"thought": text} if kind == kinds.REFLECTION else {"text": text}
 
 
 def text_of(envelope: "Envelope", *, complete: bool = False) -> str | None:

@@ -56,7 +56,8 @@ def imported(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_pure_module_imports_nothing_with_side_effects(path: Path) -> None:
-    assert sorted(name for name in imported(path) if name.split(".")[0] in IMPURE) == []
+    names = set(imported(path)) - {"urllib.parse"}  # which only reads and writes texts
+    assert sorted(name for name in names if name.split(".")[0] in IMPURE) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -22,6 +22,18 @@ class Catalog:
     resources: dict[str, Resource] = field(default_factory=dict)
     prompts: dict[str, PromptTemplate] = field(default_factory=dict)
 
+    def add_tool(self, tool: Tool) -> None:
+        """Register a tool. Raises ValueError for a name that is taken."""
+        _add(self.tools, tool.name, tool, "tool")
+
+    def add_prompt(self, prompt: PromptTemplate) -> None:
+        """Register a prompt. Raises ValueError for a name that is taken."""
+        _add(self.prompts, prompt.name, prompt, "prompt")
+
+    def add_resource(self, resource: Resource) -> None:
+        """Register a resource or a template. Raises ValueError for an address that is taken."""
+        _add(self.resources, resource.uri, resource, "resource")
+
     def methods(self) -> dict[str, Method]:
         """Return the MCP methods to serve.
 
@@ -57,17 +69,23 @@ class Catalog:
         return (await tool.run(arguments, call)).to_json()
 
     async def _list_resources(self, params: dict[str, Any], call: ToolCall) -> Any:
-        return {"resources": [resource.to_json() for resource in self.resources.values()]}
+        found = [each.to_json() for each in self.resources.values() if not each.is_template]
+        return {"resources": found}
 
     async def _list_templates(self, params: dict[str, Any], call: ToolCall) -> Any:
-        return {"resourceTemplates": []}
+        found = [each.to_json() for each in self.resources.values() if each.is_template]
+        return {"resourceTemplates": found}
 
     async def _read_resource(self, params: dict[str, Any], call: ToolCall) -> Any:
         uri = params.get("uri")
-        resource = self.resources.get(uri) if isinstance(uri, str) else None
-        if resource is None:
-            raise Failure(rpc.RESOURCE_NOT_FOUND, f"no resource {uri!r}")
-        return {"contents": [await resource.read()]}
+        if isinstance(uri, str):
+            # An address that is registered as such comes before templates.
+            exact = self.resources.get(uri)
+            for resource in (exact,) if exact is not None else self.resources.values():
+                arguments = resource.match(uri)
+                if arguments is not None:
+                    return {"contents": [await resource.read(uri, arguments)]}
+        raise Failure(rpc.RESOURCE_NOT_FOUND, f"no resource {uri!r}")
 
     async def _list_prompts(self, params: dict[str, Any], call: ToolCall) -> Any:
         return {"prompts": [prompt.to_json() for prompt in self.prompts.values()]}
@@ -82,3 +100,9 @@ class Catalog:
         if found is None:
             raise Failure(rpc.INVALID_PARAMS, f"{self.participant} has no {what} {name!r}")
         return found
+
+
+def _add(among: dict[str, T], name: str, value: T, what: str) -> None:
+    if name in among:
+        raise ValueError(f"there is a {what} {name!r} already")
+    among[name] = value

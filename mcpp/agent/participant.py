@@ -42,7 +42,14 @@ from mcpp.client.local_pod import Address
 from mcpp.client.message import Message
 from mcpp.client.pod import OnGap, Pod
 from mcpp.client.tasks import background, until_signal
-from mcpp.errors import ConnectionLostError, DecodeError, LocalPodError, PodNotFoundError, Refused
+from mcpp.errors import (
+    ConnectionLostError,
+    DecodeError,
+    EncodeError,
+    LocalPodError,
+    PodNotFoundError,
+    Refused,
+)
 from mcpp.filters import Filter, as_filter
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
@@ -81,10 +88,10 @@ class Participant:
             last: how many envelopes of history to replay on joining.
             options: how the connection behaves. By default it waits for an unreachable gateway.
 
-        Raises DecodeError for a name that the protocol does not allow.
+        Raises EncodeError for a name that the protocol does not allow.
         """
         if not _is_participant(name):
-            raise DecodeError(
+            raise EncodeError(
                 "$.from", f"{name!r} is not 1 to 64 characters from A-Z a-z 0-9 . _ : @ -"
             )
         self.name = name
@@ -186,8 +193,9 @@ class Participant:
         """
 
         def register(function: F) -> F:
-            tool = Tool.from_function(function, name, description, transient=transient)
-            self._catalog.tools[tool.name] = tool
+            self._catalog.add_tool(
+                Tool.from_function(function, name, description, transient=transient)
+            )
             return function
 
         return register if function is None else register(function)
@@ -195,11 +203,20 @@ class Participant:
     def resource(
         self, uri: str, *, name: str | None = None, mime_type: str = "text/plain"
     ) -> Callable[[F], F]:
-        """Offer the string or bytes that a function without arguments returns as a resource."""
+        """Offer the string or bytes that a function returns as a resource.
+
+        Args:
+            uri: the address. With parameters it is a template: `memo://{day}` matches up to the
+                next slash, `file://{+path}` across slashes; the function takes them by name.
+            name: defaults to the address.
+            mime_type: of what the function returns.
+
+        Raises TypeError if the function does not take the template's parameters.
+        """
         _text(uri, '@agent.resource("memo://today")')
 
         def register(function: F) -> F:
-            self._catalog.resources[uri] = Resource(uri, name or uri, mime_type, function)
+            self._catalog.add_resource(Resource(uri, name or uri, mime_type, function))
             return function
 
         return register
@@ -207,7 +224,7 @@ class Participant:
     def prompt(self, function: F) -> F:
         """Offer a function as a prompt: it returns a string or a list of MCP messages."""
         prompt = PromptTemplate.from_function(function)
-        self._catalog.prompts[prompt.name] = prompt
+        self._catalog.add_prompt(prompt)
         return function
 
     def method(self, name: str) -> Callable[[Method], Method]:

@@ -14,7 +14,7 @@ from mcpp.agent.threads import ThreadLimitError
 from mcpp.agent.tools import ToolCall
 from mcpp.client.message import Message
 from mcpp.client.tasks import contained
-from mcpp.errors import ConnectionLostError, DecodeError, McppError, TooLargeError
+from mcpp.errors import ConnectionLostError, EncodeError, McppError, TooLargeError
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure, ToolResult
@@ -121,12 +121,12 @@ class RequestServer:
             await send(outcome)
         except TooLargeError as error:
             await send(Failure(rpc.INTERNAL_ERROR, f"the response is too large: {error}"))
-        except DecodeError as error:
+        except EncodeError as error:
             logger.exception("cannot send the response to %s", message.kind)
             await send(_invalid_result(kind, error))
 
 
-def _invalid_result(kind: Kind, error: DecodeError) -> Any:
+def _invalid_result(kind: Kind, error: EncodeError) -> Any:
     text = f"the result is invalid: {error}"
     if kind.method == rpc.TOOLS_CALL:
         return ToolResult([{"type": "text", "text": text}], is_error=True).to_json()

@@ -1,12 +1,9 @@
 """Tools made from functions: the schema comes from the type hints and validates arguments."""
 
-import copy
 import inspect
 import logging
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 
 import msgspec
@@ -17,9 +14,10 @@ from mcpp.agent.threads import call as call_function
 from mcpp.client.tasks import contained
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
-from mcpp.protocol.envelope import KIND_PATTERN, Envelope
+from mcpp.protocol.codec import is_kind
+from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.rpc import Failure, ToolResult
-from mcpp.protocol.validation import path_and_reason
+from mcpp.protocol.value_types import InvalidValueError, Parameter, Parameters, ValueType, to_json
 from mcpp.transient.summaries import TransientRule, mark_by_rule
 
 if TYPE_CHECKING:
@@ -29,8 +27,8 @@ __all__ = ["Tool", "ToolCall", "as_result"]
 
 logger = logging.getLogger("mcpp.agent")
 
-_is_kind = re.compile(KIND_PATTERN).fullmatch
-_REFERENCE: Final = "#/$defs/{name}"
+# Return hints that say nothing about a result's structure.
+_UNDESCRIBED: Final = (Any, None, type(None), str, ToolResult, dict, Mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +71,9 @@ class Tool:
 
     name: str
     description: str
-    input_schema: Mapping[str, Any]
     function: Callable[..., Any]
-    arguments: type[msgspec.Struct]
+    parameters: Parameters
+    result: "ResultType | None" = None
     call_argument: str | None = None  # the parameter that gets the ToolCall
     transient: TransientRule | str | bool = False
 
@@ -90,43 +88,44 @@ class Tool:
     ) -> "Tool":
         """Create a tool from a function, sync or async.
 
-        Raises TypeError for a name that does not fit into a kind, or parameters that cannot be
-        passed by name or described by JSON Schema.
+        Raises TypeError for a name that does not fit into a kind, a method that is not bound, and
+        parameters or results that JSON cannot carry.
         """
         name = name or getattr(function, "__name__", None)
         if name is None:
             raise TypeError(f"{function!r} has no name: pass name=…")
-        if not _is_kind(str(Kind(kinds.RESPONSE, rpc.TOOLS_CALL, name))):
-            raise TypeError(f"tool {name!r}: the name must be short printable ASCII")
+        if not is_kind(str(Kind(kinds.RESPONSE, rpc.TOOLS_CALL, name))):
+            raise TypeError(f"tool {name!r}: the name is too long for a kind")
         hints = get_type_hints(function, include_extras=True)
-        call_argument = None
-        fields: list[tuple[str, Any, Any]] = []
-        for parameter in inspect.signature(function).parameters.values():
-            hint = hints.get(parameter.name, Any)
-            if hint is ToolCall or ToolCall in get_args(hint):
-                call_argument = parameter.name
-                continue
-            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                raise TypeError(f"tool {name}: {parameter} cannot be passed by name")
-            fields.append((parameter.name, hint, _default(parameter)))
-        arguments = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
-        return cls(
-            name,
-            description or inspect.getdoc(function) or "",
-            _schema(arguments, name),
-            function,
-            arguments,
-            call_argument,
-            transient,
-        )
+        try:
+            parameters, call_argument = _parameters(function, hints)
+            return cls(
+                name,
+                description or inspect.getdoc(function) or "",
+                function,
+                Parameters(name, parameters),
+                ResultType.of(hints.get("return", Any)),
+                call_argument,
+                transient,
+            )
+        except TypeError as error:
+            raise TypeError(f"tool {name}: {error}") from None
+
+    @property
+    def input_schema(self) -> Mapping[str, Any]:
+        """The JSON Schema of the arguments."""
+        return self.parameters.schema
 
     def to_json(self) -> dict[str, Any]:
         """Return the tool as `tools/list` describes it."""
-        return {
+        described = {
             "name": self.name,
             "description": self.description,
             "inputSchema": self.input_schema,
         }
+        return (
+            described if self.result is None else described | {"outputSchema": self.result.schema}
+        )
 
     async def run(self, arguments: Mapping[str, Any], call: ToolCall) -> ToolResult:
         """Run the function. An exception in it becomes a result with `is_error` (P-17).
@@ -137,14 +136,16 @@ class Tool:
         if self.call_argument is not None:
             given[self.call_argument] = call
         try:
-            return self._marked(as_result(await contained(call_function(self.function, **given))))
+            result = as_result(await contained(call_function(self.function, **given)))
+            if self.result is not None:
+                self.result.check(result)
+            return self._marked(result)
         except (Failure, ThreadLimitError):
             raise
         except Exception as error:
             # P-17: the log gets the traceback, the caller only the message.
             logger.exception("tool %s failed", self.name)
-            text = str(error) or type(error).__name__
-            return ToolResult([{"type": "text", "text": text}], is_error=True)
+            return ToolResult([{"type": "text", "text": _message(error)}], is_error=True)
 
     def _marked(self, result: ToolResult) -> ToolResult:
         if self.transient is False:
@@ -154,15 +155,49 @@ class Tool:
     def read_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return validated arguments by parameter name. Raises Failure with the invalid path."""
         try:
-            try:
-                struct = msgspec.convert(arguments, self.arguments)
-            except msgspec.ValidationError:  # 5.0 is an integer in JSON Schema
-                struct = msgspec.convert(rpc.normalize_numbers(arguments), self.arguments)
-        except msgspec.ValidationError as error:
-            below, reason = path_and_reason(error)
-            path = f"$.arguments{below}"
-            raise Failure(rpc.INVALID_PARAMS, f"{path}: {reason}", {"path": path}) from None
-        return {name: getattr(struct, name) for name in struct.__struct_fields__}
+            return self.parameters.read(arguments)
+        except InvalidValueError as error:
+            path = f"$.arguments{error.path}"
+            raise Failure(rpc.INVALID_PARAMS, f"{path}: {error.reason}", {"path": path}) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultType:
+    """What a tool returns, if its hint says so. A value that is no object is wrapped in one."""
+
+    value: ValueType
+    is_wrapped: bool
+
+    @classmethod
+    def of(cls, hint: Any) -> "ResultType | None":
+        """Return the type of a return hint, None for one that says nothing. Raises TypeError."""
+        if hint in _UNDESCRIBED or hint in (dict[str, Any], Mapping[str, Any]):
+            return None
+        try:
+            found = ValueType.of(hint)
+        except TypeError as error:
+            raise TypeError(f"its result: {error}") from None
+        return cls(found, found.schema.get("type") != "object")
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The tool's `outputSchema`, which has to be that of an object."""
+        if not self.is_wrapped:
+            return self.value.schema
+        inner = {name: part for name, part in self.value.schema.items() if name != "$defs"}
+        definitions = self.value.schema.get("$defs")
+        schema = {"type": "object", "properties": {"result": inner}, "required": ["result"]}
+        return schema | {"$defs": definitions} if definitions else schema
+
+    def check(self, result: ToolResult) -> None:
+        """Raise TypeError for a result that is not as promised: clients validate it, too."""
+        if result.is_error:
+            return
+        try:
+            self.value.read(result.value)
+        except InvalidValueError as error:
+            where = f" at $.result{error.path}" if error.path else ""
+            raise TypeError(f"the result is not as annotated{where}: {error.reason}") from None
 
 
 def as_result(value: Any) -> ToolResult:
@@ -178,7 +213,7 @@ def as_result(value: Any) -> ToolResult:
         return ToolResult()
     if isinstance(value, str):
         return ToolResult([{"type": "text", "text": value}])
-    plain = msgspec.to_builtins(value)
+    plain = to_json(value)
     content = [{"type": "text", "text": msgspec.json.encode(plain).decode()}]
     if isinstance(plain, dict):
         return ToolResult(content, plain)
@@ -197,19 +232,31 @@ def _has_result_shape(value: Any) -> bool:
     )
 
 
-def _default(parameter: inspect.Parameter) -> Any:
-    if parameter.default is parameter.empty:
-        return msgspec.field()
-    if isinstance(parameter.default, list | dict | set):
-        return msgspec.field(default_factory=partial(copy.copy, parameter.default))
-    return msgspec.field(default=parameter.default)
+def _parameters(
+    function: Callable[..., Any], hints: Mapping[str, Any]
+) -> tuple[list[Parameter], str | None]:
+    """Return the parameters that callers give, and the one that gets the ToolCall."""
+    found: list[Parameter] = []
+    call_argument = None
+    for each in inspect.signature(function).parameters.values():
+        hint = hints.get(each.name, Any)
+        if hint is ToolCall or ToolCall in get_args(hint):
+            call_argument = each.name
+            continue
+        if not found and each.name in ("self", "cls") and each.name not in hints:
+            raise TypeError(f"{function.__qualname__} is a method: offer it bound to its object")
+        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+            raise TypeError(f"{each} cannot be passed by name")
+        default = MISSING if each.default is each.empty else each.default
+        found.append(Parameter.of(each.name, hint, default))
+    return found, call_argument
 
 
-def _schema(arguments: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    try:
-        (root,), parts = msgspec.json.schema_components((arguments,), ref_template=_REFERENCE)
-    except TypeError as error:
-        raise TypeError(f"tool {name}: {error}") from None
-    schema = parts.pop(root["$ref"].removeprefix("#/$defs/"))
-    schema.pop("title", None)
-    return {**schema, "$defs": parts} if parts else schema
+def _message(error: Exception) -> str:
+    """Return what a caller is told of an exception: its text, or its name where that says more."""
+    text = str(error)
+    return (
+        f"{type(error).__name__}: {text}"
+        if isinstance(error, KeyError)
+        else text or type(error).__name__
+    )

@@ -62,8 +62,9 @@ class ContextScope(Sender):
         """
         ended = {**metadata, "ended_at": factory.timestamp(factory.now())}
         metadata_to_send = ended if self._described else {**self._metadata, **ended}
-        payload = {"text": conclusion} if isinstance(conclusion, str) else conclusion
-        return await self.send(kinds.CONCLUSION, payload, context=self._context(metadata_to_send))
+        return await self.send(
+            kinds.CONCLUSION, conclusion, context=self._context(metadata_to_send)
+        )
 
     def _describe(self) -> Context:
         """Return the context for the next envelope; only the first one carries its metadata."""

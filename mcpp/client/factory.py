@@ -9,10 +9,11 @@ import msgspec
 import uuid6
 from msgspec import UNSET, Raw
 
-from mcpp.errors import DecodeError
+from mcpp.errors import DecodeError, EncodeError
 from mcpp.kinds import Kind
 from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import ENVELOPE_MEMBERS, PROTOCOL, Context, Envelope, with_extra
+from mcpp.protocol.value_types import encode_model, to_json
 
 __all__ = ["new_context", "new_envelope", "new_id", "now", "timestamp"]
 
@@ -30,14 +31,14 @@ def now() -> datetime:
 def timestamp(time: datetime) -> str:
     """Return a time as an envelope's `ts`, in UTC with microseconds.
 
-    Raises DecodeError for a time without a zone or outside the years 1 to 9999.
+    Raises EncodeError for a time without a zone or outside the years 1 to 9999.
     """
     if getattr(time, "tzinfo", None) is None:
-        raise DecodeError("$.ts", "must be a string or a datetime with a time zone")
+        raise EncodeError("$.ts", "must be a string or a datetime with a time zone")
     try:
         universal = time.astimezone(UTC)
     except OverflowError:
-        raise DecodeError("$.ts", "is outside the years 1 to 9999") from None
+        raise EncodeError("$.ts", "is outside the years 1 to 9999") from None
     return universal.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -58,10 +59,10 @@ def new_context(
         metadata: a mapping that JSON can represent.
         new_id: generates the id.
 
-    Raises DecodeError for metadata that is not a mapping or that JSON cannot represent.
+    Raises EncodeError for metadata that is not a mapping or that JSON cannot represent.
     """
     if metadata is not None and not isinstance(metadata, Mapping):
-        raise DecodeError("$.context.metadata", "must be a mapping")
+        raise EncodeError("$.context.metadata", "must be a mapping")
     return Context(
         id=new_id() if id is None else id,
         type=type,
@@ -75,7 +76,7 @@ def new_envelope(
     payload: Any = None,
     *,
     sender: str,
-    to: Iterable[str] | None = None,
+    to: str | Iterable[str] | None = None,
     correlation_id: str | None = None,
     context: Context | str | None = None,
     id: str | None = None,
@@ -89,9 +90,9 @@ def new_envelope(
     Args:
         kind: such as `chat`.
         payload: anything that msgspec can encode as JSON: a struct of `mcpp.payloads`, a dataclass,
-            plain values.
+            a pydantic model, plain values.
         sender: the participant that sends it.
-        to: the names of the addressees; None addresses the whole pod.
+        to: the addressee or several; None addresses the whole pod.
         correlation_id: the id of the envelope that this one answers.
         context: a context, or the id of one that has been described before.
         id: defaults to a new one.
@@ -100,24 +101,24 @@ def new_envelope(
         clock: returns the current time.
         new_id: generates the id.
 
-    Raises DecodeError with the path of the member that breaks a rule.
+    Raises EncodeError with the path of the member that breaks a rule.
     """
-    if isinstance(to, str) or not isinstance(to, Iterable | None):
-        raise DecodeError("$.to", f"must be a list of names, such as [{str(to)!r}]")
+    if not isinstance(to, Iterable | None):
+        raise EncodeError("$.to", "must be a name or several")
     if not isinstance(context, Context | str | None):
-        raise DecodeError("$.context", "must be a Context or a context's id")
+        raise EncodeError("$.context", "must be a Context or a context's id")
     if not isinstance(extra, Mapping | None):
-        raise DecodeError("$", "extra must be a mapping")
+        raise EncodeError("$", "extra must be a mapping")
     time = clock() if ts is None else ts
     raw = {name: _raw(value, f"$.{name}") for name, value in (extra or {}).items()}
     for name in ENVELOPE_MEMBERS.intersection(raw):
-        raise DecodeError(f"$.{name}", "is defined by the protocol and cannot be an extra member")
+        raise EncodeError(f"$.{name}", "is defined by the protocol and cannot be an extra member")
     draft = Envelope(
         protocol=PROTOCOL,
         id=new_id() if id is None else id,
         ts=time if isinstance(time, str) else timestamp(time),
         sender=sender,
-        to=None if to is None else tuple(to),
+        to=None if to is None else (to,) if isinstance(to, str) else tuple(to),
         kind=str(kind),
         correlation_id=correlation_id,
         context=Context(id=context) if isinstance(context, str) else context,
@@ -125,21 +126,23 @@ def new_envelope(
     )
     try:
         return decode(encode(with_extra(draft, raw)))
+    except DecodeError as error:
+        raise EncodeError(error.path, error.reason) from None
     except UnicodeEncodeError:
-        raise DecodeError("$", "has a lone surrogate") from None
+        raise EncodeError("$", "has a lone surrogate") from None
 
 
 def _raw(value: Any, path: str) -> Raw:
     try:
-        text = msgspec.json.encode(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise DecodeError(path, f"cannot be encoded as JSON: {error}") from None
+        text = msgspec.json.encode(value, enc_hook=encode_model)
+    except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+        raise EncodeError(path, f"cannot be encoded as JSON: {error}") from None
     # msgspec encodes NaN and the infinities as null, which the receiver would take for None.
     try:
-        if b"null" in text and _has_non_finite_float(msgspec.to_builtins(value)):
-            raise DecodeError(path, "contains NaN or an infinity, which JSON cannot represent")
+        if b"null" in text and _has_non_finite_float(to_json(value)):
+            raise EncodeError(path, "contains NaN or an infinity, which JSON cannot represent")
     except RecursionError:
-        raise DecodeError(path, "is nested too deeply") from None
+        raise EncodeError(path, "is nested too deeply") from None
     return Raw(text)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from mcpp import kinds
-from mcpp.payloads import text_of
+from mcpp.payloads import text_of, text_payload
 from mcpp.protocol.envelope import Context, Envelope
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Message(msgspec.Struct, frozen=True):
         """Reply to the sender, in the message's context; a string becomes `{"text": …}`."""
         return await self.pod.send(
             kind,
-            {"text": payload} if isinstance(payload, str) else payload,
+            text_payload(kind, payload) if isinstance(payload, str) else payload,
             to=[self.sender],
             correlation_id=self.id,
             context=None if self.context is None else self.context.id,

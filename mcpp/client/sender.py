@@ -3,8 +3,9 @@
 import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import anyio
 import msgspec
@@ -14,12 +15,15 @@ from mcpp.client import factory
 from mcpp.client.connection import Connection
 from mcpp.client.pending import PendingResponse
 from mcpp.client.proposals import OpenProposal, ProposalState
-from mcpp.errors import NoAnswerError, ToolError
+from mcpp.errors import DecodeError, NoAnswerError, ToolError
 from mcpp.kinds import Kind
+from mcpp.payloads import TEXT_KINDS, text_payload
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Context, Envelope
 from mcpp.protocol.rpc import TOOLS_CALL, ToolResult
+from mcpp.protocol.value_types import InvalidValueError, ValueType
 
+T = TypeVar("T")
 OnProgress = Callable[["Progress"], Awaitable[None] | None]
 ContextLike: TypeAlias = "Context | Sender | str | None"
 
@@ -58,7 +62,7 @@ class Sender:
         kind: str,
         payload: Any = None,
         *,
-        to: Iterable[str] | None = None,
+        to: str | Iterable[str] | None = None,
         correlation_id: str | None = None,
         context: ContextLike = None,
         wait: bool = True,
@@ -69,8 +73,9 @@ class Sender:
 
         Args:
             kind: such as `chat`.
-            payload: anything that msgspec can encode as JSON.
-            to: the names of the addressees; None addresses the whole pod.
+            payload: anything that msgspec can encode as JSON. A string that is sent as `chat`,
+                `reflection` or `conclusion` becomes the payload of that kind: `{"text": …}`.
+            to: the addressee or several; None addresses the whole pod.
             correlation_id: the id of the envelope that this one answers.
             context: another context to send in.
             wait: False returns at once. A refusal is then only logged, and leaving the
@@ -79,10 +84,12 @@ class Sender:
             rate_limit_seconds: how long to wait out a rate limit; defaults to the connection's.
             id: the envelope's id, where the payload has to name it.
 
-        Raises Refused, DecodeError for an envelope that breaks a rule of the protocol, or
+        Raises Refused, EncodeError for an envelope that breaks a rule of the protocol, or
         ConnectionLostError.
         """
         target = self if context is None else context
+        if isinstance(payload, str) and kind in TEXT_KINDS:
+            payload = text_payload(kind, payload)
         envelope = self._envelope(kind, payload, to, correlation_id, target, id=id)
         echo = await self._connection.send(
             envelope, wait=wait, rate_limit_seconds=rate_limit_seconds
@@ -90,6 +97,7 @@ class Sender:
         _mark_described(target)
         return echo
 
+    @overload
     async def call(
         self,
         to: str,
@@ -97,22 +105,53 @@ class Sender:
         arguments: Mapping[str, Any] | None = None,
         /,
         *,
+        returns: None = None,
         timeout: float | None = None,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         **named: Any,
-    ) -> ToolResult:
+    ) -> ToolResult: ...
+    @overload
+    async def call(
+        self,
+        to: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: type[T],
+        timeout: float | None = None,
+        context: ContextLike = None,
+        on_progress: OnProgress | None = None,
+        **named: Any,
+    ) -> T: ...
+    async def call(
+        self,
+        to: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: Any = None,
+        timeout: float | None = None,
+        context: ContextLike = None,
+        on_progress: OnProgress | None = None,
+        **named: Any,
+    ) -> Any:
         """Call a participant's tool: `await pod.call("files", "read_file", path="notes.md")`.
 
         Args:
             to: the participant that offers the tool.
             tool: its name.
             arguments: arguments whose names are taken here, such as `timeout`; others go by name.
+            returns: the type of the result, such as a dataclass or a pydantic model: the call then
+                returns a value of it instead of a ToolResult.
             timeout: seconds to wait for the result; defaults to 60.
             context: another context to call it in.
             on_progress: called with each `Progress` that the tool reports.
 
-        Raises NoAnswerError, RemoteError, ToolError (all CallError) or Refused.
+        Raises NoAnswerError, RemoteError, ToolError (all CallError), Refused, or DecodeError for a
+        result that is not of the type `returns`.
         """
         if arguments is not None and not isinstance(arguments, Mapping):
             raise TypeError(f"pass arguments by name, as in call({to!r}, {tool!r}, text=...)")
@@ -123,7 +162,7 @@ class Sender:
         result = ToolResult.from_json(value)
         if result.is_error:
             raise ToolError(to, tool, result)
-        return result
+        return result if returns is None else _typed(result, returns)
 
     async def request(
         self,
@@ -193,7 +232,7 @@ class Sender:
         method: str,
         params: Mapping[str, Any] | None = None,
         *,
-        to: Iterable[str] | None = None,
+        to: str | Iterable[str] | None = None,
         correlation_id: str | None = None,
         context: ContextLike = None,
         wait: bool = True,
@@ -256,7 +295,7 @@ class Sender:
         self,
         kind: str,
         payload: Any,
-        to: Iterable[str] | None,
+        to: str | Iterable[str] | None,
         correlation_id: str | None,
         context: ContextLike,
         id: str | None = None,
@@ -270,6 +309,19 @@ class Sender:
             context=context._describe() if isinstance(context, Sender) else context,
             id=id,
         )
+
+
+def _typed(result: ToolResult, type: Any) -> Any:
+    """Return a result as a type. Raises DecodeError, and TypeError for a type JSON cannot carry."""
+    value = result.value
+    if result.structured is None and type is not str:
+        # Servers older than structured results send the JSON as text.
+        with suppress(msgspec.DecodeError):
+            value = msgspec.json.decode(result.text)
+    try:
+        return ValueType.of(type).read(value)
+    except InvalidValueError as error:
+        raise DecodeError(f"$.result{error.path}", error.reason) from None
 
 
 def _cancelled(id: str, reason: str) -> tuple[str, dict[str, Any]]:

@@ -10,10 +10,11 @@ from typing import Final, Literal
 
 from mcpp import kinds
 from mcpp.filters import Filter
+from mcpp.payloads import TEXT_KINDS
 from mcpp.prompts.blocks import block_tokens
 from mcpp.prompts.budget import Protected, fit, limit_images
 from mcpp.prompts.draft import LeftOut, PromptDraft, omission
-from mcpp.prompts.entries import TEXT_KINDS, EntryKind, LoggedContext, PromptEntry
+from mcpp.prompts.entries import EntryKind, LoggedContext, PromptEntry
 from mcpp.prompts.folding import LoggedContexts, concludes, members_of
 from mcpp.prompts.prompt import Prompt
 from mcpp.prompts.turns import BEGINNING, NOTHING_NEW

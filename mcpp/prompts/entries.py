@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mcpp import kinds
-from mcpp.payloads import text_of
+from mcpp.payloads import TEXT_KINDS, text_of
 from mcpp.prompts import quoting
 from mcpp.prompts.blocks import Block, CallBlock, ImageBlock, ResultBlock, TextBlock, block_tokens
 from mcpp.prompts.names import call_id, tool_name
@@ -26,7 +26,6 @@ from mcpp.transient.summaries import blocks_of, compact
 EntryKind = Literal["own", "other", "call", "result"]
 """The viewer's own message, any envelope of another, the viewer's own call, the call's result."""
 
-TEXT_KINDS: Final = frozenset({kinds.CHAT, kinds.REFLECTION, kinds.CONCLUSION})
 """Kinds that are shown as text; the viewer's own become assistant messages."""
 
 PREVIEW_CHARS: Final = 600

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from mcpp.errors import CapabilityError, DecodeError
+from mcpp.kinds import decoded
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.globs import compile_glob
@@ -55,7 +56,8 @@ class Capabilities:
 
     def _decide_kind(self, kind: str) -> bool | tuple[_Rule, ...]:
         """Return the decision for a kind, or the rules to evaluate if it depends on the rest."""
-        rest = [rule for matches, rule in self._rules if matches(kind)]
+        spelled = decoded(kind)
+        rest = [rule for matches, rule in self._rules if matches(spelled)]
         decision = True if None in rest else tuple(rule for rule in rest if rule) or False
         if len(self._by_kind) >= _CACHED_KINDS:
             self._by_kind.clear()

@@ -23,6 +23,7 @@ from mcpp.protocol.envelope import (
     ID_PATTERN,
     KIND_PATTERN,
     MAX_DEPTH,
+    MAX_KIND_LENGTH,
     MAX_METADATA_BYTES,
     MAX_RECIPIENTS,
     PARTICIPANT_PATTERN,
@@ -52,8 +53,13 @@ _read_items = msgspec.json.Decoder(list[Raw]).decode
 
 _is_id = re.compile(ID_PATTERN).fullmatch
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
-_is_kind = re.compile(KIND_PATTERN).fullmatch
+_has_kind_pattern = re.compile(KIND_PATTERN).fullmatch
 _is_timestamp = re.compile(TIMESTAMP_PATTERN).fullmatch
+
+
+def is_kind(text: str) -> bool:
+    """Return whether a text is a kind, and so may be a context's type too (E-15, E-17)."""
+    return len(text) <= MAX_KIND_LENGTH and _has_kind_pattern(text) is not None
 
 
 def encode(envelope: Envelope, *, indent: int = 0) -> bytes:
@@ -127,10 +133,10 @@ def decode(data: bytes | str) -> Envelope:
 # again, comparing lengths and matching the names one by one took 0.9.
 _HEAD: Final = (
     r'\{"protocol": "<protocol>", "id": "<id>", "ts": "<ts>", "from": "<participant>"'
-    r'(?:, "to": \[(?:"<participant>"(?:, "<participant>"){0,<more>})?\])?'
-    r', "kind": "<kind>"(?:, "correlation_id": "<id>")?'
-    r'(?:, "context": \{"id": "<id>"(?:, "type": "<id>")?(?:, "parent": "<id>")?'
-    r'(?:\}|, ("metadata": )))?'
+    r'(?:, "to": (?:\[(?:"<participant>"(?:, "<participant>"){0,<more>})?\]|null))?'
+    r', "kind": "<kind>"(?:, "correlation_id": (?:"<id>"|null))?'
+    r'(?:, "context": (?:\{"id": "<id>"(?:, "type": (?:"<kind>"|null))?'
+    r'(?:, "parent": (?:"<id>"|null))?(?:\}|, ("metadata": ))|null))?'
     r'(?(1)|, "payload": )'
 )
 _NAMES: Final = {
@@ -138,7 +144,8 @@ _NAMES: Final = {
     "<id>": ID_PATTERN,
     "<ts>": f"(?:{TIMESTAMP_PATTERN})",
     "<participant>": PARTICIPANT_PATTERN,
-    "<kind>": r"[!#-\[\]-~]{1,128}",  # KIND_PATTERN without what JSON escapes
+    # KIND_PATTERN without `%` and what JSON escapes.
+    "<kind>": rf"[!#$&-\[\]-~]{{1,{MAX_KIND_LENGTH}}}",
     "<more>": str(MAX_RECIPIENTS - 1),
 }
 
@@ -192,13 +199,19 @@ class _Rule(NamedTuple):
 
 _ID = _Rule(_is_id, "must be 1 to 128 of A-Z a-z 0-9 . _ : ~ -")
 _PARTICIPANT = _Rule(_is_participant, "must be 1 to 64 of A-Z a-z 0-9 . _ : @ -")
-_KIND = _Rule(_is_kind, "must be 1 to 128 printable ASCII characters without a space")
+_KIND = _Rule(
+    is_kind,
+    f"must be 1 to {MAX_KIND_LENGTH} printable ASCII characters, with spaces, % and non-ASCII "
+    "characters, and only these, percent-encoded as UTF-8",
+)
 _TIMESTAMP = _Rule(
     _is_timestamp, "must be an RFC 3339 time with T and an offset, such as 2025-08-31T12:00:00Z"
 )
 _PROTOCOL = _Rule(PROTOCOL.__eq__, f'must be "{PROTOCOL}"')
 
 _REQUIRED: Final = ("protocol", "id", "ts", "from", "kind", "payload")
+_OPTIONAL: Final = ("to", "correlation_id", "context")
+_OPTIONAL_IN_CONTEXT: Final = ("type", "parent", "metadata")
 
 
 def _may_be_spaced(readable: bytes, context: Context) -> bool:
@@ -210,6 +223,7 @@ def _may_be_spaced(readable: bytes, context: Context) -> bool:
 def _decode_strictly(data: bytes) -> Envelope:
     check_outside_strings(data)
     members = split_object(data, "$")
+    _drop_nulls(members, _OPTIONAL)
     for name in _REQUIRED:
         if name not in members:
             raise DecodeError(f"$.{name}", "is missing")
@@ -231,15 +245,23 @@ def _decode_strictly(data: bytes) -> Envelope:
 
 def _context(data: bytes) -> Context:
     members = split_object(data, "$.context")
+    _drop_nulls(members, _OPTIONAL_IN_CONTEXT)
     if "id" not in members:
         raise DecodeError("$.context.id", "is missing")
     context = Context(
         id=_text(members["id"], "$.context.id", _ID),
-        type=_optional_text(members, "type", "$.context", _ID),
+        type=_optional_text(members, "type", "$.context", _KIND),
         parent=_optional_text(members, "parent", "$.context", _ID),
         raw_metadata=_metadata(members["metadata"]) if "metadata" in members else UNSET,
     )
     return with_extra(context, _unknown(members, CONTEXT_MEMBERS))
+
+
+def _drop_nulls(members: dict[str, Raw], optional: tuple[str, ...]) -> None:
+    """Remove optional members that are null: they count as absent (E-07)."""
+    for name in optional:
+        if name in members and bytes(members[name]) == b"null":
+            del members[name]
 
 
 def _metadata(raw: Raw) -> Raw:

@@ -30,7 +30,16 @@ MAX_NUMBER_LENGTH: Final = 64  # in characters
 # newline through in Python.
 ID_PATTERN: Final = r"[A-Za-z0-9._:~-]{1,128}"
 PARTICIPANT_PATTERN: Final = r"[A-Za-z0-9._:@-]{1,64}"
-KIND_PATTERN: Final = r"[!-~]{1,128}"
+# One spelling for every kind (E-15): what is not printable ASCII, and `%` itself, is
+# percent-encoded as UTF-8 in upper case; nothing else is.
+_TAIL: Final = "%[89AB][0-9A-F]"
+KIND_PATTERN: Final = (
+    "(?:[!-$&-~]|%(?:[01][0-9A-F]|2[05]|7F)"
+    f"|%(?:C[2-9A-F]|D[0-9A-F]){_TAIL}"
+    f"|%(?:E0%[AB][0-9A-F]|ED%[89][0-9A-F]|E[1-9A-CEF]{_TAIL}){_TAIL}"
+    f"|%(?:F0%[9AB][0-9A-F]|F4%8[0-9A-F]|F[1-3]{_TAIL}){_TAIL}{_TAIL})+"
+)
+MAX_KIND_LENGTH: Final = 512
 # RFC 3339 including the calendar, so that the schema and the decoder cannot disagree.
 TIMESTAMP_PATTERN: Final = (
     r"(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"

@@ -130,8 +130,7 @@ def refuse_type(path: str, expected: str, text: bytes) -> NoReturn:
     """Raise DecodeError for a value of the wrong type."""
     first = text.lstrip(SPACE)[:1]
     got = _TYPES.get(first, "a number")
-    hint = "; leave an optional member out instead" if got == "null" else ""
-    raise DecodeError(path, f"must be {expected}, not {got}{hint}")
+    raise DecodeError(path, f"must be {expected}, not {got}")
 
 
 _split_members = msgspec.json.Decoder(dict[str, Raw]).decode

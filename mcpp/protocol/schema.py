@@ -13,6 +13,7 @@ from mcpp.payloads import BY_FAMILY
 from mcpp.protocol.envelope import (
     ID_PATTERN,
     KIND_PATTERN,
+    MAX_KIND_LENGTH,
     MAX_MEMBERS,
     MAX_RECIPIENTS,
     PARTICIPANT_PATTERN,
@@ -36,20 +37,20 @@ _ENVELOPE: Final[dict[str, dict[str, Any]]] = {
     "ts": {"$ref": "#/$defs/timestamp"},
     "from": {"$ref": "#/$defs/participant"},
     "to": {
-        "type": "array",
+        "type": ["array", "null"],
         "items": {"$ref": "#/$defs/participant"},
         "maxItems": MAX_RECIPIENTS,
     },
     "kind": {"$ref": "#/$defs/kind"},
-    "correlation_id": {"$ref": "#/$defs/id"},
-    "context": {"$ref": "#/$defs/context"},
+    "correlation_id": {"anyOf": [{"$ref": "#/$defs/id"}, {"type": "null"}]},
+    "context": {"anyOf": [{"$ref": "#/$defs/context"}, {"type": "null"}]},
     "payload": {},
 }
 _CONTEXT: Final[dict[str, dict[str, Any]]] = {
     "id": {"$ref": "#/$defs/id"},
-    "type": {"$ref": "#/$defs/id"},
-    "parent": {"$ref": "#/$defs/id"},
-    "metadata": {"type": "object"},
+    "type": {"anyOf": [{"$ref": "#/$defs/kind"}, {"type": "null"}]},
+    "parent": {"anyOf": [{"$ref": "#/$defs/id"}, {"type": "null"}]},
+    "metadata": {"type": ["object", "null"]},
 }
 
 
@@ -65,6 +66,7 @@ def generate() -> dict[str, Any]:
         ]
     }
     texts = {name: _text(pattern) for name, pattern in _PATTERNS.items()}
+    texts["kind"]["maxLength"] = MAX_KIND_LENGTH
     return {
         "$schema": _DIALECT,
         "$id": ID,

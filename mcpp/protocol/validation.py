@@ -16,5 +16,10 @@ def path_and_reason(error: Exception) -> tuple[str, str]:
     message = str(error)
     located = _LOCATED.fullmatch(message)
     path, reason = (located[2], located[1]) if located else ("", message)
+    return path, bounded_reason(reason)
+
+
+def bounded_reason(reason: str) -> str:
+    """Return a reason on one line of bounded length."""
     shown = "".join(character if character.isprintable() else "�" for character in reason)
-    return path, shown if len(shown) <= MAX_REASON else shown[: MAX_REASON - 1] + "…"
+    return shown if len(shown) <= MAX_REASON else shown[: MAX_REASON - 1] + "…"

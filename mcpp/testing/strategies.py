@@ -14,13 +14,14 @@ import msgspec
 from msgspec import Raw
 
 from mcpp.client.factory import new_context, new_envelope
+from mcpp.kinds import Kind
 from mcpp.protocol.codec import encode
 from mcpp.protocol.envelope import (
     CONTEXT_MEMBERS,
     ENVELOPE_MEMBERS,
     ID_PATTERN,
-    KIND_PATTERN,
     MAX_DEPTH,
+    MAX_KIND_LENGTH,
     MAX_METADATA_BYTES,
     MAX_NUMBER_LENGTH,
     PARTICIPANT_PATTERN,
@@ -61,7 +62,7 @@ _KNOWN_KINDS: Final = (
 
 
 def ids() -> st.SearchStrategy[str]:
-    """Return ids of envelopes and contexts, and context types."""
+    """Return ids of envelopes and contexts."""
     return _names(ID_PATTERN)
 
 
@@ -72,7 +73,11 @@ def participants() -> st.SearchStrategy[str]:
 
 def kinds() -> st.SearchStrategy[str]:
     """Return kinds that the protocol defines, and others that it allows."""
-    return st.sampled_from(_KNOWN_KINDS) | _names(KIND_PATTERN)
+    plain = _names(f"[!-$&-~]{{1,{MAX_KIND_LENGTH}}}")
+    named = st.text(min_size=1, max_size=20).map(
+        lambda name: str(Kind("mcp/request", "tools/call", name))
+    )
+    return st.sampled_from(_KNOWN_KINDS) | plain | named
 
 
 def timestamps() -> st.SearchStrategy[str]:
@@ -111,7 +116,7 @@ def contexts() -> st.SearchStrategy[Context]:
         _context_with_extra,
         st.builds(
             new_context,
-            st.none() | st.just("reasoning") | ids(),
+            st.none() | st.just("reasoning") | _all_kinds(),
             id=ids(),
             parent=st.none() | ids(),
             metadata=st.none() | metadata.filter(_fits),

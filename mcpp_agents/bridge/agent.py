@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from mcpp import DecodeError, Participant, Pod, Refused, ToolCall, new_envelope
+from mcpp import EncodeError, Participant, Pod, Refused, ToolCall, new_envelope
 from mcpp.client.local_pod import Address
 from mcpp.client.tasks import background, until_signal
 from mcpp.errors import TooLargeError
@@ -89,7 +89,7 @@ def _checked(result: dict[str, Any], call: ToolCall, name: str) -> dict[str, Any
     """
     try:
         new_envelope(call.envelope.kind, rpc.response(call.envelope.id, result), sender=call.pod.me)
-    except DecodeError as error:
+    except EncodeError as error:
         reason = f"{name} returned an answer that does not fit into an envelope: {error}"
         raise Failure(UNAVAILABLE, reason) from None
     return result

@@ -84,7 +84,8 @@ def format_answer(envelope: Envelope) -> str:
     if kind.family != kinds.RESPONSE or is_failure(envelope):
         return describe(envelope)
     if kind.method != "tools/call":
-        return f"{kind.name or kind.method}: {_exact(_object(envelope.payload).get('result'))}"
+        called = one_line(kind.name or kind.method or "")
+        return f"{called}: {_exact(_object(envelope.payload).get('result'))}"
     text = ToolResult.from_json(read_result(envelope.payload)).text
     return clean(f"{kind.name}: {text}") if text else describe(envelope)
 
@@ -191,11 +192,11 @@ def _call(kind: Kind, params: Mapping[str, Any], limit: int | None) -> str:
         given = ", ".join(f"{_name(name)}={_exact(value)}" for name, value in arguments.items())
     else:
         given = _exact(arguments)
-    return f"{kind.name}({_cut(given, limit)}){more}"
+    return f"{_name(kind.name)}({_cut(given, limit)}){more}"
 
 
 def _name(name: str) -> str:
-    """Return an argument's name, quoted where it contains other than word characters."""
+    """Return the name of a tool or an argument, quoted unless it is a plain word."""
     return name if _is_plain_name(name) else _exact(name)
 
 

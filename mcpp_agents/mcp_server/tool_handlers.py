@@ -22,9 +22,9 @@ from mcpp import (
     kinds,
 )
 from mcpp.agent.tools import Tool
+from mcpp.payloads import text_payload
 from mcpp.prompts import BEGINNING, Prompt, PromptBuilder
 from mcpp_agents.cli.shorthand import WORDS, read_filter
-from mcpp_agents.send.exchange import text_payload
 from mcpp_agents.toolbox import Toolbox, withdraw_proposals
 
 # The part of the log that `pod_read` can return.

@@ -11,7 +11,7 @@ import anyio
 from mcpp import (
     CallError,
     ContextScope,
-    DecodeError,
+    EncodeError,
     McppError,
     NoAnswerError,
     Pod,
@@ -76,7 +76,7 @@ class ToolCaller:
             await _think(thinking, f"{error}.")
         except CallError:
             pass  # the error is in the log, as the call's result
-        except (DecodeError, TooLargeError) as error:
+        except (EncodeError, TooLargeError) as error:
             await _think(thinking, f"I cannot call {tool}: {error}.")
         except Refused as error:
             if error.code != "capability_violation":

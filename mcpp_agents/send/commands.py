@@ -9,9 +9,10 @@ import msgspec
 
 import mcpp
 from mcpp import kinds
+from mcpp.payloads import text_payload
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import format_answer, is_failure
-from mcpp_agents.send.exchange import send, text_payload, wait_for_answer
+from mcpp_agents.send.exchange import send, wait_for_answer
 
 
 def main(argv: list[str]) -> int:

@@ -65,11 +65,6 @@ def complete_request(kind: Kind, payload: Any, id: str) -> Any:
     return rpc.request(id, kind.method or "", {}) | payload | {"params": params}
 
 
-def text_payload(kind: str, text: str) -> dict[str, str]:
-    """Return the payload that carries a text in an envelope of this kind."""
-    return {"thought": text} if kind == kinds.REFLECTION else {"text": text}
-
-
 async def _first_answer(pod: Pod, sent: Envelope) -> Envelope:
     is_request = Kind.parse(sent.kind).family == kinds.REQUEST
     async for message in pod:

@@ -10,8 +10,7 @@ import msgspec
 
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core import refusals
-from mcpp_gateway.core.contexts.live_context import LiveContext
-from mcpp_gateway.core.contexts.tree import LiveContexts, Placement
+from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.records import SHORT_LIST, DormantState, LogEntry
 from mcpp_gateway.core.refusals import Refusal
@@ -54,7 +53,6 @@ class Decisions:
             return None if kind.startswith("pod/") else refusals.reserved_kind(kind)
         context = envelope.context
         lineage = node = None
-        revived: tuple[DormantState, ...] = ()
         if context is not None:
             node = self._tree.find(context, sender)
             lineage = self._tree.lineage(context, sender) if node is None else node.lineage
@@ -67,21 +65,21 @@ class Decisions:
             return refusals.duplicate_id(envelope.id)
         if not self._journal.accepting:
             return refusals.unavailable()
-        if context is not None:
-            place: LiveContext | Placement | None = node
-            if place is None:
-                found = self._tree.check(context, sender, now)
-                if isinstance(found, str):
-                    return refusals.context(found, context.id)
-                place = found
-                node = found if isinstance(found, LiveContext) else found.node
-            if node is not None:
-                wait = node.bucket.take(now)
-                if wait:
-                    return refusals.rate_limited(wait, "context")
-            if type(place) is Placement:
-                revived = place.revived
-            lineage = self._tree.enter(place, sender, now)
+        revived: tuple[DormantState, ...] = ()
+        if node is not None:  # the common case
+            wait = node.bucket.take(now)
+            if wait:
+                return refusals.rate_limited(wait, "context")
+            self._tree.enter(node, sender, now)
+        elif context is not None:
+            place = self._tree.check(context, sender, now)
+            if isinstance(place, str):
+                return refusals.context(place, context.id)
+            wait = 0.0 if place.node is None else place.node.bucket.take(now)
+            if wait:
+                return refusals.rate_limited(wait, "context")
+            revived = place.revived
+            lineage = self._tree.open(place, sender, now)
         to = envelope.to
         recipients = to if to is None or len(to) <= SHORT_LIST else frozenset(to)
         entry = LogEntry(envelope.id, sender, recipients, kind, lineage, text)

@@ -5,9 +5,11 @@ envelope grows with the number of different filters, not of receivers (G-40), an
 remembered: most envelopes resemble an earlier one.
 
 A session begins behind: it reads the log with `catch_up` until it has reached the committed end,
-and only then joins an audience. So a long absence never fills an outbox.
+and only then joins an audience. So a long absence never fills an outbox. Finding where it begins
+may take reading the whole log, too, and is done a piece at a time.
 """
 
+from collections.abc import Generator
 from typing import Final
 
 import msgspec
@@ -18,12 +20,13 @@ from mcpp_gateway.core.effects import (
     POSITION_LOST,
     SLOW_READER,
     Broadcast,
+    CatchUp,
     Close,
     Direct,
     Effect,
     Move,
 )
-from mcpp_gateway.core.journal import Journal, UnreadableError
+from mcpp_gateway.core.journal import Journal, UnreadableError, reading_cost
 from mcpp_gateway.core.records import LogEntry
 from mcpp_gateway.core.sessions import Audience, Member, Session
 
@@ -74,6 +77,7 @@ class Router:
     def detach(self, session: Session) -> None:
         """Remove a session from its audience, if it is in one."""
         audience = session.audience
+        session.opening = None
         if audience is None:
             return
         session.audience = None
@@ -112,38 +116,29 @@ class Router:
             return Close(session, SLOW_READER, "outbox full: reading too slowly; resume")
         return None
 
-    def place(self, session: Session, after: str | None, last: int | None) -> tuple[bool, int]:
+    def place(
+        self, session: Session, after: str | None, last: int | None
+    ) -> Generator[int, None, tuple[bool, int]]:
         """Set where a new session begins to read; return `resumed` and `replayed` (G-12).
 
-        Raises UnreadableError.
+        Yields after each bounded piece of work what it cost. Raises UnreadableError.
         """
-        journal = self._journal
-        end = session.opens_at = journal.end
-        position = None if after is None else journal.after(after)
-        if position is not None:
+        position = None if after is None else (yield from self._journal.seek(after))
+        # Behind the end of its join, the id belongs to an envelope that was accepted since.
+        if position is not None and position <= session.opens_at:
             session.position = position
-            return True, self._count(session, position, end)
-        session.position = end
-        count = 0
-        while last and count < last and session.position > journal.start:
-            first = max(journal.start, session.position - _READ_AT_ONCE)
-            entries = journal.read(first, session.position - first)
-            if len(entries) < session.position - first:
-                raise UnreadableError("the log is not complete")
-            for entry in reversed(entries):
-                session.position -= 1
-                count += self._passes(session, entry)
-                if count == last:
-                    break
-        return False, count
+            return True, (yield from self._count(session))
+        session.position = session.opens_at
+        return False, (yield from self._search_back(session, last or 0))
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
         """Return what a session that is behind gets next, about `max_bytes` of it.
 
         With it comes a Close if the log no longer holds what the session has not read: a gap is
         reported, never hidden. Without texts comes a Move, if the session has reached the committed
-        end and is live; or nothing, if it has to wait for a commit. So it goes live only while its
-        connection has room, and its outbox begins empty.
+        end and is live; a CatchUp, if it read only what it does not receive; or nothing, if it has
+        to wait for a commit. So it goes live only while its connection has room, and its outbox
+        begins empty.
         """
         texts: list[bytes] = []
         committed = self._journal.committed
@@ -165,7 +160,7 @@ class Router:
                 size += self._take_entries(session, entries, texts, max_bytes - size)
         except UnreadableError:
             return texts, Close(session, POSITION_LOST, "the log cannot be read here; rejoin")
-        return texts, None
+        return texts, None if texts else CatchUp(session)
 
     # --- private --------------------------------------------------------------------------------
 
@@ -214,15 +209,41 @@ class Router:
             or (entry.to is not None and me in entry.to)
         )
 
-    def _count(self, session: Session, position: int, end: int) -> int:
+    def _count(self, session: Session) -> Generator[int, None, int]:
+        """Count what a session receives between its position and the end of its join."""
+        position, end = session.position, session.opens_at
         count = 0
         while position < end:
-            entries = self._journal.read(position, min(_READ_AT_ONCE, end - position))
-            if not entries:
-                raise UnreadableError("the log is not complete")
-            count += sum(self._passes(session, entry) for entry in entries)
+            entries = self._read(position, min(position + _READ_AT_ONCE, end))
+            count += sum([self._passes(session, entry) for entry in entries])
             position += len(entries)
+            yield _cost(entries)
         return count
+
+    def _search_back(self, session: Session, last: int) -> Generator[int, None, int]:
+        """Move a session's position back until it receives `last` entries; return how many."""
+        count = 0
+        while count < last and session.position > self._journal.start:
+            at = max(self._journal.start, session.position - _READ_AT_ONCE)
+            passing: list[bool] = []
+            while at < session.position:
+                entries = self._read(at, session.position)
+                if at < self._journal.start:
+                    break  # retention has deleted some of them meanwhile
+                passing += [self._passes(session, entry) for entry in entries]
+                at += len(entries)
+                yield _cost(entries)
+            else:
+                while passing and count < last:
+                    session.position -= 1
+                    count += passing.pop()
+        return count
+
+    def _read(self, position: int, end: int) -> list[LogEntry]:
+        entries = self._journal.read(position, end - position)
+        if not entries:
+            raise UnreadableError("the log is not complete")
+        return entries
 
     def _take_entries(
         self, session: Session, entries: list[LogEntry], texts: list[bytes], max_bytes: int
@@ -251,3 +272,7 @@ class Router:
                 session.filter = filter
         session.waiting_bytes -= size
         return size
+
+
+def _cost(entries: list[LogEntry]) -> int:
+    return reading_cost(len(entries), sum([len(entry.text) for entry in entries]))

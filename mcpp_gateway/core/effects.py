@@ -50,7 +50,7 @@ class Close(msgspec.Struct, frozen=True, gc=False):
 
 
 class CatchUp(msgspec.Struct, frozen=True, gc=False):
-    """More of the log is committed, for a session that is behind and waited for it."""
+    """A session that is behind can go on: more is committed, or there is more to look through."""
 
     session: Session
 

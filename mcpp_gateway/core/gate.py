@@ -8,7 +8,6 @@ envelope from the log or receives it live, but never both.
 """
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -31,9 +30,11 @@ class Gate(Generic[T]):
         """Keep an item until everything before position `end` is committed."""
         self._items.append((end, item))
 
-    def release(self, committed: int) -> Iterator[T]:
-        """Yield what may leave now that everything before a position is committed."""
+    def release(self, committed: int) -> list[T]:
+        """Return what may leave now that everything before a position is committed."""
         self.committed = committed
         items = self._items
+        released: list[T] = []
         while items and items[0][0] <= committed:
-            yield items.popleft()[1]
+            released.append(items.popleft()[1])
+        return released

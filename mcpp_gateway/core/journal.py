@@ -6,8 +6,8 @@ given committed entries only. Nothing outside may assume that a journal is in me
 from a position, a few entries at a time, and may find that it is gone.
 """
 
-from collections.abc import Iterable
-from typing import Final, Protocol
+from collections.abc import Generator, Iterable, Sequence
+from typing import Final, Protocol, overload
 
 from mcpp.errors import McppError
 from mcpp_gateway.core.records import LogEntry, WindowEntry
@@ -53,13 +53,19 @@ class Journal(Protocol):
         The text is empty where retention has deleted it.
         """
 
-    def after(self, id: str) -> int | None:
-        """Return the position that follows an envelope, if it can still be read."""
+    def seek(self, id: str) -> Generator[int, None, int | None]:
+        """Return the position that follows an envelope, if it can still be read.
+
+        Yields after each bounded piece of work what it cost, see `reading_cost`.
+        """
 
     def read(self, position: int, limit: int) -> list[LogEntry]:
-        """Return up to `limit` entries from a position on. Raises UnreadableError."""
+        """Return some entries from a position on, at most `limit`. Raises UnreadableError.
 
-    def window(self) -> tuple[WindowEntry, ...]:
+        The bytes that are read are bounded, too, so there may be fewer than there are.
+        """
+
+    def window(self) -> Sequence[WindowEntry]:
         """Return the ids of the dedupe window, oldest first."""
 
 
@@ -67,8 +73,8 @@ class MemoryJournal:
     """A log in memory, which is also its dedupe window. Bounded by count and bytes (G-29)."""
 
     kind: Final = "memory"
-    accepting: Final = True
-    admitting: Final = True
+    accepting = True
+    admitting = True
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self._max_messages = max_messages
@@ -100,18 +106,20 @@ class MemoryJournal:
         return None if position is None else self._entries[position]
 
     def after(self, id: str) -> int | None:
+        """Return the position that follows an envelope, if it is in the log."""
         position = self._positions.get(id)
         return None if position is None else position + 1
+
+    def seek(self, id: str) -> Generator[int, None, int | None]:
+        yield from ()
+        return self.after(id)
 
     def read(self, position: int, limit: int) -> list[LogEntry]:
         stop = min(position + limit, self.end)
         return [self._entries[at] for at in range(max(position, self.start), stop)]
 
-    def window(self) -> tuple[WindowEntry, ...]:
-        return tuple(
-            WindowEntry(entry.id, entry.sender, position)
-            for position, entry in self._entries.items()
-        )
+    def window(self) -> Sequence[WindowEntry]:
+        return WindowRows(self.start, self._entries.values())
 
 
 class Window:
@@ -131,10 +139,11 @@ class Window:
 
     def append(self, entry: LogEntry) -> None:
         """Add the entry of the next position."""
-        self._entries[self.end] = entry
-        self._positions[entry.id] = self.end
-        self.end += 1
-        self._bytes += entry_bytes(entry)
+        end = self.end
+        self._entries[end] = entry
+        self._positions[entry.id] = end
+        self.end = end + 1
+        self._bytes += len(entry.text) if entry.to is None else entry_bytes(entry)
 
     def restore(self, entries: Iterable[WindowEntry]) -> None:
         """Fill an empty window with ids whose texts are not in memory."""
@@ -146,14 +155,14 @@ class Window:
 
     def trim(self, committed: int) -> None:
         """Drop the oldest entries while there are too many, but none that is not committed."""
-        while self.start < committed and (
-            self.end - self.start > self._max_messages or self._bytes > self._max_bytes
-        ):
-            oldest = self._entries.pop(self.start)
+        start, kept_from = self.start, self.end - self._max_messages
+        while start < committed and (start < kept_from or self._bytes > self._max_bytes):
+            oldest = self._entries.pop(start)
             del self._positions[oldest.id]
             if type(oldest) is LogEntry:
                 self._bytes -= entry_bytes(oldest)
-            self.start += 1
+            start += 1
+        self.start = start
 
     def position(self, id: str) -> int | None:
         """Return the position of an envelope id, if the window holds it."""
@@ -162,12 +171,38 @@ class Window:
     def __getitem__(self, position: int) -> LogEntry | WindowEntry:
         return self._entries[position]
 
-    def snapshot(self) -> tuple[WindowEntry, ...]:
+    def snapshot(self) -> Sequence[WindowEntry]:
         """Return the ids of the window, oldest first."""
-        return tuple(
-            WindowEntry(entry.id, entry.sender, position)
-            for position, entry in self._entries.items()
-        )
+        return WindowRows(self.start, self._entries.values())
+
+
+class WindowRows(Sequence[WindowEntry]):
+    """The rows of a window as it was. They are made when they are read, on another thread."""
+
+    __slots__ = ("_entries", "_start")
+
+    def __init__(self, start: int, entries: Iterable[LogEntry | WindowEntry]) -> None:
+        self._start = start
+        self._entries = tuple(entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, at: int) -> WindowEntry: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[WindowEntry]: ...
+    def __getitem__(self, at: int | slice) -> WindowEntry | list[WindowEntry]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        entry = self._entries[at]
+        position = self._start + range(len(self))[at]
+        return WindowEntry(entry.id, entry.sender, position)
+
+
+def reading_cost(entries: int, size_bytes: int) -> int:
+    """Return what reading a part of the log costs, in units of about 4 µs (G-49)."""
+    return entries + size_bytes // 4096
 
 
 def entry_bytes(entry: LogEntry) -> int:

@@ -8,7 +8,7 @@ sessions are their connections.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -45,10 +45,17 @@ from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Se
 __all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "Session"]
 
 # Every join is broadcast, and reads the log to count what it will replay. So a participant may join
-# this often, and each envelope that the pod reads for it counts as a part of a join.
+# this often, and what the pod reads for it counts as parts of joins: see `reading_cost`.
 _JOINS_PER_SECOND: Final = 10
 _JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
+# At once, about 2 ms. The rest is read in further calls, so that nobody waits for it; meanwhile a
+# participant with several connections may open a few more that ask for a replay.
+_READ_AT_ONCE: Final = 512
+_OPENING_AT_ONCE: Final = 4
+_OPENING_SECONDS: Final = 1.0
+# Expired in one tick: their envelopes fit into what the log has in reserve (G-55).
+_EXPIRED_AT_ONCE: Final = 2500
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
@@ -119,8 +126,14 @@ class PodCore:
             member = self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
             member.rejoin_until = rejoin_until if id in self._settings else 0.0
 
-    def snapshot(self, *, term: int, index: int, boot: str, now: float) -> State:
-        """Return everything that deciding needs, as of the end of the log."""
+    def snapshot(
+        self, *, term: int, index: int, boot: str, now: float, fsync: str = "always"
+    ) -> State:
+        """Return everything that deciding needs, as of the end of the log.
+
+        This takes a few milliseconds, because it holds what the pod holds; encoding it takes
+        longer, and may be done on another thread.
+        """
         live, dormant = self.tree.snapshot()
         return State(
             self.epoch,
@@ -133,6 +146,7 @@ class PodCore:
             live,
             dormant,
             boot,
+            fsync,
         )
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -160,24 +174,31 @@ class PodCore:
                 effects.append(Close(old, REPLACED, "replaced by a newer connection"))
             member.sessions.clear()
         member.rejoin_until = None
-        session = Session(member, filter, peer)
+        session = Session(member, filter, peer, now)
+        session.position = session.opens_at = self.journal.end
+        session.waiting = deque()
         member.sessions.append(session)
-        try:
-            resumed, replayed = self._delivery.place(session, after, last)
-        except UnreadableError:
-            resumed, replayed = self._delivery.place(session, None, None)
-        read = self.journal.end - session.position
-        joins = self._joins.setdefault(participant, Bucket(self._join_rate))
-        joins.charge(1 + read * _READ_TOKENS, now)
-        welcome = self._welcome(session, now, resumed, replayed)
-        session.waiting = deque([(session.position, welcome, None)])
-        session.waiting_bytes = len(welcome)
+        self._joins.setdefault(participant, Bucket(self._join_rate)).charge(1, now)
+        opening = self._open(session, self._welcome(member), after, last)
+        if after is None and not last:
+            next(opening, None)  # there is nothing to read
+        else:
+            session.opening = opening
         return session, effects
 
     def join_wait(self, participant: str, now: float) -> float:
         """Return the seconds until a participant may join again, 0 if it may now (G-49)."""
         bucket = self._joins.get(participant)
-        return 0.0 if bucket is None else bucket.wait(now)
+        wait = 0.0 if bucket is None else bucket.wait(now)
+        member = self._members.get(participant)
+        if not wait and member is not None and member.settings.multiple:
+            opening = sum(session.opening is not None for session in member.sessions)
+            return _OPENING_SECONDS if opening >= _OPENING_AT_ONCE else 0.0
+        return wait
+
+    def can_join(self, participant: str) -> bool:
+        """Return whether there is room to log a participant's join, if it has to be (G-55)."""
+        return self.journal.admitting or participant in self._members
 
     def leave(self, session: Session, now: float) -> list[Effect]:
         """Remove a session; a participant leaves with its last one."""
@@ -190,7 +211,14 @@ class PodCore:
         return [] if member.sessions or self.stopping else self._remove_member(member, now)
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:
-        """Return what a session that is behind gets next; see `Router.catch_up`."""
+        """Return what a session that is behind gets next; see `Router.catch_up`.
+
+        A CatchUp comes without texts, too, while the session's beginning is being looked for.
+        """
+        if session.opening is not None and self.journal.committed >= session.opens_at:
+            self._continue_opening(session, session.opening)
+            if session.opening is not None:
+                return [], CatchUp(session)
         texts, effect = self._delivery.catch_up(session, max_bytes)
         if not texts and effect is None:
             self._waiting_for_commit[session] = None
@@ -257,8 +285,13 @@ class PodCore:
         return self._serve(session, envelope, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due by the clock, about once a second: expire contexts, children first."""
-        expired = self.tree.expire(now)
+        """Do what is due by the clock, about once a second: expire contexts, children first.
+
+        While the log has no space, this waits (G-58).
+        """
+        if not self.journal.accepting:
+            return []
+        expired = self.tree.expire(now, _EXPIRED_AT_ONCE)
         self.expired += len(expired)
         effects = [
             effect
@@ -274,12 +307,18 @@ class PodCore:
         """Return what may leave now that every entry before a position is committed."""
         assert self._gate is not None
         effects: list[Effect] = []
+        delivery = self._delivery
         for item in self._gate.release(committed):
-            if isinstance(item, LogEntry):
-                effects.append(self._delivery.broadcast(item))
+            if type(item) is LogEntry:
+                # The common case without a call, as in `receive`.
+                if delivery.unfiltered:
+                    effects.append(Broadcast(item.text, delivery.all))
+                else:
+                    effects.append(delivery.broadcast(item))
                 continue
+            assert type(item) is _Answer
             item.session.waiting_bytes -= len(item.text)
-            effect = self._delivery.answer(item.session, item.text, item.filter)
+            effect = delivery.answer(item.session, item.text, item.filter)
             if effect is not None:
                 effects.append(effect)
         waiting, self._waiting_for_commit = self._waiting_for_commit, {}
@@ -379,6 +418,10 @@ class PodCore:
         return member
 
     def _remove_member(self, member: Member, now: float) -> list[Effect]:
+        """Let a participant without sessions leave: at once, or when the log has space (G-58)."""
+        if not self.journal.accepting:
+            member.rejoin_until = now
+            return []
         del self._members[member.settings.id]
         return self._presence("leave", member, now)
 
@@ -386,20 +429,44 @@ class PodCore:
         payload = {"event": event, "participant": member.info}
         return self._broadcast(kinds.PRESENCE, payload, now, about=member.settings.id)
 
-    def _welcome(self, session: Session, now: float, resumed: bool, replayed: int) -> bytes:
+    def _open(
+        self, session: Session, welcome: dict[str, Any], after: str | None, last: int | None
+    ) -> Generator[int, None, None]:
+        """Find where a session begins, then queue its welcome. Yields what reading cost."""
+        try:
+            found = yield from self._delivery.place(session, after, last)
+        except UnreadableError:
+            session.position = session.opens_at
+            found = False, 0
+        welcome["resumed"], welcome["replayed"] = found
+        text = system_envelopes.system(self._new_id(), kinds.WELCOME, welcome, session.joined)
+        assert session.waiting is not None
+        session.waiting.appendleft((session.position, text, None))
+        session.waiting_bytes += len(text)
+
+    def _continue_opening(self, session: Session, opening: Generator[int, None, None]) -> None:
+        cost = 0
+        for each in opening:
+            cost += each
+            if cost >= _READ_AT_ONCE:
+                break
+        else:
+            session.opening = None
+        # As of the time of the join, which was charged then.
+        self._joins[session.member.settings.id].charge(cost * _READ_TOKENS, session.joined)
+
+    def _welcome(self, member: Member) -> dict[str, Any]:
+        """Return a welcome's payload as of now, but for what is replayed."""
         journal = self.journal
         rest: dict[str, Any] = {
             "pod": {"name": self.name, "epoch": self.epoch, "log": journal.kind},
             "limits": self.limits,
-            "resumed": resumed,
-            "replayed": replayed,
         }
         # A client that is cut off before it received anything can resume from here.
         with suppress(UnreadableError):
             if latest := journal.read(journal.end - 1, 1):
                 rest["position"] = latest[0].id
-        payload = system_envelopes.welcome(session.member, self._members.values(), self.tree, rest)
-        return system_envelopes.system(self._new_id(), kinds.WELCOME, payload, now)
+        return system_envelopes.welcome(member, self._members.values(), self.tree, rest)
 
 
 def _join_rate(limits: PodLimits) -> Rate:

@@ -7,7 +7,8 @@ of one position, so that recovery reads one state and the batches after it.
 Both are MessagePack arrays: members that later versions add come last and have defaults.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from mcpp.protocol.contexts import Lineage
 
 # G-47: longer lists of recipients are searched as sets.
 SHORT_LIST: Final = 8
+_ENCODED_AT_ONCE: Final = 500  # a fraction of a millisecond
 
 
 # gc=False: entries hold no cycles, and a hundred thousand of them need not be visited.
@@ -85,10 +87,11 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     position: int  # of the next entry
     time: float
     present: tuple[str, ...] = ()
-    window: tuple[WindowEntry, ...] = ()
+    window: Sequence[WindowEntry] = ()
     live: tuple[LiveState, ...] = ()
     dormant: tuple[DormantState, ...] = ()
-    boot: str = ""  # of the machine, while this was written
+    boot: str = ""  # of the machine, while this and what follows was written
+    fsync: str = "always"  # how what follows is synced: "always" or "interval"
 
 
 class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -128,8 +131,16 @@ def decode_batch(data: bytes) -> Batch:
 
 
 def encode_state(state: State) -> bytes:
-    """Return a state as bytes."""
-    return _encode(state)
+    """Return a state as bytes.
+
+    It is encoded in pieces: a large state takes long, and a thread that does this in one call would
+    not let go of the interpreter's lock meanwhile.
+    """
+    fields = [getattr(state, name) for name in State.__struct_fields__]
+    parts = [_array_head(len(fields))]
+    for field in fields:
+        parts += [_encode(field)] if isinstance(field, (str, int, float)) else _array(field)
+    return b"".join(parts)
 
 
 def decode_state(data: bytes) -> State:
@@ -143,6 +154,20 @@ def recipients(to: Iterable[str] | None) -> tuple[str, ...] | frozenset[str] | N
         return None
     several = tuple(to)
     return several if len(several) <= SHORT_LIST else frozenset(several)
+
+
+def _array(items: Sequence[Any]) -> Iterator[bytes]:
+    yield _array_head(len(items))
+    remaining = iter(items)
+    while some := list(islice(remaining, _ENCODED_AT_ONCE)):
+        yield _encode(some)[len(_array_head(len(some))) :]
+
+
+def _array_head(length: int) -> bytes:
+    """Return the beginning of a MessagePack array, as msgspec writes it."""
+    if length < 16:
+        return bytes((0x90 | length,))
+    return b"\xdc" + length.to_bytes(2) if length < 65_536 else b"\xdd" + length.to_bytes(4)
 
 
 def _row(entry: LogEntry) -> tuple[Any, ...]:

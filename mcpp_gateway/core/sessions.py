@@ -1,6 +1,7 @@
 """Participants of a pod, their sessions, and the audiences that these form."""
 
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,13 +63,16 @@ class Member:
 class Session:
     """One connection's state in the pod.
 
-    While it is behind, it has a position in the log and a queue of direct texts that belong further
-    on. When it is live, it has an audience. `peer` belongs to the hub; the pod never reads it.
+    It begins without a place: `opening` finds its position in the log, a piece of work at a time.
+    While it is behind, it has that position and a queue of direct texts that belong further on.
+    When it is live, it has an audience. `peer` belongs to the hub; the pod never reads it.
     """
 
     member: Member
     filter: Filter
     peer: Any = None
+    joined: float = 0.0
+    opening: Generator[int, None, None] | None = None  # yields what each piece of work cost
     position: int = 0
     opens_at: int = 0  # the end of the log when it joined: nothing is sent before it is committed
     audience: Audience | None = None

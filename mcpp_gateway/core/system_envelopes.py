@@ -68,7 +68,7 @@ def expiry(node: LiveContext) -> dict[str, Any]:
         "event": "expired",
         "context": context_info(node),
         "messages": node.messages,
-        "participants": sorted(node.participants),
+        "participants": node.participants,
         "started": timestamp(node.started),
         "last": timestamp(node.last),
     }

@@ -40,6 +40,10 @@ logger = logging.getLogger("mcpp.gateway")
 # the gateway is, and other connections get their turns.
 CATCH_UP_BYTES = 65_536
 
+# In one tick this long is spent on reading for sessions to which nothing of it is sent: where they
+# begin, or what their filters leave out.
+SEARCH_SECONDS = 0.005
+
 # Presence may be delayed this long to be written together: when a thousand participants leave at
 # once, a write for each to all the others would be a million writes.
 PRESENCE_SECONDS = 0.02
@@ -61,6 +65,8 @@ class Hub:
         self._audiences: list[Audience] = []  # those with frames in this tick
         self._individual: dict[Peer, None] = {}  # peers that get other bytes than their audience
         self._full: list[Peer] = []
+        self._searching: dict[Peer, None] = {}  # for which the log is looked through, in order
+        self._search_soon = False
 
     # --- inputs: what happens at the connections ------------------------------------------------
 
@@ -121,27 +127,10 @@ class Hub:
 
     def catch_up(self, peer: Peer) -> None:
         """Send a session that is behind as much of the log as its connection accepts now."""
-        owed = CATCH_UP_BYTES + self._quota.read_bytes - peer.caught_up_to
-        peer.caught_up_to = self._quota.read_bytes
-        transport = peer.transport
-        while peer.audience is None and not peer.closed and not transport.full:
-            texts, effect = peer.pod.catch_up(peer.session, CATCH_UP_BYTES)
-            if texts:
-                transport.write(b"".join(map(encode_text, texts)))
-                self.delivered += len(texts)
-            if effect is not None:
-                self.perform(effect)
-                return
-            if not texts:
-                return  # until more of the log is committed
-            owed -= CATCH_UP_BYTES
-            if (
-                owed <= 0
-                and peer.session.position < peer.pod.journal.committed
-                and not transport.full
-            ):
-                self._scheduler.call_soon(self.catch_up, peer)
-                return
+        if self._searching and peer.session.opening is not None:
+            self._searching[peer] = None  # behind the others
+        else:
+            self._catch_up(peer)
 
     def on_outbox_full(self, peer: Peer) -> None:
         """Close a live connection whose outbox is full, after the current write."""
@@ -154,7 +143,15 @@ class Hub:
     def perform_all(self, effects: Iterable[Effect]) -> None:
         """Perform effects in order."""
         for effect in effects:
-            self.perform(effect)
+            if type(effect) is Broadcast and self._flush_soon and not effect.extra:
+                # `perform` of the common effect, as in `receive`.
+                data = encode_text(effect.text)
+                for audience in effect.audiences:
+                    if not audience.frames:
+                        self._audiences.append(audience)
+                    audience.frames.append(data)
+            else:
+                self.perform(effect)
 
     def perform(self, effect: Effect, *, soon: bool = True) -> None:
         """Perform an effect: written at the end of the current tick, or later if not `soon`."""
@@ -217,6 +214,51 @@ class Hub:
         self.tick_seconds += self.clock() - began
 
     # --- private --------------------------------------------------------------------------------
+
+    def _catch_up(self, peer: Peer) -> None:
+        owed = CATCH_UP_BYTES + self._quota.read_bytes - peer.caught_up_to
+        peer.caught_up_to = self._quota.read_bytes
+        transport = peer.transport
+        while peer.audience is None and not peer.closed and not transport.full:
+            texts, effect = peer.pod.catch_up(peer.session, CATCH_UP_BYTES)
+            if texts:
+                transport.write(b"".join(map(encode_text, texts)))
+                self.delivered += len(texts)
+            if type(effect) is CatchUp:
+                self._searching[peer] = None
+                self._schedule_search()
+                return
+            if effect is not None:
+                self.perform(effect)
+                return
+            if not texts:
+                return  # until more of the log is committed
+            owed -= CATCH_UP_BYTES
+            if (
+                owed <= 0
+                and peer.session.position < peer.pod.journal.committed
+                and not transport.full
+            ):
+                self._scheduler.call_soon(self.catch_up, peer)
+                return
+
+    def _search(self) -> None:
+        """Look through the log for the sessions that wait for it in turn, for a part of a tick."""
+        until = self.clock() + SEARCH_SECONDS
+        waiting = self._searching
+        while waiting:
+            peer = next(iter(waiting))
+            del waiting[peer]
+            self._catch_up(peer)  # if there is more to do, it comes back as the last
+            if self.clock() >= until:
+                break
+        self._search_soon = False
+        self._schedule_search()
+
+    def _schedule_search(self) -> None:
+        if self._searching and not self._search_soon:
+            self._search_soon = True
+            self._scheduler.call_soon(self._search)
 
     def _perform_presence(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

@@ -127,7 +127,7 @@ class Gateway:
         decision = self.admission.admit(query, headers, address, now)
         if isinstance(decision, Admission):
             pod = self.pods[decision.pod]
-            if not pod.journal.admitting:
+            if not pod.can_join(decision.participant):
                 return Denial(503, _NO_SPACE, retry_after_seconds=5)
             wait = pod.join_wait(decision.participant, now)
             if wait:

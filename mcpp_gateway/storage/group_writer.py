@@ -26,9 +26,12 @@ _ROLL_RETRY_SECONDS: Final = 10.0
 
 
 class _Job(NamedTuple):
-    """One record for the writing thread; without one, only space and age are looked after."""
+    """One batch or state for the writing thread; without one, it looks after space and age.
 
-    record: NewRecord | None = None
+    A state is encoded there, because that takes long.
+    """
+
+    record: NewRecord | State | None = None
     size_bytes: int = 0  # as counted when the entries were appended
 
 
@@ -43,6 +46,15 @@ class WriterOptions:
     reserve_bytes: int = 16 << 20
     max_age_seconds: float | None = None
     max_bytes: int | None = None
+
+
+class Unwritten:
+    """What waits to be written, over all logs: the gateway reads no more while this is large."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
 
 
 class GroupWriter:
@@ -61,6 +73,7 @@ class GroupWriter:
         executor: Executor,
         clock: Callable[[], float],
         on_failure: Callable[[BaseException], None],
+        unwritten: Unwritten,
     ) -> None:
         self._log = log
         self._options = options
@@ -68,17 +81,20 @@ class GroupWriter:
         self._executor = executor
         self._clock = clock
         self._on_failure = on_failure
+        self._unwritten = unwritten
         self._on_commit: Callable[[int], None]
         self._snapshot: Callable[[int], State]
         self._term = 0
         self._index = 0
         self._end = 0
         self._entries: list[LogEntry] = []
-        self._unwritten_bytes = 0  # of what was appended and is not yet known to be written
-        self._room_bytes = 0  # that participants may fill, as of the last group
+        self.unwritten_bytes = 0  # of what was appended and is not yet known to be written
+        self._sealed_bytes = 0  # of them, those in batches
+        self.room_bytes = 0  # that participants may fill, as of the last group
         self._roll_due = False
         self._roll_not_before = 0.0  # after one that found no space
         self._sync_timer: asyncio.TimerHandle | None = None
+        self._stopped = False
         # Shared with the writing thread, under the lock.
         self._lock = threading.Lock()
         self._queue: list[_Job] = []
@@ -93,42 +109,44 @@ class GroupWriter:
         end: int,
         on_commit: Callable[[int], None],
         snapshot: Callable[[int], State],
+        first: State | None = None,
     ) -> None:
-        """Start to take entries behind what was recovered.
+        """Start to take entries behind what was recovered, and behind a first state if given.
 
         `on_commit` is given the end of the committed log, and `snapshot` the next batch's index.
+        Raises OSError.
         """
         self._term, self._index, self._end = term, index, end
         self._on_commit = on_commit
         self._snapshot = snapshot
         self._retain()
+        if first is not None:
+            self._log.write([state_record(first)])
+            self._log.sync()
         self._log.grow()
-        self._room_bytes = self._log.room_bytes - self._options.reserve_bytes
+        self.room_bytes = self._log.room_bytes - self._options.reserve_bytes
 
     # --- on the event loop ----------------------------------------------------------------------
 
     @property
     def accepting(self) -> bool:
         """Whether there is room for participants' envelopes."""
-        return self._room_bytes > self._unwritten_bytes
+        return self.room_bytes > self.unwritten_bytes
 
     @property
     def admitting(self) -> bool:
         """Whether there is room for the gateway's own envelopes, which may use the reserve."""
         reserve = self._options.reserve_bytes
-        return self._room_bytes + reserve // 2 > self._unwritten_bytes
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """What waits to be written: the gateway reads no more while this is large."""
-        return self._unwritten_bytes
+        return self.room_bytes + reserve // 2 > self.unwritten_bytes
 
     def append(self, entry: LogEntry) -> None:
         """Take one entry into the batch of this tick."""
         if not self._entries:
             self._loop.call_soon(self._seal)
         self._entries.append(entry)
-        self._unwritten_bytes += len(entry.text) + _ENTRY_BYTES
+        size = len(entry.text) + _ENTRY_BYTES
+        self.unwritten_bytes += size
+        self._unwritten.bytes += size
 
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
@@ -136,11 +154,14 @@ class GroupWriter:
         if self._roll_due and not self._entries and not self._log.newest_is_empty:
             # A quiet pod begins new segments, too, so that retention can delete the old ones.
             self._roll_due = False
-            jobs.append(self._state_job(self._clock()))
+            jobs.append(_Job(self._snapshot(self._index)))
         self._submit(jobs)
 
     def stop(self) -> None:
         """Write what waits and the seal of an orderly stop. Blocks until both are synced."""
+        self._stopped = True
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
         self._seal()
         with self._idle:
             while self._writing:
@@ -155,19 +176,16 @@ class GroupWriter:
             return
         now = self._clock()
         batch = Batch(self._term, self._index, self._end, now, entries)
-        size_bytes = sum(len(entry.text) for entry in entries) + _ENTRY_BYTES * len(entries)
+        size_bytes = self.unwritten_bytes - self._sealed_bytes
+        self._sealed_bytes = self.unwritten_bytes
         self._index += 1
         self._end += len(entries)
         record = NewRecord(BATCH, batch.position, now, encode_batch(batch), len(entries))
         jobs = [_Job(record, size_bytes)]
         if self._roll_due:
             self._roll_due = False
-            jobs.append(self._state_job(now))
+            jobs.append(_Job(self._snapshot(self._index)))
         self._submit(jobs)
-
-    def _state_job(self, now: float) -> _Job:
-        state = encode_state(self._snapshot(self._index))
-        return _Job(NewRecord(STATE, self._end, now, state))
 
     def _submit(self, jobs: list[_Job]) -> None:
         with self._lock:
@@ -178,11 +196,13 @@ class GroupWriter:
         self._executor.submit(self._write_groups)
 
     def _report(self, end: int, written_bytes: int, room_bytes: int, roll_due: bool) -> None:
-        self._unwritten_bytes -= written_bytes
-        self._room_bytes = room_bytes - self._options.reserve_bytes
+        self.unwritten_bytes -= written_bytes
+        self._sealed_bytes -= written_bytes
+        self._unwritten.bytes -= written_bytes
+        self.room_bytes = room_bytes - self._options.reserve_bytes
         self._roll_due = roll_due
         interval = self._options.sync_interval_seconds
-        if interval is not None and end and self._sync_timer is None:
+        if interval is not None and end and self._sync_timer is None and not self._stopped:
             self._sync_timer = self._loop.call_later(interval, self._sync_later)
         if end:
             self._on_commit(end)
@@ -212,13 +232,13 @@ class GroupWriter:
             record = job.record
             if record is None:
                 self._keep_house()
-            elif record.kind == BATCH:
+            elif isinstance(record, NewRecord):
                 batches.append(job)
             else:
                 self._commit(batches, rolling=True)
                 batches = []
                 self._log.sync()
-                if not self._log.roll(record, secrets.randbits(32)):
+                if not self._log.roll(state_record(record), secrets.randbits(32)):
                     self._roll_not_before = self._clock() + _ROLL_RETRY_SECONDS
         self._commit(batches)
 
@@ -226,7 +246,7 @@ class GroupWriter:
         log, options = self._log, self._options
         end = 0
         if batches:
-            records = [job.record for job in batches if job.record is not None]
+            records = [job.record for job in batches if isinstance(job.record, NewRecord)]
             log.write(records)
             if options.sync_interval_seconds is None:
                 log.sync()
@@ -247,3 +267,8 @@ class GroupWriter:
         max_age = self._options.max_age_seconds
         since = None if max_age is None else self._clock() - max_age
         self._log.retain(since=since, max_bytes=self._options.max_bytes)
+
+
+def state_record(state: State) -> NewRecord:
+    """Return a state as a record of its position."""
+    return NewRecord(STATE, state.position, state.time, encode_state(state))

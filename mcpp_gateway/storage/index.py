@@ -137,8 +137,10 @@ class LogIndex:
         """Return the latest position of an envelope id that may still be read."""
         indexed_to = self.indexed_to
         found = [row[0] for row in self._unindexed(indexed_to, id.encode()) if row[1] == id]
-        if found:
-            return found[-1]
+        return found[-1] if found else self.lookup(id)
+
+    def lookup(self, id: str) -> int | None:
+        """Return the latest indexed position of an envelope id that may still be read."""
         query = "SELECT max(position) FROM entries WHERE id = ? AND position >= ?"
         rows = self._query(query, (id, self._log.start))
         return rows[0][0] if rows else None
@@ -243,9 +245,9 @@ class LogIndex:
     def _reset(self) -> None:
         """Replace the database by an empty one."""
         with self._lock:
+            self.indexed_to = 0  # first: if there is no space for another one, all is searched
             self._reader.close()
             self._reader = _create(self._path, self._epoch)
-            self.indexed_to = 0
 
     def _run(self) -> None:
         while not self._stopping.is_set():

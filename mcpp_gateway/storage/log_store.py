@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +22,19 @@ from mcpp_gateway.core.effects import Effect
 from mcpp_gateway.core.journal import Window
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.core.records import Batch, State, decode_batch, decode_state, encode_state
+from mcpp_gateway.core.records import Batch, State, decode_batch, decode_state
 from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_journal import FileJournal
-from mcpp_gateway.storage.group_writer import GroupWriter, WriterOptions
+from mcpp_gateway.storage.group_writer import (
+    GroupWriter,
+    Unwritten,
+    WriterOptions,
+    state_record,
+)
 from mcpp_gateway.storage.index import LogIndex
 from mcpp_gateway.storage.segment_log import Recovery, SegmentLog, SegmentOptions
-from mcpp_gateway.storage.segments import STATE, DamagedError, NewRecord
+from mcpp_gateway.storage.segments import DamagedError
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -39,6 +45,7 @@ _LOCK_SECONDS: Final = 0.1
 _DAY_SECONDS: Final = 86_400.0
 # Syncs of different pods run beside each other; those of one pod never do.
 _THREADS: Final = 16
+_INDEX_RETRY_SECONDS: Final = 30.0
 
 
 class LogStoreError(McppError):
@@ -50,7 +57,9 @@ class _OpenPod:
     pod: PodCore
     journal: FileJournal
     writer: GroupWriter
-    index: LogIndex
+    log: SegmentLog
+    index: LogIndex | None = None
+    index_retry: float | None = None  # when to try again to build it
 
 
 class LogStore:
@@ -75,6 +84,7 @@ class LogStore:
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="log")
+        self._unwritten = Unwritten()
         self._pods: dict[str, _OpenPod] = {}
         self._lock = self._take_lock()
 
@@ -100,7 +110,7 @@ class LogStore:
     @property
     def unwritten_bytes(self) -> int:
         """The bytes that wait to be written, over all logs."""
-        return sum(each.writer.unwritten_bytes for each in self._pods.values())
+        return self._unwritten.bytes
 
     @property
     def disk_bytes(self) -> int:
@@ -111,15 +121,21 @@ class LogStore:
         """Look after space, age and retention. Called about once a second."""
         if os.fstat(self._lock).st_nlink == 0:
             self._on_failure(FileNotFoundError(f"{self._path} was deleted"))
+        now = self._clock()
         for each in self._pods.values():
             each.writer.check()
+            if each.index_retry is not None and each.index_retry <= now and each.writer.accepting:
+                each.index_retry = None
+                self._executor.submit(self._open_index, each)
 
     def close(self) -> None:
         """Write and sync what waits, and release the folder. Blocks."""
         for each in self._pods.values():
             each.writer.stop()
-            each.index.stop()
         self._executor.shutdown()
+        for each in self._pods.values():
+            if each.index is not None:
+                each.index.stop()
         os.close(self._lock)
 
     # --- private --------------------------------------------------------------------------------
@@ -146,19 +162,14 @@ class LogStore:
         self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
     ) -> PodCore:
         section = self._section
-        folder = self._path / name
         log = SegmentLog(
-            OsDisk(folder),
+            OsDisk(self._path / name),
             SegmentOptions(
                 segment_bytes=_segment_bytes(section), reserve_bytes=section.reserve_bytes
             ),
         )
         recovery = log.recover()
-        for reason in recovery.unreadable:
-            logger.error("a part of the log cannot be read", extra={"pod": name, "reason": reason})
-        if recovery.dropped_bytes:
-            facts = {"pod": name, "bytes": recovery.dropped_bytes}
-            logger.warning("dropped an incomplete write at the end of the log", extra=facts)
+        _report(name, recovery)
         state, batches = _decode(recovery)
         writer = GroupWriter(
             log,
@@ -167,52 +178,92 @@ class LogStore:
             executor=self._executor,
             clock=self._clock,
             on_failure=self._on_failure,
+            unwritten=self._unwritten,
         )
-        window = _window(limits, state, batches)
-        journal = FileJournal(log, writer, window)
+        journal = FileJournal(log, writer, _window(limits, state, batches))
         pod = PodCore(name, settings, limits, new_id=lambda: str(uuid6.uuid7()), journal=journal)
-        term, index = 1, 0
+        opened = _OpenPod(pod, journal, writer, log)
         last = batches[-1] if batches else None
         if state is not None:
             self.time = max(self.time, state.time, last.time if last else 0.0)
         now = max(self._clock(), self.time)  # a clock that was set back does not go behind the log
-        if state is None:
-            first = pod.snapshot(term=term, index=index, boot=_boot_id(), now=now)
-            log.create(NewRecord(STATE, 0, now, encode_state(first)), secrets.randbits(32))
-        else:
-            term = max(state.term, last.term if last else 0) + 1
-            index = last.index + 1 if last else state.index
-            new_epoch = pod.epoch
-            pod.restore(state, batches, now + section.rejoin_seconds)
-            if section.fsync == "interval" and not recovery.stopped and state.boot != _boot_id():
-                # The machine went down, and what was not yet synced may be lost (G-16).
-                pod.epoch = new_epoch
-                now_lost = pod.snapshot(term=term, index=index, boot=_boot_id(), now=now)
-                log.write([NewRecord(STATE, journal.end, now, encode_state(now_lost))])
-                log.sync()
-                logger.warning("the log may have lost its end: new epoch", extra={"pod": name})
-        found = LogIndex(folder / INDEX, log, pod.epoch)
-        journal.use_index(found.find)
+        term = 1 if state is None else max(state.term, last.term if last else 0) + 1
+        index = last.index + 1 if last else state.index if state else 0
+        boot = _boot_id()
+
+        def snapshot(index: int) -> State:
+            time = max(self._clock(), now)
+            return pod.snapshot(term=term, index=index, boot=boot, fsync=section.fsync, now=time)
 
         def commit(end: int) -> None:
             journal.commit(end)
-            found.advance(end)
+            if opened.index is not None:
+                opened.index.advance(end)
             self._perform(pod.release(end))
             self._on_commit()
 
-        def snapshot(index: int) -> State:
-            return pod.snapshot(term=term, index=index, boot=_boot_id(), now=self._clock())
-
+        first = None
+        if state is None:
+            log.create(state_record(snapshot(index)), secrets.randbits(32))
+        else:
+            new_epoch = pod.epoch
+            pod.restore(state, batches, now + section.rejoin_seconds)
+            if _may_have_lost_its_end(state, recovery, boot):
+                pod.epoch = new_epoch
+                logger.warning("the log may have lost its end: new epoch", extra={"pod": name})
+            if (pod.epoch, section.fsync) != (state.epoch, state.fsync) or (
+                section.fsync == "interval" and boot != state.boot
+            ):
+                first = snapshot(index)
         writer.begin(
             term=term,
             index=index,
             end=journal.end,
             on_commit=commit,
             snapshot=snapshot,
+            first=first,
         )
-        found.start(journal.end)
-        self._pods[name] = _OpenPod(pod, journal, writer, found)
+        self._open_index(opened)
+        self._pods[name] = opened
         return pod
+
+    # --- the index, without which everything works ----------------------------------------------
+
+    def _open_index(self, opened: _OpenPod) -> None:
+        """Open or build a pod's index. Blocks; without space for it, it is tried again later.
+
+        May run on a thread: until it is assigned, nothing else uses the index.
+        """
+        path = self._path / opened.pod.name / INDEX
+        try:
+            index = LogIndex(path, opened.log, opened.pod.epoch)
+            index.start(opened.journal.committed)
+        except (OSError, sqlite3.Error) as error:
+            facts = {"pod": opened.pod.name, "reason": str(error)}
+            logger.warning("the log has no index, lookups are slower", extra=facts)
+            opened.index_retry = self._clock() + _INDEX_RETRY_SECONDS
+            return
+        opened.index = index
+        index.advance(opened.journal.committed)
+        opened.journal.use_index(index)
+
+
+def _report(pod: str, recovery: Recovery) -> None:
+    """Log what recovery found, if anything."""
+    for reason in recovery.unreadable:
+        logger.error("a part of the log cannot be read", extra={"pod": pod, "reason": reason})
+    if recovery.dropped_bytes:
+        facts = {"pod": pod, "bytes": recovery.dropped_bytes}
+        logger.warning("dropped an incomplete write at the end of the log", extra=facts)
+
+
+def _may_have_lost_its_end(state: State, recovery: Recovery, boot: str) -> bool:
+    """Return whether the machine went down before everything acknowledged was synced (G-16).
+
+    What follows the last state was written under the mode and in the boot that it names.
+    """
+    same_boot = bool(boot) and state.boot == boot  # where that is unknown, assume the worst
+    return state.fsync == "interval" and not recovery.stopped and not same_boot
 
 
 def _decode(recovery: Recovery) -> tuple[State | None, list[Batch]]:

@@ -136,7 +136,8 @@ def _complete_segment(files: SegmentFiles, name: str) -> Segment | None:
 def _possible_heads(file: DiskFile) -> Iterator[segments.RecordHead]:
     """Yield what looks like a record's header, wherever it stands."""
     offset = 0
-    while (found := segments.find_magic(file, offset)) is not None:
+    end = segments.used_bytes(file)
+    while (found := segments.find_magic(file, offset, end)) is not None:
         yield from list(segments.read_heads(file, found, found + segments.RECORD_HEADER_BYTES))[:1]
         offset = found + 8
 
@@ -163,25 +164,28 @@ def _read_newest(file: DiskFile, segment: Segment, found: Recovered) -> Record:
     result.stopped = last.kind == SEAL and last.payload == segments.STOPPED
     if last.kind == SEAL and not result.stopped:
         raise DamagedError(segment.name, offset, "the segment that follows it is missing")
-    check_end(segment, file, offset)
-    rest = file.read(offset, file.size - offset)
-    result.dropped_bytes = len(rest.rstrip(b"\0"))
+    result.dropped_bytes = check_end(segment, file, offset)
     found.end_position = expected
     found.end_offset = segment.end = offset
     return last
 
 
-def check_end(segment: Segment, file: DiskFile, end: int) -> None:
-    """Raise DamagedError if what follows the last valid record is no interrupted write."""
+def check_end(segment: Segment, file: DiskFile, end: int) -> int:
+    """Return how much of an interrupted write follows the last valid record.
+
+    Raises DamagedError if something else follows.
+    """
     size = file.size
     if size < end + segments.RECORD_HEADER_BYTES:
         raise DamagedError(segment.name, size, "the file is truncated")
     for head in segments.read_heads(file, end, end + segments.RECORD_HEADER_BYTES):
         if head.end > size:
             raise DamagedError(segment.name, size, "the file is truncated within a record")
-    for record in segments.find_records(file, segment.header.salt, end):
+    used = segments.used_bytes(file)
+    for record in segments.find_records(file, segment.header.salt, end, used):
         if record.durable > end:
             raise DamagedError(segment.name, end, BAD_CHECKSUM)
+    return max(0, used - end)
 
 
 def _rewrite_tail(file: DiskFile, segment: Segment, last: Record, found: Recovered) -> None:

@@ -47,7 +47,8 @@ HEADER_BYTES: Final = _SEGMENT.size
 RECORD_HEADER_BYTES: Final = _RECORD.size
 # No batch is near this: a tick takes in 256 KiB and one message more. A state may be 20 MB.
 MAX_PAYLOAD_BYTES: Final = 1 << 28
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 18
+_ZEROS: Final = bytes(_READ_BYTES)
 _HEADS_BYTES: Final = 1 << 17  # a lookup reads this much
 
 STATE: Final = 1
@@ -212,12 +213,25 @@ def read_heads(file: DiskFile, offset: int, end: int) -> Iterator[RecordHead]:
         offset = behind
 
 
-def find_records(file: DiskFile, salt: int, offset: int) -> Iterator[Record]:
-    """Yield every valid record from an offset on, searching behind invalid ones.
+def used_bytes(file: DiskFile) -> int:
+    """Return where the zeros begin with which a file ends.
 
-    For the search behind damage; it reads the whole rest of the file.
+    Reserved space is compared with zeros a piece at a time, which takes a fifth of a millisecond
+    for each megabyte.
     """
-    while (found := find_magic(file, offset)) is not None:
+    end = file.size
+    while end > 0:
+        start = max(0, end - _READ_BYTES)
+        window = file.read(start, end - start)
+        if window != _ZEROS[: len(window)]:
+            return start + len(window.rstrip(b"\0"))
+        end = start
+    return 0
+
+
+def find_records(file: DiskFile, salt: int, offset: int, end: int) -> Iterator[Record]:
+    """Yield every valid record that begins between two offsets, searching behind invalid ones."""
+    while (found := find_magic(file, offset, end)) is not None:
         record = read_record(file, salt, found)
         if record is None:
             offset = found + 8
@@ -226,10 +240,10 @@ def find_records(file: DiskFile, salt: int, offset: int) -> Iterator[Record]:
             offset = record.end
 
 
-def find_magic(file: DiskFile, offset: int) -> int | None:
-    """Return the next offset at which a record could begin."""
-    while True:
-        window = file.read(offset, _READ_BYTES)
+def find_magic(file: DiskFile, offset: int, end: int) -> int | None:
+    """Return the next offset below an end at which a record could begin."""
+    while offset < end:
+        window = file.read(offset, min(_READ_BYTES, end - offset))
         at = window.find(_RECORD_MAGIC_BYTES)
         while at >= 0:
             if (offset + at) % 8 == 0:
@@ -238,6 +252,7 @@ def find_magic(file: DiskFile, offset: int) -> int | None:
         if len(window) < _READ_BYTES:
             return None
         offset += _READ_BYTES - 8
+    return None
 
 
 def _checksum(

@@ -182,7 +182,7 @@ class DelayedJournal:
         self.committed = 0
         self.append = self._journal.append
         self.find = self._journal.find
-        self.after = self._journal.after
+        self.seek = self._journal.seek
         self.read = self._journal.read
         self.window = self._journal.window
 

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio
@@ -29,6 +30,12 @@ from tests.interaction.agents import stalling, waiting
 from tests.interaction.conftest import AnyPod
 
 pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Book:
+    title: str
+    pages: int
 
 
 def toolbox(options: Options = Options()) -> mcpp.Participant:  # noqa: B008  (frozen)
@@ -75,6 +82,24 @@ async def next_of(pod: mcpp.Pod, *kinds: str) -> mcpp.Message:
             if message.kind in kinds:
                 return message
     raise AssertionError
+
+
+@pytest.mark.rule("E-15", "P-15")
+@pytest.mark.parametrize("name", ["read file", "100% größer: 😀", "n" * 128])
+async def test_a_tool_of_any_name_is_called_and_proposed(harness: AnyPod, name: str) -> None:
+    agent = mcpp.Participant("files")
+    agent.tool(name=name)(lambda: "done")
+    approver = mcpp.Participant("boss")
+
+    @approver.policy
+    async def approve(message: mcpp.Message) -> bool:
+        return bool(message.payload["params"]["name"] == name)
+
+    async with harness.run(agent), harness.run(approver), harness.connect("alice") as alice:
+        with anyio.fail_after(10):
+            assert (await alice.call("files", name)).text == "done"
+            proposal = await alice.propose("files", name)
+            assert (await proposal.result()).text == "done"
 
 
 # --- handlers ---
@@ -349,12 +374,66 @@ async def test_a_tool_is_called_and_its_result_read(harness: AnyPod) -> None:
         assert total.structured == {"result": 6}
 
 
+async def test_a_call_returns_the_type_that_was_asked_for(harness: AnyPod) -> None:
+    agent = mcpp.Participant("library")
+
+    @agent.tool
+    def borrow(title: str) -> Book:
+        return Book(title, 100)
+
+    @agent.tool
+    def as_text() -> str:
+        return '{"title": "Momo", "pages": 300}'
+
+    async with harness.run(agent), harness.connect("alice") as alice:
+        listed = await alice.request("library", "tools/list")
+        assert listed["tools"][0]["outputSchema"]["properties"]["pages"] == {"type": "integer"}
+        assert "outputSchema" not in listed["tools"][1]
+        book = await alice.call("library", "borrow", title="Momo", returns=Book)
+        assert book == Book("Momo", 100)
+        assert (await alice.call("library", "as_text", returns=Book)).pages == 300
+        with pytest.raises(DecodeError, match=r"\$\.result: Expected `int`"):
+            await alice.call("library", "borrow", title="Momo", returns=int)
+
+
+async def test_a_string_is_the_text_of_a_message(harness: AnyPod) -> None:
+    async with harness.connect("alice") as alice:
+        assert (await alice.send("chat", "hello", to="bob")).payload == {"text": "hello"}
+        assert (await alice.send("reflection", "hm")).payload == {"thought": "hm"}
+        assert (await alice.send("note", "as it is")).payload == "as it is"
+
+
+async def test_a_resource_template_takes_its_parameters_from_the_address(harness: AnyPod) -> None:
+    agent = mcpp.Participant("files")
+    agent.resource("memo://today")(lambda: "exact")
+    agent.resource("memo://{day}")(lambda day: f"memo of {day}")
+    agent.resource("file://{+path}")(lambda path: f"file {path}")
+
+    async with harness.run(agent), harness.connect("alice") as alice:
+
+        async def read(uri: str) -> str:
+            answer = await alice.request("files", "resources/read", {"uri": uri})
+            assert answer["contents"][0]["uri"] == uri
+            return str(answer["contents"][0]["text"])
+
+        listed = await alice.request("files", "resources/list")
+        assert [each["uri"] for each in listed["resources"]] == ["memo://today"]
+        listed = await alice.request("files", "resources/templates/list")
+        templates = [each["uriTemplate"] for each in listed["resourceTemplates"]]
+        assert templates == ["memo://{day}", "file://{+path}"]
+        assert await read("memo://today") == "exact"
+        assert await read("memo://last%20monday") == "memo of last monday"
+        assert await read("file://a/b.txt") == "file a/b.txt"
+        with pytest.raises(RemoteError, match="no resource"):
+            await read("memo://a/b")
+
+
 async def test_wrong_arguments_are_reported_before_anything_is_sent(
     harness: AnyPod,
 ) -> None:
     async with harness.connect("alice") as alice:
         with pytest.raises(TypeError, match=r"by name, as in call\('files', 'sum', text=...\)"):
-            await alice.call("files", "sum", 6)  # type: ignore[arg-type]
+            await alice.call("files", "sum", 6)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="at least 0, not -1"):
         async with harness.connect("alice", last=-1):
             pass

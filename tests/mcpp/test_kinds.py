@@ -2,8 +2,11 @@
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from mcpp import Kind
+from mcpp.kinds import decoded
+from mcpp.protocol.codec import is_kind
 from mcpp.testing.strategies import kinds
 
 
@@ -17,6 +20,8 @@ from mcpp.testing.strategies import kinds
         ("mcp/request:tools/call:a:b", Kind("mcp/request", "tools/call", "a:b")),
         ("x:", Kind("x", "")),
         ("x::y", Kind("x", "", "y")),
+        ("x:y:a%20b%25", Kind("x", "y", "a b%")),
+        ("x:y:%F0%9F%98%80", Kind("x", "y", "😀")),
     ],
 )
 def test_a_kind_is_split_at_its_first_two_colons(text: str, kind: Kind) -> None:
@@ -28,6 +33,15 @@ def test_a_kind_is_split_at_its_first_two_colons(text: str, kind: Kind) -> None:
 @given(kinds())
 def test_building_a_kind_is_the_inverse_of_parsing_it(kind: str) -> None:
     assert str(Kind.parse(kind)) == kind
+
+
+@pytest.mark.rule("E-15", "E-25")
+@given(st.text(min_size=1, max_size=40))
+def test_any_name_has_one_spelling_in_a_kind(name: str) -> None:
+    text = str(Kind("mcp/request", "prompts/get", name))
+    assert is_kind(text)
+    assert Kind.parse(text).name == name
+    assert decoded(text) == f"mcp/request:prompts/get:{name}"
 
 
 @pytest.mark.parametrize("kind", [Kind("a", None, "n"), Kind("a:b"), Kind("a", "b:c", "d")])

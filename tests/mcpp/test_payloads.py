@@ -13,7 +13,7 @@ from mcpp.payloads import BY_FAMILY, Chat, Error, text_of
 
 @pytest.mark.rule("E-26")
 def test_every_known_kind_has_a_payload() -> None:
-    known = {value for name, value in vars(kinds).items() if name.isupper()}
+    known = {getattr(kinds, name) for name in kinds.__all__ if name.isupper()}
     assert known == set(BY_FAMILY)
 
 

@@ -8,8 +8,9 @@ import math
 import re
 from datetime import datetime
 from typing import Any, NoReturn
+from urllib.parse import quote, unquote
 
-from mcpp.protocol.envelope import ID_PATTERN, KIND_PATTERN, PARTICIPANT_PATTERN
+from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN
 
 REQUIRED = {"protocol", "id", "ts", "from", "kind", "payload"}
 
@@ -44,13 +45,14 @@ def check(data: bytes) -> None:
         raise RefusalError from None
     members = unique(root)
     require(len(members) <= 256)
+    members = without_nulls(members, "to", "correlation_id", "context")
     require(members.keys() >= REQUIRED)
     check_value(root, depth=1)
     require(members["protocol"] == "mcpp/v0.1")
     matches(members["id"], ID_PATTERN)
     require(isinstance(members["ts"], str) and is_timestamp(members["ts"]))
     matches(members["from"], PARTICIPANT_PATTERN)
-    matches(members["kind"], KIND_PATTERN)
+    require(is_kind(members["kind"]))
     if "correlation_id" in members:
         matches(members["correlation_id"], ID_PATTERN)
     if "to" in members:
@@ -60,13 +62,32 @@ def check(data: bytes) -> None:
     if "context" in members:
         context = unique(members["context"])
         require(len(context) <= 256)
+        context = without_nulls(context, "type", "parent", "metadata")
         matches(context.get("id"), ID_PATTERN)
-        for name in ("type", "parent"):
-            if name in context:
-                matches(context[name], ID_PATTERN)
+        if "type" in context:
+            require(is_kind(context["type"]))
+        if "parent" in context:
+            matches(context["parent"], ID_PATTERN)
         if "metadata" in context:
             require(isinstance(context["metadata"], Pairs))
             require(len(source(source(text, "context"), "metadata").encode()) <= 2048)
+
+
+def without_nulls(members: dict[str, Any], *optional: str) -> dict[str, Any]:
+    absent = [name for name in optional if members.get(name, 0) is None]
+    return {name: value for name, value in members.items() if name not in absent}
+
+
+def is_kind(value: Any) -> bool:
+    """Return whether encoding what a kind decodes to gives the kind again."""
+    if not isinstance(value, str) or not 1 <= len(value) <= 512 or not value.isascii():
+        return False
+    try:
+        spelled = unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        return False
+    plain = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
+    return quote(spelled, safe=plain) == value
 
 
 def require(fact: bool) -> None:

@@ -25,10 +25,9 @@ from mcpp_gateway.core.contexts.tree import (
     LIMIT,
     PARENT_CHANGED,
     LiveContexts,
-    Placement,
 )
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.records import State, decode_state, encode_state
+from mcpp_gateway.core.records import DormantState, State, decode_state, encode_state
 
 IDLE = 4.0
 CAP, POD_CAP, DEPTH = 3, 7, 3
@@ -221,13 +220,19 @@ class ContextMachine(RuleBasedStateMachine):
         self.model.advance(self.now)
         expected = self.model.refusals(context, sender)
         would = self.tree.lineage(context, sender)
-        place = self.tree.check(context, sender, self.now)
-        if isinstance(place, str):
-            assert place in expected
-            return
+        node = self.tree.find(context, sender)
+        revived: tuple[DormantState, ...] = ()
+        if node is not None:
+            self.tree.enter(node, sender, self.now)
+            lineage = node.lineage
+        else:
+            place = self.tree.check(context, sender, self.now)
+            if isinstance(place, str):
+                assert place in expected
+                return
+            revived = place.revived
+            lineage = self.tree.open(place, sender, self.now)
         assert expected == set()
-        revived = place.revived if isinstance(place, Placement) else ()
-        lineage = self.tree.enter(place, sender, self.now)
         assert [each.id for each in revived] == self.model.accept(context, sender, self.now)
         for state in revived:
             self._record(None, kinds.CONTEXT, system_envelopes.revival(state))

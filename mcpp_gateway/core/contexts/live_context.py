@@ -41,7 +41,7 @@ class LiveContext:
         self.holder_last = now  # the time of the holder's last envelope in it or below it
         self.heirs: dict[str, float] = {}  # times of the last envelopes of others, latest last
         self.deadline: float | None = None  # when to look at its holder again
-        self.participants: set[str] = set()
+        self.participants: tuple[str, ...] = ()  # sorted; the first that there were
         self.messages = 0
         self.started = now
         self.last = now  # the time of the last envelope in it or below it
@@ -56,13 +56,19 @@ def live_state(node: LiveContext) -> LiveState:
         None if node.parent is None else node.parent.id,
         node.creator,
         node.messages,
-        tuple(sorted(node.participants)),
+        node.participants,
         node.started,
         node.last,
         node.holder,
         node.holder_last,
-        tuple(node.heirs.items()),
+        tuple(node.heirs.items()) if node.heirs else (),
     )
+
+
+def dormant_bytes(state: DormantState) -> int:
+    """Return what a dormant context takes in a state, estimated generously."""
+    names = (state.id, state.type, state.parent, state.creator)
+    return 48 + sum([len(name) for name in names if name is not None])
 
 
 def dormant_state(node: LiveContext) -> DormantState:

@@ -12,7 +12,7 @@ participants are charged for their own envelopes only. What a participant holds 
 when it needs the room, so that answering never keeps it from opening contexts of its own.
 
 An expired context is dormant: using its id again revives it with its type, parent and creator. The
-number of dormant contexts is bounded; the oldest are forgotten first.
+number of dormant contexts and their size are bounded; the oldest are forgotten first.
 
 Everything here follows from the accepted envelopes and their times alone: what the clock does to
 holders happens in the order in which it is due, before the next envelope. So the tree can be
@@ -23,6 +23,8 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
+from typing import Final
 
 from mcpp.payloads import ContextInfo
 from mcpp.protocol.contexts import Lineage
@@ -30,6 +32,7 @@ from mcpp.protocol.envelope import Context
 from mcpp_gateway.core.contexts.live_context import (
     LiveContext,
     attach,
+    dormant_bytes,
     dormant_state,
     height_of,
     live_state,
@@ -44,6 +47,11 @@ CYCLE = "context_cycle"
 PARENT_CHANGED = "context_parent_changed"
 DEPTH_EXCEEDED = "context_depth_exceeded"
 LIMIT = "context_limit"
+
+# G-47: what a context keeps of those who sent in it, and a dormant context on average.
+_MAX_PARTICIPANTS: Final = 64
+_MAX_HEIRS: Final = 8
+_DORMANT_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +73,13 @@ class LiveContexts:
     limits: PodLimits
     _nodes: dict[str, LiveContext] = field(default_factory=dict)
     _dormant: dict[str, DormantState] = field(default_factory=dict)
+    _forgotten: int = 0  # since `_dormant` was copied
+    _dormant_bytes: int = 0
     _counts: dict[str, int] = field(default_factory=dict)
     # What participants hold of others' contexts.
     _adopted: dict[str, set[LiveContext]] = field(default_factory=dict)
     _deadlines: list[tuple[float, str, int, LiveContext]] = field(default_factory=list)
+    _next_deadline: float = inf
     _unheld: dict[LiveContext, None] = field(default_factory=dict)  # since the last expiry
     _tie_break: Iterator[int] = field(default_factory=count)
     _rate: Rate = field(init=False)
@@ -83,6 +94,7 @@ class LiveContexts:
         self._rate = Rate.per_second(limits.context_messages_per_second, limits.context_burst)
         self._cap = limits.max_contexts_per_participant
         self._deadlines.clear()
+        self._next_deadline = inf
         for node in self._nodes.values():
             node.deadline = None
             if node.holder is not None:
@@ -108,10 +120,11 @@ class LiveContexts:
             return None
         if node.creator != sender:
             return None if node.creator is None else node
-        if context.type is None or node.type is not None:
-            parent = node.parent
-            if context.parent is None or (parent is not None and parent.id == context.parent):
-                return node
+        if node.type is None and context.type is not None:
+            return None
+        named = context.parent
+        if named is None or ((parent := node.parent) is not None and parent.id == named):
+            return node
         return None
 
     def lineage(self, context: Context, sender: str) -> Lineage:
@@ -124,12 +137,9 @@ class LiveContexts:
             parent = None
         return Lineage(context.id, type, () if parent is None else self._chain(parent))
 
-    def check(self, context: Context, sender: str, now: float) -> LiveContext | Placement | str:
-        """Return the context an envelope belongs to, the placement it needs, or a refusal code."""
+    def check(self, context: Context, sender: str, now: float) -> Placement | str:
+        """Return the placement that an envelope needs which changes the tree, or a refusal code."""
         self.advance(now)
-        node = self.find(context, sender)
-        if node is not None:
-            return node
         type, parent, creator = self._facts(context.id)
         if creator is None or creator == sender:
             named = context.parent
@@ -143,25 +153,33 @@ class LiveContexts:
 
     # --- applying -------------------------------------------------------------------------------
 
-    def enter(self, place: LiveContext | Placement, sender: str, now: float) -> Lineage:
-        """Count an accepted envelope in its context, after making the changes it needs."""
-        if self._deadlines and self._deadlines[0][0] <= now:
+    def open(self, place: Placement, sender: str, now: float) -> Lineage:
+        """Make the changes that an accepted envelope needs, and count it; return where it is."""
+        self.advance(now)
+        node = self._apply(place, sender, now)
+        self.enter(node, sender, now)
+        return node.lineage
+
+    def enter(self, node: LiveContext, sender: str, now: float) -> None:
+        """Count an accepted envelope in its context."""
+        if self._next_deadline <= now:
             self.advance(now)
-        node = place if type(place) is LiveContext else self._apply(place, sender, now)  # type: ignore[arg-type]
         node.messages += 1
         if node.parent is None and node.holder == sender:
             # `_touch` in the common case, without a call: 0.1 µs.
             node.last = node.holder_last = now
         else:
             self._touch(node, sender, now)
-        node.participants.add(sender)
-        return node.lineage
+        if sender not in node.participants and len(node.participants) < _MAX_PARTICIPANTS:
+            # Not changed in place: a snapshot holds it, too.
+            node.participants = tuple(sorted((*node.participants, sender)))
 
     def advance(self, now: float) -> None:
         """Let the contexts of holders that have become idle pass to others, in order of time."""
         deadlines, idle = self._deadlines, self.limits.context_idle_seconds
-        while deadlines and deadlines[0][0] <= now:
+        while self._next_deadline <= now:
             deadline, _, _, node = heapq.heappop(deadlines)
+            self._next_deadline = deadlines[0][0] if deadlines else inf
             if node.deadline != deadline:
                 continue  # it has expired, or another deadline
             node.deadline = None
@@ -173,14 +191,20 @@ class LiveContexts:
             else:
                 self._pass_on(node, due)
 
-    def expire(self, now: float) -> list[LiveContext]:
-        """Make idle contexts dormant and return them, children before their parents."""
+    def expire(self, now: float, limit: int | None = None) -> list[LiveContext]:
+        """Make idle contexts dormant and return them, children before their parents.
+
+        Those above the limit are left for the next time.
+        """
         self.advance(now)
         expired: list[LiveContext] = []
         unheld, self._unheld = self._unheld, {}
         for each in unheld:
             node: LiveContext | None = each
             while node is not None and self._has_ended(node):
+                if len(expired) == limit:
+                    self._unheld[node] = None
+                    break
                 expired.append(node)
                 node = self._remove(node)
         return expired
@@ -189,18 +213,21 @@ class LiveContexts:
 
     def snapshot(self) -> tuple[tuple[LiveState, ...], tuple[DormantState, ...]]:
         """Return the live contexts in the order of their opening, and the dormant, oldest first."""
-        return tuple(map(live_state, self._nodes.values())), tuple(self._dormant.values())
+        return tuple([live_state(node) for node in self._nodes.values()]), tuple(
+            self._dormant.values()
+        )
 
     def restore(self, live: Iterable[LiveState], dormant: Iterable[DormantState]) -> None:
         """Fill an empty tree from a snapshot."""
-        self._dormant = {state.id: state for state in dormant}
+        for each in dormant:
+            self._keep_dormant(each)
         self._forget_oldest()
         parents: list[tuple[LiveContext, str]] = []
         for state in live:
             node = self._nodes[state.id] = LiveContext(state.id, state.started, self._rate)
             node.lineage = Lineage(state.id, state.type)
             node.type, node.creator = state.type, state.creator
-            node.messages, node.participants = state.messages, set(state.participants)
+            node.messages, node.participants = state.messages, state.participants
             node.last, node.holder_last = state.last, state.holder_last
             node.heirs = dict(state.heirs)
             if state.holder is None:
@@ -255,8 +282,10 @@ class LiveContexts:
         """
         for info in contexts:
             if info.id not in self._dormant and info.id not in self._nodes:
-                self._dormant[info.id] = DormantState(
-                    info.id, info.type, info.parent, info.creator, info.messages or 0, now
+                self._keep_dormant(
+                    DormantState(
+                        info.id, info.type, info.parent, info.creator, info.messages or 0, now
+                    )
                 )
 
     # --- private: deciding ----------------------------------------------------------------------
@@ -340,6 +369,7 @@ class LiveContexts:
         node = self._nodes[id] = LiveContext(id, now, self._rate)
         state = self._dormant.pop(id, None)
         if state is not None:
+            self._dormant_bytes -= dormant_bytes(state)
             node.type, node.creator = state.type, state.creator
             node.messages, node.started = state.messages, state.started
             node.lineage = Lineage(id, state.type)
@@ -358,16 +388,27 @@ class LiveContexts:
         node.deadline = None
         self._release(node)
         parent = node.parent
-        self._dormant[node.id] = dormant_state(node)
+        self._keep_dormant(dormant_state(node))
         self._forget_oldest()
         if parent is not None:
             parent.children.discard(node)
             lower_heights(parent)
         return parent
 
+    def _keep_dormant(self, state: DormantState) -> None:
+        self._dormant[state.id] = state
+        self._dormant_bytes += dormant_bytes(state)
+
     def _forget_oldest(self) -> None:
-        while len(self._dormant) > self.limits.max_dormant_contexts:
-            del self._dormant[next(iter(self._dormant))]
+        most = self.limits.max_dormant_contexts
+        while len(self._dormant) > most or self._dormant_bytes > most * _DORMANT_BYTES:
+            oldest = self._dormant.pop(next(iter(self._dormant)))
+            self._forgotten += 1
+            self._dormant_bytes -= dormant_bytes(oldest)
+        if self._forgotten > 1000 + len(self._dormant) // 8:
+            # The first of a dict is found more slowly with each one that was removed before it.
+            self._dormant = dict(self._dormant)
+            self._forgotten = 0
 
     # --- private: holders -----------------------------------------------------------------------
 
@@ -391,6 +432,8 @@ class LiveContexts:
                     if sender in heirs:
                         del heirs[sender]  # to become the last
                     heirs[sender] = now
+                    if len(heirs) > _MAX_HEIRS:
+                        del heirs[next(iter(heirs))]
             node = node.parent
 
     def _hold(self, node: LiveContext, holder: str, last: float) -> None:
@@ -442,3 +485,4 @@ class LiveContexts:
         if node.deadline is None or due < node.deadline:
             node.deadline = due
             heapq.heappush(self._deadlines, (due, node.id, next(self._tie_break), node))
+            self._next_deadline = self._deadlines[0][0]

@@ -4,10 +4,25 @@ import { parseExactly } from "./json.js";
 
 export const GATEWAY = "system:gateway";
 
+/** Return the parts of a kind; the name as its owner spells it, not percent-encoded (E-15). */
 export function parseKind(kind) {
   const [family, ...rest] = kind.split(":");
-  return { family, method: rest[0], name: rest.length > 1 ? rest.slice(1).join(":") : undefined };
+  return { family, method: rest[0], name: rest.length > 1 ? decodeKind(rest.slice(1).join(":")) : undefined };
 }
+
+/** Return a kind as people write it, which is what filters match. */
+export function decodeKind(kind) {
+  try {
+    return kind.includes("%") ? decodeURIComponent(kind) : kind;
+  } catch {
+    return kind; // the gateway accepts no such kind
+  }
+}
+
+/** Return whether a text is a kind, and so may be a context's type too (E-15, E-17). */
+export const isKind = (text) => /^(?:[!-$&-~]|%[0-9A-F]{2})+$/.test(text) && text.length <= MAX_KIND_LENGTH;
+
+export const MAX_KIND_LENGTH = 512;
 
 // Sent to one participant only and not part of the log, so not a position to resume from.
 const DIRECT = new Set(["system/welcome", "system/error", "system/filter"]);
@@ -35,5 +50,13 @@ export function readEnvelope(text) {
     return null;
   }
   const texts = ["id", "from", "kind", "ts"];
-  return isObject(value) && texts.every((name) => typeof value[name] === "string") ? value : null;
+  if (!isObject(value) || !texts.every((name) => typeof value[name] === "string")) return null;
+  dropNulls(value, ["to", "correlation_id", "context"]);
+  if (isObject(value.context)) dropNulls(value.context, ["type", "parent", "metadata"]);
+  return value;
+}
+
+/** Remove optional members that are null: they count as absent (E-07). */
+function dropNulls(value, names) {
+  for (const name of names) if (value[name] === null) delete value[name];
 }

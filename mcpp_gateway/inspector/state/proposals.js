@@ -158,10 +158,10 @@ export function withdrawal({ envelope }) {
 }
 
 function request(proposal, id, params) {
-  const { method, name } = parseKind(proposal.kind);
+  const { family, method } = parseKind(proposal.kind);
   return {
     id,
-    kind: ["mcp/request", method, name].filter((part) => part !== undefined).join(":"),
+    kind: `mcp/request${proposal.kind.slice(family.length)}`,
     payload: { jsonrpc: "2.0", id, method, params },
     to: proposal.to,
     context: inside(proposal),

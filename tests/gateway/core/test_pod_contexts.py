@@ -175,7 +175,7 @@ def test_a_forgotten_id_may_be_used_anew_by_anyone_for_something_else(dormant: i
     harness.send(b, context={"id": "c", "type": "u", "parent": "q"})
     assert b.errors == []
     newest = {node.id: node for node in harness.pod.tree}["c"]
-    assert (newest.type, newest.messages, newest.participants) == ("u", 1, {"b"})
+    assert (newest.type, newest.messages, newest.participants) == ("u", 1, ("b",))
     assert newest.creator == "b"
     assert [event["event"] for event in announced(a)] == ["expired", "expired"]
 

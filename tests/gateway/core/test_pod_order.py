@@ -107,7 +107,7 @@ def test_each_check_comes_before_the_next() -> None:
         harness.send_text(a, text(given.pop("id"), given.pop("sender"), given.pop("kind"), **given))
         return a.errors[-1]
 
-    bad["correlation_id"] = None
+    bad["correlation_id"] = 1
     assert code() == "invalid_envelope"
     del bad["correlation_id"]
     assert code() == "sender_mismatch"

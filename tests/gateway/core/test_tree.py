@@ -26,10 +26,15 @@ class Grove:
     def enter(
         self, id: str, parent: str | None = None, type: str | None = None, by: str = "a"
     ) -> str | None:
-        place = self.tree.check(Context(id=id, type=type, parent=parent), by, self.now)
+        context = Context(id=id, type=type, parent=parent)
+        node = self.tree.find(context, by)
+        if node is not None:
+            self.tree.enter(node, by, self.now)
+            return None
+        place = self.tree.check(context, by, self.now)
         if isinstance(place, str):
             return place
-        self.tree.enter(place, by, self.now)
+        self.tree.open(place, by, self.now)
         return None
 
     @property
@@ -446,3 +451,48 @@ def test_new_limits_apply_to_the_contexts_that_are_live_and_dormant() -> None:
     grove.tree.reconfigure(PodLimits(context_idle_seconds=2, max_dormant_contexts=1))
     assert [node.id for node in grove.tree.expire(12)] == ["4"]
     assert [state.id for state in grove.tree.snapshot()[1]] == ["4"]
+
+
+@pytest.mark.rule("L-16", "G-47")
+def test_what_a_context_keeps_of_those_who_sent_in_it_is_bounded() -> None:
+    grove = Grove()
+    names = [f"p{number:03}" for number in range(200)]
+    for name in names:
+        grove.now += 0.01
+        grove.enter("c", by=name)
+    (state,), _ = grove.tree.snapshot()
+    assert state.messages == 200
+    assert list(state.participants) == names[:64]
+    assert [id for id, _ in state.heirs] == names[-8:]
+
+
+@pytest.mark.rule("L-16", "G-47")
+def test_dormant_contexts_are_bounded_by_their_size_too() -> None:
+    grove = Grove(max_dormant_contexts=100)
+    for number in range(300):
+        grove.enter(f"{number:0128}", type="t" * 128)
+        grove.now += 1000
+        grove.tree.expire(grove.now)
+    _, dormant = grove.tree.snapshot()
+    assert 50 < len(dormant) < 100
+    assert dormant[-1].id == f"{299:0128}"
+    grove.enter(dormant[0].id, type="t" * 128)
+    assert len(grove.tree.snapshot()[1]) == len(dormant) - 1
+
+
+@pytest.mark.rule("C-10")
+def test_many_contexts_expire_a_part_at_a_time_children_first() -> None:
+    grove = Grove(max_contexts_per_participant=1000)
+    for number in range(10):
+        grove.enter(f"parent-{number}")
+        grove.enter(f"child-{number}", f"parent-{number}")
+    grove.now += 1000
+    expired: list[str] = []
+    while some := grove.tree.expire(grove.now, 3):
+        assert len(some) <= 3
+        expired += [node.id for node in some]
+    assert sorted(expired) == sorted({*expired})
+    assert len(expired) == 20
+    assert all(
+        expired.index(f"child-{number}") < expired.index(f"parent-{number}") for number in range(10)
+    )

@@ -3,7 +3,6 @@
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -89,17 +88,6 @@ async def test_a_write_that_fails_ends_the_gateway_before_anything_is_sent(
 
 def first(lines: list[str], start: int, pattern: str) -> int:
     return next(n for n in range(start, len(lines)) if re.search(pattern, lines[n]))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("cannot mount a small disk here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 async def fill(pod: mcpp.Pod, text: str) -> tuple[list[str], Refused]:

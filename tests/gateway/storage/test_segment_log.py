@@ -21,7 +21,7 @@ from tests.gateway.storage.logs import (
     stopped_log,
     write,
 )
-from tests.gateway.storage.simulated_disk import SimulatedDisk
+from tests.gateway.storage.simulated_disk import SimulatedDisk, SimulatedFile
 
 
 def test_an_undamaged_log_is_read_completely() -> None:
@@ -359,3 +359,50 @@ def test_a_bounded_number_of_files_is_open(tmp_path: Path) -> None:
     log.retain(since=None, max_bytes=1 << 40)
     assert log.disk_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
     assert open_files() <= before + 20
+
+
+# --- reserved space -------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=40), st.sampled_from([0, 1, 7, 262_140, 262_144, 600_000]))
+def test_the_zeros_at_the_end_of_a_file_are_found(data: bytes, zeros: int) -> None:
+    disk = SimulatedDisk()
+    disk.add("file", data + bytes(zeros))
+    assert segments.used_bytes(disk.open("file")) == len(data.rstrip(b"\0"))
+
+
+@pytest.mark.rule("L-18")
+def test_recovery_reads_reserved_space_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk()
+    log = SegmentLog(disk)
+    log.recover()
+    log.create(NewRecord(STATE, 0, 0.0, b"state"), salt=7)
+    write(log, 0, 100)
+    (name,) = disk.names()
+    sizes: list[int] = []
+    read = SimulatedFile.read
+
+    def count(file: SimulatedFile, offset: int, size: int) -> bytes:
+        data = read(file, offset, size)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(SimulatedFile, "read", count)
+    again = SegmentLog(disk)
+    assert len(again.recover().batches) == 1
+    assert sum(sizes) < 1.02 * len(disk.content(name))
+
+
+@pytest.mark.rule("L-18", "L-08")
+def test_a_lost_part_in_front_of_a_synced_record_is_damage_wherever_that_is() -> None:
+    disk = SimulatedDisk()
+    log = started(disk)
+    for number in range(8):
+        write(log, number, 4000)
+        log.grow()
+    content = disk.content(disk.names()[-1])
+    at = bytes(content).index(payload(1, 4000))
+    end = bytes(content).index(payload(7, 4000)) - 100
+    content[at:end] = bytes(end - at)
+    with pytest.raises(DamagedError):
+        opened(disk)

@@ -19,7 +19,7 @@ def test_a_decorator_without_parentheses_shows_the_correct_usage(decorator: str)
 
 @pytest.mark.parametrize("name", ["", "two words", "x" * 65, "line\n"])
 def test_an_invalid_participant_name_is_an_error(name: str) -> None:
-    with pytest.raises(mcpp.DecodeError, match="is not 1 to 64 characters from"):
+    with pytest.raises(mcpp.EncodeError, match="is not 1 to 64 characters from"):
         mcpp.Participant(name)
 
 

@@ -96,7 +96,9 @@ async def test_blocking_resources_and_prompts_run_concurrently(
     contents: list[Any] = []
 
     async def read() -> None:
-        contents.append((await Resource("memo://x", "x", "text/plain", text).read())["text"])
+        contents.append(
+            (await Resource("memo://x", "x", "text/plain", text).read("memo://x", {}))["text"]
+        )
 
     async def get() -> None:
         contents.append(

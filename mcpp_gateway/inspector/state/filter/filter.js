@@ -1,6 +1,6 @@
 // Filters, as in mcpp/filters.py: applied here too, to hide at once what the gateway no longer sends.
 
-import { isObject } from "../kinds.js";
+import { MAX_KIND_LENGTH, decodeKind, isKind, isObject } from "../kinds.js";
 
 const KEYS = ["main", "type", "context", "kind", "from", "to", "any", "all", "not"];
 const MAX_NODES = 64;
@@ -8,8 +8,9 @@ const MAX_DEPTH = 8;
 const MAX_BYTES = 4096;
 const isId = (text) => /^[A-Za-z0-9._:~-]{1,128}$/.test(text);
 const isParticipant = (text) => /^[A-Za-z0-9._:@-]{1,64}$/.test(text);
-const isKindPattern = (text) => /^[!-~]{1,128}$/.test(text);
-const TESTS = { type: isId, context: isId, kind: isKindPattern, from: isParticipant, to: isParticipant };
+// Printable characters and spaces, as Python defines them.
+const isKindPattern = (text) => /^(?:[^\p{C}\p{Z}]| )+$/u.test(text) && Array.from(text).length <= MAX_KIND_LENGTH;
+const TESTS = { type: isKind, context: isId, kind: isKindPattern, from: isParticipant, to: isParticipant };
 
 export class FilterError extends Error {}
 
@@ -85,7 +86,7 @@ export function compile(filter) {
   }
   if (filter.kind !== undefined) {
     const matches = compileGlob(filter.kind);
-    return (envelope) => matches(envelope.kind);
+    return (envelope) => matches(decodeKind(envelope.kind));
   }
   if (filter.from !== undefined) return (envelope) => envelope.from === filter.from;
   if (filter.to !== undefined) return (envelope) => envelope.to?.includes(filter.to) ?? false;

@@ -1,0 +1,202 @@
+"""What is in `deploy/` works: the proxy with a real nginx, the image's steps, the unit."""
+
+import asyncio
+import json
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+import trustme
+
+import mcpp
+from mcpp.cli.main import main
+from mcpp_gateway import config
+from tests.gateway.sockets import BOUND, config_text, running, token
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin")
+SYSTEMD_ANALYZE = shutil.which("systemd-analyze")
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        return int(listening.getsockname()[1])
+
+
+def test_the_sample_configuration_is_valid() -> None:
+    text = (DEPLOY / "gateway.toml").read_text()
+    parsed = config.parse(text, {"MCPP_TOKEN_ALICE": "x" * 32})
+    assert parsed.log.kind == "file"
+    assert list(tomllib.loads(text)["pods"]) == list(parsed.pods)
+
+
+@pytest.mark.skipif(SYSTEMD_ANALYZE is None, reason="systemd-analyze is not installed")
+def test_the_units_exposure_is_at_most_two() -> None:
+    command = [str(SYSTEMD_ANALYZE), "security", "--offline=yes", "--threshold=20", "--no-pager"]
+    done = subprocess.run(
+        [*command, str(DEPLOY / "mcpp-gateway.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout.splitlines()[-1:]
+    assert re.search(r"exposure level for mcpp-gateway.service: [01]\.\d", done.stdout)
+
+
+@asynccontextmanager
+async def proxied(folder: Path, gateway_port: int) -> AsyncIterator[tuple[int, ssl.SSLContext]]:
+    """Run nginx with the example's configuration; yield its port and who to trust."""
+    assert NGINX is not None
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    issued = authority.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(folder / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    port = free_port()
+    site = (DEPLOY / "nginx.conf").read_text()
+    for old, new in {
+        "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
+        "127.0.0.1:8787": f"127.0.0.1:{gateway_port}",
+        "/etc/ssl/pods.example.org.pem": str(folder / "cert.pem"),
+        "/etc/ssl/private/pods.example.org.key": str(folder / "key.pem"),
+    }.items():
+        assert old in site
+        site = site.replace(old, new)
+    paths = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "".join(f"{name}_temp_path {folder}/{name};" for name in paths)
+    (folder / "nginx.conf").write_text(
+        f"daemon off; master_process off; pid {folder}/pid; error_log stderr;"
+        f"events {{}} http {{ access_log off; {temporary} {site} }}"
+    )
+    process = await asyncio.create_subprocess_exec(
+        NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), stderr=asyncio.subprocess.PIPE
+    )
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    try:
+        async with asyncio.timeout(BOUND):
+            while True:
+                assert process.returncode is None, await process.stderr.read()  # type: ignore[union-attr]
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except ConnectionRefusedError:
+                    await asyncio.sleep(0.01)
+                else:
+                    writer.close()
+                    break
+        yield port, trust
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+async def status(port: int, trust: ssl.SSLContext, path: str) -> int:
+    reader, writer = await asyncio.open_connection("localhost", port, ssl=trust)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+async def test_participants_talk_through_the_proxy_and_metrics_stay_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(config_text()) as gateway,
+        proxied(tmp_path, gateway.port) as (port, trust),
+    ):
+        assert await status(port, trust, "/healthz") == 200
+        assert await status(port, trust, "/") == 200
+        assert await status(port, trust, "/metrics") == 404
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+        url = f"wss://localhost:{port}/ws?pod=demo"
+        async with (
+            mcpp.connect(url, token=token("alice")) as alice,
+            mcpp.connect(url, token=token("bob")) as bob,
+        ):
+            await alice.send("chat", "x" * 100_000)
+            assert (await anext(bob)).text == "x" * 100_000
+
+
+# --- the image ---
+
+
+def instructions(name: str) -> list[str]:
+    """Return the arguments of the Dockerfile's instructions of one name."""
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    return re.findall(rf"^{name} (.*)$", text, re.MULTILINE)
+
+
+def test_the_image_is_built_from_what_it_copies(tmp_path: Path) -> None:
+    *copies, from_build = instructions("COPY")
+    assert from_build.startswith("--from=build")
+    for copy in copies:
+        *sources, target = copy.split()
+        for source in sources:
+            path = ROOT / source
+            if path.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(path, tmp_path / target, ignore=ignored)
+            else:
+                shutil.copy(path, tmp_path / target)
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    assert list(tmp_path.glob("dist/mcpp_pods-*.whl"))
+
+
+def test_the_image_does_not_run_as_root_and_keeps_its_data_in_a_volume() -> None:
+    assert instructions("USER") == ["mcpp"]
+    assert instructions("VOLUME") == ["/var/lib/mcpp"]
+    assert len(instructions("FROM")) == 2
+    sample = tomllib.loads((DEPLOY / "gateway.toml").read_text())
+    assert sample["log"]["path"] == "/var/lib/mcpp"
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_the_images_health_check_tells_whether_the_gateway_runs(is_running: bool) -> None:
+    (check,) = instructions("HEALTHCHECK")
+    command = json.loads(check.partition("CMD ")[2])
+    command[0] = sys.executable
+
+    async def code(port: int) -> int:
+        exact = [part.replace(":8787", f":{port}") for part in command]
+        process = await asyncio.create_subprocess_exec(*exact, stderr=asyncio.subprocess.DEVNULL)
+        return await process.wait()
+
+    async with asyncio.timeout(BOUND):
+        if is_running:
+            async with running(config_text()) as gateway:
+                assert await code(gateway.port) == 0
+        else:
+            assert await code(free_port()) != 0
+
+
+def test_the_images_command_is_one_that_mcpp_has(capsys: pytest.CaptureFixture[str]) -> None:
+    (entry,) = instructions("ENTRYPOINT")
+    command, name, *options = json.loads(entry)
+    assert command == "mcpp"
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in options if option.startswith("--"))
