@@ -7,6 +7,7 @@ of little relevance does not displace short ones. Nothing is cut in the middle.
 
 from collections.abc import Sequence
 from functools import lru_cache
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 import msgspec
@@ -87,22 +88,23 @@ def _forms(item: PackItem, terms: Sequence[str]) -> list[_Form]:
 def _fill(items: Sequence[Sequence[_Form]], room: int) -> list[_Form | None]:
     """Return the chosen form of each item; None leaves it out."""
     chosen: list[_Form | None] = [None] * len(items)
+    steps: list[tuple[float, int, int, int, int]] = []  # −worth, item, from, to, tokens
 
-    def gain(index: int, form: _Form) -> tuple[float, int]:
-        current = chosen[index]
-        value = form.value - (current.value if current else 0.0)
-        tokens = form.tokens - (current.tokens if current else 0)
-        return (value / max(tokens, 1) if value > 0 else 0.0), tokens
+    def offer(index: int, current: int) -> None:
+        value, tokens = (0.0, 0) if current < 0 else items[index][current][1:]
+        for number in range(current + 1, len(items[index])):
+            form = items[index][number]
+            more = form.tokens - tokens
+            heappush(steps, (-(form.value - value) / max(more, 1), index, current, number, more))
 
-    while True:
-        best: tuple[float, int, int, _Form] | None = None
-        for index, forms in enumerate(items):
-            for form in forms:
-                worth, tokens = gain(index, form)
-                if worth > 0 and tokens <= room and (best is None or worth > best[0]):
-                    best = (worth, index, tokens, form)
-        if best is None:
-            return chosen
-        _, index, tokens, form = best
-        chosen[index] = form
-        room -= tokens
+    states = [-1] * len(items)
+    for index in range(len(items)):
+        offer(index, -1)
+    while steps:
+        _, index, before, number, tokens = heappop(steps)
+        # The room only shrinks, so a step that does not fit now never will.
+        if states[index] == before and tokens <= room:
+            states[index], chosen[index] = number, items[index][number]
+            room -= tokens
+            offer(index, number)
+    return chosen

@@ -123,15 +123,20 @@ class Compiler:
             )
             current = self._without_superseded(close, view)
             relevances = fuse(matches, current, self._index.embedder.lexical_share)
-        best = leading(relevances)
-        items = self._engine.fetch(best, view)
-        found = [items[seq] for seq in best if seq in items]
+        found = self._read_best(leading(relevances), view)
         written = {i.seq: f"{i.title}\n{i.content}" for i in found[:COMPARED] if not is_turn(i)}
         relevances = adjust(rerank(relevances, written), goal, query, found)
         if names := names_in_best(relevances, query, found):
             linked = self._engine.match(Query(names, ()), view, FOUND)
             relevances = follow(relevances, names, linked)
         return matches, relevances
+
+    def _read_best(self, best: Sequence[int], view: View) -> list[Item]:
+        """Return the best items in order: those that are compared and, of a dialogue, more."""
+        items = self._engine.fetch(best[:COMPARED], view)
+        if any(map(is_turn, items.values())):
+            items |= self._engine.fetch(best[COMPARED:], view)
+        return [items[seq] for seq in best if seq in items]
 
     def _without_superseded(
         self, close: "Mapping[int, Closeness]", view: View
