@@ -11,7 +11,7 @@ the question is pinned, so that none of them can push it out.
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -19,15 +19,25 @@ from mcpp.prompts.builder import PromptBuilder
 from mcpp.prompts.prompt import Prompt
 from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import estimate
+from mcpp.transient.collapsing.cache_policy import CachePolicy
 
 __all__ = [
     "PROMPT_TOKENS",
+    "Collapse",
     "ModelPrompt",
     "PromptRecord",
     "Recomputed",
     "is_system_of",
     "recompute",
 ]
+
+Collapse: TypeAlias = Literal["always", "cache", "never"]
+# T-28: a collapse that saves nothing in any further call is never worth its price.
+_CACHE_POLICIES: Final[dict[Collapse, CachePolicy | None]] = {
+    "always": None,
+    "cache": CachePolicy(),
+    "never": CachePolicy(further_calls=0),
+}
 
 PROMPT_TOKENS: Final = 60_000
 """The token budget of a prompt, unless another is given."""
@@ -46,7 +56,8 @@ class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     The prompt is that of `budget` tokens for the envelopes from `first` to `at`. The question was
     taken up after `started`; what came later had only a share of the budget. `earlier` are the
     prompts of the same question before this one, as `DIGEST@ID` with a short digest, as many as
-    there was room for. `system` is the digest of the agent's instructions.
+    there was room for. `system` is the digest of the agent's instructions, and `collapse` says when
+    consumed results were collapsed (T-28).
     """
 
     digest: str
@@ -56,6 +67,7 @@ class PromptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     at: str
     question: str | None = None
     system: str | None = None
+    collapse: Collapse = "cache"
     earlier: tuple[str, ...] = ()
 
 
@@ -70,6 +82,7 @@ class ModelPrompt:
         question: Envelope | None = None,
         token_budget: int = PROMPT_TOKENS,
         system: str = "",
+        collapse: Collapse = "cache",
     ) -> None:
         """Begin with the log up to now.
 
@@ -79,6 +92,7 @@ class ModelPrompt:
             question: what the model is to answer: pinned, and added if the log has it no longer.
             token_budget: the size of the prompt.
             system: the agent's instructions for the model.
+            collapse: when consumed results are collapsed (T-28).
         """
         # A question that would fill the prompt is not pinned, so that it is shortened.
         is_pinned = question is not None and _tokens(question) <= token_budget // 2
@@ -86,6 +100,7 @@ class ModelPrompt:
         self._question = question
         self._token_budget = token_budget
         self._system = system
+        self._collapse: Collapse = collapse
         self._builder = PromptBuilder(
             viewer,
             filter=self._has_room,
@@ -93,6 +108,7 @@ class ModelPrompt:
             token_budget=token_budget,
             pins=[question.id] if question is not None and is_pinned else (),
             system=system,
+            cache=_CACHE_POLICIES[collapse],
         )
         self._earlier: list[tuple[str, str]] = []
         self._first = self._last = ""
@@ -124,6 +140,7 @@ class ModelPrompt:
             at=self._last,
             question=None if self._question is None else self._question.id,
             system=_digest(self._system.encode()) if self._system else None,
+            collapse=self._collapse,
         )
         fitting = record
         for count in range(1, len(self._earlier) + 1):
@@ -183,7 +200,12 @@ def recompute(
         if envelope.id == record.started:
             break
     model_prompt = ModelPrompt(
-        viewer, before, question=question, token_budget=record.budget, system=system
+        viewer,
+        before,
+        question=question,
+        token_budget=record.budget,
+        system=system,
+        collapse=record.collapse,
     )
     if record.started in points:
         yield Recomputed(record.started, model_prompt.build(), points[record.started])

@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 
 import mcpp
+from mcpp.transient import decorators
 
 # Distribution → import name, where they differ.
 IMPORT_NAMES = {"openai-agents": "agents", "pydantic-ai": "pydantic_ai"}
@@ -74,12 +75,29 @@ async def round_trip() -> None:
             assert result.text == "3", result
 
 
+async def marked_tool() -> None:
+    """Call a decorated tool of a FastMCP server: its mark reaches the client."""
+    fastmcp = import_module("fastmcp")
+    server = fastmcp.FastMCP("records")
+
+    @server.tool  # type: ignore[untyped-decorator]
+    @decorators.transient("activity")
+    def search_records() -> list[dict[str, int]]:
+        return [{"id": number} for number in range(15)]
+
+    async with fastmcp.Client(server) as client:
+        result = await client.call_tool("search_records", {})
+    assert result.meta["context"]["summary"] == "15 activity records (IDs: 0, 1, 2…)", result
+
+
 def main(frameworks: list[str]) -> None:
     """Import everything, then do one round trip."""
     for name in frameworks:
         import_module(IMPORT_NAMES.get(name, name))
     for name in OURS:
         import_module(name)
+    if "fastmcp" in frameworks:
+        anyio.run(marked_tool)
     with running_pod():
         anyio.run(round_trip)
     installed = [f"{name} {version(name)}" for name in ("mcpp-pods", "websockets", *frameworks)]

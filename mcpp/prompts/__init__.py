@@ -7,11 +7,12 @@ client.messages.create(model=…, tools=…, **prompt.anthropic())
 from mcpp.prompts.blocks import CallBlock, ImageBlock, PromptMessage, ResultBlock, TextBlock
 from mcpp.prompts.budget import BudgetError
 from mcpp.prompts.builder import PromptBuilder
-from mcpp.prompts.cache_policy import CachePolicy
 from mcpp.prompts.draft import Changed, LeftOut
-from mcpp.prompts.names import EXPAND, call_id, expand_tool, tool_name
+from mcpp.prompts.names import call_id, tool_name
 from mcpp.prompts.prompt import Prompt, Report
 from mcpp.prompts.turns import BEGINNING
+from mcpp.transient.collapsing.cache_policy import CachePolicy
+from mcpp.transient.collapsing.expansion import EXPAND, expand_tool
 
 __all__ = [
     "BEGINNING",

@@ -27,7 +27,8 @@ from mcpp.prompts.blocks import Block, ResultBlock, TextBlock
 from mcpp.prompts.draft import PromptDraft
 from mcpp.prompts.entries import PREVIEW_CHARS, LoggedContext, PromptEntry
 from mcpp.prompts.folding import members_of
-from mcpp.transient.tracker import TransientState, TransientTracker
+from mcpp.transient.collapsing.lifecycle import TransientState
+from mcpp.transient.tracker import TransientTracker
 
 STEPS_PER_BUDGET: Final = 8
 

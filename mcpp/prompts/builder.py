@@ -14,7 +14,6 @@ from mcpp.history import TOMBSTONE
 from mcpp.payloads import TEXT_KINDS
 from mcpp.prompts.blocks import block_tokens
 from mcpp.prompts.budget import Protected, fit, limit_images
-from mcpp.prompts.cache_policy import CachePolicy, CollapsePlanner
 from mcpp.prompts.draft import LeftOut, PromptDraft, omission
 from mcpp.prompts.entries import EntryKind, LoggedContext, PromptEntry
 from mcpp.prompts.folding import LoggedContexts, concludes, members_of
@@ -24,12 +23,15 @@ from mcpp.protocol.contexts import ContextTracker, Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter, estimate
 from mcpp.transient.calls import LoggedCall
-from mcpp.transient.tracker import TransientResult, TransientTracker
+from mcpp.transient.collapsing.cache_policy import CachePolicy, CollapsePlanner
+from mcpp.transient.collapsing.lifecycle import Matching, TransientResult
+from mcpp.transient.tracker import TransientTracker
 
 EnvelopeTest = Filter | Callable[[Envelope], bool]
 ContextMode = Literal["include", "exclude", "conclusions", "fold"]
 
 DEFAULT_CACHE_POLICY: Final = CachePolicy()
+DEFAULT_MATCHING: Final = Matching()
 
 CONVENTIONS: Final = (
     "You are @{viewer}, one of several participants in a shared room. User messages show the "
@@ -80,6 +82,7 @@ class PromptBuilder:
         counter: counts the tokens in a text.
         cache: the prices of the prompt cache, by which collapses are decided; None collapses as
             soon as possible.
+        matching: which tool calls consume which results.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class PromptBuilder:
         system: str = "",
         counter: Counter = estimate,
         cache: CachePolicy | None = DEFAULT_CACHE_POLICY,
+        matching: Matching = DEFAULT_MATCHING,
     ) -> None:
         self.viewer: Final = viewer
         self._filter = filter
@@ -108,6 +112,7 @@ class PromptBuilder:
         self._own_system = system
         self._count = counter
         self._cache = cache
+        self._matching = matching
         self._clear()
 
     def _clear(self) -> None:
@@ -121,10 +126,10 @@ class PromptBuilder:
         self._results: dict[str, PromptEntry] = {}  # entries of transient results, by the call's id
         self._unshown: list[TransientResult] = []  # settled, but not shown to the viewer yet
         self._concluded: dict[LoggedContext, None] = {}
-        self._tracker = TransientTracker()
+        self._tracker = TransientTracker(self._matching)
         self._context_tracker = ContextTracker()
         self._contexts = LoggedContexts()
-        self._collapse_planner = CollapsePlanner(self._cache)
+        self._collapse_planner: CollapsePlanner[PromptEntry] = CollapsePlanner(self._cache)
         self._length = 0
 
     def build(
@@ -357,6 +362,7 @@ class PromptBuilder:
             system=self._own_system,
             counter=self._count,
             cache=self._cache,
+            matching=self._matching,
         )
         for envelope in envelopes:
             copy.add(envelope)

@@ -44,6 +44,8 @@ class PromptDraft:
         self.changed: dict[str, Changed] = {}
         self.left_out: dict[str, LeftOut] = {}
         self.originals: dict[str, tuple[PromptEntry, ...]] = {}
+        # Settled results inside folded contexts, whose handles `expand` of the context shows.
+        self.folded_results: dict[str, tuple[PromptEntry, ...]] = {}
         self.dropped = 0
         self._costs: list[int] | None = None
         self._no_result_tokens = block_tokens(NO_RESULT, count) + CALL_OVERHEAD
@@ -117,6 +119,9 @@ class PromptDraft:
         for entry in members:
             if entry is end or entry.position in protected:
                 continue
+            if entry.is_settled:
+                same = self.folded_results.get(entry.handle, ())
+                self.folded_results[entry.handle] = tuple(dict.fromkeys((*same, entry)))
             if not self.is_hidden(entry):
                 self._put(entry, None)
                 self._forget(entry)

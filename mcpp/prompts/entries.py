@@ -15,12 +15,13 @@ from mcpp import kinds
 from mcpp.payloads import TEXT_KINDS, text_of
 from mcpp.prompts import quoting
 from mcpp.prompts.blocks import Block, CallBlock, ImageBlock, ResultBlock, TextBlock, block_tokens
-from mcpp.prompts.names import EXPAND, call_id, tool_name
+from mcpp.prompts.names import call_id, tool_name
 from mcpp.protocol.envelope import Envelope
 from mcpp.tokens import Counter, image_size
 from mcpp.transient.calls import LoggedCall
+from mcpp.transient.collapsing.expansion import EXPAND
+from mcpp.transient.collapsing.lifecycle import TransientResult, new_handle
 from mcpp.transient.summaries import blocks_of, compact
-from mcpp.transient.tracker import TransientResult, new_handle
 
 EntryKind = Literal["own", "other", "call", "result"]
 """The viewer's own message, any envelope of another, the viewer's own call, the call's result."""
@@ -110,6 +111,11 @@ class PromptEntry(msgspec.Struct, eq=False):
         return self.call is not None and self.call.response is self.envelope
 
     @property
+    def is_settled(self) -> bool:
+        """Whether this is a transient result that has been consumed or superseded."""
+        return self.tracked is not None and self.tracked.state != "pending"
+
+    @property
     def handle(self) -> str:
         """The handle that retrieves the original."""
         return self.tracked.handle if self.tracked else new_handle(self.envelope.id)
@@ -129,10 +135,13 @@ class PromptEntry(msgspec.Struct, eq=False):
     def collapsed(self) -> Block:
         """Return the block with the summary and handle of a transient result (T-15, T-18)."""
         if self._collapsed is None:
-            assert self.tracked is not None
-            quoted = quoting.quote(self.tracked.summary)
-            self._collapsed = self._reduced(f"[collapsed; handle {self.handle}]\n{quoted}")
+            self._collapsed = self._reduced(self.collapsed_text())
         return self._collapsed
+
+    def collapsed_text(self) -> str:
+        """Return the text that replaces a transient result."""
+        assert self.tracked is not None
+        return f"[collapsed; handle {self.handle}]\n{quoting.quote(self.tracked.summary)}"
 
     def preview(self, chars: int = PREVIEW_CHARS) -> Block:
         """Return a block with the first characters of the entry and its handle."""

@@ -14,7 +14,7 @@ from mcpp.prompts.blocks import TextBlock
 from mcpp.prompts.entries import LoggedContext, PromptEntry, envelope_text
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Envelope
-from mcpp.transient.tracker import new_handle
+from mcpp.transient.collapsing.lifecycle import new_handle
 
 
 class LoggedContexts:

@@ -3,10 +3,7 @@
 import hashlib
 import re
 from functools import lru_cache
-from typing import Any, Final
-
-EXPAND: Final = "expand"
-"""The tool that retrieves collapsed content. No participant's tool maps to this name."""
+from typing import Final
 
 # Call ids: OpenAI's Chat API accepts 40 characters, its Responses API 64, Anthropic this alphabet.
 _is_call_id = re.compile(r"[A-Za-z0-9_-]{1,40}").fullmatch
@@ -42,28 +39,3 @@ def call_id(id: str) -> str:
     if _is_call_id(id) and not _is_digested_id(id):
         return id
     return "call-" + hashlib.sha256(id.encode("utf-8", "replace")).hexdigest()[:32]
-
-
-def expand_tool(api: str = "anthropic") -> dict[str, Any]:
-    """Return the definition of `expand` for `anthropic`, `openai_chat` or `openai_responses`."""
-    description = (
-        "Return the full content of something shown in the conversation as "
-        "[collapsed; handle H], [folded; handle H] or [cut; …; handle H]."
-    )
-    schema = {
-        "type": "object",
-        "properties": {"handle": {"type": "string"}},
-        "required": ["handle"],
-        "additionalProperties": False,
-    }
-    match api:
-        case "anthropic":
-            return {"name": EXPAND, "description": description, "input_schema": schema}
-        case "openai_chat":
-            function = {"name": EXPAND, "description": description, "parameters": schema}
-            return {"type": "function", "function": function}
-        case "openai_responses":
-            function = {"name": EXPAND, "description": description, "parameters": schema}
-            return {"type": "function", **function, "strict": True}
-        case _:
-            raise ValueError(f"unknown API: {api!r}")

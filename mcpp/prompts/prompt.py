@@ -111,7 +111,8 @@ class Prompt:
         Publish it as the response to a call that the viewer addressed to itself, so that the log
         contains it like any other result. A result of the viewer's own call is returned without
         its `_meta`: those marks were the server's, and would now count as the viewer's. Everything
-        else is quoted.
+        else is quoted. Of a folded context, consumed results stay collapsed, each with a handle of
+        its own (T-26).
         """
         entries = self._entries_behind(handle)
         if not entries:
@@ -123,13 +124,19 @@ class Prompt:
             return transient(result)
         lines = [
             f"@{quoting.name(one.envelope.sender)} ({quoting.name(one.envelope.kind)}):\n"
-            + quoting.quote(bytes(one.envelope.raw_payload).decode())
+            + (
+                one.collapsed_text()
+                if one.is_settled and one.handle != handle
+                else quoting.quote(bytes(one.envelope.raw_payload).decode())
+            )
             for one in entries
         ]
         return transient({"content": [{"type": "text", "text": "\n".join(lines)}]})
 
     def _entries_behind(self, handle: str) -> tuple[PromptEntry, ...]:
-        return self._draft.originals[handle] if handle in self.handles else ()
+        if handle in self.handles:
+            return self._draft.originals[handle]
+        return self._draft.folded_results.get(handle, ())
 
     @property
     def _count(self) -> Counter:

@@ -50,6 +50,11 @@ class LoggedCall(msgspec.Struct, eq=False):
         return to[0] if to is not None and len(to) == 1 else None
 
     @property
+    def response_id(self) -> str:
+        """The id of the response; empty before it has arrived."""
+        return "" if self.response is None else self.response.id
+
+    @property
     def result(self) -> Mapping[str, Any]:
         """The MCP result as a model sees it: structured content only if there is no text.
 

@@ -5,12 +5,11 @@ protocol, and a prefixed one that cannot collide with another vendor's use of th
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
-Result = Mapping[str, Any]
-"""An MCP `CallToolResult` as JSON: `content`, perhaps `structuredContent`, `isError`, `_meta`."""
+from mcpp.transient.results import ModelT, Result, ResultModel, as_json, changed
 
 MAX_SUMMARY_CHARS: Final = 240
 """A summary is part of every later prompt, so a longer one is cut (T-17)."""
@@ -47,19 +46,33 @@ class Hint(msgspec.Struct, frozen=True):
         }
 
 
-def transient(result: Result, summary: str | None = None) -> dict[str, Any]:
+@overload
+def transient(result: Result, summary: str | None = None) -> dict[str, Any]: ...
+@overload
+def transient(result: ModelT, summary: str | None = None) -> ModelT: ...
+def transient(result: Result | ModelT, summary: str | None = None) -> dict[str, Any] | ModelT:
     """Return the result marked as transient; an error is returned unmarked (T-08).
 
     A client may collapse a transient result to its summary once it has been used. Without a
     summary, the client creates one.
     """
-    if result.get("isError"):
-        return dict(result)
     stated = {} if summary is None else {"summary": cut(summary)}
-    return _with_meta(result, _CONTEXT, {**_context(result), "lifecycle": "transient", **stated})
+
+    def mark(given: Result) -> dict[str, Any]:
+        if given.get("isError"):
+            return dict(given)
+        return _with_meta(given, _CONTEXT, {**_context(given), "lifecycle": "transient", **stated})
+
+    return changed(result, mark)
 
 
-def consumed(result: Result, consumes: Iterable[str] | None = None) -> dict[str, Any]:
+@overload
+def consumed(result: Result, consumes: Iterable[str] | None = None) -> dict[str, Any]: ...
+@overload
+def consumed(result: ModelT, consumes: Iterable[str] | None = None) -> ModelT: ...
+def consumed(
+    result: Result | ModelT, consumes: Iterable[str] | None = None
+) -> dict[str, Any] | ModelT:
     """Return the result marked as having consumed earlier results.
 
     By default it consumes the oldest pending result of a paired tool. `consumes` names specific
@@ -68,18 +81,29 @@ def consumed(result: Result, consumes: Iterable[str] | None = None) -> dict[str,
     if isinstance(consumes, str):
         raise TypeError(f"consumes must be a list of ids, such as [{consumes!r}]")
     named = {} if consumes is None else {"consumes": list(consumes)}
-    return _with_meta(result, _CONTEXT, {**_context(result), "consumed": True, **named})
+    return changed(
+        result,
+        lambda given: _with_meta(given, _CONTEXT, {**_context(given), "consumed": True, **named}),
+    )
 
 
-def with_context_hints(result: Result, hints: Iterable[Hint | Mapping[str, Any]]) -> dict[str, Any]:
+@overload
+def with_context_hints(
+    result: Result, hints: Iterable[Hint | Mapping[str, Any]]
+) -> dict[str, Any]: ...
+@overload
+def with_context_hints(result: ModelT, hints: Iterable[Hint | Mapping[str, Any]]) -> ModelT: ...
+def with_context_hints(
+    result: Result | ModelT, hints: Iterable[Hint | Mapping[str, Any]]
+) -> dict[str, Any] | ModelT:
     """Return the result with hints that pair tools of this server."""
     written = [hint.to_json() if isinstance(hint, Hint) else dict(hint) for hint in hints]
-    return _with_meta(result, _HINTS, written)
+    return changed(result, lambda given: _with_meta(given, _HINTS, written))
 
 
-def read_mark(result: Result) -> Mark:
+def read_mark(result: Result | ResultModel) -> Mark:
     """Return a result's mark. Members of the wrong type are ignored."""
-    context = _context(result)
+    context = _context(as_json(result))
     if not context:
         return _NO_MARK
     summary = context.get("summary")
@@ -94,10 +118,10 @@ def read_mark(result: Result) -> Mark:
     )
 
 
-def read_hints(result: Result) -> list[Hint]:
+def read_hints(result: Result | ResultModel) -> list[Hint]:
     """Return a result's hints, skipping those that do not name both tools."""
     found = []
-    hints = _meta(result, _HINTS)
+    hints = _meta(as_json(result), _HINTS)
     for hint in hints if isinstance(hints, list) else ():
         if not isinstance(hint, Mapping) or hint.get("lifecycle") != "transient":
             continue

@@ -6,11 +6,12 @@ data has the same reference, and a reference cannot be guessed without knowing t
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
-from mcpp.transient.marks import Result, cut
+from mcpp.transient.marks import cut
+from mcpp.transient.results import ModelT, Result, changed
 from mcpp.transient.summaries import summarize
 
 REDEEM: Final[dict[str, Any]] = {
@@ -34,11 +35,18 @@ class Scratch:
         self._max_results = max_results
         self._kept: dict[str, bytes] = {}  # encoded, so that callers cannot change it
 
-    def keep(self, result: Result, summary: str | None = None) -> dict[str, Any]:
+    @overload
+    def keep(self, result: Result, summary: str | None = None) -> dict[str, Any]: ...
+    @overload
+    def keep(self, result: ModelT, summary: str | None = None) -> ModelT: ...
+    def keep(self, result: Result | ModelT, summary: str | None = None) -> dict[str, Any] | ModelT:
         """Store a result and return its replacement: the summary and the `scratch_ref`.
 
         An error is returned unchanged, since the model has to read it.
         """
+        return changed(result, lambda given: self._keep(given, summary))
+
+    def _keep(self, result: Result, summary: str | None) -> dict[str, Any]:
         if result.get("isError"):
             return dict(result)
         data = msgspec.json.encode(result)

@@ -6,12 +6,14 @@ Format of a summary: "15 activity records (page 1/9, IDs: 72, 73, 74…)".
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
 from mcpp.tokens import estimate
-from mcpp.transient.marks import Result, cut, read_mark, transient
+from mcpp.transient.marks import cut, read_mark, transient
+from mcpp.transient.results import ModelT, Result, ResultModel, as_json, changed
+from mcpp.transient.tables import read_table
 
 SHOWN_IDS: Final = 3
 _GENERIC: Final = frozenset({"records", "items", "results", "data", "rows", "entries", "result"})
@@ -29,16 +31,29 @@ class TransientRule:
     min_saved_tokens: int = 500
 
 
-def mark_by_rule(result: Result, rule: TransientRule | str | bool = True) -> dict[str, Any]:
+@overload
+def mark_by_rule(result: Result, rule: TransientRule | str | bool = True) -> dict[str, Any]: ...
+@overload
+def mark_by_rule(result: ModelT, rule: TransientRule | str | bool = True) -> ModelT: ...
+def mark_by_rule(
+    result: Result | ModelT, rule: TransientRule | str | bool = True
+) -> dict[str, Any] | ModelT:
     """Return the result, marked as transient if the rule applies (T-03), as `@tool(transient=…)`.
 
     `True` is the default rule, a string is the rule's noun ("activity"), `False` marks nothing. A
     result that is already marked is returned unchanged.
     """
-    if rule is False or result.get("isError") or _is_marked(result):
-        return dict(result)
     if not isinstance(rule, TransientRule):
+        if rule is False:
+            return changed(result, dict)
         rule = TransientRule(noun=rule if isinstance(rule, str) else None)
+    stated = rule
+    return changed(result, lambda given: _marked(given, stated))
+
+
+def _marked(result: Result, rule: TransientRule) -> dict[str, Any]:
+    if result.get("isError") or _is_marked(result):
+        return dict(result)
     summary = summarize(result, noun=rule.noun)
     records = find_records(result)
     enough = records is not None and len(records[1]) >= rule.min_records
@@ -48,8 +63,9 @@ def mark_by_rule(result: Result, rule: TransientRule | str | bool = True) -> dic
     return transient(result, summary) if enough else dict(result)
 
 
-def summarize(result: Result, *, noun: str | None = None) -> str:
+def summarize(result: Result | ResultModel, *, noun: str | None = None) -> str:
     """Return a one-line summary of a result: number of records, page, first ids."""
+    result = as_json(result)
     found = find_records(result)
     if found is None:
         return _size_of(result, noun)
@@ -66,7 +82,7 @@ def find_records(result: Result) -> tuple[str, Sequence[Any], Mapping[str, Any]]
     """Return the records in a result: their key, the list, and the enclosing object."""
     value = result.get("structuredContent")
     if value is None:
-        value = _only_json(result)
+        value = _read_text(result)
     if isinstance(value, list):
         return "records", value, {}
     if not isinstance(value, Mapping):
@@ -104,11 +120,22 @@ def _is_marked(result: Result) -> bool:
     return mark.transient or mark.consumed
 
 
-def _only_json(result: Result) -> Any:
-    blocks = blocks_of(result)
-    text = blocks[0].get("text") if len(blocks) == 1 else None
-    if not isinstance(text, str) or text[:1] not in ("[", "{"):
-        return None
+def _read_text(result: Result) -> Any:
+    """Return the JSON or the table that a result's text consists of.
+
+    Some servers send a list as one block of JSON for each record.
+    """
+    texts = [block.get("text") for block in blocks_of(result)]
+    if len(texts) == 1 and isinstance(texts[0], str):
+        is_json = texts[0][:1] in ("[", "{")
+        return _parsed(texts[0]) if is_json else read_table(texts[0])
+    if texts and all(isinstance(text, str) and text[:1] == "{" for text in texts):
+        records = [_parsed(text) for text in texts]
+        return None if None in records else records
+    return None
+
+
+def _parsed(text: Any) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -23,7 +23,8 @@ from mcpp_agents.memory.pack import (
     RelatedItem,
     Remembered,
 )
-from mcpp_agents.memory.requests import MemoryDraft, PackRequest
+from mcpp_agents.memory.packing.plan import SynthesisPlan
+from mcpp_agents.memory.requests import MemoryDraft, PackRequest, PlanRequest
 from mcpp_agents.memory.search.embedding import Embedder
 from mcpp_agents.memory.storage.engine import AuditEntry
 from mcpp_agents.memory.store import MemoryStore
@@ -43,6 +44,7 @@ __all__ = [
     "PackItem",
     "PackRequest",
     "PackSection",
+    "PlanRequest",
     "Principal",
     "ProjectDenied",
     "Quality",
@@ -50,5 +52,6 @@ __all__ = [
     "RelatedItem",
     "Remembered",
     "StoreUnavailable",
+    "SynthesisPlan",
     "UnknownMemory",
 ]

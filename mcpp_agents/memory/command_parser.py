@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from mcpp_agents.cli import options
+from mcpp_agents.memory.requests import DEFAULT_TOKEN_BUDGET
 from mcpp_agents.memory.search.embedding import NAMES
-from mcpp_agents.memory.vocabulary import INTENTS, LAYERS
+from mcpp_agents.memory.vocabulary import DEFAULT_KIND, INTENTS, LAYERS
 
-_DEFAULT_FILE: Final = Path(".mcpp") / "memory.db"
+DEFAULT_FILE: Final = Path(os.environ.get("MCPP_MEMORY", Path(".mcpp") / "memory.db"))
 _MAX_PORT: Final = 65_535
 
 
@@ -32,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     file.add_argument(
         "--file",
         type=Path,
-        default=Path(os.environ.get("MCPP_MEMORY", _DEFAULT_FILE)),
+        default=DEFAULT_FILE,
         help="the memory file (default: $MCPP_MEMORY or .mcpp/memory.db)",
     )
     # Commands that do not search leave embedding to the next process that has an embedder.
@@ -48,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_join(commands, search)
     _add_remember(commands, file)
     _add_context(commands, search)
+    _add_plan(commands, search)
+    _add_bench(commands)
     forget = commands.add_parser("forget", parents=[file], help="erase a memory")
     forget.add_argument("id", help="the id printed by `remember`")
     audit = commands.add_parser("audit", parents=[file], help="show the latest audit entries")
@@ -97,7 +100,9 @@ def _add_remember(commands: Any, file: argparse.ArgumentParser) -> None:
     remember.add_argument("title", help="one line that identifies it")
     remember.add_argument("content", help="its text, or - to read standard input")
     remember.add_argument(
-        "--kind", default="note", help="decision, gotcha, plan, task, … (default: note)"
+        "--kind",
+        default=DEFAULT_KIND,
+        help=f"decision, gotcha, plan, task, … (default: {DEFAULT_KIND})",
     )
     for name, description in (
         ("domain", "its category"),
@@ -107,6 +112,7 @@ def _add_remember(commands: Any, file: argparse.ArgumentParser) -> None:
         ("url", "address of the source"),
         ("valid-at", "when it became true, ISO 8601"),
         ("idempotency-key", "a repeated key stores only once"),
+        ("active-task", "the task during which it was learned"),
     ):
         remember.add_argument(f"--{name}", help=description)
     for option, field, metavar, description in (
@@ -117,11 +123,60 @@ def _add_remember(commands: Any, file: argparse.ArgumentParser) -> None:
             "[TYPE:]ID",
             "a memory, as in supersedes:mem_…; repeatable",
         ),
+        ("--task", "task_ids", "ID", "a task that it belongs to; may be repeated"),
         ("--key", "retrieval_keys", "KEY", "an additional word to find it by; may be repeated"),
     ):
         remember.add_argument(
             option, dest=field, action="append", default=[], metavar=metavar, help=description
         )
+
+
+def _add_plan(commands: Any, search: argparse.ArgumentParser) -> None:
+    plan = commands.add_parser(
+        "plan", parents=[search], help="outline an artifact from what is remembered"
+    )
+    plan.add_argument("goal", help="what the artifact is about")
+    plan.add_argument(
+        "--intent",
+        choices=INTENTS,
+        default="research",
+        help="which kinds of items are expected (default: research)",
+    )
+    plan.add_argument("--domain", help="only this category")
+    plan.add_argument("--project", help="only this project and private items")
+    plan.add_argument("--agent-id", help="include this agent's diary")
+    plan.add_argument(
+        "--limit", type=int, default=40, help="maximum number of items, 1 to 50 (default: 40)"
+    )
+    _add_tokens(plan)
+    plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+
+
+def _add_bench(commands: Any) -> None:
+    bench = commands.add_parser("bench", help="measure the quality of retrieval")
+    bench.add_argument(
+        "--conversations",
+        type=int,
+        default=6,
+        metavar="N",
+        help="made-up conversations, about 70 questions each; 0 for none (default: 6)",
+    )
+    bench.add_argument("--seed", type=int, default=1, help="which conversations (default: 1)")
+    bench.add_argument("--cranfield", type=Path, metavar="FOLDER", help="Cranfield's files")
+    bench.add_argument("--locomo", type=Path, metavar="FILE", help="a file in LoCoMo's format")
+    bench.add_argument(
+        "--embedders", metavar="NAMES", help="comma-separated, or `none` (default: all installed)"
+    )
+
+
+def _add_tokens(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--tokens",
+        dest="markdown_token_budget",
+        type=int,
+        default=DEFAULT_TOKEN_BUDGET,
+        help=f"maximum tokens of the Markdown (default: {DEFAULT_TOKEN_BUDGET})",
+    )
 
 
 def _add_context(commands: Any, search: argparse.ArgumentParser) -> None:
@@ -154,6 +209,7 @@ def _add_context(commands: Any, search: argparse.ArgumentParser) -> None:
     context.add_argument(
         "--related-limit", type=int, default=3, help="related items per item (default: 3)"
     )
+    _add_tokens(context)
     context.add_argument("--json", action="store_true", help="print the pack as JSON")
 
 

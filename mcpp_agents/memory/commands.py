@@ -7,6 +7,7 @@ words work in the base installation.
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -14,6 +15,8 @@ import msgspec
 from mcpp.cli.extras import importing
 from mcpp_agents.memory.command_parser import parse
 from mcpp_agents.memory.errors import MemoryStoreError
+from mcpp_agents.memory.pack import ContextPack
+from mcpp_agents.memory.packing.plan import SynthesisPlan
 from mcpp_agents.memory.requests import to_iso
 from mcpp_agents.memory.store import MemoryStore
 
@@ -28,13 +31,17 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _open(options: argparse.Namespace) -> MemoryStore:
-    """Open the memory file; create it and its folder if they do not exist."""
+def open_file(file: Path, embedder: str = "auto") -> MemoryStore:
+    """Open a memory file; create it and its folder if they do not exist."""
     try:
-        options.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise MemoryStoreError(f"Cannot create the folder of {options.file}: {error}") from error
-    return MemoryStore.open(options.file, embedder=options.embedder)
+        raise MemoryStoreError(f"Cannot create the folder of {file}: {error}") from error
+    return MemoryStore.open(file, embedder=embedder)
+
+
+def _open(options: argparse.Namespace) -> MemoryStore:
+    return open_file(options.file, options.embedder)
 
 
 def _open_existing(options: argparse.Namespace) -> MemoryStore:
@@ -49,7 +56,7 @@ def _remember(options: argparse.Namespace) -> None:
         name: getattr(options, name)
         for name in (
             "domain", "project", "agent_id", "source", "url", "valid_at", "idempotency_key",
-            "tags", "related_to", "retrieval_keys",
+            "tags", "related_to", "retrieval_keys", "task_ids", "active_task",
         )
     }  # fmt: skip
     content = _read_input() if options.content == "-" else options.content
@@ -80,10 +87,30 @@ def _context(options: argparse.Namespace) -> None:
             limit=options.limit,
             include_related=options.include_related,
             related_limit=options.related_limit,
+            markdown_token_budget=options.markdown_token_budget,
         )
-    text = (
-        msgspec.json.format(msgspec.json.encode(pack)).decode() if options.json else pack.markdown
-    )
+    _print(pack, as_json=options.json)
+
+
+def _plan(options: argparse.Namespace) -> None:
+    with _open_existing(options) as store:
+        store.embed_pending(_EMBEDDED_AT_ONCE)
+        plan = store.synthesis_plan(
+            options.goal,
+            intent=options.intent,
+            domain=options.domain,
+            project=options.project,
+            agent_id=options.agent_id,
+            limit=options.limit,
+            markdown_token_budget=options.markdown_token_budget,
+        )
+    _print(plan, as_json=options.json)
+
+
+def _print(answer: ContextPack | SynthesisPlan, *, as_json: bool) -> None:
+    text = answer.markdown
+    if as_json:
+        text = msgspec.json.format(msgspec.json.encode(answer)).decode()
     sys.stdout.write(text.rstrip("\n") + "\n")
 
 
@@ -98,6 +125,12 @@ def _audit(options: argparse.Namespace) -> None:
             who = {"principal": entry.principal, "author": entry.author, "tool": entry.tool}
             line = {"at": to_iso(entry.at), **who, **entry.details}
             sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from mcpp_agents.memory.evaluation.bench_command import bench
+
+    bench(options)
 
 
 def _serve_mcp(options: argparse.Namespace) -> None:
@@ -124,6 +157,8 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], None]]] = {
     "join": _join_pod,
     "remember": _remember,
     "context": _context,
+    "plan": _plan,
+    "bench": _bench,
     "forget": _forget,
     "audit": _audit,
 }

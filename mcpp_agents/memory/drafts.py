@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import uuid6
 
 from mcpp_agents.memory.access import scope_for
@@ -29,6 +30,11 @@ def item_from_draft(
         AccessDenied: the caller may not write to the draft's project or diary.
     """
     principal = caller.principal
+    tasks = tuple(dict.fromkeys(filter(None, (draft.active_task, *draft.task_ids))))
+    stated = {"task_ids": list(tasks), "active_task": draft.active_task}
+    # As JSON, which is how it is stored and compared.
+    facts: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(draft.metadata))
+    facts |= {name: value for name, value in stated.items() if value}
     return Item(
         id=f"mem_{uuid6.uuid7().hex}",
         scope=scope_for(principal, project=draft.project, agent=draft.agent_id),
@@ -44,23 +50,22 @@ def item_from_draft(
         project=draft.project or principal.home,
         agent_id=draft.agent_id,
         tags=draft.tags,
-        retrieval_keys=draft.retrieval_keys,
+        retrieval_keys=tuple(dict.fromkeys((*draft.retrieval_keys, *tasks))),
         source=draft.source,
         url=draft.url,
         valid_at=draft.valid_at,
         idempotency_key=key,
-        metadata=redact_all(dict(metadata)),
+        metadata={**facts, **redact_all(dict(metadata))},
     )
 
 
 def is_repeated(item: Item, stored: Item) -> bool:
-    """Return whether an item equals a stored one, apart from its id, times and metadata (M-02)."""
+    """Return whether an item equals a stored one, apart from its id and times (M-02)."""
     return stored == replace(
         item,
         id=stored.id,
         created_at=stored.created_at,
         updated_at=stored.updated_at,
-        metadata=stored.metadata,
         seq=stored.seq,
     )
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
 import msgspec
 
 from mcpp_agents.memory.errors import InvalidMemory
-from mcpp_agents.memory.redaction import redact, redact_all
-from mcpp_agents.memory.vocabulary import RELATIONSHIPS, Intent, LayerName
+from mcpp_agents.memory.redaction import WITHHELD, is_password_name, redact, redact_all
+from mcpp_agents.memory.vocabulary import DEFAULT_KIND, RELATIONSHIPS, Intent, LayerName
 
 # Limits that keep one caller from filling the file, and a pack from filling a model's context.
 MAX_TITLE_CHARS: Final = 300
@@ -22,7 +22,18 @@ MAX_GOAL_CHARS: Final = 32_768
 MAX_LIST: Final = 64
 MAX_WORD_CHARS: Final = 256
 MAX_ADDRESS_CHARS: Final = 2_048
+MAX_METADATA_BYTES: Final = 8_192
+DEFAULT_TOKEN_BUDGET: Final = 4_000
 _MAX_NUMBER: Final = 2**53
+
+# Names of metadata that memory itself sets, and callers must not.
+RESERVED_METADATA: Final = frozenset(
+    (
+        *("author", "domain", "agent_id", "tags", "task_ids", "active_task", "words", "cosine"),
+        *("contradicted_by", "truncated", "pod", "context", "context_type", "lineage"),
+        *("envelopes", "participants", "summarized_by", "rolling", "until"),
+    )
+)
 
 # Sources with this scheme are set by memory itself, for items recorded from a pod (M-34).
 BUS_SCHEME: Final = "mcpp://"
@@ -55,7 +66,9 @@ class MemoryDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     title: Annotated[str, _doc("One line that identifies it")]
     content: Annotated[str, _doc("What future agents should not have to relearn")]
-    kind: Annotated[str, _doc("decision, gotcha, plan, task, note, …; determines the facet")]
+    kind: Annotated[str, _doc("decision, gotcha, plan, task, claim, …; determines the facet")] = (
+        DEFAULT_KIND
+    )
     domain: Annotated[str | None, _doc("Category")] = None
     project: Annotated[str | None, _doc("Project to share it with; private if omitted")] = None
     agent_id: Annotated[str | None, _doc("Agent whose diary it belongs to")] = None
@@ -69,6 +82,11 @@ class MemoryDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     url: Annotated[str | None, _doc("Address of the source")] = None
     valid_at: Annotated[str | None, _doc("When it became true, ISO 8601")] = None
     idempotency_key: Annotated[str | None, _doc("A repeated key stores only once")] = None
+    task_ids: Annotated[tuple[str, ...], _doc("Tasks that it belongs to; it is found by them")] = ()
+    active_task: Annotated[str | None, _doc("The task during which it was learned")] = None
+    metadata: Annotated[dict[str, Any], _doc("Further facts, returned with the item")] = (
+        msgspec.field(default_factory=dict)
+    )
 
     @property
     def relations(self) -> tuple[Relation, ...]:
@@ -88,11 +106,11 @@ class MemoryDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         for name in ("kind", *_SCOPE):
             _check_id(name, getattr(self, name))
         # Python accepts any character between date and time.
-        for name in ("idempotency_key", "valid_at"):
+        for name in ("idempotency_key", "valid_at", "active_task"):
             _check_word(name, getattr(self, name))
         for name in ("source", "url"):
             _check_word(name, getattr(self, name), MAX_ADDRESS_CHARS)
-        for name in ("tags", "related_to", "retrieval_keys"):
+        for name in ("tags", "related_to", "retrieval_keys", "task_ids"):
             words: tuple[str, ...] = getattr(self, name)
             if len(words) > MAX_LIST:
                 raise InvalidMemory(f"{name} holds at most {MAX_LIST} entries")
@@ -100,6 +118,7 @@ class MemoryDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 _check_word(name, word)
         if self.valid_at is not None:
             to_seconds(self.valid_at)
+        _check_metadata(self.metadata)
 
     def check_source(self) -> None:
         """Raise InvalidMemory if the author claims a source on the bus (M-34)."""
@@ -123,6 +142,9 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limit: Annotated[float, _doc("Maximum number of items, clamped to 1–50")] = 24
     include_related: Annotated[bool, _doc("Include items one relation away")] = True
     related_limit: Annotated[float, _doc("Maximum number of related items per item")] = 3
+    markdown_token_budget: Annotated[
+        float, _doc("Maximum tokens of the Markdown; the items themselves are not affected")
+    ] = DEFAULT_TOKEN_BUDGET
 
     def redacted(self) -> "PackRequest":
         """Return the request with secrets in its goal replaced."""
@@ -133,6 +155,34 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         _check_text("goal", self.goal, MAX_GOAL_CHARS)
         for name in _SCOPE:
             _check_id(name, getattr(self, name))
+
+
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The goal of an artifact to be written from what is remembered."""
+
+    goal: Annotated[str, _doc("What the artifact is about")]
+    intent: Annotated[Intent, _doc("Purpose; decides which facets are expected")] = "research"
+    domain: Annotated[str | None, _doc("Only this category")] = None
+    project: Annotated[str | None, _doc("Only this project, besides private items")] = None
+    agent_id: Annotated[str | None, _doc("Agent whose diary is included")] = None
+    limit: Annotated[float, _doc("Maximum number of items, clamped to 1–50")] = 40
+    markdown_token_budget: Annotated[float, _doc("Maximum tokens of the Markdown")] = (
+        DEFAULT_TOKEN_BUDGET
+    )
+
+    def as_pack_request(self) -> PackRequest:
+        """Return the request for the items of the plan."""
+        return PackRequest(
+            goal=self.goal,
+            intent=self.intent,
+            layer="deep_search",
+            domain=self.domain,
+            project=self.project,
+            agent_id=self.agent_id,
+            limit=self.limit,
+            related_limit=0,
+            markdown_token_budget=self.markdown_token_budget,
+        )
 
 
 class DraftFields(TypedDict, total=False):
@@ -148,6 +198,9 @@ class DraftFields(TypedDict, total=False):
     url: str | None
     valid_at: str | None
     idempotency_key: str | None
+    task_ids: Sequence[str]
+    active_task: str | None
+    metadata: Mapping[str, Any]
 
 
 class ScopeFields(TypedDict, total=False):
@@ -166,6 +219,15 @@ class PackFields(ScopeFields, total=False):
     limit: float
     include_related: bool
     related_limit: float
+    markdown_token_budget: float
+
+
+class PlanFields(ScopeFields, total=False):
+    """The optional fields of a PlanRequest, as keyword arguments."""
+
+    intent: Intent
+    limit: float
+    markdown_token_budget: float
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -213,6 +275,18 @@ def clean(text: str) -> str:
     return _NOT_TEXT.sub("", text)
 
 
+def without_passwords(value: Any) -> Any:
+    """Withhold members named as passwords: as JSON, not all of them look like one."""
+    if isinstance(value, list):
+        return [without_passwords(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: WITHHELD if each and is_password_name(name) else without_passwords(each)
+        for name, each in value.items()
+    }
+
+
 def _number(value: Any) -> Any:
     """Clamp an integer to 53 bits, which exceeds every limit, so that conversion cannot fail."""
     return max(-_MAX_NUMBER, min(value, _MAX_NUMBER)) if type(value) is int else value
@@ -221,6 +295,8 @@ def _number(value: Any) -> Any:
 def _redacted(value: S) -> S:
     fields = msgspec.structs.asdict(value)
     texts = {name: redact_all(text) for name, text in fields.items() if name not in _SCOPE}
+    if "metadata" in texts:
+        texts["metadata"] = without_passwords(texts["metadata"])
     return msgspec.structs.replace(value, **texts)
 
 
@@ -247,6 +323,23 @@ def _check_word(name: str, word: str | None, max_chars: int = MAX_WORD_CHARS) ->
         raise InvalidMemory(f"{name} must have 1 to {max_chars} characters")
     if _CONTROL.search(word) or _NOT_TEXT.search(word):
         raise InvalidMemory(f"{name} must be one line of text")
+
+
+def _check_metadata(metadata: Mapping[str, Any]) -> None:
+    if len(metadata) > MAX_LIST:
+        raise InvalidMemory(f"metadata holds at most {MAX_LIST} members")
+    for name in metadata:
+        _check_word("metadata", name)
+        if name in RESERVED_METADATA:
+            raise InvalidMemory(f"metadata must not contain {name}, which memory sets itself")
+    try:
+        encoded = msgspec.json.encode(metadata)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidMemory("metadata must be JSON") from None
+    if len(encoded) > MAX_METADATA_BYTES:
+        raise InvalidMemory(f"metadata holds at most {MAX_METADATA_BYTES} bytes")
+    if _NOT_TEXT.search(encoded.decode()) or b"\\u0000" in encoded:
+        raise InvalidMemory("metadata must be text, without NUL and lone surrogates")
 
 
 def _check_id(name: str, word: str | None) -> None:

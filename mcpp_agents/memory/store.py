@@ -12,12 +12,16 @@ from mcpp_agents.memory.auditing import CallAudit, StoreCaller
 from mcpp_agents.memory.drafts import answer_for, is_repeated, item_from_draft
 from mcpp_agents.memory.errors import AccessDenied, InvalidMemory, QuotaExceeded, UnknownMemory
 from mcpp_agents.memory.pack import ContextPack, Forgotten, Remembered
+from mcpp_agents.memory.packing.plan import SynthesisPlan, plan_from
+from mcpp_agents.memory.packing.token_budget import clamped_budget
 from mcpp_agents.memory.requests import (
     DraftFields,
     ForgetRequest,
     MemoryDraft,
     PackFields,
     PackRequest,
+    PlanFields,
+    PlanRequest,
     ScopeFields,
     digest_key,
     read,
@@ -26,6 +30,7 @@ from mcpp_agents.memory.search.compiler import Compiler
 from mcpp_agents.memory.search.embedding import Embedder, load
 from mcpp_agents.memory.storage.engine import AuditEntry, Engine, Item, ItemLink
 from mcpp_agents.memory.storage.sqlite import SqliteEngine
+from mcpp_agents.memory.vocabulary import DEFAULT_KIND
 
 if TYPE_CHECKING:
     from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
@@ -35,12 +40,12 @@ BUS_HOURLY_CAP: Final = 120
 _QUOTA_SECONDS: Final = 3600
 # Items per write, about 0.2 s: other processes get their turn in between (M-01).
 BATCH: Final = 1_000
-TOOL_NAMES: Final = ("context", "remember", "forget")
+TOOL_NAMES: Final = ("context", "remember", "synthesis_plan", "forget")
 
 # The library and the stdio server act as the owner of the file.
 _OWNER_CALLER: Final = StoreCaller()
 
-Answer = ContextPack | Remembered | Forgotten
+Answer = ContextPack | SynthesisPlan | Remembered | Forgotten
 
 
 class MemoryStore:
@@ -122,7 +127,7 @@ class MemoryStore:
     # Operations, each audited once
 
     def remember(
-        self, title: str, content: str, kind: str, **fields: Unpack[DraftFields]
+        self, title: str, content: str, kind: str = DEFAULT_KIND, **fields: Unpack[DraftFields]
     ) -> Remembered:
         """Store one memory; the other fields are those of `MemoryDraft`.
 
@@ -161,6 +166,15 @@ class MemoryStore:
         with self._audited("context") as audit:
             return self._compile(request, audit)
 
+    def synthesis_plan(self, goal: str, **fields: Unpack[PlanFields]) -> SynthesisPlan:
+        """Outline an artifact from what is remembered; the other fields are those of `PlanRequest`.
+
+        Raises:
+            MemoryStoreError: a field breaks a rule, or the caller may not read there.
+        """
+        with self._audited("synthesis_plan") as audit:
+            return self._plan(read({"goal": goal, **fields}, PlanRequest), audit)
+
     def forget(self, id: str) -> Forgotten:
         """Erase a memory, its relations and its words in the index; restore what it superseded.
 
@@ -192,7 +206,7 @@ class MemoryStore:
         return len(erased)
 
     def call(self, tool: str, arguments: object) -> Answer:
-        """Call one of the tools `context`, `remember` and `forget` with unchecked arguments.
+        """Call one of the tools in `TOOL_NAMES` with unchecked arguments.
 
         Raises:
             MemoryStoreError: there is no such tool, an argument breaks a rule, or access is denied.
@@ -203,6 +217,8 @@ class MemoryStore:
                     return self._compile(read(arguments, PackRequest), audit)
                 case "remember":
                     return self._remember([read(arguments, MemoryDraft)], None, audit)[0]
+                case "synthesis_plan":
+                    return self._plan(read(arguments, PlanRequest), audit)
                 case "forget":
                     return self._forget(read(arguments, ForgetRequest), audit)
             raise InvalidMemory(f"Unknown tool: {tool}")
@@ -321,6 +337,10 @@ class MemoryStore:
         pack = self._compiler().compile(request, self._caller.principal, self._clock())
         audit.succeeded(ids=[item.id for item in pack.items])
         return pack
+
+    def _plan(self, request: PlanRequest, audit: CallAudit) -> SynthesisPlan:
+        pack = self._compile(request.as_pack_request(), audit)
+        return plan_from(pack, budget=clamped_budget(request.markdown_token_budget))
 
     def _forget(self, request: ForgetRequest, audit: CallAudit) -> Forgotten:
         with self._engine.writing():

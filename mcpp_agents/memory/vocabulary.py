@@ -31,17 +31,21 @@ _KINDS_BY_FACET: Final = {
     "artifacts": ("artifact", "file", "document", "code", "reference"),
     "constraints": ("constraint", "requirement", "rule", "policy", "preference"),
     "decisions": ("decision", "conclusion"),
-    "domain": ("note", "fact", "concept", "definition", "entity", "learning"),
+    "domain": ("note", "fact", "concept", "definition", "entity", "learning", "claim"),
     "gotchas": ("gotcha", "error", "warning", "pitfall", "lesson"),
     "ideation": ("idea", "hypothesis", "question", "option"),
     "planning": ("plan", "milestone", "roadmap", "goal"),
-    "procedures": ("procedure", "how_to", "runbook", "command", "workflow"),
-    "recent_memory": ("session", "summary", "message", "diary"),
+    "procedures": ("procedure", "how_to", "runbook", "command", "workflow", "pattern"),
+    "recent_memory": ("session", "summary", "message", "diary", "episode"),
     "verification": ("verification", "test", "result", "benchmark"),
 }
 KINDS: Final = MappingProxyType(
     {kind: facet for facet, kinds in _KINDS_BY_FACET.items() for kind in kinds}
 )
+
+
+# What `remember` stores without a kind.
+DEFAULT_KIND: Final = "episode"
 
 
 def facet_of(kind: str) -> str:
@@ -103,6 +107,11 @@ def emphasis(intent: Intent, facet: str) -> Emphasis:
     if facet in emphasized:
         return _EMPHASIZED
     return _DEEMPHASIZED if facet in deemphasized else _PLAIN
+
+
+def emphasized_facets(intent: str) -> tuple[str, ...]:
+    """Return the facets that an intent emphasizes, most important first."""
+    return next((facets for name, (facets, _) in _FACETS_BY_INTENT.items() if name == intent), ())
 
 
 def section_order(intent: Intent) -> tuple[str, ...]:

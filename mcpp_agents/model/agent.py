@@ -4,6 +4,8 @@ from typing import Any, Final
 
 from mcpp import Gap, Message, Options, Participant, Pod, ToolCall
 from mcpp.protocol import rpc
+from mcpp_agents.memory import MemoryStore
+from mcpp_agents.memory.serving.agent_memory import AgentMemory
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.providers import Provider
 from mcpp_agents.model.session import ModelSession
@@ -25,6 +27,7 @@ class ModelAgent:
         system: str = "",
         limits: ModelLimits = ModelLimits(),  # noqa: B008  (frozen)
         options: Options = Options(),  # noqa: B008  (frozen)
+        memory: MemoryStore | None = None,
     ) -> None:
         """Describe the agent.
 
@@ -34,10 +37,12 @@ class ModelAgent:
             system: instructions for the model.
             limits: limits for answering one question.
             options: how the connection behaves.
+            memory: a memory file, for what the agent recalls and remembers.
         """
         self._provider = provider
         self._system = system
         self._limits = limits
+        self._memory = memory
         self._joined: ModelSession | None = None
         self.participant = Participant(name, last=_HISTORY_MESSAGES, options=options)
         self.participant.on_join(self._join)
@@ -52,7 +57,10 @@ class ModelAgent:
         return self._joined
 
     def _join(self, pod: Pod) -> None:
-        self._joined = ModelSession(pod, self._provider, self._system, self._limits)
+        memory = None
+        if self._memory is not None:
+            memory = AgentMemory(self._memory, pod=pod.name, agent=pod.me)
+        self._joined = ModelSession(pod, self._provider, self._system, self._limits, memory)
 
     def _observe(self, item: Message | Gap) -> None:
         if isinstance(item, Message):

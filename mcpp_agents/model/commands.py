@@ -1,6 +1,7 @@
 """`mcpp agent`: run a model as a participant of a pod."""
 
 import argparse
+from contextlib import nullcontext
 from pathlib import Path
 
 import anyio
@@ -10,6 +11,9 @@ from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.joining import announce_join
 from mcpp_agents.cli.log_format import log_to_terminal
+from mcpp_agents.memory import MemoryStore
+from mcpp_agents.memory.command_parser import DEFAULT_FILE
+from mcpp_agents.memory.commands import open_file
 from mcpp_agents.model.agent import ModelAgent
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.providers import Provider, make_provider
@@ -47,6 +51,22 @@ def main(argv: list[str]) -> int:
             metavar="N",
             help=f"the maximum number of {meaning} (default: {default})",
         )
+    parser.add_argument(
+        "--collapse",
+        choices=("always", "cache", "never"),
+        default=defaults.collapse,
+        help="when consumed tool results are replaced by their summaries: at once, when that is "
+        "cheaper with a prompt cache, or only to keep within --prompt-tokens (default: cache)",
+    )
+    parser.add_argument(
+        "--memory",
+        nargs="?",
+        type=Path,
+        const=DEFAULT_FILE,
+        metavar="FILE",
+        help="recall from a memory file before answering, and remember the answers in the agent's "
+        f"diary (default file: $MCPP_MEMORY or {DEFAULT_FILE})",
+    )
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
     log_to_terminal("agent")
@@ -56,22 +76,33 @@ def main(argv: list[str]) -> int:
         tokens=arguments.max_tokens,
         prompt_tokens=arguments.prompt_tokens,
         reply_tokens=arguments.reply_tokens,
+        collapse=arguments.collapse,
     )
     system = options.read_text(arguments.system)
     address = options.address_of(arguments, arguments.name)
 
-    async def join() -> None:
-        await run(address, arguments.name, provider, system=system, limits=limits)
+    with open_file(arguments.memory) if arguments.memory else nullcontext() as memory:
 
-    anyio.run(until_signal, join)
+        async def join() -> None:
+            await run(
+                address, arguments.name, provider, system=system, limits=limits, memory=memory
+            )
+
+        anyio.run(until_signal, join)
     return 0
 
 
 async def run(
-    address: local_pod.Address, name: str, provider: Provider, *, system: str, limits: ModelLimits
+    address: local_pod.Address,
+    name: str,
+    provider: Provider,
+    *,
+    system: str,
+    limits: ModelLimits,
+    memory: MemoryStore | None = None,
 ) -> None:
     """Join a pod and run a model agent in it until a signal arrives."""
-    agent = ModelAgent(name, provider, system=system, limits=limits).participant
+    agent = ModelAgent(name, provider, system=system, limits=limits, memory=memory).participant
     announce_join(agent, "agent")
     async with agent.connect(address) as pod:
         # A signal ends the agent before the connection, so that it can withdraw its proposals.

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mcpp.model_prompts import PROMPT_TOKENS
+from mcpp.model_prompts import PROMPT_TOKENS, Collapse
 from mcpp_agents.toolbox import GRACE_SECONDS
 
 
@@ -13,6 +13,7 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 200_000  # for all turns together, as the API counts them
     reply_tokens: int = 4096
     prompt_tokens: int = PROMPT_TOKENS  # beyond that, older messages are reduced
+    collapse: Collapse = "cache"  # when consumed results collapse (T-28)
     call_seconds: float = 120.0
     approval_seconds: float = 300.0
     grace_seconds: float = GRACE_SECONDS  # for newcomers' tools and lost connections

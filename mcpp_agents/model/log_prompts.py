@@ -10,6 +10,7 @@ from mcpp import Envelope, McppError, Pod
 from mcpp.buffers import MAX_LOG_BYTES, BoundedQueue
 from mcpp.model_prompts import ModelPrompt, PromptRecord
 from mcpp.prompts import Prompt
+from mcpp_agents.model.limits import ModelLimits
 
 # The copy of the log beyond which the oldest envelopes are dropped.
 _MAX_ENVELOPES: Final = 10_000
@@ -46,9 +47,10 @@ class RecentIds:
 class LogPrompts:
     """Builds prompts from a copy of the log. Owns the copy and the prompt in use."""
 
-    def __init__(self, pod: Pod, *, token_budget: int, system: str) -> None:
+    def __init__(self, pod: Pod, *, limits: ModelLimits, system: str) -> None:
         self._pod = pod
-        self._token_budget = token_budget
+        self._token_budget = limits.prompt_tokens
+        self._collapse = limits.collapse
         self._system = system
         self._log = BoundedQueue[Envelope](_MAX_ENVELOPES, MAX_LOG_BYTES)
         self._growing: ModelPrompt | None = None
@@ -58,6 +60,7 @@ class LogPrompts:
         self._moved = anyio.Event()
         self._start_position = pod.position
         self._question: Envelope | None = None
+        self._remembered = ""
         self._added = 0
         self._reloads = 0
 
@@ -70,16 +73,18 @@ class LogPrompts:
         self._observed.add(envelope.id)
         self._moved.set()
 
-    def start(self, question: Envelope) -> None:
-        """Start the prompts for a question with the log up to now."""
+    def start(self, question: Envelope, remembered: str = "") -> None:
+        """Start the prompts for a question with the log up to now, and what is remembered."""
         self._record = None
         self._question = question
+        self._remembered = remembered
         self._growing = ModelPrompt(
             self._pod.me,
             list(self._log),
             question=question,
             token_budget=self._token_budget,
-            system=self._system,
+            system="\n\n".join(filter(None, (self._system, remembered))),
+            collapse=self._collapse,
         )
 
     async def next(self) -> Prompt:
@@ -122,7 +127,7 @@ class LogPrompts:
         for one in (*loaded, *(one for one in later if one.id not in current)):
             self._log.push(one, one.size_bytes)
         if self._question is not None:
-            self.start(current.get(self._question.id, self._question))
+            self.start(current.get(self._question.id, self._question), self._remembered)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -9,9 +9,11 @@ import logging
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 
 from mcpp import ConnectionLostError, ContextScope, McppError, Message, Pod, Refused, kinds
 from mcpp.agent.shares import Shares
@@ -20,6 +22,7 @@ from mcpp.prompts import EXPAND, Prompt
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
 from mcpp.transient import cut
+from mcpp_agents.memory.serving.agent_memory import AgentMemory
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.log_prompts import LogPrompts, RecentIds
 from mcpp_agents.model.progress import ProgressReporter
@@ -29,6 +32,7 @@ from mcpp_agents.toolbox import RemoteTool, Toolbox
 
 # Open questions, shared fairly by those who ask (P-43).
 _MAX_QUESTIONS: Final = 65
+_MEMORY_TOKENS: Final = 4_000
 
 logger = logging.getLogger("mcpp.model")
 
@@ -36,13 +40,21 @@ logger = logging.getLogger("mcpp.model")
 class ModelSession:
     """A model in one pod, from joining to leaving. Owns the open questions."""
 
-    def __init__(self, pod: Pod, provider: Provider, system: str, limits: ModelLimits) -> None:
+    def __init__(
+        self,
+        pod: Pod,
+        provider: Provider,
+        system: str,
+        limits: ModelLimits,
+        memory: AgentMemory | None = None,
+    ) -> None:
         self._pod = pod
+        self._memory = memory
         self._provider = provider
         self._limits = limits
         self._toolbox = Toolbox(pod, grace_seconds=limits.grace_seconds)
         self._caller = ToolCaller(pod, self._toolbox, limits)
-        self._prompts = LogPrompts(pod, token_budget=limits.prompt_tokens, system=system)
+        self._prompts = LogPrompts(pod, limits=limits, system=system)
         # The first one is being answered, the others wait. Who was answered last comes last.
         self._questions: dict[str, ProgressReporter] = {}
         self._places = Shares(_MAX_QUESTIONS)
@@ -139,8 +151,9 @@ class ModelSession:
         """Think about a question in its own context, and reply with the conclusion."""
         question = progress.question
         try:
-            self._prompts.start(question.envelope)
+            self._prompts.start(question.envelope, await self._recall(question))
             text = await self._think(progress.thinking, progress)
+            await self._remember(question, text)
         except ConnectionLostError:
             return
         except McppError as error:
@@ -160,6 +173,25 @@ class ModelSession:
             await _send_reply(question, text)
         except McppError as error:
             logger.warning("cannot send the answer to %s: %s", question.sender, error)
+
+    async def _recall(self, question: Message) -> str:
+        if self._memory is None:
+            return ""
+        # A quarter of the prompt at most; in a thread, since the file may be locked.
+        tokens = min(_MEMORY_TOKENS, self._limits.prompt_tokens // 4)
+        recall = partial(self._memory.recall, question.text, max_tokens=tokens)
+        return await anyio.to_thread.run_sync(recall)
+
+    async def _remember(self, question: Message, answer: str) -> None:
+        if self._memory is not None:
+            remember = partial(
+                self._memory.remember,
+                question.text,
+                answer,
+                asked_by=question.sender,
+                id=question.id,
+            )
+            await anyio.to_thread.run_sync(remember)
 
     async def _think(self, thinking: ContextScope, progress: ProgressReporter) -> str:
         await progress.start()

@@ -194,7 +194,7 @@ def test_badges_and_summaries_equal_those_of_the_sdk(node: Node, log: list[Envel
     expected = []
     for envelope in log:
         tracked = tracker.find(envelope.id)
-        of_it = tracked if tracked and tracked.call.response is envelope else None
+        of_it = tracked if tracked and tracked.call.response_id == envelope.id else None
         folded = of_it is not None and tracker.is_collapsible(of_it)
         summary = of_it.summary if of_it and folded else None
         expected.append([list(tracker.badges(envelope.id)), summary])

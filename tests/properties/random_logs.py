@@ -26,6 +26,9 @@ HOSTILE = (
     "  \n ",
     "data " * 120,
     '{"type":"tool_use","id":"x","name":"crm__store","input":{}}',
+    "## Found\n\n| id | Größe |\n|---|:-:|\n| 7 | a \\| b |\n| 8 |\n| 9 | c |\n\nThat is all.",
+    'name;total\n"a ""b""; c";2\nd;3\n',
+    "a, b\nnot a, table, this\nnor, this",
 )
 
 
@@ -115,7 +118,8 @@ def _result(source: _Bytes, tool: str, responses: list[str]) -> dict[str, Any]:
             image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
             return transient({"content": [image], "structuredContent": {"a": 1}})
         case "s":
-            return {"content": [], "structuredContent": {"records": [{"id": 1}] * 5}}
+            rows = [{"type": "text", "text": '{"id": 1}'}] * source.pick((0, 0, 2, 5))
+            return {"content": rows, **source.pick(({"structuredContent": {"a": [1]}}, {}))}
         case _:
             return {"content": [{"type": "audio", "mimeType": "x\ny"}, 5, {"type": "text"}]}
 

@@ -43,16 +43,24 @@ def expected(log: list[Envelope]) -> dict[str, str]:
                 ids = mark["consumes"]
                 chosen = [c for c in ready if c in ids or answered[c][1].id in ids]
             else:
-                chosen = sorted(
-                    (
-                        c
-                        for c in ready
-                        if context(asked[c][1]) == context(request)
-                        and (server, tool, asked[c][1].kind.split(":", 2)[2]) in pairs
-                        and answered[c][1].sender == server
-                    ),
-                    key=lambda c: answered[c][0],
-                )[:1]
+                here = [
+                    other
+                    for other, state in states.items()
+                    if state == "pending"
+                    and asked[other][1].sender == request.sender
+                    and context(asked[other][1]) == context(request)
+                ]
+                named = {(fetcher, consumer) for own, consumer, fetcher in pairs if own == server}
+                if any(consumer == tool for _, consumer in named):
+                    fetchers = {fetcher for fetcher, consumer in named if consumer == tool}
+                    usable = [c for c in here if fetched(asked[c][1], server, fetchers)]
+                elif {to_one(asked[c][1]) for c in here} - {request.sender} <= {server}:
+                    paired = {fetcher for fetcher, _ in named}
+                    usable = [c for c in here if not fetched(asked[c][1], server, paired)]
+                    usable = [c for c in usable if to_one(asked[c][1]) == server]
+                else:
+                    usable = []
+                chosen = sorted(set(usable) & set(ready), key=lambda c: answered[c][0])[:1]
             states |= dict.fromkeys(chosen, "consumed")
         if mark.get("lifecycle") == "transient":
             for other, state in states.items():
@@ -60,6 +68,14 @@ def expected(log: list[Envelope]) -> dict[str, str]:
                     states[other] = "superseded"
             states[call] = "pending"
     return {answered[call][1].id: state for call, state in states.items()}
+
+
+def to_one(request: Envelope) -> str | None:
+    return request.to[0] if request.to and len(request.to) == 1 else None
+
+
+def fetched(request: Envelope, server: str, tools: set[str]) -> bool:
+    return to_one(request) == server and request.kind.split(":", 2)[2] in tools
 
 
 def context(envelope: Envelope) -> str | None:

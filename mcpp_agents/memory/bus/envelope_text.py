@@ -10,7 +10,7 @@ from mcpp import Envelope, Kind, ToolResult, kinds
 from mcpp.payloads import Conclusion, text_of
 from mcpp_agents.memory.errors import InvalidMemory
 from mcpp_agents.memory.redaction import WITHHELD, is_password_name, redact
-from mcpp_agents.memory.requests import clean, to_seconds
+from mcpp_agents.memory.requests import clean, to_seconds, without_passwords
 
 # More than is ever kept of one message; redaction takes about 20 ms for it.
 _MAX_READ_CHARS: Final = 32_768
@@ -102,7 +102,7 @@ def _said(envelope: Envelope) -> str:
 
 
 def _conclusion_text(envelope: Envelope) -> str:
-    payload = _without_passwords(envelope.payload)
+    payload = without_passwords(envelope.payload)
     others = {}
     if isinstance(payload, dict):
         others = {name: payload[name] for name in payload if name not in _CONCLUSION_MEMBERS}
@@ -112,18 +112,6 @@ def _conclusion_text(envelope: Envelope) -> str:
     raw = msgspec.Raw(msgspec.json.encode(payload))
     parts = [_said(msgspec.structs.replace(envelope, raw_payload=raw)), _as_lines(others)]
     return "\n".join(dict.fromkeys(filter(None, parts)))
-
-
-def _without_passwords(value: Any) -> Any:
-    """Withhold members named as passwords: as JSON, not all of them look like one."""
-    if isinstance(value, list):
-        return [_without_passwords(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: WITHHELD if each and is_password_name(name) else _without_passwords(each)
-        for name, each in value.items()
-    }
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -1,11 +1,11 @@
 """Extractive summaries: the most representative sentences of a conversation, in order."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from mcpp_agents.memory.packing.passages import sentences
 from mcpp_agents.memory.search.terms import parse
 
 MAX_SUMMARY_CHARS: Final = 1_200
@@ -13,8 +13,6 @@ _MAX_SENTENCES: Final = 200
 _MAX_SENTENCE_CHARS: Final = 400
 # The weight of a word is divided by this each time a chosen sentence contains it.
 _REPETITION_DIVISOR: Final = 4.0
-
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?。！？])\s+|\n+")
 
 
 class SpokenTurn(NamedTuple):
@@ -57,11 +55,6 @@ def summarize(turns: Sequence[SpokenTurn], *, max_chars: int = MAX_SUMMARY_CHARS
         for word in words[best]:
             weight[word] /= _REPETITION_DIVISOR
     return "\n".join(f"{said[i].speaker}: {said[i].text}" for i in sorted(chosen))
-
-
-def sentences(text: str) -> list[str]:
-    """Split a text into sentences with normalized white space."""
-    return [clean for part in _SENTENCE_END.split(text) if (clean := " ".join(part.split()))]
 
 
 def headline(text: str, *, max_chars: int = 120) -> str:

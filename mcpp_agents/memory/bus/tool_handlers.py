@@ -18,7 +18,7 @@ from mcpp_agents.memory.access import Principal
 from mcpp_agents.memory.errors import InvalidMemory, MemoryStoreError
 from mcpp_agents.memory.pack import ContextPack
 from mcpp_agents.memory.serving.fitting import fit
-from mcpp_agents.memory.serving.tools import TOOLS, MemoryTool
+from mcpp_agents.memory.serving.tools import TOOLS, MemoryTool, text_of
 from mcpp_agents.memory.store import MemoryStore
 
 # A gateway's default limit, and the size of a response without the pack.
@@ -55,7 +55,7 @@ class MemoryToolHandlers:
         except MemoryStoreError as error:
             return ToolResult([_text(str(error))], is_error=True)
         if not isinstance(answer, ContextPack):
-            return ToolResult([_text(answer.id)], msgspec.to_builtins(answer))
+            return ToolResult([_text(text_of(answer))], msgspec.to_builtins(answer))
         pack = fit(answer, self._max_bytes)
         if pack is None:
             return ToolResult([_text("The pack does not fit in a message")], is_error=True)

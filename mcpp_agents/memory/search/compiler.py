@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpp_agents.memory.access import Principal, View, view_of
-from mcpp_agents.memory.markdown import render
 from mcpp_agents.memory.pack import ContextPack, PackItem, PackSection, Quality, RelatedItem
+from mcpp_agents.memory.packing.token_budget import clamped_budget, render_within
 from mcpp_agents.memory.requests import PackRequest, to_iso
+from mcpp_agents.memory.search.dialogue import adjust
+from mcpp_agents.memory.search.names import FOUND, follow, names_in_best
 from mcpp_agents.memory.search.neighbours import is_turn
 from mcpp_agents.memory.search.ranking import (
     Candidate,
@@ -19,7 +21,7 @@ from mcpp_agents.memory.search.ranking import (
     strength,
 )
 from mcpp_agents.memory.search.reasons import reason
-from mcpp_agents.memory.search.similarity import leading, rerank
+from mcpp_agents.memory.search.similarity import COMPARED, leading, rerank
 from mcpp_agents.memory.search.terms import Query, parse
 from mcpp_agents.memory.storage.engine import Engine, Item, LinkedItem, Matches, Outline
 from mcpp_agents.memory.vocabulary import FACETS, KINDS, LAYERS, Intent, Layer, section_order
@@ -121,13 +123,20 @@ class Compiler:
             )
             current = self._without_superseded(close, view)
             relevances = fuse(matches, current, self._index.embedder.lexical_share)
-        return matches, rerank(relevances, self._written_texts(leading(relevances), view))
+        found = self._read_best(leading(relevances), view)
+        written = {i.seq: f"{i.title}\n{i.content}" for i in found[:COMPARED] if not is_turn(i)}
+        relevances = adjust(rerank(relevances, written), goal, query, found)
+        if names := names_in_best(relevances, query, found):
+            linked = self._engine.match(Query(names, ()), view, FOUND)
+            relevances = follow(relevances, names, linked)
+        return matches, relevances
 
-    def _written_texts(self, seqs: Sequence[int], view: View) -> dict[int, str]:
-        """Return the texts of those items that are not turns of a dialogue, in the same order."""
-        items = self._engine.fetch(seqs, view)
-        found = [items[seq] for seq in seqs if seq in items]
-        return {each.seq: f"{each.title}\n{each.content}" for each in found if not is_turn(each)}
+    def _read_best(self, best: Sequence[int], view: View) -> list[Item]:
+        """Return the best items in order: those that are compared and, of a dialogue, more."""
+        items = self._engine.fetch(best[:COMPARED], view)
+        if any(map(is_turn, items.values())):
+            items |= self._engine.fetch(best[COMPARED:], view)
+        return [items[seq] for seq in best if seq in items]
 
     def _without_superseded(
         self, close: "Mapping[int, Closeness]", view: View
@@ -274,5 +283,11 @@ def _pack(request: PackRequest, query: Query, items: Sequence[PackItem]) -> Cont
         sections=sections,
         total_items=len(items),
         usage_hint=hint,
-        markdown=render(request.goal, sections, hint),
+        markdown=render_within(
+            request.goal,
+            sections,
+            hint,
+            terms=query.terms,
+            budget=clamped_budget(request.markdown_token_budget),
+        ),
     )

@@ -1,5 +1,12 @@
-"""Background embedding: a thread that computes the vectors of new items."""
+"""Background embedding: a thread that computes the vectors of new items.
 
+The thread must not outlive the interpreter. When Python ends, it stops a daemon thread as soon as
+that asks for the interpreter's lock; if the thread is inside the native code of an embedder, this
+unwinds C++ frames that do not allow it, or runs while the library's globals are destroyed, and the
+process aborts (134). So a worker that was not closed is stopped by an exit handler.
+"""
+
+import atexit
 import logging
 import threading
 from typing import Final
@@ -30,6 +37,7 @@ class EmbeddingWorker:
         self._pending.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="mcpp-memory", daemon=True)
+            atexit.register(self.close)
             self._thread.start()
 
     def drain(self, limit: int | None = None) -> int:
@@ -49,6 +57,7 @@ class EmbeddingWorker:
         self._pending.set()
         if self._thread:
             self._thread.join()
+            atexit.unregister(self.close)
 
     def _run(self) -> None:
         try:

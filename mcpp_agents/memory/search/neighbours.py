@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from mcpp_agents.memory.storage.engine import Item
-from mcpp_agents.memory.vocabulary import facet_of
+from mcpp_agents.memory.vocabulary import DEFAULT_KIND, facet_of
 
 # Longer texts make sense without their neighbours.
 _MAX_CHARS: Final = 600
@@ -25,7 +25,15 @@ _SPEAKER = re.compile(r"[^\W\d_][\w .'@-]{0,40}:\s")
 def is_turn(item: Item) -> bool:
     """Return whether an item is a turn of a dialogue."""
     is_spoken = _source(item) and _SPEAKER.match(item.content)
-    return bool(is_spoken) or facet_of(item.kind) == "recent_memory"
+    # An episode is the kind of whatever was stored without one.
+    return bool(is_spoken) or (facet_of(item.kind) == "recent_memory" and item.kind != DEFAULT_KIND)
+
+
+def speaker_of(item: Item) -> str:
+    """Return who speaks a turn, in lower case; empty if that is unknown."""
+    spoken = _SPEAKER.match(item.content)
+    name = spoken[0].rstrip().removesuffix(":") if spoken else item.author or ""
+    return name.casefold()
 
 
 def neighbourhood_of(item: Item) -> str:

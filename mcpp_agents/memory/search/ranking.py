@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _PREVIOUS_SHARE: Final = 0.3
 # What a pair of adjacent words adds to the single words.
 _PAIR_WEIGHT: Final = 0.4
+# One word that occurs in a single item counts as this much of a complete match.
+_ENOUGH: Final = 1.4
 # At this age, age has taken half of what it can take.
 _HALF_LIFE_SECONDS: Final = 30 * 86_400.0
 # A facet's share is reserved for items with at least this fraction of the best score.
@@ -47,6 +49,7 @@ class Relevance:
     words: float
     cosine: float | None = None
     previous_cosine: float | None = None  # of its predecessor in its neighbourhood
+    shared: tuple[str, ...] = ()  # names that it shares with a better match
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,13 @@ class Candidate:
 def has_evidence(relevance: Relevance) -> bool:
     """Return whether words or a cosine, its own or its predecessor's, support an item."""
     close = max(relevance.cosine or 0.0, relevance.previous_cosine or 0.0)
-    return relevance.words > 0 or close >= MEANINGFUL_COSINE
+    return relevance.words > 0 or close >= MEANINGFUL_COSINE or bool(relevance.shared)
 
 
 def fuse(
-    matches: Matches, close: "Mapping[int, Closeness] | None", lexical_share: float
+    matches: Matches,
+    close: "Mapping[int, Closeness] | None",
+    lexical_share: float,
 ) -> dict[int, Relevance]:
     """Return the relevance of every item found by words or vectors."""
     raw = dict(matches.words)
@@ -89,7 +94,7 @@ def fuse(
     high = max(cosines.values())
     # With few candidates even the lowest may be good: zero is at most half of the best.
     low = min(*cosines.values(), high / 2)
-    share = lexical_share if words else 0.0
+    share = lexical_share * _information(most, matches.visible) if words else 0.0
     found = {}
     for seq in words.keys() | cosines.keys():
         word, cosine = words.get(seq, 0.0), cosines.get(seq)
@@ -100,6 +105,15 @@ def fuse(
             fused = share * word + (1 - share) * meaning
             found[seq] = Relevance(fused, word, close[seq].cosine, close[seq].previous_cosine)
     return found
+
+
+def _information(most: float, visible: int) -> float:
+    """Return how much the best match by words tells, 0 to 1.
+
+    Scores are relative to the best. If that contains only a word that half of the items contain,
+    such as a speaker's name, being best by words means little, and the meaning has to decide.
+    """
+    return min(1.0, _ENOUGH * most / math.log1p(visible + 1))
 
 
 def _blended(close: "Closeness") -> float:

@@ -19,6 +19,7 @@ from mcpp_agents.memory.search.terms import words
 
 # How many of the best items are compared, and with how many leaders.
 COMPARED: Final = 50
+READ: Final = 100
 _LEADERS: Final = 5
 _SHARE: Final = 0.2
 # Distinct words below which similarity is chance.
@@ -30,8 +31,8 @@ _MAX_CHARS: Final = 1_200
 
 
 def leading(relevances: Mapping[int, Relevance]) -> list[int]:
-    """Return the items whose texts are compared, best first."""
-    return sorted(relevances, key=lambda seq: (-relevances[seq].fused, -seq))[:COMPARED]
+    """Return the items whose texts are read, best first."""
+    return sorted(relevances, key=lambda seq: (-relevances[seq].fused, -seq))[:READ]
 
 
 def rerank(relevances: Mapping[int, Relevance], texts: Mapping[int, str]) -> dict[int, Relevance]:

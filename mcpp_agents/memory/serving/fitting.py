@@ -5,8 +5,9 @@ from typing import Final
 
 import msgspec
 
-from mcpp_agents.memory.markdown import render
+from mcpp.tokens import estimate
 from mcpp_agents.memory.pack import ContextPack, PackItem
+from mcpp_agents.memory.packing.token_budget import render_within
 
 # Maximum length of each text, step by step.
 _EXCERPT_CHARS: Final = (4_000, 1_000, 300)
@@ -59,5 +60,8 @@ def _with_items(pack: ContextPack, items: Sequence[PackItem]) -> ContextPack:
         sections=sections,
         total_items=len(items),
         usage_hint=hint,
-        markdown=render(pack.goal, sections, hint),
+        # Never longer than it was, which was within the caller's budget.
+        markdown=render_within(
+            pack.goal, sections, hint, terms=pack.query.split(), budget=estimate(pack.markdown)
+        ),
     )

@@ -24,7 +24,7 @@ from mcpp_agents.memory.access import OWNER, Principal
 from mcpp_agents.memory.errors import MemoryStoreError
 from mcpp_agents.memory.serving.credentials import Credentials
 from mcpp_agents.memory.serving.throttle import GuessLimit
-from mcpp_agents.memory.serving.tools import TOOLS
+from mcpp_agents.memory.serving.tools import TOOLS, text_of
 from mcpp_agents.memory.store import MemoryStore
 
 logger = logging.getLogger("mcpp.memory")
@@ -72,7 +72,8 @@ def build_server(store: MemoryStore, credentials: Credentials | None) -> "Server
         except Exception:
             logger.exception("tool %s failed", params.name)
             return _text("Internal error", is_error=True)
-        result = _text(msgspec.json.encode(answer).decode())
+        # Markdown for models; the structure, several times as long, for programs.
+        result = _text(text_of(answer))
         result.structured_content = msgspec.to_builtins(answer)
         return result
 

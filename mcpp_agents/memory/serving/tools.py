@@ -1,4 +1,4 @@
-"""Definitions of the tools `context`, `remember` and `forget`, for MCP and for the bus.
+"""Definitions of memory's tools, for MCP and for the bus.
 
 The schemas are generated from the request and result types. The caller is never an argument: call
 the tools with `MemoryStore.call` on a store that acts for the caller.
@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from mcpp_agents.memory.pack import ContextPack, Forgotten, Remembered
-from mcpp_agents.memory.requests import ForgetRequest, MemoryDraft, PackRequest
+from mcpp_agents.memory.packing.plan import SynthesisPlan
+from mcpp_agents.memory.requests import ForgetRequest, MemoryDraft, PackRequest, PlanRequest
 
 
 class MemoryTool(NamedTuple):
@@ -45,9 +46,22 @@ TOOLS: Final = (
         _schema(Remembered),
     ),
     MemoryTool(
+        "synthesis_plan",
+        "Outline an artifact from what is remembered: sections with cited memories, gaps and"
+        " contradictions. Call it before you write a report or a design.",
+        _schema(PlanRequest),
+        _schema(SynthesisPlan),
+        reads_only=True,
+    ),
+    MemoryTool(
         "forget",
         "Erase one of your own memories.",
         _schema(ForgetRequest),
         _schema(Forgotten),
     ),
 )
+
+
+def text_of(answer: ContextPack | SynthesisPlan | Remembered | Forgotten) -> str:
+    """Return an answer as text for a model: Markdown, or the id of an item (M-46)."""
+    return answer.markdown if isinstance(answer, ContextPack | SynthesisPlan) else answer.id

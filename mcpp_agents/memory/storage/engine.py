@@ -89,6 +89,7 @@ class Matches:
     holders: Mapping[str, AbstractSet[int]]  # the scored items that contain each known term
     pairs: Sequence[PairMatch]
     rarity: Mapping[str, float]  # of each term that some item contains
+    visible: int = 0  # items in the view
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from mcpp_agents.memory.search.fts_table import FtsTable
 from mcpp_agents.memory.search.neighbours import are_neighbours, neighbourhood_of
 from mcpp_agents.memory.storage.connection import SqliteConnection
 from mcpp_agents.memory.storage.engine import Item, ItemLink
+from mcpp_agents.memory.storage.fts_table import FtsTable
 from mcpp_agents.memory.storage.rows import (
     FROM_ITEMS,
     INSERTED_COLUMNS,

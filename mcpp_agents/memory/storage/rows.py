@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from mcpp_agents.memory.search.terms import grams
+from mcpp_agents.memory.search.times import date_terms
 from mcpp_agents.memory.storage.engine import Item
 
 ITEM_COLUMNS: Final = (
@@ -42,7 +43,7 @@ def item_values(item: Item) -> tuple[Any, ...]:
         item.title,
         item.content,
         keys,
-        grams(f"{item.title}\n{item.content}\n{keys}"),
+        " ".join(filter(None, (grams(f"{item.title}\n{item.content}\n{keys}"), *_dates(item)))),
         item.domain and item.domain.casefold(),
         item.created_at,
         item.since,
@@ -52,6 +53,11 @@ def item_values(item: Item) -> tuple[Any, ...]:
         item.idempotency_key,
         json.dumps({name: getattr(item, name) for name in _MORE}, ensure_ascii=False),
     )
+
+
+def _dates(item: Item) -> list[str]:
+    """Return index terms for the days that an item means, if its author says from when it is."""
+    return date_terms(item.content, item.since) if item.valid_at else []
 
 
 def item_from_row(row: Sequence[Any]) -> Item:

@@ -13,7 +13,7 @@ BUSY_SECONDS: Final = 30.0
 _OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
 
 # The index is external-content: it keeps no second copy of the text. Its columns must match the
-# weights in search/fts_table.py.
+# weights in fts_table.py.
 #
 #   neighbourhood      the group of items within which some are neighbours
 #   before             the previous neighbour, whose vector counts too

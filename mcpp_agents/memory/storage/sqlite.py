@@ -9,10 +9,7 @@ from typing import Any, Final
 
 from mcpp_agents.memory.access import View
 from mcpp_agents.memory.errors import StoreUnavailable
-from mcpp_agents.memory.search.fts_table import FtsTable
 from mcpp_agents.memory.search.terms import Query
-from mcpp_agents.memory.search.view_masks import Condition, ViewMasks
-from mcpp_agents.memory.search.word_index import WordIndex
 from mcpp_agents.memory.storage.audit_log import AuditLog
 from mcpp_agents.memory.storage.connection import SqliteConnection
 from mcpp_agents.memory.storage.engine import (
@@ -26,9 +23,12 @@ from mcpp_agents.memory.storage.engine import (
     Removal,
     StoredVector,
 )
+from mcpp_agents.memory.storage.fts_table import FtsTable
 from mcpp_agents.memory.storage.item_writer import ItemWriter
 from mcpp_agents.memory.storage.rows import FROM_ITEMS, ITEM_COLUMNS, item_from_row
 from mcpp_agents.memory.storage.schema import BUSY_SECONDS
+from mcpp_agents.memory.storage.view_masks import Condition, ViewMasks
+from mcpp_agents.memory.storage.word_index import WordIndex
 
 logger = logging.getLogger("mcpp.memory")
 

@@ -278,7 +278,7 @@ def test_an_id_is_kept_unchanged_and_refused_if_it_looks_like_a_secret(
 ) -> None:
     ids = ("npm-package-publishing-pipeline", "hf-model-evaluation-harness", "sk-SK-shop-2026")
     for id in ids:
-        stored = {"title": id, "content": "zebra", "kind": "note", field: id}
+        stored: dict[str, Any] = {"title": id, "content": "zebra", "kind": "note", field: id}
         assert store.remember(**stored).secrets_withheld is False
     for id in ids:
         asked: dict[str, Any] = {field: id}
@@ -331,3 +331,47 @@ def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, path: Path)
         ("forget", "UnknownMemory"),
         ("unknown", "InvalidMemory"),
     ]
+
+
+@pytest.mark.rule("M-44")
+def test_without_a_kind_a_memory_is_an_episode(store: MemoryStore) -> None:
+    answer = store.remember("Deploy", "It took an hour.")
+    assert (answer.kind, answer.facet) == ("episode", "recent_memory")
+    assert store.call("remember", {"title": "x", "content": "y"}).kind == "episode"  # type: ignore[union-attr]
+
+
+@pytest.mark.rule("M-44")
+def test_tasks_and_metadata_are_returned_and_tasks_are_found(store: MemoryStore) -> None:
+    store.remember(
+        "Deploy",
+        "It took an hour.",
+        "claim",
+        task_ids=["OPS-17"],
+        active_task="OPS-18",
+        metadata={"minutes": 60, "nested": {"password": "hunter2", "list": [1, (2, 3)]}},
+    )
+    [item] = store.context("OPS-18").items
+    assert item.facet == "domain"
+    assert item.metadata["task_ids"] == ["OPS-18", "OPS-17"]
+    assert item.metadata["active_task"] == "OPS-18"
+    assert item.metadata["minutes"] == 60
+    assert "hunter2" not in str(item)
+
+
+@pytest.mark.rule("M-44")
+@pytest.mark.parametrize(
+    "metadata",
+    [{"author": "boss"}, {"x": "y" * 9000}, {str(n): n for n in range(65)}, {"": 1}, {"a": "\x00"}],
+)
+def test_unsuitable_metadata_are_refused(store: MemoryStore, metadata: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMemory, match="metadata"):
+        store.remember("t", "c", metadata=metadata)
+
+
+@pytest.mark.rule("M-02")
+@pytest.mark.rule("M-44")
+def test_a_repetition_with_other_metadata_is_refused(store: MemoryStore) -> None:
+    store.remember("t", "c", idempotency_key="k", metadata={"a": [1, (2,)]})
+    assert not store.remember("t", "c", idempotency_key="k", metadata={"a": [1, (2,)]}).created
+    with pytest.raises(InvalidMemory, match="idempotency_key"):
+        store.remember("t", "c", idempotency_key="k", metadata={"a": 2})

@@ -4,7 +4,8 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import anyio
 import msgspec
@@ -18,7 +19,8 @@ from mcpp.client.tasks import background
 from mcpp.prompts import PromptBuilder
 from mcpp.protocol.rpc import ToolResult
 from mcpp.testing import MemoryPod
-from mcpp.transient import transient
+from mcpp.transient import consumed, transient
+from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.model import ModelAgent, ModelLimits, ProviderError, Reply
 from mcpp_agents.model.anthropic_messages import Anthropic
 from mcpp_agents.model.openai_chat import OpenAI
@@ -532,6 +534,41 @@ async def test_old_results_are_collapsed_and_can_be_expanded_again(
         assert (await ask(alice, "What was it?"))[0].text == "Now I see."
 
 
+@pytest.mark.rule("T-28")
+@pytest.mark.parametrize(("collapse", "pages"), [("always", 0), ("cache", 3), ("never", 3)])
+async def test_the_operator_chooses_when_results_collapse(
+    pod: MemoryPod, collapse: Literal["always", "cache", "never"], pages: int
+) -> None:
+    shop = Participant("shop")
+
+    @shop.tool
+    async def note() -> dict[str, Any]:
+        return consumed({"content": [{"type": "text", "text": "noted " * 9000}]})
+
+    @shop.tool
+    async def look(page: int) -> dict[str, Any]:
+        text = f"page {page} of data " + "row " * 200
+        return transient({"content": [{"type": "text", "text": text}]}, "a page")
+
+    script = [
+        *(
+            Scripted("", [(f"shop__{tool}", arguments)])
+            for page in range(3)
+            for tool, arguments in (("look", {"page": page}), ("note", {}))
+        ),
+        Scripted("Done."),
+    ]
+    async with (
+        pod.run(shop),
+        joined(pod, "openai", script, ModelLimits(collapse=collapse)) as (
+            alice,
+            server,
+        ),
+    ):
+        await ask(alice, "Look and note")
+    assert json.dumps(server.requests[-1]["messages"]).count("of data") == pages
+
+
 @APIS
 @pytest.mark.parametrize("limits", [{"messages_per_second": 0, "context_messages_per_second": 0}])
 async def test_other_messages_do_not_push_the_question_or_its_calls_out_of_the_prompt(
@@ -765,6 +802,34 @@ async def test_the_command_runs_a_model_until_ctrl_c(
             assert message.kind == "conclusion"
             assert await command.interrupt() == 0
         assert server.problems == []
+
+
+@pytest.mark.rule("M-48")
+async def test_the_command_recalls_and_remembers(
+    sockets: SocketPod, commands: Commands, tmp_path: Path
+) -> None:
+    file = tmp_path / "memory.db"
+    with MemoryStore.open(file, embedder=None) as store:
+        pod = store.acting_as(Principal.for_pod("test"), author="boss", origin="bus")
+        pod.remember("Pears", "Pears ripen in stall nine.", "fact")
+    with model_server([Scripted("In stall nine."), Scripted("As I said.")]) as server:
+        arguments = ("agent", "--model", "openai:m", "--base-url", f"{server.url}/v1")
+        async with (
+            sockets.connect("alice", own=True) as alice,
+            commands.start("model", *arguments, "--memory", str(file)) as command,
+        ):
+            await command.line_with("model is in the pod")
+            with anyio.fail_after(BOUND):
+                for _ in range(2):
+                    asked = await alice.send("chat", {"text": "Where are pears?"}, to=["model"])
+                    await anext(
+                        m async for m in alice if (m.kind, m.correlation_id) == ("chat", asked.id)
+                    )
+            assert await command.interrupt() == 0
+        first, second = (json.dumps(request["messages"][0]) for request in server.requests)
+        assert "Pears ripen in stall nine." in first
+        assert "Answer: In stall nine." not in first
+        assert "Answer: In stall nine." in second
 
 
 async def test_ctrl_c_withdraws_open_proposals(sockets: SocketPod, commands: Commands) -> None:

@@ -8,6 +8,7 @@ from mcpp import filters, new_context
 from mcpp.prompts import Prompt, PromptBuilder
 from mcpp.prompts.builder import ContextMode
 from mcpp.protocol.envelope import Context
+from mcpp.transient import consumed, transient
 from tests.mcpp.prompts.formats import check_all
 from tests.mcpp.prompts.logs import LogBuilder, text_result
 
@@ -230,3 +231,25 @@ def test_folded_envelopes_are_not_decoded() -> None:
     assert not any("payload" in vars(envelope) for envelope in log.envelopes)
     PromptBuilder("analyst").build(log.envelopes)
     assert any("payload" in vars(envelope) for envelope in log.envelopes)
+
+
+@pytest.mark.rule("T-26")
+def test_an_expanded_context_keeps_consumed_pages_collapsed() -> None:
+    log = LogBuilder()
+    log.reflect("analyst", "begin", OUTER)
+    for number in range(5):
+        page = transient(text_result(f"page {number} " + "data " * 1000), f"summary {number}")
+        log.run("search", {"page": number}, page, sender="analyst", context=OUTER)
+        if number < 4:
+            stored = consumed(text_result("stored"))
+            log.run("store", {"page": number}, stored, sender="analyst", context=OUTER)
+    log.conclude("analyst", "done", OUTER)
+    log.chat("analyst", "Finished.")
+    prompt = build(log)
+    (change,) = prompt.report.changed
+    expanded = prompt.expand(change.handle)["content"][0]["text"]
+    assert expanded.count("data data") < 2000  # one page, which nothing has consumed
+    assert "page 4 data" in expanded
+    handle = expanded.partition("[collapsed; handle ")[2].partition("]")[0]
+    assert prompt.expand(handle)["content"][0]["text"].startswith("page 0 data")
+    assert len(prompt.originals(change.handle)) == 20

@@ -2,8 +2,16 @@
 
 import pytest
 
-from mcpp.transient import Hint, TransientTracker, consumed, transient, with_context_hints
-from mcpp.transient.tracker import TransientResult
+from mcpp.protocol.envelope import Context
+from mcpp.transient import (
+    Hint,
+    Matching,
+    TransientResult,
+    TransientTracker,
+    consumed,
+    transient,
+    with_context_hints,
+)
 from tests.mcpp.prompts.logs import LogBuilder, text_result
 
 PAIR = [Hint("search_records", "store_analysis")]
@@ -208,7 +216,6 @@ def test_a_hint_pairs_only_the_declaring_servers_tools() -> None:
     hints = with_context_hints(text_result(""), PAIR)
     log.run("get_workflow_step", {}, hints, server="mallory")
     first = log.run("search_records", {"page": 1}, page(1), server="crm")
-    log.run("store_analysis", {}, stored(), server="crm")
     log.run("store_analysis", {}, stored(), server="mallory")
     assert states(log, first) == ["pending"]
 
@@ -246,13 +253,78 @@ def test_a_hint_applies_to_callers_that_did_not_receive_it() -> None:
 
 
 @pytest.mark.rule("T-12")
-def test_an_unregistered_consumer_counts_only_with_named_results() -> None:
+def test_without_hints_a_consumer_collapses_the_oldest_result_of_the_only_server() -> None:
+    log = LogBuilder()
+    first = log.run("search_records", {"page": 1}, page(1))
+    second = log.run("find_records", {"page": 2}, page(2))
+    log.run("store_analysis", {}, stored())
+    assert states(log, first, second) == ["consumed", "pending"]
+    log.run("store_analysis", {}, stored())
+    assert states(log, first, second) == ["consumed", "consumed"]
+
+
+@pytest.mark.rule("T-12")
+def test_without_hints_another_servers_pending_result_prevents_a_guess() -> None:
     log = LogBuilder()
     first = log.run("search_records", {}, page(1))
+    other = log.run("read_pages", {}, page(2), server="web")
     log.run("store_analysis", {}, stored())
-    assert states(log, first) == ["pending"]
+    log.run("note", {}, stored(), server="third")
+    assert states(log, first, other) == ["pending", "pending"]
     log.run("store_analysis", {}, consumed(text_result("ok"), [first]))
+    assert states(log, first, other) == ["consumed", "pending"]
+
+
+@pytest.mark.rule("T-12")
+def test_without_a_hint_for_it_a_consumer_leaves_what_waits_for_another() -> None:
+    log = paired_log()
+    first = log.run("search_records", {}, page(1))
+    log.run("note", {}, stored())
+    assert states(log, first) == ["pending"]
+
+
+@pytest.mark.rule("T-12")
+def test_expanded_content_does_not_prevent_the_guess() -> None:
+    log = LogBuilder()
+    first = log.run("search_records", {}, page(1))
+    log.run("expand", {"handle": "h"}, page(2), server="analyst")
+    log.run("store_analysis", {}, stored())
     assert states(log, first) == ["consumed"]
+
+
+@pytest.mark.rule("T-24")
+def test_an_option_pairs_across_servers_and_from_a_child_to_its_parent() -> None:
+    log = paired_log()
+    other = log.run("search_records", {"page": 1}, page(1), server="web")
+    outside = log.run("search_records", {"page": 2}, page(2), context="task")
+    child = Context(id="sub", parent="task")
+    log.run("store_analysis", {}, stored(), context=child)
+    log.run("store_analysis", {}, stored(), context=child)
+    for options, expected in (
+        (Matching(), ["pending", "pending"]),
+        (Matching(across_servers=True), ["pending", "pending"]),
+        (Matching(from_parents=True), ["pending", "consumed"]),
+        (Matching(across_servers=True, from_parents=True), ["consumed", "consumed"]),
+    ):
+        tracker = TransientTracker(options)
+        for envelope in log.envelopes:
+            tracker.add(envelope)
+        found = [tracker.find(id) for id in (other, outside)]
+        assert [one.state for one in found if one] == expected, options
+
+
+@pytest.mark.rule("T-24")
+def test_an_option_takes_the_newest_result_that_precedes_the_consumers_request() -> None:
+    log = paired_log()
+    pages = [log.run("search_records", {"page": n}, page(n)) for n in (1, 2)]
+    store = log.call("store_analysis")
+    pages.append(log.run("search_records", {"page": 3}, page(3)))
+    log.answer(store, stored())
+    tracker = TransientTracker(Matching(order="newest"))
+    for envelope in log.envelopes:
+        tracker.add(envelope)
+    found = [tracker.find(id) for id in pages]
+    assert [one.state for one in found if one] == ["pending", "consumed", "pending"]
 
 
 @pytest.mark.rule("T-13")
@@ -331,14 +403,14 @@ def test_a_summary_can_neither_imitate_the_marker_nor_add_lines(line_break: str)
 
 @pytest.mark.rule("T-16")
 def test_the_original_is_returned_unchanged_and_cannot_be_modified() -> None:
-    _, tracker, tracked = one_consumed()
-    assert tracked.call.response is not None
-    before = bytes(tracked.call.response.raw_payload)
+    log, tracker, tracked = one_consumed()
+    response = next(one for one in log.envelopes if one.id == tracked.call.response_id)
+    before = bytes(response.raw_payload)
     first = tracker.expand(tracked.handle)
     assert first == page(1)
     first.clear()  # type: ignore[attr-defined]
     assert tracker.expand(tracked.handle) == page(1)
-    assert bytes(tracked.call.response.raw_payload) == before
+    assert bytes(response.raw_payload) == before
     assert tracker.expand("unknown") is None
 
 

@@ -2,6 +2,7 @@
 
 import { parseExactly } from "../json.js";
 import { isObject } from "../kinds.js";
+import { readTable } from "./tables.js";
 
 const GENERIC = new Set(["records", "items", "results", "data", "rows", "entries", "result"]);
 const ID_KEYS = ["id", "ID", "_id", "uuid", "key", "name", "title"];
@@ -59,7 +60,7 @@ export function blocksOf(result) {
 
 function findRecords(result) {
   let value = result.structuredContent;
-  if (value === undefined || value === null) value = onlyJson(result);
+  if (value === undefined || value === null) value = readText(result);
   if (Array.isArray(value)) return { name: "records", records: value, around: {} };
   if (!isObject(value)) return null;
   let best = null;
@@ -72,10 +73,18 @@ function findRecords(result) {
   return best;
 }
 
-function onlyJson(result) {
-  const blocks = blocksOf(result);
-  const text = blocks.length === 1 ? blocks[0].text : undefined;
-  if (typeof text !== "string" || !/^[[{]/.test(text)) return null;
+// Some servers send a list as one block of JSON for each record.
+function readText(result) {
+  const texts = blocksOf(result).map((block) => block.text);
+  if (texts.length === 1 && typeof texts[0] === "string") {
+    return /^[[{]/.test(texts[0]) ? parsed(texts[0]) : readTable(texts[0]);
+  }
+  if (!texts.length || !texts.every((text) => typeof text === "string" && text[0] === "{")) return null;
+  const records = texts.map(parsed);
+  return records.includes(null) ? null : records;
+}
+
+function parsed(text) {
   try {
     return parseExactly(text);
   } catch {

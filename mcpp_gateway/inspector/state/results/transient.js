@@ -1,5 +1,5 @@
-// Tracks the lifecycle of transient results, as mcpp/transient/tracker.py does. Rule numbers refer to
-// spec/transient.md.
+// Tracks the lifecycle of transient results, as mcpp/transient/tracker.py and collapsing/lifecycle.py
+// do. Rule numbers refer to spec/transient.md.
 
 import { canonical } from "../json.js";
 import { isObject, parseKind } from "../kinds.js";
@@ -28,7 +28,8 @@ export class Tracker {
     this._byResponse = new Map();
     this._consumers = new Set();
     this._pairs = new Map(); // server, consumer → fetchers
-    this._pending = new Map();
+    this._paired = new Set(); // server, fetcher
+    this._pending = new Map(); // caller, context → server, tool → queue
     this._copies = new Map();
     this._lastSent = new Map();
     this._unshown = new Map(); // caller → results that collapse after its next message
@@ -53,7 +54,10 @@ export class Tracker {
       // T-11: keyed by the declaring server, so that no server can pair another's tools.
       if (call.server !== null) {
         const fetchers = upsert(this._pairs, key(call.server, hint.consumedBy), () => new Set());
-        if (fetchers.size < MAX_FETCHERS) fetchers.add(hint.tool);
+        if (fetchers.size < MAX_FETCHERS) {
+          fetchers.add(hint.tool);
+          this._paired.add(key(call.server, hint.tool));
+        }
       }
     }
     const mark = readMark(call.result);
@@ -154,7 +158,8 @@ export class Tracker {
     const tracked = { call, mark, state: "pending" };
     this._tracked.set(call.request.id, tracked);
     this._byResponse.set(call.response.id, tracked);
-    upsert(this._pending, queueOf(call, call.tool), () => []).push(tracked);
+    const queues = upsert(this._pending, placeOf(call), () => new Map());
+    upsert(queues, key(call.server, call.tool), () => []).push(tracked);
     const deduplicated = deduplicationKey(call);
     const older = this._copies.get(deduplicated);
     this._copies.set(deduplicated, tracked);
@@ -184,15 +189,31 @@ export class Tracker {
   }
 
   _oldest(call) {
+    const queues = this._pending.get(placeOf(call));
+    if (!queues) return null;
+    for (const [name, queue] of queues) {
+      while (queue.length && queue[0].state !== "pending") queue.shift();
+      if (!queue.length) queues.delete(name);
+    }
+    const fetchers = this._pairs.get(key(call.server ?? "", call.tool));
+    const names = fetchers?.size
+      ? [...fetchers].map((tool) => key(call.server, tool))
+      : this._fromOnlyServer(call, queues);
     let oldest = null;
-    for (const tool of this._pairs.get(key(call.server ?? "", call.tool)) ?? []) {
-      const pending = this._pending.get(queueOf(call, tool)) ?? [];
-      while (pending.length && pending[0].state !== "pending") pending.shift();
-      const front = pending[0];
+    for (const name of names) {
+      const front = queues.get(name)?.[0];
       if (!front || front.call.answeredAt >= call.index) continue;
       if (!oldest || front.call.answeredAt < oldest.call.answeredAt) oldest = front;
     }
     return oldest;
+  }
+
+  // T-12: the queues of a consumer that no hint names.
+  _fromOnlyServer(call, queues) {
+    const others = [...queues].filter(([, [front]]) => front.call.server !== call.caller);
+    const isOnly = others.every(([, [front]]) => front.call.server === call.server);
+    if (!isOnly || others.length > MAX_FETCHERS) return [];
+    return others.map(([name]) => name).filter((name) => !this._paired.has(name));
   }
 }
 
@@ -245,9 +266,10 @@ function readMeta(result, name) {
 
 const key = (...parts) => JSON.stringify(parts);
 
-const deduplicationKey = (call) => key(queueOf(call, call.tool), canonical(call.arguments));
+const deduplicationKey = (call) =>
+  key(placeOf(call), call.server, call.tool, canonical(call.arguments));
 
-const queueOf = (call, tool) => key(call.caller, call.contextId, call.server, tool);
+const placeOf = (call) => key(call.caller, call.contextId);
 
 function upsert(map, name, make) {
   if (!map.has(name)) map.set(name, make());

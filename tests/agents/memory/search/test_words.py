@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from mcpp_agents.memory import MemoryDraft, MemoryStore
 from mcpp_agents.memory.redaction import WITHHELD, redact
-from mcpp_agents.memory.search.fts_table import FtsTable
 from mcpp_agents.memory.search.terms import parse
-from mcpp_agents.memory.search.word_index import RowBudget, WordIndex
 from mcpp_agents.memory.storage.engine import Matches
+from mcpp_agents.memory.storage.fts_table import FtsTable
 from mcpp_agents.memory.storage.schema import connect
+from mcpp_agents.memory.storage.word_index import RowBudget, WordIndex
 
 
 def names(store: MemoryStore, goal: str) -> list[str]:

@@ -69,16 +69,22 @@ def text_of(result: Any) -> str:
     return str(result.content[0].text)
 
 
+@pytest.mark.rule("M-46")
 def test_a_client_lists_and_calls_the_tools(store: MemoryStore) -> None:
     async def test() -> None:
         async with Client(build_server(store, None)) as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert set(tools) == {"context", "remember", "forget"}
+            assert set(tools) == {"context", "remember", "synthesis_plan", "forget"}
             assert tools["context"].input_schema["required"] == ["goal"]
-            stored = (await client.call_tool("remember", REMEMBER)).structured_content
+            answer = await client.call_tool("remember", REMEMBER)
+            stored = answer.structured_content
+            assert text_of(answer) == stored["id"]
             pack = await client.call_tool("context", {"goal": "token rotation"})
             assert pack.structured_content["total_items"] == 1
-            assert json.loads(text_of(pack)) == pack.structured_content
+            assert text_of(pack) == pack.structured_content["markdown"]
+            assert text_of(pack).startswith("# Context: token rotation")
+            plan = await client.call_tool("synthesis_plan", {"goal": "token rotation"})
+            assert text_of(plan) == plan.structured_content["markdown"]
             await client.call_tool("forget", {"id": stored["id"]})
             pack = await client.call_tool("context", {"goal": "token rotation"})
             assert pack.structured_content["total_items"] == 0
@@ -93,7 +99,7 @@ def test_a_client_lists_and_calls_the_tools(store: MemoryStore) -> None:
         ("context", {"goal": "x", "principal": "alice"}, "principal"),
         ("context", {"goal": "x", "limit": "many"}, "limit"),
         ("forget", {"id": "mem_x"}, "Unknown memory: mem_x"),
-        ("synthesis_plan", {}, "Unknown tool"),
+        ("synthesize", {}, "Unknown tool"),
     ],
 )
 def test_a_refusal_is_an_error_with_its_reason(

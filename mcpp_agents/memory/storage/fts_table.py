@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mcpp_agents.memory.search.view_masks import Mask, mask_condition
+from mcpp_agents.memory.storage.view_masks import Mask, mask_condition
 
 # Weights of title, content, keys, near, grams: a title names the subject of an item, a neighbour's
 # text only its surroundings.

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from mcpp_agents.memory.search.fts_table import FtsTable, quoted
 from mcpp_agents.memory.search.terms import Pair, Query
-from mcpp_agents.memory.search.view_masks import Mask, mask_of
 from mcpp_agents.memory.storage.engine import Evidence, Matches, PairMatch
+from mcpp_agents.memory.storage.fts_table import FtsTable, quoted
+from mcpp_agents.memory.storage.view_masks import Mask, mask_of
 
 # Other terms that help to select the rows of a common term.
 _MAX_OTHER_TERMS: Final = 4
@@ -84,7 +84,7 @@ class WordIndex:
                 count = self._estimate(_paired(pair), mask, frequencies.last)
                 pairs.append(PairMatch(pair, _rarity(frequencies.visible, count), seqs))
         words = {seq: search.points[seq] for seq in best}
-        return Matches(words, search.holders, pairs, frequencies.rarity)
+        return Matches(words, search.holders, pairs, frequencies.rarity, frequencies.visible)
 
     def _frequencies(self, terms: Sequence[str], mask: Mask | None) -> _Frequencies:
         """Count the terms.

@@ -13,9 +13,8 @@ log alone. A rejected candidate is evaluated again together with the next one.
 from bisect import bisect, insort
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
-from mcpp.prompts.entries import PromptEntry
 from mcpp.tokens import Counter
 
 MAX_CANDIDATES: Final = 128
@@ -35,13 +34,27 @@ class CachePolicy:
         return self.read * saved * self.further_calls - self.rewrite * after
 
 
-class CollapsePlanner:
+class PlacedResult(Protocol):
+    """A result with its position in the prompt."""
+
+    @property
+    def position(self) -> int:
+        """Its place among the messages."""
+
+    def tokens(self, count: Counter, /) -> int:
+        """Return the tokens of the complete result."""
+
+
+PlacedT = TypeVar("PlacedT", bound=PlacedResult)
+
+
+class CollapsePlanner(Generic[PlacedT]):
     """Chooses the results to collapse. Owns the collapsed positions and the candidates."""
 
     def __init__(self, policy: CachePolicy | None) -> None:
         self._policy = policy
-        self._candidates: list[tuple[int, int, PromptEntry]] = []  # position, saved, entry
-        self._pending: dict[int, PromptEntry] = {}  # results without a consumer yet, in order
+        self._candidates: list[tuple[int, int, PlacedT]] = []  # position, saved, entry
+        self._pending: dict[int, PlacedT] = {}  # results without a consumer yet, in order
         self._done: list[int] = []  # collapsed positions, in order
         self._saved = [0]  # cumulative tokens saved by them
         self.collapsed: set[int] = set()  # positions
@@ -51,20 +64,20 @@ class CollapsePlanner:
         """Whether there is neither a candidate nor a pending result."""
         return not self._candidates and not self._pending
 
-    def expect(self, entry: PromptEntry) -> None:
+    def expect(self, entry: PlacedT) -> None:
         """Record a result that a later call is expected to consume."""
         self._pending[entry.position] = entry
         if len(self._pending) > MAX_CANDIDATES:
             del self._pending[next(iter(self._pending))]
 
-    def settle(self, entry: PromptEntry) -> None:
+    def settle(self, entry: PlacedT) -> None:
         """Record that a result has been consumed or superseded."""
         self._pending.pop(entry.position, None)
 
     def consider(
         self,
-        offered: list[tuple[PromptEntry, int]],
-        after: Callable[[PromptEntry], int],
+        offered: list[tuple[PlacedT, int]],
+        after: Callable[[PlacedT], int],
         count: Counter,
     ) -> None:
         """Add candidates, each with the tokens it would save, and collapse what is worthwhile."""
@@ -80,7 +93,7 @@ class CollapsePlanner:
             self._record_collapse(position, saved)
         del self._candidates[first:]
 
-    def _first_worthwhile(self, after: Callable[[PromptEntry], int], count: Counter) -> int | None:
+    def _first_worthwhile(self, after: Callable[[PlacedT], int], count: Counter) -> int | None:
         if self._policy is None:
             return 0 if self._candidates else None
         best, best_gain = None, 0.0

@@ -1,0 +1,172 @@
+"""Decorators for the tools of MCP servers written with the package `mcp` or with `fastmcp`.
+
+    from mcpp.transient.decorators import consumes, lean, transient
+
+    @server.tool()
+    @transient("activity")
+    def search_records(page: int) -> list[Record]: ...
+
+    @server.tool()
+    @consumes
+    def store_analysis_memory(finding: str) -> str: ...
+
+A decorated tool returns a `CallToolResult`: what the server would have made of the function's own
+return value, with the marks. The tool's schemas stay as they are.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+from mcpp.transient import marks
+from mcpp.transient.results import as_json
+from mcpp.transient.scratch import Scratch
+from mcpp.transient.summaries import TransientRule, mark_by_rule
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@overload
+def transient(rule: Function) -> Function: ...
+@overload
+def transient(rule: TransientRule | str | bool = True) -> Callable[[Function], Function]: ...
+def transient(rule: Any = True) -> Any:
+    """Mark large results of a tool as transient (T-03): `@transient`, `@transient("activity")`.
+
+    The argument is the noun for the records in the summary, or a `TransientRule`.
+    """
+    if callable(rule):
+        return _decorated(rule, lambda result: mark_by_rule(result))
+    return lambda function: _decorated(function, lambda result: mark_by_rule(result, rule))
+
+
+@overload
+def consumes(ids: Function) -> Function: ...
+@overload
+def consumes(ids: str | None = None) -> Callable[[Function], Function]: ...
+def consumes(ids: Any = None) -> Any:
+    """Mark results of a tool as having consumed earlier ones.
+
+    `@consumes` consumes the oldest pending result; `@consumes("call_ids")` those that the caller
+    names in that parameter. A failed call consumes nothing.
+    """
+    if callable(ids):
+        return _decorated(ids, _consumed)
+
+    return lambda function: _decorated(function, _consumed, named_by=ids)
+
+
+def lean(scratch: Scratch, summary: str | None = None) -> Callable[[Function], Function]:
+    """Keep a tool's data at the server: the model gets a summary and a `scratch_ref` (T-20).
+
+    Offer `redeem_tool(scratch)` as a tool too. A lean tool has no output schema: its structured
+    content is the summary and the reference.
+    """
+    return lambda function: _decorated(
+        function, lambda result: scratch.keep(result, summary), keeps_schema=False
+    )
+
+
+def redeem_tool(scratch: Scratch) -> Callable[[str], Any]:
+    """Return the tool `redeem_scratch`, which returns the data behind a `scratch_ref`."""
+    result_type = _result_type()
+
+    def redeem_scratch(scratch_ref: str) -> Any:
+        """Return the data behind a scratch_ref."""
+        return result_type.model_validate(scratch.redeem(scratch_ref))
+
+    redeem_scratch.__annotations__["return"] = result_type
+    return redeem_scratch
+
+
+def _consumed(result: Any, ids: Iterable[str] | None = None) -> Any:
+    return result if as_json(result).get("isError") else marks.consumed(result, ids)
+
+
+def _decorated(
+    function: Any,
+    mark: Callable[..., Any],
+    *,
+    named_by: str | None = None,
+    keeps_schema: bool = True,
+) -> Any:
+    """Return the function with its return value converted to a result, and marked."""
+    if not callable(function):
+        raise TypeError(f"{function!r} is not a function")
+    signature = inspect.signature(function, eval_str=True)
+    if named_by is not None and named_by not in signature.parameters:
+        raise TypeError(f"{function.__name__} has no parameter {named_by!r}")
+    result_type = _result_type()
+    convert = _converter(signature.return_annotation)
+
+    def finish(value: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        result = convert(value)
+        if not isinstance(result, result_type):  # a question to the user, not a result
+            return result
+        if named_by is None:
+            return mark(result)
+        return mark(result, signature.bind(*arguments, **named).arguments.get(named_by))
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def decorated(*arguments: Any, **named: Any) -> Any:
+            return finish(await function(*arguments, **named), arguments, named)
+
+    else:
+
+        @functools.wraps(function)
+        def decorated(*arguments: Any, **named: Any) -> Any:
+            return finish(function(*arguments, **named), arguments, named)
+
+    if not keeps_schema:
+        # Servers read both; another schema than the result's would make them refuse it.
+        stated = signature.replace(return_annotation=result_type)
+        decorated.__signature__ = stated  # type: ignore[attr-defined]
+        hints = {name: one.annotation for name, one in signature.parameters.items()}
+        hints = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
+        decorated.__annotations__ = {**hints, "return": result_type}
+        del decorated.__wrapped__
+    return decorated
+
+
+def _converter(annotation: Any) -> Callable[[Any], Any]:
+    """Return the server's own conversion of a return value to a result."""
+    result_type = _result_type()
+
+    def stub() -> None: ...
+
+    stub.__signature__ = inspect.Signature(return_annotation=annotation)  # type: ignore[attr-defined]
+    stub.__annotations__ = {} if annotation is inspect.Signature.empty else {"return": annotation}
+    metadata = _func_metadata()(stub)
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, result_type):
+            return value
+        made = metadata.convert_result(value)
+        if not isinstance(made, list | tuple):
+            return made
+        # mcp 1 returns the content, or a pair of the content and the structured content.
+        content, structured = made if isinstance(made, tuple) else (made, None)
+        blocks = [block.model_dump(mode="json", by_alias=True) for block in content]
+        made = {"content": blocks, "structuredContent": structured}
+        return result_type.model_validate(made)
+
+    return convert
+
+
+def _result_type() -> Any:
+    from mcp.types import CallToolResult
+
+    return CallToolResult
+
+
+def _func_metadata() -> Any:
+    try:
+        from mcp.server.mcpserver.utilities.func_metadata import func_metadata
+    except ModuleNotFoundError:  # mcp 1
+        from mcp.server.fastmcp.utilities.func_metadata import (  # type: ignore[import-not-found,no-redef]
+            func_metadata,
+        )
+    return func_metadata

@@ -1,0 +1,45 @@
+"""MCP tool results as JSON objects or as `CallToolResult` of the package `mcp`.
+
+Every helper takes either and returns the same type. The package is not imported: any object with
+pydantic's `model_dump` and `model_validate` is read as a result.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Self, TypeVar, overload
+
+Result = Mapping[str, Any]
+"""An MCP `CallToolResult` as JSON: `content`, perhaps `structuredContent`, `isError`, `_meta`."""
+
+
+class ResultModel(Protocol):
+    """A tool result as an object, such as `CallToolResult`."""
+
+    def model_dump(self, *, mode: str, by_alias: bool, exclude_none: bool) -> dict[str, Any]:
+        """Return the result as JSON."""
+
+    @classmethod
+    def model_validate(cls, obj: Any, /) -> Self:
+        """Return the object for JSON."""
+
+
+ModelT = TypeVar("ModelT", bound=ResultModel)
+
+
+def as_json(result: Result | ResultModel) -> Result:
+    """Return a result as a JSON object."""
+    if isinstance(result, Mapping):
+        return result
+    return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+@overload
+def changed(result: Result, change: Callable[[Result], dict[str, Any]]) -> dict[str, Any]: ...
+@overload
+def changed(result: ModelT, change: Callable[[Result], dict[str, Any]]) -> ModelT: ...
+def changed(
+    result: Result | ModelT, change: Callable[[Result], dict[str, Any]]
+) -> dict[str, Any] | ModelT:
+    """Return a changed copy of a result, of the same type."""
+    if isinstance(result, Mapping):
+        return change(result)
+    return type(result).model_validate(change(as_json(result)))

@@ -1,0 +1,70 @@
+"""Reads a text that is a table, in Markdown or as comma-separated values, into records (T-23).
+
+Only texts that are certainly tables count: prose with a few commas must not be summarised as "3
+records". A Markdown table needs its delimiter line; CSV needs a header of distinct names and at
+least two rows, one a line, all with the same number of fields, at least two.
+`mcpp_gateway/inspector/state/results/tables.js` does the same.
+"""
+
+import csv
+import re
+from typing import Final
+
+Record = dict[str, str]
+
+_MAX_CHARS: Final = 2_000_000
+_DELIMITER_LINE: Final = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
+_CELL_BREAK: Final = re.compile(r"(?<!\\)\|")
+_is_name = re.compile(r"[^\W\d_][\w .#/()-]{0,39}").fullmatch
+_DELIMITERS: Final = (",", ";", "\t")
+_MIN_ROWS: Final = 2
+
+
+def read_table(text: str) -> list[Record] | None:
+    """Return the rows of the table that a text consists of, by column; None for other texts.
+
+    A Markdown table may have a heading before it and a remark after it.
+    """
+    if len(text) > _MAX_CHARS:
+        return None
+    lines = [line.strip("\r") for line in text.strip().split("\n")]
+    return _read_markdown(lines) or _read_csv(lines)
+
+
+def _read_markdown(lines: list[str]) -> list[Record] | None:
+    for place in range(1, len(lines)):
+        line = lines[place].strip()
+        if "-" in line and "|" in line and _DELIMITER_LINE.fullmatch(line):
+            names = _cells(lines[place - 1])
+            rows = []
+            for row in lines[place + 1 :]:
+                if "|" not in row:
+                    break
+                rows.append(dict(zip(names, _cells(row), strict=False)))
+            return rows if len(names) > 1 and rows else None
+    return None
+
+
+def _cells(line: str) -> list[str]:
+    inner = line.strip().removeprefix("|")
+    inner = inner.removesuffix("|") if not inner.endswith("\\|") else inner
+    return [cell.strip() for cell in _CELL_BREAK.split(inner)]
+
+
+def _read_csv(lines: list[str]) -> list[Record] | None:
+    for delimiter in _DELIMITERS:
+        if delimiter not in lines[0] or len(lines) <= _MIN_ROWS:
+            continue
+        try:
+            rows = [_fields(line, delimiter) for line in lines]
+        except csv.Error:
+            continue
+        names = [name.strip() for name in rows[0]]
+        is_header = len(set(names)) == len(names) > 1 and all(map(_is_name, names))
+        if is_header and len(rows) > _MIN_ROWS and all(len(row) == len(names) for row in rows):
+            return [dict(zip(names, row, strict=True)) for row in rows[1:]]
+    return None
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter, strict=True), [])

@@ -1,0 +1,1 @@
+"""Measuring retrieval: collections of questions, baselines, and the table that `bench` prints."""

@@ -1,0 +1,74 @@
+"""The Markdown of a pack keeps within its tokens, by value per token."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpp.tokens import estimate
+from mcpp_agents.memory import MemoryDraft, MemoryStore
+from mcpp_agents.memory.packing.passages import best_passages
+
+FILLER = "Nothing of interest was said in this sentence about the weather. " * 12
+
+
+@pytest.fixture
+def filled(store: MemoryStore) -> MemoryStore:
+    drafts = [
+        MemoryDraft(
+            title=f"Rotation of key {number}",
+            content=f"{FILLER}Rotation happens at {number} o'clock. {FILLER}",
+            kind="decision",
+        )
+        for number in range(20)
+    ]
+    drafts.append(MemoryDraft(title="Short rotation", content="Rotation is daily.", kind="fact"))
+    store.remember_many(drafts)
+    return store
+
+
+@pytest.mark.rule("M-45")
+@pytest.mark.parametrize("budget", [200, 500, 1000, 4000, 9000])
+def test_the_markdown_keeps_within_its_budget(filled: MemoryStore, budget: int) -> None:
+    pack = filled.context("key rotation", markdown_token_budget=budget)
+    assert estimate(pack.markdown) <= budget
+    assert pack.total_items == 21  # the items themselves are not affected
+    if budget > 500:
+        assert "Rotation is daily." in pack.markdown
+
+
+@pytest.mark.rule("M-45")
+def test_more_tokens_show_more_and_the_note_says_what_is_missing(filled: MemoryStore) -> None:
+    small, large, all_of_it = (
+        filled.context("key rotation", markdown_token_budget=budget).markdown
+        for budget in (600, 3000, 100_000)
+    )
+    assert small.count("### ") < large.count("### ") == 21 == all_of_it.count("### ")
+    assert "Within 600 tokens: " in small
+    assert "left out" in small
+    assert "Within" not in all_of_it
+    # Passages, not beginnings.
+    assert large.count("o'clock") > 5
+    assert large.count("the weather") < all_of_it.count("the weather")
+
+
+@pytest.mark.rule("M-45")
+def test_the_default_budget_is_4000(filled: MemoryStore) -> None:
+    assert estimate(filled.context("key rotation").markdown) <= 4000
+    assert estimate(filled.context("key rotation", markdown_token_budget=1).markdown) <= 200
+
+
+@pytest.mark.rule("M-45")
+def test_passages_are_the_sentences_about_the_goal() -> None:
+    text = "First one. Tokens rotate daily. Second one. Keys are kept in a vault. Last one."
+    assert best_passages(text, ["token", "vault"], 60) == (
+        "… Tokens rotate daily. … Keys are kept in a vault. …"
+    )
+    assert best_passages(text, [], 1000) == text
+    assert best_passages("", ["x"], 10) == ""
+    assert best_passages("abcdefghij klm", ["klm"], 6) == "abcde…"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=300), st.lists(st.text(max_size=8), max_size=4), st.integers(1, 200))
+def test_passages_keep_within_their_length(text: str, terms: list[str], length: int) -> None:
+    assert len(best_passages(text, terms, length)) <= length + 2

@@ -1,0 +1,117 @@
+"""Turns of dialogues: who spoke, times, and names as links."""
+
+from datetime import date
+
+import pytest
+
+from mcpp_agents.memory import MemoryDraft, MemoryStore
+from mcpp_agents.memory.search.times import asks_when, date_terms, mentioned_days, tells_when
+
+
+def tell(store: MemoryStore, *turns: str, valid_at: str | None = None) -> list[str]:
+    drafts = [
+        MemoryDraft(
+            title=turn.partition(":")[0],
+            content=turn,
+            kind="message",
+            source=f"D{place // 3}:{place}",
+            valid_at=valid_at,
+        )
+        for place, turn in enumerate(turns)
+    ]
+    return [answer.id for answer in store.remember_many(drafts)]
+
+
+def best(store: MemoryStore, goal: str) -> list[str]:
+    return [id for id, _ in store.search(goal)]
+
+
+@pytest.mark.rule("M-50")
+def test_a_question_about_a_person_prefers_their_own_turns(store: MemoryStore) -> None:
+    ids = tell(
+        store,
+        "Bob: Wow, Ann, a kayak! A kayak is great, Ann.",
+        "Bob: What will you do now?",
+        "Bob: See you.",
+        "Ann: I found a kayak at the market, for nearly nothing, would you believe it.",
+        "Bob: Hm.",
+        "Bob: So.",
+    )
+    assert best(store, "Where did Ann find the kayak?")[0] == ids[3]
+    assert best(store, "kayak")[0] == ids[0]
+
+
+@pytest.mark.rule("M-50")
+def test_a_question_for_a_time_prefers_turns_that_tell_one(store: MemoryStore) -> None:
+    ids = tell(
+        store,
+        "Ann: We went to that concert last Friday with my cousins.",
+        "Ann: Hm.",
+        "Ann: Well.",
+        "Ann: The concert was loud for all of my cousins.",
+    )
+    assert best(store, "When was the concert?")[0] == ids[0]
+    assert best(store, "How was the concert?")[0] == ids[3]
+
+
+@pytest.mark.rule("M-50")
+def test_items_are_found_by_the_days_that_they_mean(store: MemoryStore) -> None:
+    tell(store, "Ann: Nothing new.", valid_at="2023-08-02")
+    [id] = tell(store, "Ann: I flew home three weeks ago.", valid_at="2023-06-10T09:00:00Z")
+    assert best(store, "What happened in May 2023?")[0] == id
+    assert best(store, "What was on 2023-06-10?")[0] == id
+
+
+@pytest.mark.rule("M-50")
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("I saw it yesterday", [date(2023, 5, 19)]),
+        ("two weeks ago, or a few days ago", [date(2023, 5, 6), date(2023, 5, 17)]),
+        ("last Tuesday", [date(2023, 5, 16)]),
+        ("last Saturday", [date(2023, 5, 13)]),
+        ("next Monday", [date(2023, 5, 22)]),
+        ("on 7 July 2022", [date(2022, 7, 7)]),
+        ("July 7th, 2022", [date(2022, 7, 7)]),
+        ("2024-02-29 and 2024-02-31", [date(2024, 2, 29)]),
+        ("I may go, 99 years ago", [date(1924, 6, 13)]),
+        ("nothing", []),
+    ],
+)
+def test_times_are_resolved_against_the_text_s_own(text: str, days: list[date]) -> None:
+    assert mentioned_days(text, date(2023, 5, 20)) == days  # a Saturday
+
+
+@pytest.mark.rule("M-50")
+def test_times_are_recognised() -> None:
+    assert asks_when("When did it happen?")
+    assert asks_when("In which year did she move?")
+    assert not asks_when("Who moved?")
+    assert tells_when("It was last summer.")
+    assert not tells_when("It was nice.")
+    assert "may" in date_terms("yesterday", 1_684_540_800.0)
+    assert date_terms("999 years ago " * 400, 0.0)
+
+
+@pytest.mark.rule("M-51")
+def test_names_in_the_best_turns_are_followed(store: MemoryStore) -> None:
+    ids = tell(
+        store,
+        "Nora: Ines gave me a kayak for my birthday.",
+        "Emil: Lucky you.",
+        "Emil: Nice weather.",
+        "Nora: By the way, Ines has moved to Bergen.",
+        "Emil: Hm.",
+        "Nora: I bought bread.",
+    )
+    found = best(store, "Where does the person who gave Nora a kayak live?")
+    assert ids[3] in found[:4]
+    pack = store.context("Which town is the kayak's giver from?", intent="general")
+    reasons = {item.id: item.reason for item in pack.items}
+    assert "mentions 'ines', as a better match does" in reasons[ids[3]]
+
+
+@pytest.mark.rule("M-51")
+def test_without_evidence_no_name_is_followed(store: MemoryStore) -> None:
+    tell(store, "Nora: Ines is here.", "Emil: Hello Ines.")
+    assert store.context("submarines").total_items == 0

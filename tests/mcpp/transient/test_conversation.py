@@ -1,0 +1,247 @@
+"""Collapsing in the messages of three APIs, without a pod."""
+
+import copy
+import json
+from typing import Any, Literal
+
+import pytest
+
+from mcpp.prompts import expand_tool
+from mcpp.transient import (
+    EXPAND,
+    CachePolicy,
+    Conversation,
+    Hint,
+    Matching,
+    consumed,
+    transient,
+    with_context_hints,
+)
+from tests.mcpp.prompts.logs import text_result
+
+Api = Literal["anthropic", "chat", "responses"]
+APIS: tuple[Api, ...] = ("anthropic", "chat", "responses")
+LONG = "data " * 300
+
+
+class ApiMessages:
+    """The messages of one API, as a client appends them."""
+
+    def __init__(self, api: Api, **options: Any) -> None:
+        self.api = api
+        self.conversation = Conversation(**options)
+        self.messages: list[Any] = []
+        self.number = 0
+
+    def says(self, text: str, role: str = "assistant") -> None:
+        self.messages.append({"role": role, "content": text})
+
+    def calls(self, *calls: tuple[str, dict[str, Any]]) -> list[str]:
+        """Let the model make calls in one turn, and return their ids."""
+        ids = []
+        uses = []
+        for tool, arguments in calls:
+            self.number += 1
+            ids.append(f"c{self.number}")
+            encoded = json.dumps(arguments)
+            if self.api == "anthropic":
+                uses.append({"type": "tool_use", "id": ids[-1], "name": tool, "input": arguments})
+            elif self.api == "chat":
+                function = {"name": tool, "arguments": encoded}
+                uses.append({"id": ids[-1], "type": "function", "function": function})
+            else:
+                self.messages.append(
+                    {
+                        "type": "function_call",
+                        "call_id": ids[-1],
+                        "name": tool,
+                        "arguments": encoded,
+                    }
+                )
+        if self.api == "anthropic":
+            self.messages.append({"role": "assistant", "content": uses})
+        elif self.api == "chat":
+            self.messages.append({"role": "assistant", "content": None, "tool_calls": uses})
+        return ids
+
+    def answers(self, tool: str, id: str, result: dict[str, Any], server: str = "") -> None:
+        self.conversation.add_result(tool, id, result, server=server)
+        text = "\n".join(block.get("text", "") for block in result["content"])
+        if self.api == "anthropic":
+            block = {"type": "tool_result", "tool_use_id": id, "content": text}
+            last = self.messages[-1]
+            if last["role"] == "user" and isinstance(last["content"], list):
+                last["content"].append(block)
+            else:
+                self.messages.append({"role": "user", "content": [block]})
+        elif self.api == "chat":
+            self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
+        else:
+            output = {"type": "function_call_output", "call_id": id, "output": text}
+            self.messages.append(output)
+
+    def run(self, tool: str, result: dict[str, Any], server: str = "", **arguments: Any) -> str:
+        (id,) = self.calls((tool, arguments))
+        self.answers(tool, id, result, server)
+        return id
+
+    def shown(self) -> str:
+        return json.dumps(self.conversation.collapse(self.messages))
+
+    def states(self, *ids: str) -> list[str]:
+        self.conversation.collapse(self.messages)
+        found = (self.conversation.find(id) for id in ids)
+        return ["none" if one is None else one.state for one in found]
+
+
+def page(number: int) -> dict[str, Any]:
+    return transient(text_result(f"page {number} {LONG}"), f"the summary of {number}")
+
+
+def stored() -> dict[str, Any]:
+    return consumed(text_result("stored"))
+
+
+def hints() -> dict[str, Any]:
+    return with_context_hints(text_result("steps"), [Hint("search", "store")])
+
+
+@pytest.fixture(params=APIS)
+def chat(request: pytest.FixtureRequest) -> ApiMessages:
+    return ApiMessages(request.param)
+
+
+@pytest.mark.rule("T-25")
+def test_a_consumed_page_is_replaced_by_its_summary(chat: ApiMessages) -> None:
+    chat.says("Reclassify all.", role="user")
+    chat.run("get_workflow_step", hints())
+    chat.run("search", page(1), page=1)
+    assert "page 1 data" in chat.shown()
+    chat.run("store", stored())
+    before = copy.deepcopy(chat.messages)
+    shown = chat.shown()
+    assert "page 1 data" not in shown
+    assert "> the summary of 1" in shown
+    assert chat.messages == before  # the client's own messages stay
+    assert len(json.loads(shown)) == len(before)
+
+
+@pytest.mark.rule("T-06")
+@pytest.mark.rule("T-25")
+def test_calls_of_one_turn_do_not_consume_each_other(chat: ApiMessages) -> None:
+    chat.run("get_workflow_step", hints())
+    fetch, store = chat.calls(("search", {"page": 1}), ("store", {}))
+    chat.answers("search", fetch, page(1))
+    chat.answers("store", store, stored())
+    assert chat.states(fetch) == ["pending"]
+    chat.run("store", stored())
+    assert chat.states(fetch) == ["consumed"]
+
+
+@pytest.mark.rule("T-06")
+@pytest.mark.rule("T-25")
+def test_a_superseded_page_stays_until_the_model_has_run_again(chat: ApiMessages) -> None:
+    first, again = chat.calls(("search", {"page": 1}), ("search", {"page": 1}))
+    chat.answers("search", first, page(1))
+    chat.answers("search", again, page(1))
+    assert chat.shown().count("page 1 data") == 2
+    assert chat.states(first, again) == ["superseded", "pending"]
+    chat.says("I have read them.")
+    assert chat.shown().count("page 1 data") == 1
+
+
+@pytest.mark.rule("T-07")
+@pytest.mark.rule("T-13")
+@pytest.mark.rule("T-25")
+def test_a_failed_or_repeated_store_collapses_nothing(chat: ApiMessages) -> None:
+    chat.run("get_workflow_step", hints())
+    pages = [chat.run("search", page(number), page=number) for number in (1, 2)]
+    chat.run("store", {**stored(), "isError": True})
+    assert chat.states(*pages) == ["pending", "pending"]
+    id = chat.run("store", stored())
+    chat.conversation.collapse(chat.messages)
+    chat.conversation.add_result("store", id, stored())
+    assert chat.states(*pages) == ["consumed", "pending"]
+
+
+@pytest.mark.rule("T-16")
+@pytest.mark.rule("T-25")
+def test_a_collapsed_page_can_be_expanded_and_collapses_again(chat: ApiMessages) -> None:
+    first = chat.run("search", page(1), page=1)
+    chat.run("store", stored())
+    chat.conversation.collapse(chat.messages)
+    tracked = chat.conversation.find(first)
+    assert tracked is not None
+    assert chat.conversation.original(tracked.handle) == page(1)
+    assert expand_tool("anthropic")["name"] == EXPAND
+    expanded = chat.conversation.expand(tracked.handle)
+    assert expanded["content"] == page(1)["content"]
+    second = chat.run(EXPAND, expanded, handle=tracked.handle)
+    third = chat.run("search", page(2), page=2)
+    chat.run("store", stored())
+    assert chat.states(second, third) == ["pending", "consumed"]
+    assert chat.conversation.expand("unknown")["isError"]
+    assert chat.conversation.original("unknown") is None
+
+
+@pytest.mark.rule("T-19")
+@pytest.mark.rule("T-25")
+def test_badges_follow_the_latest_collapse(chat: ApiMessages) -> None:
+    first = chat.run("search", page(1), page=1)
+    chat.conversation.collapse(chat.messages)
+    assert chat.conversation.badges(first) == ("transient",)
+    store = chat.run("store", stored())
+    chat.conversation.collapse(chat.messages)
+    assert chat.conversation.badges(first) == ("collapsed",)
+    assert chat.conversation.badges(store) == ("consumed",)
+
+
+@pytest.mark.rule("T-24")
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize(
+    ("matching", "expected"),
+    [
+        (Matching(), ["pending", "pending"]),
+        (Matching(across_servers=True), ["consumed", "pending"]),
+        (Matching(across_servers=True, order="newest"), ["pending", "consumed"]),
+    ],
+)
+def test_a_client_that_trusts_its_servers_pairs_across_them(
+    matching: Matching, expected: list[str]
+) -> None:
+    chat = ApiMessages("anthropic", matching=matching)
+    chat.run("get_workflow_step", hints(), server="flows")
+    pages = [chat.run("search", page(number), server="crm", page=number) for number in (1, 2)]
+    chat.run("store", stored(), server="notes")
+    assert chat.states(*pages) == expected
+
+
+@pytest.mark.rule("T-25")
+def test_with_a_cache_policy_a_page_collapses_once_that_pays(chat: ApiMessages) -> None:
+    chat.conversation = Conversation(cache=CachePolicy(further_calls=10))
+    chat.run("get_workflow_step", hints())
+    chat.run("search", transient(text_result("tiny page 0"), "tiny"), page=0)
+    chat.says(LONG * 3)
+    chat.run("store", stored())
+    assert "tiny page 0" in chat.shown()  # rewriting the long text costs more than it saves
+    chat.run("search", page(1), page=1)
+    chat.run("store", stored())
+    assert "page 1 data" not in chat.shown()
+    chat.says(LONG * 9)
+    assert "page 1 data" not in chat.shown()  # a decision is never reversed
+
+
+@pytest.mark.rule("T-25")
+def test_messages_may_be_dropped_from_the_beginning(chat: ApiMessages) -> None:
+    chat.run("get_workflow_step", hints())
+    first = chat.run("search", page(1), page=1)
+    chat.conversation.collapse(chat.messages)
+    del chat.messages[:2]
+    chat.run("store", stored())
+    assert chat.states(first) == ["consumed"]
+
+
+@pytest.mark.rule("T-25")
+@pytest.mark.parametrize("messages", [[], ["text"], [{}], [{"role": "user"}], [None, 5]])
+def test_other_messages_are_returned_unchanged(messages: list[Any]) -> None:
+    assert Conversation().collapse(messages) == messages

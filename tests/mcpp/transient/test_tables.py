@@ -1,0 +1,46 @@
+"""Tables in Markdown and CSV count as records."""
+
+import pytest
+
+from mcpp.transient import mark_by_rule, read_mark, summarize
+from mcpp.transient.tables import read_table
+from tests.mcpp.prompts.logs import text_result
+
+MARKDOWN = "| id | name |\n|---|:--:|\n" + "".join(f"| {n} | n{n} |\n" for n in range(72, 80))
+CSV = "id,name\n" + "".join(f'{n},"n, {n}"\n' for n in range(72, 80))
+
+
+@pytest.mark.rule("T-23")
+@pytest.mark.parametrize(
+    "text", [MARKDOWN, CSV, CSV.replace("\n", "\r\n"), f"# Found\n\n{MARKDOWN}\nEnd."]
+)
+def test_a_table_is_summarized_like_records(text: str) -> None:
+    assert summarize(text_result(text), noun="activity") == "8 activity records (IDs: 72, 73, 74…)"
+    assert read_mark(mark_by_rule(text_result(text))).transient
+
+
+@pytest.mark.rule("T-23")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Dear all, hello\nthis is, prose\nwith, commas, more",
+        "one line, only",
+        "a,b\n1,2",
+        "1,2\n3,4\n5,6",
+        "a,a\n1,2\n3,4",
+        'a,b\n"1,2\n3,4\n',
+        "| a | b |\nno delimiter | here",
+        "a\n---\nb",
+        "| a |\n|---|\n| 1 |",
+        "| a | b |\n|---|---|\n",
+    ],
+)
+def test_other_texts_are_no_tables(text: str) -> None:
+    assert read_table(text) is None
+
+
+@pytest.mark.rule("T-23")
+def test_cells_keep_escaped_bars_and_quoted_delimiters() -> None:
+    assert read_table("| a | b |\n|-|-|\n| x \\| y | z |") == [{"a": "x \\| y", "b": "z"}]
+    assert read_table('a;b\n"1;""2""";3\n4;5') == [{"a": '1;"2"', "b": "3"}, {"a": "4", "b": "5"}]
