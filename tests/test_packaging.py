@@ -115,8 +115,11 @@ def extras_of(module: str) -> set[str]:
     return set().union(*covering)
 
 
-# Imported only for a hint that comes from a program which uses the library itself.
-IMPORTED_FOR_USERS = {"mcpp.protocol.value_types": {"pydantic"}}
+# Imported only for a hint or a tool that comes from a program which uses the library itself.
+IMPORTED_FOR_USERS = {
+    "mcpp.protocol.value_types": {"pydantic"},
+    "mcpp.transient.decorators": {"mcp"},
+}
 MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 

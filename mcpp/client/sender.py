@@ -28,6 +28,8 @@ OnProgress = Callable[["Progress"], Awaitable[None] | None]
 ContextLike: TypeAlias = "Context | Sender | str | None"
 
 CALL_SECONDS: Final = 60.0
+# The news that a participant has joined may take this long: gateways announce several together.
+PRESENCE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Sender:
         *,
         returns: None = None,
         timeout: float | None = None,
-        wait_for_presence: float = 0.0,
+        wait_for_presence: float = PRESENCE_SECONDS,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         **named: Any,
@@ -122,7 +124,7 @@ class Sender:
         *,
         returns: type[T],
         timeout: float | None = None,
-        wait_for_presence: float = 0.0,
+        wait_for_presence: float = PRESENCE_SECONDS,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         **named: Any,
@@ -136,7 +138,7 @@ class Sender:
         *,
         returns: Any = None,
         timeout: float | None = None,
-        wait_for_presence: float = 0.0,
+        wait_for_presence: float = PRESENCE_SECONDS,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
         **named: Any,
@@ -150,7 +152,8 @@ class Sender:
             returns: the type of the result, such as a dataclass or a pydantic model: the call then
                 returns a value of it instead of a ToolResult.
             timeout: seconds to wait for the result; defaults to 60.
-            wait_for_presence: seconds to wait before that for the participant to join.
+            wait_for_presence: seconds to wait before that for the participant to join; by default
+                just long enough for the news of it to arrive.
             context: another context to call it in.
             on_progress: called with each `Progress` that the tool reports.
 
@@ -181,7 +184,7 @@ class Sender:
         params: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-        wait_for_presence: float = 0.0,
+        wait_for_presence: float = PRESENCE_SECONDS,
         correlation_id: str | None = None,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
@@ -195,7 +198,8 @@ class Sender:
             method: such as `resources/read`.
             params: the method's parameters.
             timeout: seconds to wait for the response; defaults to 60.
-            wait_for_presence: seconds to wait before that for the participant to join.
+            wait_for_presence: seconds to wait before that for the participant to join; by default
+                just long enough for the news of it to arrive.
             correlation_id: the id of the proposal that this request fulfils.
             context: another context to send it in.
             on_progress: called with each `Progress` that the participant reports.
@@ -267,7 +271,7 @@ class Sender:
         arguments: Mapping[str, Any] | None = None,
         /,
         *,
-        wait_for_presence: float = 0.0,
+        wait_for_presence: float = PRESENCE_SECONDS,
         context: ContextLike = None,
         **named: Any,
     ) -> OpenProposal:

@@ -291,7 +291,7 @@ async def test_what_is_held_in_memory_is_bounded(
     harness: AnyPod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_history, "_MAX_BYTES", 1000)
-    async with two(harness) as (alice, bob):
+    async with harness.connect("files"), two(harness) as (alice, bob):
         async with alice.context("task", id="t") as task:
             for _ in range(5):
                 await task.send("chat", {"text": "x" * 300})

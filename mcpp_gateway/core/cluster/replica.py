@@ -10,7 +10,7 @@ from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.cluster.journal import ClusterJournal
 from mcpp_gateway.core.cluster.leadership import Fence
 from mcpp_gateway.core.cluster.records import GONE, JOINED, LEFT, REPLACED, ClusterState, Note
-from mcpp_gateway.core.cluster.roster import Roster
+from mcpp_gateway.core.cluster.roster import ClusterRoster
 from mcpp_gateway.core.contexts.replay import replay
 from mcpp_gateway.core.contexts.tree import LiveContexts
 from mcpp_gateway.core.limits import PodLimits
@@ -32,7 +32,7 @@ class Replica:
         self.sequence = 0  # of the last record that was applied
         self.fence = fence or Fence()
         self.heard: dict[str, int] = {}
-        self.roster = Roster()
+        self.roster = ClusterRoster()
         self.journal = ClusterJournal(limits.history_messages, limits.history_bytes)
         self.tree = LiveContexts(limits)
         self._limits = limits
@@ -141,7 +141,7 @@ class Replica:
         self.tree.restore(inner.live, inner.dormant)
 
 
-def apply_note(roster: Roster, heard: dict[str, int], note: Note, time: float) -> None:
+def apply_note(roster: ClusterRoster, heard: dict[str, int], note: Note, time: float) -> None:
     """Apply what a note says about sessions to a roster."""
     key = (note.origin, note.session)
     if note.event == JOINED:

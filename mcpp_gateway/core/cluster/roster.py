@@ -12,7 +12,7 @@ from mcpp_gateway.core.cluster.records import SessionState
 SessionKey = tuple[str, int]  # incarnation of the gateway, number of the session there
 
 
-class Roster:
+class ClusterRoster:
     """Sessions and presence as of one position of the log."""
 
     def __init__(self) -> None:
@@ -22,9 +22,9 @@ class Roster:
         self._of: dict[str, dict[SessionKey, None]] = {}  # of each participant
         self._at: dict[str, dict[SessionKey, None]] = {}  # at each incarnation of a gateway
 
-    def copy(self) -> "Roster":
+    def copy(self) -> "ClusterRoster":
         """Return an independent roster with the same content."""
-        other = Roster()
+        other = ClusterRoster()
         other.restore(self.present, self.snapshot(), self.absent)
         return other
 

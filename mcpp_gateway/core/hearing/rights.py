@@ -50,7 +50,12 @@ class Rights:
         return None
 
     def read(self, entry: LogEntry) -> LogEntry | None:
-        """Return an entry with what the participant may hear of it, or None."""
+        """Return an entry as the participant may read it back, or None.
+
+        That is what it may hear, and presence about itself: history is not a replay (H-06).
+        """
+        if entry.about and entry.sender == GATEWAY:
+            return entry
         text = self.view(entry)
         if text is None or text is entry.text:
             return None if text is None else entry

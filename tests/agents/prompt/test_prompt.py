@@ -202,6 +202,7 @@ async def test_what_was_erased_is_in_no_further_prompt(
         agent = ModelAgent("mind", provider, limits=ModelLimits(grace_seconds=0.1))
         async with (
             sockets.run(agent.participant),
+            sockets.connect("files"),
             sockets.connect("bob") as bob,
             sockets.connect("alice") as alice,
         ):

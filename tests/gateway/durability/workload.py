@@ -100,7 +100,7 @@ class DurableProcess:
             self.end(signal.SIGKILL)
 
 
-class Served(Protocol):
+class ServedPod(Protocol):
     """A pod as clients reach it, at one gateway or at several."""
 
     @property
@@ -127,7 +127,7 @@ class Witness:
         await self._echoed.wait()
 
 
-async def take_part(gateway: Served, witness: Witness, stop: anyio.Event) -> None:
+async def take_part(gateway: ServedPod, witness: Witness, stop: anyio.Event) -> None:
     """Send numbered messages one after another, and note everything that comes."""
     async with mcpp.connect(
         gateway.url,
@@ -155,7 +155,7 @@ async def take_part(gateway: Served, witness: Witness, stop: anyio.Event) -> Non
             tasks.cancel_scope.cancel()
 
 
-async def read_log(gateway: Served) -> list[str]:
+async def read_log(gateway: ServedPod) -> list[str]:
     """Return the ids of all chat messages in the log, in its order."""
     ids: list[str] = []
     async with mcpp.connect(
@@ -169,7 +169,7 @@ async def read_log(gateway: Served) -> list[str]:
 
 
 @asynccontextmanager
-async def load(gateway: Served, names: Sequence[str]) -> AsyncIterator[list[Witness]]:
+async def load(gateway: ServedPod, names: Sequence[str]) -> AsyncIterator[list[Witness]]:
     """Run all clients beside the block, then let each of them finish what it sends."""
     witnesses = [Witness(name) for name in names]
     stop = anyio.Event()

@@ -61,6 +61,39 @@ def ids(payload: Any) -> list[str]:
     return [each["envelope"]["id"] for each in payload["entries"]]
 
 
+@pytest.mark.rule("H-06", "F-19")
+@pytest.mark.parametrize("kind", ["memory", "file"])
+async def test_a_participant_reads_back_nothing_that_it_may_not_hear(
+    kind: str, tmp_path: Path
+) -> None:
+    hears = 'hears = { not = { type = "reasoning" } }'
+    config = config_text({"alice": "", "bob": hears}, context_idle_seconds=0.05, **FREE)
+    config += f'\n[log]\nkind = "{kind}"\npath = "{tmp_path}"\n'
+    secret = {"id": "secret", "type": "reasoning"}
+    async with (
+        running(config) as gateway,
+        joined(gateway, "alice") as alice,
+        joined(gateway, "bob") as bob,
+    ):
+        await say(
+            alice,
+            text("m0", "alice", payload={"text": "the plan"}),
+            text("m1", "alice", payload={"text": "the hidden plan"}, context=secret),
+            text("m2", "alice", payload={"text": "plan for bob"}, context=secret, to=["bob"]),
+        )
+        await receive_until(bob, "m2")
+        expired = await alice.recv()
+        while b"expired" not in (expired if isinstance(expired, bytes) else expired.encode()):
+            expired = await alice.recv()
+        for number, query in enumerate(({}, {"text": "plan"}, {"context": "secret"})):
+            found = await ask_all(bob, f"q{number}", order="oldest", **query)
+            heard = [id for id in found if id.startswith("m")]
+            assert heard == (["m2"] if "context" in query else ["m0", "m2"])
+        page = await ask(bob, "last", limit=500)
+        kinds = [each["envelope"]["kind"] for each in page["entries"]]
+        assert "system/context" not in kinds
+
+
 @pytest.mark.rule("H-01", "H-03", "H-04")
 async def test_a_participant_reads_back_what_it_missed(config: str) -> None:
     task = {"id": "task", "type": "task"}
