@@ -652,8 +652,11 @@ class PodCore:
         opening = self._open(session, welcome, after, last)
         if after is None and not last:
             next(opening, None)  # there is nothing to read
-        else:
-            session.opening = opening
+            return
+        session.opening = opening
+        if self._gate is None:
+            # At once: the next envelope may push out of the log what it wants to resume after.
+            self._continue_opening(session, opening)
 
     def _open(
         self, session: Session, welcome: dict[str, Any], after: str | None, last: int | None
