@@ -152,6 +152,7 @@ setup-proxy: $(VENV)/.proxy
 
 $(VENV)/.faults: $(DEV)
 	$(call debian,strace,strace,the durability tests)
+	$(call debian,ip,iproute2,the tests of network partitions)
 	@touch $@
 
 $(VENV)/.browser: $(DEV)
