@@ -293,9 +293,10 @@ class ClientSession:
                 self.outgoing.forget_context(context.id)
 
     def _update_participants(self, presence: Presence, size: int) -> None:
-        for each in presence.each():
+        entries = presence.each()
+        for each in entries:
             if each.event == "join":
-                self._roster.add(each.participant, size)
+                self._roster.add(each.participant, size // len(entries))
             else:
                 self._roster.remove(each.participant.id)
 

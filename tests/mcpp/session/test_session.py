@@ -144,6 +144,19 @@ def test_replayed_presence_does_not_change_the_participants() -> None:
 
 
 @pytest.mark.rule("G-64")
+@pytest.mark.rule("P-42")
+def test_many_that_join_together_count_by_their_share_of_the_text() -> None:
+    session = ClientSession()
+    session.join()
+    session.receive(welcome(), 0.0)
+    for batch in range(8):
+        entries = [
+            {"event": "join", "participant": {"id": f"p{batch}-{number}"}} for number in range(500)
+        ]
+        session.receive(system("system/presence", {"entries": entries}), 0.0)
+    assert len(session.participants) == 4001
+
+
 def test_presence_of_several_is_applied_in_order() -> None:
     session = ClientSession("me")
     session.join()
