@@ -143,7 +143,6 @@ def test_replayed_presence_does_not_change_the_participants() -> None:
     assert set(session.participants) == set()
 
 
-@pytest.mark.rule("G-64")
 @pytest.mark.rule("P-42")
 def test_many_that_join_together_count_by_their_share_of_the_text() -> None:
     session = ClientSession()
@@ -157,6 +156,7 @@ def test_many_that_join_together_count_by_their_share_of_the_text() -> None:
     assert len(session.participants) == 4001
 
 
+@pytest.mark.rule("G-64")
 def test_presence_of_several_is_applied_in_order() -> None:
     session = ClientSession("me")
     session.join()
