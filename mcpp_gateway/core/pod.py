@@ -64,6 +64,7 @@ _JOINS_PER_SECOND: Final = 10
 _JOIN_BURST: Final = 100
 _READ_TOKENS: Final = 1 / 500
 _HISTORY_WAIT_SECONDS: Final = 1.0
+_MAX_REQUEST_BYTES: Final = 16_384  # of `pod/*`: a filter has 4,096
 # G-64: presence is logged no more often, so that joining and leaving cannot fill the log.
 _PRESENCES: Final = Rate.per_second(10, 20)
 # At once, about 2 ms. The rest is read in further calls, so that nobody waits for it; meanwhile a
@@ -408,6 +409,10 @@ class PodCore:
     ) -> list[Effect]:
         """Answer a request with what was read for it, and begin the participant's next one."""
         effects: list[Effect] = []
+        rights = self.listener(request.listener.participant)
+        if rights.hears != request.listener.hears:
+            # The participant may hear something else since: what was read is not for it.
+            return [msgspec.structs.replace(request, listener=rights)]
         if request.session in request.session.member.sessions:
             answer = self._send_page(request.session, request.id, page, now)
             effects += [] if answer is None else [answer]
@@ -494,7 +499,7 @@ class PodCore:
             refusal = refusals.reserved_kind(envelope.kind)
             return self._refuse(session, refusal, envelope.id, now)
         try:
-            payload = decode_unambiguous(envelope.raw_payload, "$.payload")
+            payload = _read_request(envelope, "$.payload")
             if not isinstance(payload, dict) or not isinstance(payload.get("filter"), dict):
                 raise FilterError("$.payload.filter", "must be an object")  # noqa: TRY301
             filter = parse(payload["filter"])
@@ -519,7 +524,7 @@ class PodCore:
     def _read_history(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
         """Answer a request for history: in place from memory, otherwise once it was read."""
         try:
-            query = parse_query(decode_unambiguous(envelope.raw_payload, "payload"))
+            query = parse_query(_read_request(envelope, "payload"))
             listener = self.listener(session.member.settings.id)
             source = self._memory_source()
             if source is not None:
@@ -699,6 +704,13 @@ class PodCore:
                 rest["position"] = latest[0].id
         contexts = (node for node in contexts if member.rights.allow_context(node.lineage))
         return system_envelopes.welcome(member, self._members.values(), contexts, rest)
+
+
+def _read_request(envelope: Envelope, path: str) -> Any:
+    """Return the payload of a request to the gateway, none of which is long (G-47)."""
+    if len(envelope.raw_payload) > _MAX_REQUEST_BYTES:
+        raise DecodeError(path, f"is longer than {_MAX_REQUEST_BYTES} bytes")
+    return decode_unambiguous(envelope.raw_payload, path)
 
 
 def _join_rate(limits: PodLimits) -> Rate:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from math import inf, nextafter
 from typing import Final, NamedTuple, Protocol
 
+from mcpp_gateway.core.hearing.filter_counts import filter_weight
+from mcpp_gateway.core.hearing.matcher import Selector
 from mcpp_gateway.core.hearing.rights import Rights
 from mcpp_gateway.core.history.query import HistoryError, HistoryQuery, Span
 from mcpp_gateway.core.records import LogEntry
@@ -16,7 +18,8 @@ from mcpp_gateway.core.records import LogEntry
 MAX_PAGE_BYTES: Final = 262_144
 # What looking at an entry counts for, besides its bytes if its words are searched.
 _ENTRY_BYTES: Final = 256
-# Looked at for a page in place: a few milliseconds (G-47).
+_FOLDING_COST: Final = 8  # a character may become eighteen
+# Looked at for a page in place: a few milliseconds (G-47), and one long text more.
 MAX_WORK_BYTES: Final = 524_288
 
 
@@ -82,12 +85,18 @@ def read_page(
     page: list[Found] = []
     size = work = 0
     more: Span | None = None
+    selector = Selector(query.filter)
+    entry_bytes = _ENTRY_BYTES * (1 + filter_weight(query.filter))
     for found in source.scan(query, start, end):
         entry = found.entry
         if entry is not None:
-            work += _ENTRY_BYTES if query.words is None else _ENTRY_BYTES + len(entry.text)
+            work += entry_bytes + (0 if query.words is None else _folding_bytes(entry.text))
             readable = listener.read(entry)
-            if readable is not None and query.matches(readable):
+            if (
+                readable is not None
+                and selector.passes(readable, readable.lineage)
+                and (query.words is None or query.words.match(readable.text))
+            ):
                 page.append(found._replace(entry=readable))
                 size += len(readable.text)
         full = len(page) >= query.limit or size >= max_bytes
@@ -95,6 +104,11 @@ def read_page(
             more = _beyond(found.position, Span(start, rest.end), query, end)
             break
     return Page(page, more, source.start, source.end, source.indexed_to)
+
+
+def _folding_bytes(text: bytes) -> int:
+    """Return what searching a text counts for: folding other characters than ASCII takes longer."""
+    return len(text) if text.isascii() else _FOLDING_COST * len(text)
 
 
 def _beyond(position: int, span: Span, query: HistoryQuery, end: int) -> Span | None:

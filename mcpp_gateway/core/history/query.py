@@ -10,7 +10,6 @@ from mcpp.errors import FilterError, McppError
 from mcpp.filters import Filter, everything, in_context, parse
 from mcpp.protocol.envelope import ID_PATTERN
 from mcpp_gateway.core.history.words import Words
-from mcpp_gateway.core.records import LogEntry
 
 MAX_LIMIT: Final = 500
 DEFAULT_LIMIT: Final = 100
@@ -58,12 +57,6 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     newest_first: bool = True
     rest: Span | None = None  # of an earlier page; then the bounds are not looked at
     given: dict[str, Any] = {}  # as it was asked
-
-    def matches(self, entry: LogEntry) -> bool:
-        """Return whether an entry is what is asked for, wherever it stands."""
-        return self.filter.matches(entry, entry.lineage) and (
-            self.words is None or self.words.match(entry.text)
-        )
 
 
 def parse_query(payload: object) -> HistoryQuery:

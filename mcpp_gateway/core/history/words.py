@@ -21,6 +21,8 @@ import msgspec
 
 # Of one envelope, this much can be searched: folding more would take too long at once.
 MAX_CHARACTERS: Final = 32_768
+# Folding makes up to eighteen characters of one; of the result no more is searched.
+_MAX_FOLDED: Final = 2 * MAX_CHARACTERS
 MAX_QUERY_UNITS: Final = 64
 
 _UNSPACED: Final = (
@@ -152,7 +154,7 @@ class Words:
 
 
 def _fold(text: str) -> str:
-    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text)[:_MAX_FOLDED])
     return unicodedata.normalize("NFKC", plain).casefold()
 
 

@@ -1,6 +1,7 @@
 """`mcpp up --cluster` and `mcpp cluster` as processes."""
 
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,19 @@ from tests.gateway.durability.workload import MCPP, free_port
 pytestmark = pytest.mark.slow
 
 
+def _are_free(first: int) -> bool:
+    try:
+        for port in (first + offset + number for offset in (0, 100, 200) for number in range(3)):
+            socket.create_server(("127.0.0.1", port)).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     port = free_port()
-    while port > 65_000:  # the ports of the NATS servers follow from it
+    while not _are_free(port):  # the ports of gateways and NATS servers follow from it
         port = free_port()
     command = [MCPP, "up", "--cluster", "3", "--port", str(port)]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)

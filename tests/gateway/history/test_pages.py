@@ -14,6 +14,7 @@ from mcpp_gateway.core.history.query import HistoryError, parse_query
 from tests.gateway.history.sources import ENTRIES, FILTERS, RandomLog, expected, queries
 
 
+@pytest.mark.slow  # where syncs are slow
 @pytest.mark.rule("H-03", "H-06", "H-08")
 @pytest.mark.parametrize("kind", ["memory", "file"])
 @settings(deadline=None, max_examples=50)
