@@ -247,7 +247,10 @@ class PodCore:
 
     def can_join(self, participant: str) -> bool:
         """Return whether there is room to log a participant's join, if it has to be (G-55)."""
-        return self.journal.admitting or participant in self._members
+        if participant in self._members:
+            return True
+        # Where room is short, one join after the other: those not logged yet are not counted.
+        return self.journal.admitting and (self.journal.accepting or not self._presences)
 
     def leave(self, session: Session, now: float) -> list[Effect]:
         """Remove a session; a participant leaves with its last one."""

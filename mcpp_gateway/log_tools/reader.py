@@ -8,6 +8,7 @@ import fcntl
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -104,10 +105,10 @@ class LogReader:
                         opened.append(found)
             except FileNotFoundError:
                 continue  # retention has deleted it
-            following: list[Segment | None] = [segment for segment, _ in opened[1:]]
+            following = [segment for segment, _ in opened[1:]]
             return tuple(
                 OpenSegment(segment, file, behind)
-                for (segment, file), behind in zip(opened, [*following, None], strict=True)
+                for (segment, file), behind in zip_longest(opened, following)
             )
 
     def _open_segment(self, name: str, *, newest: bool) -> tuple[Segment, OsFile] | None:

@@ -65,3 +65,20 @@ def test_a_revoked_participant_is_closed_at_once_and_leaves_later() -> None:
     journal.accepting = True
     harness.tick()
     assert a.last["payload"]["event"] == "leave"
+
+
+@pytest.mark.rule("G-55", "G-64")
+def test_joins_that_are_not_logged_yet_do_not_use_up_the_reserve() -> None:
+    names = [f"p{number}" for number in range(40)]
+    journal = MemoryJournal(1000, 1 << 20)
+    harness = PodHarness(*names, limits=FREE, log=journal)
+    journal.accepting = False
+    joined = []
+    for name in names:
+        if not harness.pod.can_join(name):
+            break
+        joined.append(harness.pod.join(name, harness.now))
+    assert harness.pod.presence_wait(harness.now)  # a join waits to be announced
+    assert not harness.pod.can_join(names[-1])
+    assert harness.pod.can_join(names[0])
+    assert len(joined) < len(names)

@@ -268,6 +268,23 @@ def test_verify_finds_every_flipped_bit(
         path.write_bytes(content)
 
 
+@pytest.mark.rule("L-13")
+@pytest.mark.parametrize("command", [["info"], ["verify"], ["export"], ["backup", "copy"]])
+def test_a_log_without_a_readable_segment_is_reported_in_one_line(
+    tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "pod"
+    write_sample(folder, stop=True)
+    (folder / SECOND).unlink()
+    damaged = bytearray((folder / FIRST).read_bytes())
+    damaged[60] ^= 255
+    (folder / FIRST).write_bytes(damaged)
+    name, *target = command
+    assert main([name, str(folder), *(str(tmp_path / each) for each in target)]) == 1
+    shown = capsys.readouterr()
+    assert f"{FIRST} is damaged at byte 0" in shown.out + shown.err
+
+
 def new_log(folder: Path) -> SegmentLog:
     log = SegmentLog(OsDisk(folder), OPTIONS)
     log.recover()
