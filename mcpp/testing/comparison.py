@@ -7,13 +7,14 @@ for which recorded one, and translates what others answered to them.
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import Envelope
 
+COMPARED_BY: Final = ("kind", "structure", "exact")
 Comparison: TypeAlias = Literal["kind", "structure", "exact"] | Callable[[Envelope, Envelope], bool]
 """What must be equal: kind and addressees; also context, what is answered, and the shape of the
 payload; also the payload itself. Or a function of the recorded and the new envelope."""

@@ -23,7 +23,7 @@ from mcpp.filters import Filter, kind
 from mcpp.kinds import NOTIFICATION
 from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import Envelope
-from mcpp.testing.comparison import Comparison
+from mcpp.testing.comparison import COMPARED_BY, Comparison
 
 Source: TypeAlias = str | Path | Iterable[str | bytes | Envelope | Message]
 
@@ -130,7 +130,8 @@ class Recording:
                 requests for lists of tools, with their answers.
             seconds: how long to wait for what was recorded.
 
-        Raises DivergedError with every difference, and what a handler of the agent raises.
+        Raises DivergedError with every difference, RecordingError if nothing of the agent was
+        recorded, and what a handler of the agent raises.
         """
         found = await self.replay(agent, compare=compare, ignore=ignore, seconds=seconds)
         if found:
@@ -146,6 +147,11 @@ class Recording:
     ) -> list[Divergence]:
         """Run an agent against the recording like `check`, and return the differences."""
         from mcpp.testing.replay import ReplayRun  # it needs this module
+
+        if not callable(compare) and compare not in COMPARED_BY:
+            raise ValueError(f"compare must be one of {COMPARED_BY} or a function, not {compare!r}")
+        if all(one.sender != agent.name for one in self.envelopes):
+            raise RecordingError(self.name, f"it has no envelope of {agent.name!r} to compare with")
 
         run = ReplayRun(self.name, self.entries, agent, compare=compare, ignore=ignore)
         return await run.run(seconds)

@@ -276,7 +276,8 @@ async def test_a_fixture_reads_recordings_beside_the_test(
 
 
 async def test_what_the_pod_refuses_is_reported(log: list[Envelope]) -> None:
-    twice = [log[0], new_envelope("chat", {}, sender="eve", id=log[0].id)]
+    own = next(one for one in log if one.sender == "clerk")
+    twice = [log[0], new_envelope("chat", {}, sender="eve", id=log[0].id), own]
     with pytest.raises(RecordingError, match="the pod refuses what eve said"):
         await Recording(twice).check(mcpp.Participant("clerk"))
 
@@ -292,3 +293,12 @@ def test_an_envelope_is_like_itself_under_new_ids(envelope: Envelope, suffix: st
     ids = IdMap({"old": "new"})
     assert are_alike(ids.with_pair(envelope, envelope, own).translate(envelope), envelope, "kind")
     assert IdMap().translate(envelope) is envelope
+
+
+async def test_a_check_that_would_compare_nothing_is_refused(log: list[Envelope]) -> None:
+    with pytest.raises(RecordingError, match="no envelope of 'clark' to compare"):
+        await Recording(log).check(mcpp.Participant("clark"))
+    with pytest.raises(RecordingError, match="no envelope of 'clerk'"):
+        await Recording([]).check(clerk())
+    with pytest.raises(ValueError, match="compare must be one of"):
+        await Recording(log).check(clerk(), compare="bogus")  # type: ignore[arg-type]
