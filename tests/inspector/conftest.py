@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Error as PageError
 from playwright.sync_api import TimeoutError as PageTimeoutError
 
 from tests.inspector.harness import (
@@ -117,7 +118,13 @@ def sign_in(
 
 def press(button: Locator) -> None:
     """Click a decision button once it is enabled; Playwright's own click would scroll meanwhile."""
-    button.scroll_into_view_if_needed()
+    for _ in range(5):
+        expect(button).to_be_attached()
+        try:
+            button.scroll_into_view_if_needed()
+        except PageError:  # its row was drawn anew meanwhile
+            continue
+        break
     expect(button).to_be_enabled()
     button.click()
 
