@@ -289,6 +289,9 @@ class PodMachine(RuleBasedStateMachine):
         self, id: str, expression: dict[str, Any], back: int | None, last: int | None, steps: int
     ) -> ModelClient:
         after = None if back is None else self._id_at(back)
+        if after in [each.envelope.id for each in self.log[-LIMITS["history_messages"] :][:12]]:
+            # Where a join is decided later, the log may have dropped this one by then; not modelled.
+            after = None
         client = ModelClient(id, None, filters.parse(expression))
         replaced = [other for other in self.open if other.id == id and id != MANY]
         client.connection = self.driver.join(id, client.filter, after, last)
