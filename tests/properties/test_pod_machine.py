@@ -290,7 +290,7 @@ class PodMachine(RuleBasedStateMachine):
     ) -> ModelClient:
         after = None if back is None else self._id_at(back)
         if after in [each.envelope.id for each in self.log[-LIMITS["history_messages"] :][:12]]:
-            # Where a join is decided later, the log may have dropped this one by then; not modelled.
+            # A join that is decided later may find that the log has dropped it: not modelled.
             after = None
         client = ModelClient(id, None, filters.parse(expression))
         replaced = [other for other in self.open if other.id == id and id != MANY]
