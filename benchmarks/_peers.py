@@ -192,7 +192,7 @@ def pin(pid: int, core: int) -> None:
 def _run(
     version: str, command: list[str], environ: dict[str, str] | None = None
 ) -> Iterator[PeerServer]:
-    port = _free_port()
+    port = free_port()
     process = subprocess.Popen(
         [part.replace("{port}", str(port)) for part in command],
         env=environ,
@@ -223,7 +223,8 @@ def _version(program: str) -> str:
     return found[0] if found else output.strip()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

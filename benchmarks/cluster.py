@@ -7,6 +7,7 @@ processes the elapsed times say little, so the gateway's CPU time for an envelop
 
 import asyncio
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,7 @@ from statistics import median
 from nats.aio.client import Client
 
 from benchmarks import _peers as peers
-from benchmarks._gateway import GatewayProcess, cpu_seconds, gateway, token, wire_to
+from benchmarks._gateway import GatewayProcess, cpu_seconds, gateway, join, token, wire_to
 from benchmarks._report import Comparison, print_comparison
 from benchmarks.speed import HIGH, ONE_CONTEXT, ROUNDS, SECONDS, SENDERS, WARM_UP
 from mcpp_agents.bench.load import Load
@@ -30,6 +31,7 @@ RATE = 300
 IDLE_PODS = 200
 IDLE_SECONDS = 10.0
 ENVELOPE_BYTES = 400
+RECEIVERS = 1000
 
 
 def run() -> None:
@@ -40,6 +42,7 @@ def run() -> None:
         for rows in (throughput(nats, 10, 0.65), throughput(nats, 100, 0.85), latency(nats)):
             for row in rows:
                 print_comparison(row)
+        print_comparison(two_gateways(nats))
     with servers() as nats:
         share = asyncio.run(idle(nats))
         print(f"{IDLE_PODS} idle pods at 3 gateways: {share:.0%} of one core (goal: at most 20 %)")
@@ -49,7 +52,7 @@ def run() -> None:
 def servers() -> Iterator[NatsServers]:
     """Run three NATS servers with their files on the disk."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        nats = NatsServers(Path(folder), 3)
+        nats = NatsServers(Path(folder), 3, [peers.free_port() for _ in range(6)])
         nats.start()
         try:
             yield nats
@@ -61,7 +64,7 @@ def clustered(nats: NatsServers, name: str) -> list[str]:
     """Return the configuration of a gateway in the cluster."""
     addresses = ", ".join(f'"{each}"' for each in nats.addresses)
     return [
-        *("[log]", 'kind = "jetstream"'),
+        *("[log]", 'kind = "jetstream"', f'path = "{nats.folder}"'),
         *("[cluster]", f"servers = [{addresses}]", f'name = "{name}"'),
     ]
 
@@ -105,6 +108,48 @@ def latency(nats: NatsServers) -> Iterator[Comparison]:
         yield Comparison(name, against, goal, [mine], [bare], unit=" ms", at_most=True)
 
 
+def two_gateways(nats: NatsServers) -> Comparison:
+    """Compare two gateways with 500 receivers each to one with 1,000, by CPU time.
+
+    The busier one limits the two. Elapsed times would say how many cores this machine has.
+    """
+    with ExitStack() as stack:
+        more = clustered(nats, "one")
+        load, alone = _load(stack, RECEIVERS, more)
+        one = _envelopes_per_cpu_second(load, RECEIVERS, [alone])
+    with ExitStack() as stack:
+        more, half = clustered(nats, "two"), RECEIVERS // 2
+        other = stack.enter_context(gateway(RECEIVERS, HIGH, more=more))
+        stack.enter_context(_receivers(other, range(half, RECEIVERS)))
+        load, first = _load(stack, half, more, participants=RECEIVERS)
+        two = _envelopes_per_cpu_second(load, half, [first, other])
+    case = f"2 gateways, {half} receivers each"
+    return Comparison(case, f"of 1 with {RECEIVERS:,}", 1.6, [two], [one], unit="/CPU s")
+
+
+def _envelopes_per_cpu_second(load: Load, receivers: int, processes: list[GatewayProcess]) -> float:
+    load.measure_throughput(window=64, warm_up=0.1, seconds=0.5)
+    busy = [process.cpu_seconds() for process in processes]
+    found = load.measure_throughput(window=64, warm_up=0.01, seconds=2 * SECONDS)
+    spent = max(each.cpu_seconds() - was for each, was in zip(processes, busy, strict=True))
+    return found.rate / receivers * 2 * SECONDS / spent
+
+
+@contextmanager
+def _receivers(running: GatewayProcess, indices: range) -> Iterator[None]:
+    """Keep participants joined that discard what they receive."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(join(running, indices))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
 async def _bare_latency(nats: NatsServers) -> list[float]:
     """Return the seconds to the acknowledgement of one message after another."""
     client = Client()
@@ -146,8 +191,11 @@ async def idle(nats: NatsServers) -> float:
     return share
 
 
-def _load(stack: ExitStack, receivers: int, more: list[str]) -> tuple[Load, GatewayProcess]:
-    running = stack.enter_context(gateway(receivers, HIGH, peers.SERVER_CORE, more=more))
+def _load(
+    stack: ExitStack, receivers: int, more: list[str], participants: int = 0
+) -> tuple[Load, GatewayProcess]:
+    configured = participants or receivers
+    running = stack.enter_context(gateway(configured, HIGH, peers.SERVER_CORE, more=more))
     senders = min(SENDERS, receivers)
     wire = wire_to(running, receivers, senders, contexts=ONE_CONTEXT)
     load = Load(("127.0.0.1", running.port), wire, clients=receivers, senders=senders)

@@ -17,8 +17,11 @@ internal and may change in any release:
 - mcpp.errors: the exceptions, as one tree below McppError
 - mcpp.filters: which messages a participant receives
 - mcpp.history: open proposals and contexts, from envelopes of the past
+- mcpp.live: texts of others while they are written
 - mcpp.kinds: the message kinds that the protocol defines
+- mcpp.outcomes: what a context's creator says about it: title, steps, outcome
 - mcpp.payloads: the payloads of those kinds
+- mcpp.scripts: scripts that put no spaces between words
 - mcpp.times: times as people write them
 - mcpp.tokens: estimating and counting tokens
 - mcpp.prompts: model prompts from a pod's log
@@ -27,6 +30,7 @@ internal and may change in any release:
 - mcpp.testing: an in-memory pod for tests, and recorded logs
 - mcpp.testing.plugin: the pytest fixtures `pod` and `recording`
 - mcpp.testing.strategies: Hypothesis strategies
+- mcpp.agent.hooks: types of handlers, middleware and hooks
 - mcpp.agent.shares: places that requesters share fairly
 - mcpp.agent.tools: tools made from functions
 - mcpp.client.factory: new ids, timestamps, contexts and envelopes
@@ -35,7 +39,9 @@ internal and may change in any release:
 - mcpp.protocol.capabilities: what a participant may send
 - mcpp.protocol.contexts: type, parent and ancestors of contexts, from a stream of envelopes
 - mcpp.protocol.rpc: JSON-RPC requests, responses and error codes in envelopes
+- mcpp.transports.token_sources: tokens from a function, a file or a command
 - mcpp.cli.extras: imports of optional packages in commands
+- mcpp.cli.shorthand: filters and searches as people type them
 """
 
 from importlib import import_module
@@ -46,17 +52,22 @@ if TYPE_CHECKING:
     from mcpp.agent.participant import Participant, run
     from mcpp.agent.tools import ToolCall
     from mcpp.client.connection import Options
-    from mcpp.client.context_scope import ContextScope
     from mcpp.client.factory import new_context, new_envelope
     from mcpp.client.history import ContextHistory, HistoryIterator, HistoryMessage
     from mcpp.client.joining import connect
     from mcpp.client.message import Message
     from mcpp.client.pod import Pod
     from mcpp.client.proposals import OpenProposal
+    from mcpp.client.scopes.claims import ClaimScope
+    from mcpp.client.scopes.context_scope import ContextScope
+    from mcpp.client.scopes.templates import ContextTemplate
     from mcpp.client.sender import Progress
+    from mcpp.conversation.text_stream import TextStream
     from mcpp.errors import (
         AbsentError,
         CallError,
+        ClaimHeldError,
+        ClaimLostError,
         ConnectionLostError,
         DecodeError,
         EncodeError,
@@ -68,6 +79,7 @@ if TYPE_CHECKING:
         ToolError,
     )
     from mcpp.kinds import Kind
+    from mcpp.protocol.cards import Card, OfferedItem
     from mcpp.protocol.codec import decode, encode
     from mcpp.protocol.envelope import PROTOCOL, Context, Envelope
     from mcpp.protocol.rpc import ToolResult
@@ -78,11 +90,16 @@ __all__ = [
     "PROTOCOL",
     "AbsentError",
     "CallError",
+    "Card",
+    "ClaimHeldError",
+    "ClaimLostError",
+    "ClaimScope",
     "ConnectionLostError",
     "Context",
     "ContextHistory",
     "ContextNode",
     "ContextScope",
+    "ContextTemplate",
     "ContextTree",
     "DecodeError",
     "EncodeError",
@@ -95,6 +112,7 @@ __all__ = [
     "McppError",
     "Message",
     "NoAnswerError",
+    "OfferedItem",
     "OpenProposal",
     "Options",
     "Participant",
@@ -102,6 +120,7 @@ __all__ = [
     "Progress",
     "Refused",
     "RemoteError",
+    "TextStream",
     "ToolCall",
     "ToolError",
     "ToolResult",
@@ -122,17 +141,22 @@ _HOMES: Final = {
     "mcpp.agent.participant": ("Participant", "run"),
     "mcpp.agent.tools": ("ToolCall",),
     "mcpp.client.connection": ("Options",),
-    "mcpp.client.context_scope": ("ContextScope",),
     "mcpp.client.factory": ("new_context", "new_envelope"),
     "mcpp.client.history": ("ContextHistory", "HistoryMessage", "HistoryIterator"),
     "mcpp.client.joining": ("connect",),
     "mcpp.client.message": ("Message",),
     "mcpp.client.pod": ("Pod",),
     "mcpp.client.proposals": ("OpenProposal",),
+    "mcpp.client.scopes.claims": ("ClaimScope",),
+    "mcpp.client.scopes.context_scope": ("ContextScope",),
+    "mcpp.client.scopes.templates": ("ContextTemplate",),
     "mcpp.client.sender": ("Progress",),
+    "mcpp.conversation.text_stream": ("TextStream",),
     "mcpp.errors": (
         "AbsentError",
         "CallError",
+        "ClaimHeldError",
+        "ClaimLostError",
         "ConnectionLostError",
         "DecodeError",
         "EncodeError",
@@ -145,6 +169,7 @@ _HOMES: Final = {
     ),
     "mcpp.filters": ("filters",),
     "mcpp.kinds": ("Kind",),
+    "mcpp.protocol.cards": ("Card", "OfferedItem"),
     "mcpp.protocol.codec": ("decode", "encode"),
     "mcpp.protocol.envelope": ("PROTOCOL", "Context", "Envelope"),
     "mcpp.protocol.rpc": ("ToolResult",),

@@ -45,6 +45,8 @@ __all__ = [
     "BusyError",
     "CallError",
     "CapabilityError",
+    "ClaimHeldError",
+    "ClaimLostError",
     "ClosedError",
     "ConnectionLostError",
     "DecodeError",
@@ -53,6 +55,7 @@ __all__ = [
     "HistoryLostError",
     "JoinError",
     "LocalPodError",
+    "LostProposalError",
     "McppError",
     "NoAnswerError",
     "NotInHistoryError",
@@ -60,6 +63,8 @@ __all__ = [
     "Refused",
     "RemoteError",
     "TimeError",
+    "TokenRefusedError",
+    "TokenUnavailableError",
     "TooLargeError",
     "ToolError",
     "UnreachableError",
@@ -214,6 +219,17 @@ class JoinError(ConnectionLostError):
         return f"the gateway refused the connection with {self.status}: {self.reason}"
 
 
+class TokenUnavailableError(McppError):
+    """The function, file or command of a token has none at present."""
+
+
+class TokenRefusedError(JoinError):
+    """The gateway refused a token that may change: a file's, a command's or a function's.
+
+    Once joined, a client tries again, since the next token may be right (S-12).
+    """
+
+
 class WrongParticipantError(ConnectionLostError):
     """The token does not belong to the participant that was named."""
 
@@ -278,6 +294,32 @@ class Refused(McppError):  # noqa: N818  (the protocol's word)
         return f"{self.envelope.kind} was refused, {self.code}: {self.details.message}"
 
 
+class ClaimHeldError(McppError):
+    """Another participant, or another task of this one, holds the name that was claimed."""
+
+    def __init__(self, name: str, holder: str) -> None:
+        super().__init__(name, holder)
+        self.name = name
+        """The name."""
+        self.holder = holder
+        """The participant that holds it."""
+
+    def __str__(self) -> str:
+        return f"{self.name!r} is held by {self.holder!r}"
+
+
+class ClaimLostError(McppError):
+    """This participant left the pod while it held a name, so another may hold it now."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+        """The name."""
+
+    def __str__(self) -> str:
+        return f"the claim of {self.name!r} was lost with the connection"
+
+
 class CallError(McppError):
     """A request failed: it has no result."""
 
@@ -303,6 +345,8 @@ class AbsentError(CallError):
         super().__init__(participant, method, problem)
         self.present = tuple(present)
         """The participants that are in the pod."""
+        self.offering: tuple[str, ...] = ()
+        """Those of them whose cards list the tool that was called."""
 
     @property
     def nearest(self) -> str | None:
@@ -312,14 +356,25 @@ class AbsentError(CallError):
     def __str__(self) -> str:
         text = super().__str__()
         if self.nearest is not None:
-            return f"{text}; did you mean {self.nearest!r}?"
+            text += f"; did you mean {self.nearest!r}?"
+        elif self.offering:
+            text += f"; {self.method!r} is a tool of {', '.join(self.offering)}"
         if not self.present:
             return text
         names = ", ".join(self.present[:_SHOWN_NAMES])
-        return f"{text}; present: {names}{', …' if len(self.present) > _SHOWN_NAMES else ''}"
+        more = ", …" if len(self.present) > _SHOWN_NAMES else ""
+        return f"{text}{' Present' if self.nearest is not None else '; present'}: {names}{more}"
 
 
 _SHOWN_NAMES = 8
+
+
+class LostProposalError(CallError):
+    """The gateway has lost its log, and the proposal with it."""
+
+    def __init__(self, participant: str = "", method: str = "") -> None:
+        super().__init__(participant, method, "the gateway has lost its log, and this proposal")
+        self.args = (participant, method)
 
 
 class NoAnswerError(CallError, TimeoutError):

@@ -4,7 +4,7 @@ Everything here is a function of envelopes in the log's order. `Pod.history` fet
 """
 
 from collections.abc import Container, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from mcpp import kinds
 from mcpp.errors import DecodeError
@@ -17,7 +17,6 @@ from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextNode, ContextTree
 
 __all__ = [
-    "TOMBSTONE",
     "PastEnvelope",
     "context_node",
     "open_proposals",
@@ -25,16 +24,13 @@ __all__ = [
     "proposal_kinds",
 ]
 
-TOMBSTONE: Final = "tombstone"
-"""The kind of what stands in the place of an erased envelope (H-10)."""
-
 # What opens or closes a proposal: a request may fulfil one.
 proposal_kinds: Filter = (
     kind(f"{kinds.PROPOSAL}:*")
     | kind(f"{kinds.REQUEST}:*")
     | kind(kinds.REJECT)
     | kind(kinds.WITHDRAW)
-    | kind(TOMBSTONE)
+    | kind(kinds.TOMBSTONE)
 )
 
 

@@ -8,7 +8,10 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 __all__ = [
+    "CARD",
+    "CARD_REQUEST",
     "CHAT",
+    "CLAIM",
     "CONCLUSION",
     "CONTEXT",
     "ERASED",
@@ -16,20 +19,26 @@ __all__ = [
     "FILTER_SET",
     "GET_HISTORY",
     "HISTORY",
+    "LIVE_TEXT",
+    "LOOP",
     "NOTIFICATION",
     "PRESENCE",
     "PROPOSAL",
     "REFLECTION",
     "REJECT",
+    "RELEASE",
     "REPLAY",
     "REQUEST",
     "RESPONSE",
     "SET_FILTER",
     "SET_REPLAY",
+    "TOMBSTONE",
+    "UPDATE",
     "WELCOME",
     "WITHDRAW",
     "Kind",
     "decoded",
+    "is_live",
 ]
 
 CHAT: Final = "chat"
@@ -41,6 +50,9 @@ NOTIFICATION: Final = "mcp/notification"
 PROPOSAL: Final = "mcp/proposal"
 REJECT: Final = "mcp/reject"
 WITHDRAW: Final = "mcp/withdraw"
+TOMBSTONE: Final = "tombstone"  # stands in the place of an erased envelope (H-10)
+CLAIM: Final = "claim"
+RELEASE: Final = "release"
 WELCOME: Final = "system/welcome"
 PRESENCE: Final = "system/presence"
 ERROR: Final = "system/error"
@@ -49,9 +61,14 @@ FILTER_SET: Final = "system/filter"
 HISTORY: Final = "system/history"
 ERASED: Final = "system/erased"
 REPLAY: Final = "system/replay"
+CARD: Final = "system/card"
+UPDATE: Final = "system/update"
+CARD_REQUEST: Final = "pod/card"
 SET_FILTER: Final = "pod/filter"
 GET_HISTORY: Final = "pod/history"
 SET_REPLAY: Final = "pod/replay"
+LIVE_TEXT: Final = "live/text"
+LOOP: Final = "system/loop"
 
 
 # What `quote` leaves as it is: printable ASCII but for `%`.
@@ -61,6 +78,11 @@ _PLAIN: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != 
 def decoded(kind: str) -> str:
     """Return a kind as people write it, which is what patterns and filters match (K-03, F-07)."""
     return unquote(kind) if "%" in kind else kind
+
+
+def is_live(kind: str) -> bool:
+    """Return whether envelopes of a kind are relayed and never logged (G-80)."""
+    return kind.startswith("live/")
 
 
 class Kind(NamedTuple):

@@ -1,6 +1,6 @@
 """What a participant's model is shown at a point of the log, and proof of what it was shown.
 
-A model agent and whoever looks over its shoulder build prompts with the same `ModelPrompt`, so that
+A model agent and its observers build prompts with the same `ModelPrompt`, so that
 they cannot differ. An agent attaches a `PromptRecord` to its answer: where in the log the prompt
 began and ended, and its digest. `recompute` builds the same prompts again from the log.
 

@@ -4,7 +4,7 @@ Unknown members are allowed and ignored, as everywhere in the protocol. `text_of
 envelope of any kind says, as text.
 """
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TEXT_KINDS",
+    "CardAnswer",
+    "CardRequest",
     "Chat",
+    "ClaimName",
     "Conclusion",
     "ContextEvent",
+    "ContextFailure",
     "ContextInfo",
     "Erased",
     "Error",
@@ -25,25 +29,35 @@ __all__ = [
     "GetHistory",
     "History",
     "HistoryEntry",
+    "LiveText",
+    "Loop",
     "Notification",
+    "Outcome",
     "ParticipantInfo",
     "PodInfo",
     "Presence",
     "PresenceEntry",
+    "Preview",
     "Proposal",
     "Reflection",
     "Reject",
+    "Release",
     "Replay",
     "Request",
     "Response",
     "RpcError",
     "SetFilter",
     "SetReplay",
+    "Update",
     "Welcome",
     "Withdraw",
+    "outcome_in",
     "text_of",
     "text_payload",
 ]
+
+
+Outcome: TypeAlias = Literal["concluded", "failed", "cancelled"]
 
 
 class _Payload(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -57,10 +71,27 @@ class Chat(_Payload, frozen=True):
     format: Literal["plain", "markdown"] = "plain"
 
 
+class LiveText(_Payload, frozen=True):
+    """A part of a text that is still being written; see `mcpp.live`."""
+
+    offset: int  # how many characters precede it
+    text: str
+    in_reply_to: str | None = None  # the envelope that the complete message answers
+    ended: bool = False  # no complete message follows
+
+
 class Reflection(_Payload, frozen=True):
     """A reasoning step, shared in a context."""
 
     thought: str
+    step: str | None = None  # of those that the context announces, the one that begins (C-21)
+
+
+class ContextFailure(_Payload, frozen=True):
+    """Why a context failed: the type of an error and its message, without a traceback."""
+
+    type: str
+    message: str = ""
 
 
 class Conclusion(_Payload, frozen=True):
@@ -68,6 +99,8 @@ class Conclusion(_Payload, frozen=True):
 
     decision: Any = None
     text: str | None = None
+    outcome: str | None = None  # "failed", "cancelled"; anything else is concluded (C-19)
+    error: Any = None  # of a failed context: a ContextFailure
 
 
 class RpcError(_Payload, frozen=True):
@@ -79,7 +112,7 @@ class RpcError(_Payload, frozen=True):
 
 
 class Request(_Payload, frozen=True):
-    """A JSON-RPC request; its `id` is the envelope's."""
+    """A JSON-RPC request. Its `id` may be any; the envelope's correlates the answer (P-64)."""
 
     jsonrpc: Literal["2.0"]
     id: str | int
@@ -104,11 +137,35 @@ class Notification(_Payload, frozen=True):
     params: dict[str, Any] = {}
 
 
+class Preview(_Payload, frozen=True):
+    """What a proposed call would change, as text: before it, after it, or both."""
+
+    before: str | None = None
+    after: str | None = None
+
+
 class Proposal(_Payload, frozen=True):
     """A request that its sender may not send, for a participant that may."""
 
     method: str
     params: dict[str, Any] = {}
+    # For the participant that decides (P-51). Of any form: it must not make a proposal invalid.
+    reason: Any = None
+    preview: Any = None
+
+    @property
+    def shown_reason(self) -> str | None:
+        """Why the proposer asks, if it says so as a text."""
+        return self.reason if isinstance(self.reason, str) and self.reason else None
+
+    @property
+    def shown_preview(self) -> Preview | None:
+        """What the call would change, if the proposal says so."""
+        try:
+            shown = msgspec.convert(self.preview, Preview | None)
+        except msgspec.ValidationError:
+            return None
+        return None if shown == Preview() else shown
 
 
 class Reject(_Payload, frozen=True):
@@ -124,11 +181,43 @@ class Withdraw(_Payload, frozen=True):
     reason: str | None = None
 
 
+class ClaimName(_Payload, frozen=True):
+    """A claim of the name in its kind, `claim:NAME`. It has no members."""
+
+
+class Release(_Payload, frozen=True):
+    """The holder of a claim releases its name; `done` if no worker has to take it again."""
+
+    done: bool = False
+
+
 class ParticipantInfo(_Payload, frozen=True):
-    """A participant and its capabilities."""
+    """A participant, its capabilities, and the digest of its card."""
 
     id: str
     capabilities: list[dict[str, Any]] = []
+    card: str | None = None
+
+
+class Update(_Payload, frozen=True):
+    """What welcomes and presence say of a participant has changed: its card is another one."""
+
+    participant: ParticipantInfo
+
+
+class CardRequest(_Payload, frozen=True):
+    """A request to the gateway: a card to set, or a participant whose card is wanted."""
+
+    card: dict[str, Any] | None = None
+    participant: str | None = None
+
+
+class CardAnswer(_Payload, frozen=True):
+    """The answer to a request for a card; without one if the request has set it."""
+
+    participant: str
+    digest: str | None = None
+    card: dict[str, Any] | None = None
 
 
 class Replay(_Payload, frozen=True):
@@ -171,6 +260,7 @@ class ContextInfo(_Payload, frozen=True):
     parent: str | None = None
     creator: str | None = None  # None: nothing was sent in it yet
     messages: int | None = None  # in a welcome: how many envelopes it had by then
+    title: str | None = None  # what its creator calls it, where that envelope was received (C-20)
 
 
 class Welcome(_Payload, frozen=True):
@@ -232,6 +322,14 @@ class ContextEvent(_Payload, frozen=True):
     last: str | None = None
 
 
+class Loop(_Payload, frozen=True):
+    """Participants talk to each other without a person: further chats there are refused."""
+
+    participant: str  # whose chat was refused first
+    hops: int
+    context: ContextInfo | None = None  # None: the main context
+
+
 class SetFilter(_Payload, frozen=True):
     """A filter that is requested (`pod/filter`) or in force from here on (`system/filter`)."""
 
@@ -239,12 +337,13 @@ class SetFilter(_Payload, frozen=True):
 
 
 class Erased(_Payload, frozen=True):
-    """The content of entries was erased: those of a context, of a participant, or of both."""
+    """An operator erased the content of entries: of a context, of a participant, or of both."""
 
     entries: int
     context: str | None = None
     participant: str | None = None
     before: float | None = None
+    by: str | None = None
 
 
 class GetHistory(_Payload, frozen=True):
@@ -291,6 +390,8 @@ class SetReplay(_Payload, frozen=True):
 
 BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.CHAT: Chat,
+    kinds.LIVE_TEXT: LiveText,
+    kinds.LOOP: Loop,
     kinds.REFLECTION: Reflection,
     kinds.CONCLUSION: Conclusion,
     kinds.REQUEST: Request,
@@ -299,6 +400,8 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.PROPOSAL: Proposal,
     kinds.REJECT: Reject,
     kinds.WITHDRAW: Withdraw,
+    kinds.CLAIM: ClaimName,
+    kinds.RELEASE: Release,
     kinds.WELCOME: Welcome,
     kinds.PRESENCE: Presence,
     kinds.ERROR: Error,
@@ -307,6 +410,9 @@ BY_FAMILY: Final[dict[str, type[_Payload]]] = {
     kinds.SET_FILTER: SetFilter,
     kinds.GET_HISTORY: GetHistory,
     kinds.HISTORY: History,
+    kinds.CARD: CardAnswer,
+    kinds.CARD_REQUEST: CardRequest,
+    kinds.UPDATE: Update,
     kinds.ERASED: Erased,
     kinds.REPLAY: Replay,
     kinds.SET_REPLAY: SetReplay,
@@ -336,7 +442,7 @@ def text_of(envelope: "Envelope", *, complete: bool = False) -> str | None:
     | kind       | text                                                               |
     | ---------- | ------------------------------------------------------------------ |
     | reflection | `thought`, else `text`                                             |
-    | conclusion | `decision` and `text`; without both, the payload as JSON           |
+    | conclusion | how it failed (C-19), `decision`, `text`; else the payload as JSON |
     | any other  | `text`, else `thought`                                             |
 
     A decision that is not a string is returned as JSON. With `complete`, the other members of a
@@ -358,11 +464,35 @@ def text_of(envelope: "Envelope", *, complete: bool = False) -> str | None:
 def _conclusion_text(payload: Any, complete: bool) -> str | None:
     if not isinstance(payload, dict):
         return None if payload is None else _as_text(payload)
+    failure = _failure_text(payload)
     main = (payload.pop("decision", None), payload.pop("text", None))
     parts = [_as_text(part) for part in main if part is not None and part != ""]
-    if payload and (complete or not parts):
+    if payload and (complete or not (parts or failure)):
         parts.append(_as_text(payload))
-    return "\n".join(dict.fromkeys(parts)) or None
+    said = "\n".join(dict.fromkeys(parts))
+    return ": ".join(filter(None, (failure, said))) or None
+
+
+def outcome_in(payload: Any) -> Outcome:
+    """Return the outcome that a conclusion's payload states (C-19)."""
+    stated = payload.get("outcome") if isinstance(payload, dict) else None
+    return stated if stated in ("failed", "cancelled") else "concluded"
+
+
+def _failure_text(payload: dict[str, Any]) -> str:
+    """Remove how a context failed from its conclusion, and return it as text."""
+    outcome = outcome_in(payload)
+    if payload.get("outcome") in ("concluded", outcome):
+        del payload["outcome"]
+    if outcome == "concluded":
+        return ""
+    match payload.pop("error", None):
+        case None:
+            return outcome
+        case {"type": str(type), "message": str(message), **rest} if not rest:
+            return f"{outcome}: {type}: {message}" if message else f"{outcome}: {type}"
+        case other:
+            return f"{outcome}: {_as_text(other)}"
 
 
 def _as_text(value: Any) -> str:

@@ -84,17 +84,29 @@ class Toolbox:
         return any(each.participant.id != self._pod.me for each in changes)
 
     def refresh(self) -> None:
-        """Request the lists that are missing, so that a later `list_tools` waits less."""
+        """Request the lists of participants without a card, so that `list_tools` waits less.
+
+        Of the others the card says whether there is anything to list.
+        """
         for participant in self._pod.participants:
-            if participant != self._pod.me and participant not in self._requests:
-                seconds = 0.0 if participant in self._silent else self.grace_seconds
-                request = _ListRequest(anyio.current_time() + seconds)
-                self._requests[participant] = request
-                self._pod.start_soon(self._request_list, participant, request)
+            if self._pod.cards.digest(participant) is None:
+                self._request(participant)
+
+    def _request(self, participant: str) -> None:
+        digest = self._pod.cards.digest(participant)
+        known = self._requests.get(participant)
+        if known is not None and known.card not in (None, digest):
+            self._forget(participant)  # it offers something else now
+        if participant != self._pod.me and participant not in self._requests:
+            seconds = 0.0 if participant in self._silent else self.grace_seconds
+            request = _ListRequest(anyio.current_time() + seconds, digest)
+            self._requests[participant] = request
+            self._pod.start_soon(self._request_list, participant, request)
 
     async def list_tools(self) -> dict[str, RemoteTool]:
         """Return the tools of all present participants by name, in a stable order."""
-        self.refresh()
+        for participant in self._pod.participants:
+            self._request(participant)
         for participant, request in list(self._requests.items()):
             with anyio.CancelScope(deadline=request.deadline):
                 await request.answered.wait()
@@ -140,7 +152,13 @@ class Toolbox:
             del sizes[longest]
 
     async def _list(self, participant: str) -> list[RemoteTool]:
-        """Request the pages of a list, until it ends or a bound is reached."""
+        """Request the pages of a list, until it ends or a bound is reached.
+
+        Not of a participant whose card says that it has no tools: it need not be asked.
+        """
+        card = await self._pod.cards.get(participant)
+        if card is not None and card.lists_tools and not card.tools:
+            return []
         tools: list[RemoteTool] = []
         params: dict[str, Any] = {}
         left_bytes = _MAX_LIST_BYTES
@@ -192,4 +210,5 @@ async def withdraw_proposals(*proposals: OpenProposal) -> None:
 @dataclass(frozen=True, slots=True)
 class _ListRequest:
     deadline: float
+    card: str | None  # the digest of the participant's card when it was asked
     answered: anyio.Event = field(default_factory=anyio.Event)

@@ -1,4 +1,4 @@
-"""The commands `mcpp gateway`, `mcpp up` and `mcpp token`."""
+"""The commands `mcpp gateway` and `mcpp up`."""
 
 import argparse
 import asyncio
@@ -6,15 +6,17 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from mcpp.client import local_pod
 from mcpp.errors import McppError
 from mcpp_gateway import config as configuration
-from mcpp_gateway import demo, links, log_format
+from mcpp_gateway import demo, links, log_format, report
 from mcpp_gateway.cluster.local_cluster import LocalCluster
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.edge.server import Gateway
@@ -36,6 +38,9 @@ def gateway(argv: list[str]) -> int:
     parser.add_argument(
         "--config", type=Path, required=True, metavar="FILE", help="configuration file (TOML)"
     )
+    parser.add_argument(
+        "--check", action="store_true", help="check the file, print what it means, and exit"
+    )
     parser.add_argument("--host", help="address to listen on, instead of the file's")
     parser.add_argument("--port", type=int, help="port to listen on, instead of the file's")
     arguments = parser.parse_args(argv)
@@ -44,7 +49,22 @@ def gateway(argv: list[str]) -> int:
         environment["MCPP_GATEWAY__HOST"] = arguments.host
     if arguments.port is not None:
         environment["MCPP_GATEWAY__PORT"] = str(arguments.port)
+    if arguments.check:
+        return _check(arguments.config, environment)
     return _run("gateway", arguments.config, environment)
+
+
+def _check(path: Path, environment: Mapping[str, str]) -> int:
+    try:
+        config = configuration.load(path, environment)
+        if config.admits_signed:
+            from mcpp_gateway.tokens.service import check_keys
+
+            check_keys(config)
+    except McppError as error:
+        return _fail("gateway", error)
+    print("\n".join(map(log_format.escape, report.describe(config))))
+    return 0
 
 
 def up(argv: list[str]) -> int:
@@ -71,14 +91,15 @@ def up(argv: list[str]) -> int:
     try:
         pod = local_pod.create()
         person = local_pod.person()
-        pod.add(person, multiple=True)
+        # The agents of the demo report all day, whether or not a person says something.
+        pod.add(person, multiple=True, is_person=not arguments.demo)
         with pod.running() as loading:
             if arguments.port is not None:
                 pod.set_port(arguments.port)
             agents = demo.agents(pod) if arguments.demo else nullcontext()
 
-            def announce(gateway: Gateway) -> None:
-                address = links.link(pod, gateway.invite(pod.name, person))
+            async def announce(gateway: Gateway) -> None:
+                address = links.link(pod, await gateway.invite(pod.name, person))
                 print(f"Pod {pod.name!r} is running. You are {person!r}.")
                 print(f"  inspector  {address}  (works once, for two minutes)")
                 print(f"             new link: mcpp token {person} --link")
@@ -112,46 +133,15 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def token(argv: list[str]) -> int:
-    """Print the token of a participant of the local pod, or revoke it."""
-    parser = argparse.ArgumentParser(
-        prog="mcpp token",
-        description="Print the token of a participant of the pod in this folder, adding the "
-        "participant if it is new. A running gateway is updated at once.",
-    )
-    parser.add_argument("name", help="the participant's id")
-    parser.add_argument(
-        "--multiple", action="store_true", help="allow several connections at a time"
-    )
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument(
-        "--revoke", action="store_true", help="remove the participant and close its connections"
-    )
-    instead.add_argument(
-        "--link",
-        action="store_true",
-        help="print a link that signs a browser in; it works once, for two minutes",
-    )
-    arguments = parser.parse_args(argv)
-    try:
-        pod = local_pod.find()
-        if pod is None:
-            raise ConfigError("no pod found; start one with `mcpp up`")
-        if not arguments.revoke:
-            token = pod.add(arguments.name, multiple=arguments.multiple)
-            print(links.request_link(pod, token) if arguments.link else token)
-        elif not pod.remove(arguments.name):
-            raise ConfigError(f"no participant {arguments.name!r} in this pod")
-    except McppError as error:
-        return _fail("token", error)
-    return 0
+async def _say_nothing(gateway: Gateway) -> None:
+    """Print nothing: the log says that the gateway listens."""
 
 
 def _run(
     command: str,
     path: Path,
     environment: Mapping[str, str],
-    announce: Callable[[Gateway], None] = lambda gateway: None,
+    announce: Callable[[Gateway], Awaitable[None]] = _say_nothing,
     session_key: bytes | None = None,
     loading: local_pod.Loading = nullcontext,
     log: Mapping[str, Any] | None = None,
@@ -161,6 +151,8 @@ def _run(
         with loading():
             # Checked on reload too: a file that is being written must not revoke all tokens.
             config = configuration.load(path, environment, log)
+            if command == "up" and config.token_folder is None:
+                config = local_tokens(config, path.parent)
             if not config.pods:
                 raise ConfigError(f"{path}: no pods; add [pods.NAME.participants.NAME]")
         return config
@@ -173,6 +165,14 @@ def _run(
     except McppError as error:
         return _fail(command, error)
     return 0
+
+
+def local_tokens(config: Config, folder: Path) -> Config:
+    """Return a local pod's configuration with its folder of signed tokens, if there is one."""
+    tokens = folder / "tokens"
+    if config.log.kind == "jetstream":
+        return config
+    return msgspec.structs.replace(config, token_folder=str(tokens)) if tokens.exists() else config
 
 
 def _fail(command: str, error: McppError) -> int:
@@ -197,7 +197,7 @@ def _session_key(folder: Path) -> bytes:
         if len(key) >= _SESSION_KEY_BYTES:
             return key
     key = secrets.token_bytes(_SESSION_KEY_BYTES)
-    # Complete before it has its name: whoever reads it finds all of it or nothing.
+    # Complete before it has its name: a reader finds all of it or nothing.
     descriptor, temporary = tempfile.mkstemp(prefix=".sessions.key.", dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,7 +1,7 @@
 """Log formats, text or JSON lines; values from outside are escaped (G-48).
 
-Lines are written by a thread, from a bounded queue (G-67): standard error may be a pipe that nobody
-reads, and the gateway must not wait for it.
+Lines are written by a thread, from a bounded queue (G-67): standard error may be a pipe that is not
+read, and the gateway must not wait for it.
 """
 
 import json
@@ -10,8 +10,9 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from mcpp_gateway.queued_log import QueuedHandler
+from mcpp_gateway.queued_log import PROGRESS, QueuedHandler
 
+_BAR_CHARACTERS: Final = 20
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -50,11 +51,20 @@ class _JsonLines(logging.Formatter):
 
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        facts = "".join(f" {name}={escape(value)}" for name, value in _facts(record).items())
+        facts = "".join(
+            f" {_bar(value)}" if name == PROGRESS else f" {name}={escape(value)}"
+            for name, value in _facts(record).items()
+        )
         line = f"{_time(record)} {record.levelname.lower():7} {escape(record.getMessage())}{facts}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+
+def _bar(done: float) -> str:
+    """Return a share of work as a bar, such as `[#####...............] 25 %`."""
+    full = int(done * _BAR_CHARACTERS)
+    return f"[{'#' * full}{'.' * (_BAR_CHARACTERS - full)}] {int(done * 100)} %"
 
 
 def escape(value: object) -> str:

@@ -6,12 +6,18 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from mcpp.errors import McppError
 from mcpp_gateway.config import Config
 from mcpp_gateway.edge.server import Gateway
+from mcpp_gateway.handover import (
+    Successor,
+    inherited_sockets,
+    start_successor,
+    wait_for_predecessor,
+)
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -19,7 +25,7 @@ logger = logging.getLogger("mcpp.gateway")
 async def serve(
     config: Config,
     reload: Callable[[], Config],
-    started: Callable[[Gateway], None],
+    started: Callable[[Gateway], Awaitable[None]],
     session_key: bytes | None = None,
     create: Callable[[Config, asyncio.AbstractEventLoop, bytes | None], Gateway] = Gateway,
 ) -> None:
@@ -33,9 +39,13 @@ async def serve(
     if config.log.kind == "file":
         # The thread that writes the log gets its turn sooner: 10 % more throughput.
         sys.setswitchinterval(0.0005)
+    if wait_for_predecessor():
+        config = reload()  # it may have changed while the other process stopped
     gateway = create(config, loop, session_key)
-    await gateway.listen()
+    await gateway.listen(inherited_sockets())
     stop = asyncio.Event()
+    successors: list[Successor] = []
+    gateway.on_drain_request = stop.set
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     # Under nohup it should outlive its terminal.
@@ -47,16 +57,35 @@ async def serve(
         else:
             _reload(gateway, reload)
 
+    async def hand_over() -> None:
+        successor = await start_successor(gateway.sockets)
+        if successor is not None:
+            successors.append(successor)
+            stop.set()
+
+    tasks: set[asyncio.Task[None]] = set()
+
+    def on_upgrade() -> None:
+        if not tasks:
+            task = loop.create_task(hand_over())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    loop.add_signal_handler(signal.SIGUSR2, on_upgrade)
     loop.add_signal_handler(signal.SIGHUP, on_hangup)
     # Participants may have been added since the configuration was read, before SIGHUP was handled.
     gateway.reconfigure(reload())
+    facts = {"host": config.gateway.host, "port": gateway.port, "pid": os.getpid()}
+    logger.info("listening", extra=facts)
     for warning in config.warnings:
         logger.warning(warning)
-    logger.info("listening", extra={"host": config.gateway.host, "port": gateway.port})
-    started(gateway)
+    await started(gateway)
     await stop.wait()
     logger.info("draining", extra={"connections": len(gateway.connections)})
-    await gateway.drain()
+    await gateway.drain(handing_over=bool(successors))
+    for successor in successors:
+        logger.info("handed over", extra={"pid": successor.pid})
+        successor.release()
 
 
 def allow_many_connections() -> None:
@@ -84,7 +113,7 @@ def _reload(gateway: Gateway, reload: Callable[[], Config]) -> None:
     for warning in config.warnings:
         logger.warning(warning)
     if gateway.config != config:
-        logger.warning("changed limits, addresses and certificates take effect at the next restart")
+        logger.warning("changed addresses, logs and clusters take effect at the next restart")
     logger.info("configuration reloaded")
 
 

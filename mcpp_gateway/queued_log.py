@@ -1,7 +1,8 @@
 """A log handler that never blocks: a bounded queue, a writing thread, and limits on repetition.
 
 What does not fit is dropped and counted; so are lines with the same message beyond a rate. Both
-counts are logged themselves, once there is room and at most once a minute.
+counts are logged themselves, once there is room and at most once a minute. On a terminal, a line
+about progress is replaced by the line that follows it.
 """
 
 import logging
@@ -13,6 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, TextIO
 
+PROGRESS: Final = "progress"
+"""The attribute of a record about work that goes on: the share that is done."""
+
+_CLEAR_LINE: Final = "\r\x1b[K"
 _MAX_LINES: Final = 2_000
 _MAX_BYTES: Final = 1_000_000
 _FLUSH_SECONDS: Final = 1.0
@@ -39,6 +44,8 @@ class QueuedHandler(logging.Handler):
         self._closing = False
         self._writing = False
         self._repetitions: dict[str, _Repetition] = {}
+        self._is_terminal = stream.isatty()
+        self._to_replace = False  # whether the last line is to be replaced by the next one
         self._thread = threading.Thread(target=self._write, name="mcpp-log", daemon=True)
         self._thread.start()
 
@@ -51,7 +58,7 @@ class QueuedHandler(logging.Handler):
             if repetition.left_out:
                 record.__dict__["left_out"] = repetition.left_out
                 repetition.left_out = 0
-            self._add(self.format(record))
+            self._add(self._ended(self.format(record), hasattr(record, PROGRESS)))
         except Exception:
             self.handleError(record)
 
@@ -63,12 +70,17 @@ class QueuedHandler(logging.Handler):
             )
 
     def close(self) -> None:
-        """Write what is queued and stop the thread, unless nobody reads."""
+        """Write what is queued and stop the thread, unless the output is not read."""
         self.flush()
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         super().close()
+
+    def _ended(self, line: str, is_progress: bool) -> str:
+        begin = _CLEAR_LINE if self._to_replace else ""
+        self._to_replace = is_progress and self._is_terminal
+        return f"{begin}{line}{'' if self._to_replace else chr(10)}"
 
     def _repetition(self, record: logging.LogRecord) -> "_Repetition":
         message = str(record.msg)
@@ -104,10 +116,12 @@ class QueuedHandler(logging.Handler):
                 self._lines.clear()
                 self._bytes = 0
                 if self.dropped:
-                    lines.append(f"{self.dropped} log lines were dropped: nobody read them in time")
+                    lines.append(
+                        f"{self.dropped} log lines were dropped: nobody read them in time\n"
+                    )
                     self.dropped = 0
-            with suppress(OSError, ValueError):  # if nobody can read it, nobody can be told
-                self._output("\n".join(lines) + "\n")
+            with suppress(OSError, ValueError):  # there is no other place to report it
+                self._output("".join(lines))
 
     def _output(self, text: str) -> None:
         try:

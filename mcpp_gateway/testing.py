@@ -81,13 +81,16 @@ class MemoryGateway:
         pod: str = "test",
         limits: Mapping[str, Any] | None = None,
         multiple: Iterable[str] = (),
+        people: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._name = pod
         self._limits = msgspec.convert(dict(limits or {}), PodLimits)
-        several = set(multiple)
+        several, self._people = set(multiple), set(people)
         self._settings = [
-            ParticipantSettings(id, Capabilities(patterns), id in several)
+            ParticipantSettings(
+                id, Capabilities(patterns), id in several, person=id in self._people
+            )
             for id, patterns in participants.items()
         ]
         self._clock = clock
@@ -101,7 +104,10 @@ class MemoryGateway:
 
     def add(self, participant: str, capabilities: Sequence[Mapping[str, Any]]) -> None:
         """Allow one more participant to join."""
-        self._settings.append(ParticipantSettings(participant, Capabilities(capabilities), False))
+        is_person = participant in self._people
+        self._settings.append(
+            ParticipantSettings(participant, Capabilities(capabilities), person=is_person)
+        )
         self._hub.perform_all(self._pod.reconfigure(self._settings, self._clock()))
         self._deliver()
 
@@ -197,6 +203,7 @@ class _MemoryPeerTransport:
     """The hub's end of a MemoryConnection: never full, and delivered in order."""
 
     full = False
+    waiting_bytes = 0
 
     def __init__(self, gateway: MemoryGateway, connection: MemoryConnection) -> None:
         self._gateway = gateway

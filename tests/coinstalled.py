@@ -27,8 +27,8 @@ OURS = (
     "mcpp_agents.bridge.upstream",
     "mcpp_agents.mcp_server.server",
     "mcpp_agents.memory.serving.mcp_server",
-    "mcpp_agents.model.anthropic_messages",
-    "mcpp_agents.model.openai_chat",
+    "mcpp_agents.model.apis.anthropic_messages",
+    "mcpp_agents.model.apis.openai_chat",
     "mcpp_gateway.edge.server",
 )
 

@@ -29,9 +29,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give slow tests ten minutes before pytest-timeout ends them; leave out `torture`."""
+    """Give slow tests ten minutes and torture tests an hour; leave these out by default."""
     if "torture" not in config.option.markexpr:
         items[:] = [item for item in items if not item.get_closest_marker("torture")]
     for item in items:
-        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        if item.get_closest_marker("timeout"):
+            continue
+        if item.get_closest_marker("torture"):
+            item.add_marker(pytest.mark.timeout(3600))
+        elif item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(600))

@@ -2,6 +2,9 @@
 
 import inspect
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +68,23 @@ async def test_the_script_of_the_guide_finds_the_pod_by_the_environment(
     assert capsys.readouterr().out == "['alice', 'parrot'] good morning, good morning!\n"
 
 
+def test_an_incident_is_a_test_as_the_guide_writes_it(tmp_path: Path) -> None:
+    agent, *_ = blocks = BLOCK.findall(GUIDE.read_text())
+    (test,) = [block for block in blocks if "incident_of_monday" in block]
+    (tmp_path / "test_incident.py").write_text(agent + test)
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["mcpp.testing.plugin"]\n')
+    shutil.copy(Path(__file__).parent / "incident.jsonl", tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "asyncio", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
 def test_every_example_with_assertions_is_run() -> None:
-    asserting = [block for block in BLOCK.findall(GUIDE.read_text()) if "assert" in block]
+    asserting = [
+        block
+        for block in BLOCK.findall(GUIDE.read_text())
+        if "assert" in block or ".check(" in block
+    ]
     assert len(asserting) == len(TESTS)
     assert all(inspect.iscoroutinefunction(test) for test in TESTS.values())

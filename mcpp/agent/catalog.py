@@ -8,6 +8,7 @@ from mcpp.agent.request_server import Method
 from mcpp.agent.resources import PromptTemplate, Resource
 from mcpp.agent.tools import Tool, ToolCall
 from mcpp.protocol import rpc
+from mcpp.protocol.cards import fitting_card
 from mcpp.protocol.rpc import Failure
 
 T = TypeVar("T")
@@ -22,6 +23,11 @@ class Catalog:
     resources: dict[str, Resource] = field(default_factory=dict)
     prompts: dict[str, PromptTemplate] = field(default_factory=dict)
 
+    @property
+    def tool_names(self) -> list[str]:
+        """The names of the tools, in the order of their registration."""
+        return list(self.tools)
+
     def add_tool(self, tool: Tool) -> None:
         """Register a tool. Raises ValueError for a name that is taken."""
         _add(self.tools, tool.name, tool, "tool")
@@ -33,6 +39,21 @@ class Catalog:
     def add_resource(self, resource: Resource) -> None:
         """Register a resource or a template. Raises ValueError for an address that is taken."""
         _add(self.resources, resource.uri, resource, "resource")
+
+    def card(self) -> dict[str, Any]:
+        """Return names and descriptions, as far as they fit into a card (G-86)."""
+        offers = {
+            "tools": [_described(each.name, each.description) for each in self.tools.values()],
+            "prompts": [
+                _described(each.name, each.tool.description) for each in self.prompts.values()
+            ],
+            "resources": [
+                {"uri": each.uri, "description": each.name} for each in self.resources.values()
+            ],
+        }
+        return fitting_card(
+            {name: some for name, some in offers.items() if some or name == "tools"}
+        )
 
     def methods(self) -> dict[str, Method]:
         """Return the MCP methods to serve.
@@ -106,3 +127,7 @@ def _add(among: dict[str, T], name: str, value: T, what: str) -> None:
     if name in among:
         raise ValueError(f"there is a {what} {name!r} already")
     among[name] = value
+
+
+def _described(name: str, description: str) -> dict[str, str]:
+    return {"name": name, "description": description}

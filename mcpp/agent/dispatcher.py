@@ -3,67 +3,52 @@
 One task reads the log. For each message it awaits the observers, then passes the message to the
 request server and queues it for the handlers. Observers therefore run in the log's order and ahead
 of everything else; handlers run in tasks of their own, so that a slow handler does not delay the
-requests, cancellations and responses behind it in the log.
+requests, cancellations and responses behind it in the log, nor the news of a gap.
 """
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias
 
+import anyio
 from anyio.abc import TaskGroup
 
-from mcpp.agent.backlog import Backlog
+from mcpp import kinds
+from mcpp.agent.hooks import Handler, Hooks, Subscription
+from mcpp.agent.lanes import Lane
 from mcpp.agent.request_server import Method, RequestServer
 from mcpp.agent.shares import FairLimiter, Shares
+from mcpp.agent.workers import WorkerGroup
 from mcpp.buffers import MAX_BUFFER_BYTES, MAX_LOG_BYTES, BoundedQueue
 from mcpp.client.message import Message
-from mcpp.client.pod import OnGap, Pod
+from mcpp.client.pod import Pod
+from mcpp.client.resuming import own_proposals
 from mcpp.client.tasks import background, contained
-from mcpp.errors import ConnectionLostError
+from mcpp.errors import ConnectionLostError, McppError
+from mcpp.protocol import rpc
 from mcpp.session.resumption import Gap, HistoryEnd
 
-Handler: TypeAlias = Callable[[Message], Awaitable[None]]
-Task: TypeAlias = Callable[[Pod], Awaitable[None]]
-OnJoin: TypeAlias = Callable[[Pod], Awaitable[None] | None]
-OnHistory: TypeAlias = Callable[[list[Message]], Awaitable[None] | None]
-Observer: TypeAlias = Callable[[Message | Gap], Awaitable[None] | None]
 OnError: TypeAlias = Callable[[Exception], None]
-Work: TypeAlias = tuple[Callable[[Any], Awaitable[None] | None], Message | Gap]
 
 logger = logging.getLogger("mcpp.agent")
 
-# Concurrent handlers running at once, and waiting to run, shared fairly by the messages' senders
-# (P-43). Beyond these, messages are missed: a flood must not exhaust memory.
+# Policies running at once, and waiting to run, shared fairly by the messages' senders (P-43).
+# Beyond these, messages are missed: a flood must not exhaust memory.
 MAX_CONCURRENT: Final = 256
 _MAX_WAITING: Final = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """A handler and the messages that it handles."""
+class _Work:
+    """A handler's work on one message. The message's sender may give it up."""
 
-    matches: Callable[[str], bool]
-    own: bool
-    handler: Handler
-    concurrent: bool = False
+    __slots__ = ("handler", "message", "scope")
 
-    def wants(self, message: Message) -> bool:
-        """Return whether this handler matches the message."""
-        return self.matches(message.kind) and (self.own or message.sender != message.pod.me)
-
-
-@dataclass(slots=True)
-class Hooks:
-    """The functions that an agent has registered, in the order of registration."""
-
-    on_join: list[OnJoin] = field(default_factory=list)
-    on_history: list[OnHistory] = field(default_factory=list)
-    observers: list[Observer] = field(default_factory=list)
-    subscriptions: list[Subscription] = field(default_factory=list)
-    tasks: list[Task] = field(default_factory=list)
-    on_gap: OnGap | None = None
+    def __init__(self, handler: Handler, message: Message) -> None:
+        self.handler = handler
+        self.message = message
+        self.scope = anyio.CancelScope()
 
 
 class Dispatcher:
@@ -74,11 +59,26 @@ class Dispatcher:
         self._pod = pod
         self._hooks = hooks
         self._on_error = on_error
-        self._serial = Backlog[Work]()
-        self._concurrent = FairLimiter(MAX_CONCURRENT)
+        serial = Lane[_Work]()
+        self._handlers = [
+            (each, hooks.wrapped(each.handler), _lane_of(each) or serial)
+            for each in hooks.subscriptions
+        ]
+        self._groups = {
+            each: WorkerGroup(pod, each, partial(self._handle, handler))
+            for each, handler, _ in self._handlers
+            if each.claim is not None
+        }
+        self._work: dict[str, list[_Work]] = {}  # that runs or waits, by the message's id
+        self._policies = FairLimiter(MAX_CONCURRENT)
         self._waiting = Shares(_MAX_WAITING)
         self._waiting_bytes = Shares(MAX_BUFFER_BYTES)
-        self._missing = False  # whether the last message for a concurrent handler was missed
+        self._missing = False  # whether the last message for a policy was missed
+        # Proposals that policies were given: live until the past is read, then those of the past.
+        self._decided: set[str] = set()
+        self._has_read_past = False
+        self._gap: Gap | None = None
+        self._gap_event = anyio.Event()
 
     async def run(self, methods: Mapping[str, Method]) -> None:
         """Dispatch until the connection ends for good.
@@ -88,10 +88,16 @@ class Dispatcher:
         for hook in self._hooks.on_join:
             await _call(hook, self._pod)
         async with background() as tasks:
-            tasks.start_soon(self._run_serial)
+            tasks.start_soon(self._report_gaps)
             for task in self._hooks.tasks:
                 tasks.start_soon(self._guard, task, self._pod)
-            await self._read(RequestServer(methods, tasks), tasks)
+            if self._hooks.on_resume:
+                tasks.start_soon(self._resume)
+            if any(each.is_policy for each in self._hooks.subscriptions):
+                tasks.start_soon(self._decide_past, tasks)
+            for group in self._groups.values():
+                tasks.start_soon(self._share, group)
+            await self._read(RequestServer(methods, tasks, self._hooks), tasks)
 
     async def _read(self, server: RequestServer, tasks: TaskGroup) -> None:
         # None once the history hooks have run.
@@ -109,7 +115,7 @@ class Dispatcher:
             for observer in self._hooks.observers:
                 await self._guard(observer, item)
             if isinstance(item, Gap):
-                self._queue_gap(item)
+                self._note_gap(item)
                 continue
             server.receive(item)
             if not item.replayed:
@@ -121,53 +127,150 @@ class Dispatcher:
         for hook in self._hooks.on_history:
             await self._guard(hook, list(history))
 
+    # --- handlers ---
+
     def _queue(self, message: Message, tasks: TaskGroup) -> None:
-        for subscription in self._hooks.subscriptions:
+        if message.correlation_id in self._work:
+            self._give_up(message)
+        is_decided = message.id in self._decided
+        for subscription, handler, lane in self._handlers:
             if not subscription.wants(message):
                 continue
-            if subscription.concurrent:
+            if subscription.is_policy:
+                if is_decided:
+                    continue
+                if not self._has_read_past:
+                    self._decided.add(message.id)
                 was_full = self._missing
-                self._missing = not self._start(subscription.handler, message, tasks)
+                self._missing = not self._start_policy(handler, message, tasks)
                 is_full = self._missing
+            elif subscription in self._groups:
+                group = self._groups[subscription]
+                was_full, is_full = group.full, not group.put(message)
             else:
-                was_full, work = self._serial.full, (subscription.handler, message)
-                is_full = not self._serial.put(work, message.envelope.size_bytes)
+                was_full, work = lane.full, _Work(handler, message)
+                key = _key(subscription, message)
+                is_full = not lane.put(key, work, message.envelope.size_bytes)
+                if not is_full:
+                    self._work.setdefault(message.id, []).append(work)
+                    self._run_ready(lane, tasks)
             if is_full and not was_full:
                 logger.error("%s: handlers are too slow, messages are missed", self._name)
-                self._queue_gap(Gap(lost_log=False))
+                self._note_gap(Gap(lost_log=False))
 
-    def _queue_gap(self, gap: Gap) -> None:
-        on_gap = self._pod.handle_gap if self._hooks.on_gap is None else self._handle_gap
-        self._serial.put_anyway((on_gap, gap))
+    def _run_ready(self, lane: Lane[_Work], tasks: TaskGroup) -> None:
+        while (taken := lane.take()) is not None:
+            tasks.start_soon(self._run_lane, lane, taken)
 
-    async def _handle_gap(self, gap: Gap) -> None:
-        assert self._hooks.on_gap is not None
-        await self._guard(self._hooks.on_gap, gap, reported=False)
+    async def _run_lane(self, lane: Lane[_Work], taken: tuple[Hashable, _Work] | None) -> None:
+        while taken is not None:
+            key, work = taken
+            try:
+                await self._run(work)
+            finally:
+                lane.finish(key)
+            taken = lane.take()
 
-    async def _run_serial(self) -> None:
-        while True:
-            handler, argument = await self._serial.take()
-            await self._guard(handler, argument)
+    async def _share(self, group: WorkerGroup) -> None:
+        try:
+            await group.run()
+        except ConnectionLostError:
+            pass  # the reading task raises it
+        except McppError as error:
+            logger.warning("%s: cannot take part in its group: %s", self._name, error)
 
-    def _start(self, handler: Handler, message: Message, tasks: TaskGroup) -> bool:
-        """Start a concurrent handler, which may have to wait; return False if too many wait."""
+    async def _handle(self, handler: Handler, message: Message) -> None:
+        work = _Work(handler, message)
+        self._work.setdefault(message.id, []).append(work)
+        await self._run(work)
+
+    async def _run(self, work: _Work) -> None:
+        try:
+            if not work.scope.cancel_called:
+                with work.scope:
+                    await self._guard(work.handler, work.message)
+        finally:
+            several = self._work[work.message.id]
+            several.remove(work)
+            if not several:
+                del self._work[work.message.id]
+
+    def _give_up(self, message: Message) -> None:
+        """Cancel the handlers of a message whose sender no longer waits for them (P-52)."""
+        if message.kind not in (rpc.CANCELLED_KIND, kinds.WITHDRAW):
+            return
+        for work in self._work[message.correlation_id or ""]:
+            if work.message.sender == message.sender:
+                work.scope.cancel()
+
+    # --- policies ---
+
+    async def _decide_past(self, tasks: TaskGroup) -> None:
+        """Have policies decide on the proposals that were open when the agent joined (P-51)."""
+        try:
+            found = await self._pod.open_proposals()
+        except McppError as error:
+            logger.warning("%s: cannot read which proposals are open: %s", self._name, error)
+            return
+        finally:
+            self._has_read_past = True
+        # What has arrived since joining is being decided already.
+        past = [message for message in found if message.id not in self._decided]
+        self._decided = {message.id for message in past}
+        for message in past:
+            for subscription, handler, _ in self._handlers:
+                if subscription.is_policy and subscription.wants(message):
+                    self._start_policy(handler, message, tasks)
+
+    def _start_policy(self, handler: Handler, message: Message, tasks: TaskGroup) -> bool:
+        """Start a policy, which may have to wait; return False if too many wait."""
         sender, size_bytes = message.sender, message.envelope.size_bytes
         if not self._waiting.take(sender):
             return False
         if not self._waiting_bytes.take(sender, size_bytes):
             self._waiting.release(sender)
             return False
-        tasks.start_soon(self._run_concurrent, handler, message)
+        work = _Work(handler, message)
+        self._work.setdefault(message.id, []).append(work)
+        tasks.start_soon(self._run_policy, work)
         return True
 
-    async def _run_concurrent(self, handler: Handler, message: Message) -> None:
-        sender = message.sender
+    async def _run_policy(self, work: _Work) -> None:
+        message = work.message
         try:
-            async with self._concurrent.place(sender):
-                await self._guard(handler, message)
+            async with self._policies.place(message.sender):
+                await self._run(work)
         finally:
-            self._waiting.release(sender)
-            self._waiting_bytes.release(sender, message.envelope.size_bytes)
+            self._waiting.release(message.sender)
+            self._waiting_bytes.release(message.sender, message.envelope.size_bytes)
+
+    # --- resuming, gaps ---
+
+    async def _resume(self) -> None:
+        """Give the agent its own proposals of the past that it may still have to act on (P-53)."""
+        try:
+            found = await own_proposals(self._pod)
+        except McppError as error:
+            logger.warning("%s: cannot read its own proposals: %s", self._name, error)
+            return
+        async with anyio.create_task_group() as tasks:
+            for hook in self._hooks.on_resume if found else ():
+                tasks.start_soon(self._guard, hook, found)
+
+    def _note_gap(self, gap: Gap) -> None:
+        # Several that come before one is reported are one: on_gap may take its time.
+        self._gap = gap if self._gap is None else Gap(self._gap.lost_log or gap.lost_log)
+        self._gap_event.set()
+
+    async def _report_gaps(self) -> None:
+        while True:
+            await self._gap_event.wait()
+            self._gap_event = anyio.Event()
+            gap, self._gap = self._gap, None
+            if self._hooks.on_gap is None:
+                await self._guard(self._pod.handle_gap, gap)
+            else:
+                await self._guard(self._hooks.on_gap, gap, reported=False)
 
     async def _guard(
         self, function: Callable[[Any], Any], argument: Any, *, reported: bool = True
@@ -181,6 +284,18 @@ class Dispatcher:
             logger.exception("%s: %s failed", self._name, getattr(function, "__name__", "?"))
             if reported and self._on_error is not None:
                 self._on_error(error)
+
+
+def _lane_of(subscription: Subscription) -> Lane[_Work] | None:
+    """Return a lane of its own for a handler that has `concurrency`."""
+    return None if subscription.concurrency is None else Lane(subscription.concurrency)
+
+
+def _key(subscription: Subscription, message: Message) -> Hashable:
+    """Return what has to be handled in order: a context's messages, or nothing."""
+    if subscription.concurrency is None or subscription.order == "free":
+        return object()
+    return None if message.context is None else message.context.id
 
 
 async def _call(function: Callable[[Any], Any], argument: Any) -> None:

@@ -15,21 +15,23 @@ import logging
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeAlias, TypeVar, overload
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import anyio
 
 from mcpp import kinds
 from mcpp.agent.catalog import Catalog
-from mcpp.agent.dispatcher import (
-    Dispatcher,
+from mcpp.agent.dispatcher import Dispatcher, OnError
+from mcpp.agent.hooks import (
     Handler,
     Hooks,
+    Middleware,
     Observer,
-    OnError,
     OnHistory,
     OnJoin,
+    OnResume,
+    Order,
     Subscription,
     Task,
 )
@@ -41,6 +43,7 @@ from mcpp.client.joining import connect
 from mcpp.client.local_pod import Address
 from mcpp.client.message import Message
 from mcpp.client.pod import OnGap, Pod
+from mcpp.client.scopes.claims import with_claims
 from mcpp.client.tasks import background, until_signal
 from mcpp.errors import (
     ConnectionLostError,
@@ -55,8 +58,10 @@ from mcpp.protocol import rpc
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
 from mcpp.protocol.globs import compile_glob
 from mcpp.transient.summaries import TransientRule
+from mcpp.transports.token_sources import TokenSource
 
 Policy: TypeAlias = Callable[[Message], Awaitable[bool | str | None]]
+Lifespan: TypeAlias = Callable[[Pod], AbstractAsyncContextManager[Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 logger = logging.getLogger("mcpp.agent")
@@ -78,6 +83,9 @@ class Participant:
         *,
         filter: Filter | Mapping[str, Any] | None = None,
         last: int | None = None,
+        description: str = "",
+        instructions: str = "",
+        lifespan: Lifespan | None = None,
         options: Options = Options(keep_trying=True),  # noqa: B008  (frozen)
     ) -> None:
         """Describe an agent.
@@ -86,6 +94,10 @@ class Participant:
             name: its name in the pod.
             filter: which messages from others the gateway sends it, as a Filter or as JSON.
             last: how many envelopes of history to replay on joining.
+            description: what it is, in a sentence, for people and models; part of its card.
+            instructions: how to work with it; part of its card.
+            lifespan: an `@asynccontextmanager` that gets the pod; what it yields is at
+                `message.state`, `call.state` and `pod.state` while the agent serves.
             options: how the connection behaves. By default it waits for an unreachable gateway.
 
         Raises EncodeError for a name that the protocol does not allow.
@@ -97,30 +109,77 @@ class Participant:
         self.name = name
         self._filter = as_filter(filter)
         self._last = last
+        self._lifespan = lifespan
         self._options = options
         self._hooks = Hooks()
         self._catalog = Catalog(name)
+        self._about = {"description": description, "instructions": instructions}
         self._methods: dict[str, Method] = {}
 
     # --- messages ---
 
-    def on(self, kind: str = "*", *, own: bool = False) -> Callable[[Handler], Handler]:
+    def on(
+        self,
+        kind: str = "*",
+        *,
+        own: bool = False,
+        to_me: bool = False,
+        context_type: str | None = None,
+        concurrency: int | None = None,
+        order: Order = "context",
+        claim: Callable[[Message], str] | None = None,
+    ) -> Callable[[Handler], Handler]:
         """Call a function for each live message whose kind matches a glob.
 
-        Handlers run one after another, in the log's order. They do not get replayed history.
+        Handlers run one after another, in the log's order. They do not get replayed history. If the
+        message's sender sends `notifications/cancelled` for it (`Pod.cancel`), the handler is
+        cancelled.
 
         Args:
             kind: a glob such as `chat` or `mcp/*`.
             own: also call it for the agent's own messages.
+            to_me: only for messages that name the agent in `to`.
+            context_type: a glob for the type of the message's context, such as `task`.
+            concurrency: how many calls may run at once, beside the agent's other handlers.
+            order: with concurrency, `context` handles the messages of a context (or of the main
+                stream) one after another; `free` keeps no order.
+            claim: for a group of participants that share tasks: returns the name to claim for a
+                message, such as `lambda message: message.id`. Each message is handled by the
+                participant that holds the name (`Pod.claim`), at least once and never twice at a
+                time; if the holder leaves, another takes over. `concurrency` tasks run at once, one
+                by default. A handler that raises has handled the message.
         """
-
+        if concurrency is not None and concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         matches = compile_glob(_text(kind, '@agent.on("chat")'))
+        has_type = None if context_type is None else compile_glob(context_type)
 
         def subscribe(handler: Handler) -> Handler:
-            self._hooks.subscriptions.append(Subscription(matches, own, handler))
+            self._hooks.subscriptions.append(
+                Subscription(
+                    matches,
+                    handler,
+                    own=own,
+                    to_me=to_me,
+                    has_type=has_type,
+                    concurrency=concurrency,
+                    order=order,
+                    claim=claim,
+                    pattern=kind,
+                )
+            )
             return handler
 
         return subscribe
+
+    def use(self, middleware: Middleware) -> Middleware:
+        """Call a function around every handler, policy and request: `await next(message)` goes on.
+
+        The first registered is the outermost. A request for which `next` is not called is answered
+        with an error; `mcpp.protocol.rpc.Failure` gives it a code and a text.
+        """
+        self._hooks.middleware.append(middleware)
+        return middleware
 
     def observe(self, function: Observer) -> Observer:
         """Call a function for everything in the log, to keep state up to date with it.
@@ -150,8 +209,21 @@ class Participant:
         self._hooks.on_history.append(function)
         return function
 
+    def on_resume(self, function: OnResume) -> OnResume:
+        """Call a function after joining with the agent's own proposals from before, if any.
+
+        These are the ones that are open or being worked on, and those that ended after everything
+        the agent has said in their context: `await proposal.result()` waits for the outcome or
+        returns it. It runs beside the handlers, so it may wait as long as it takes.
+        """
+        self._hooks.on_resume.append(function)
+        return function
+
     def on_gap(self, function: OnGap) -> OnGap:
-        """Call a function where messages were missed, in order with the handlers."""
+        """Call a function where messages were missed, at once and beside the handlers.
+
+        Gaps that occur while it runs are reported together.
+        """
         self._hooks.on_gap = function
         return function
 
@@ -245,7 +317,8 @@ class Participant:
     def policy(self, decide: Policy) -> Policy:
         """Decide on proposals: True fulfils, a string rejects with that reason, None abstains.
 
-        Up to 256 decisions run concurrently, since each may take long.
+        It is also asked about the proposals that were open when the agent joined. Up to 256
+        decisions run concurrently, since each may take long.
         """
 
         async def apply(message: Message) -> None:
@@ -264,23 +337,41 @@ class Participant:
                 await message.pod.reject(message, decision or "rejected")
 
         proposals = compile_glob(f"{kinds.PROPOSAL}:*")
-        self._hooks.subscriptions.append(Subscription(proposals, False, apply, concurrent=True))
+        self._hooks.subscriptions.append(Subscription(proposals, apply, is_policy=True))
         return decide
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """What it announces of itself and what it offers when it joins."""
+        about = {name: text for name, text in self._about.items() if text}
+        has_chat = any(each.matches(kinds.CHAT) for each in self._hooks.subscriptions)
+        offers = self._catalog.card()
+        if "tools/list" in self._methods:
+            del offers["tools"]  # its own method knows better
+        return about | offers | ({"answers": ["chat"]} if has_chat else {})
 
     # --- running it ---
 
     @property
+    def tool_names(self) -> list[str]:
+        """The names of the agent's tools, in the order of their registration."""
+        return self._catalog.tool_names
+
+    @property
     def connect_options(self) -> dict[str, Any]:
         """The agent's keyword arguments for `mcpp.connect`, without `name`."""
+        filter = self._filter
+        if filter is not None and any(each.claim for each in self._hooks.subscriptions):
+            filter = with_claims(filter)
         return {
-            "filter": self._filter,
+            "filter": filter,
             "last": self._last,
             "own": True,
             "options": self._options,
         }
 
     def connect(
-        self, url: str | Address | None = None, *, token: str | None = None
+        self, url: str | Address | None = None, *, token: TokenSource | None = None
     ) -> AbstractAsyncContextManager[Pod]:
         """Connect as this agent: `async with agent.connect() as pod: await agent.serve(pod)`.
 
@@ -288,7 +379,9 @@ class Participant:
         """
         return connect(url, token=token, name=self.name, **self.connect_options)
 
-    async def run(self, url: str | Address | None = None, *, token: str | None = None) -> None:
+    async def run(
+        self, url: str | Address | None = None, *, token: TokenSource | None = None
+    ) -> None:
         """Connect and serve until the connection ends for good or this is cancelled.
 
         Raises what `connect` raises, and ConnectionLostError at the end.
@@ -306,7 +399,11 @@ class Participant:
         Raises ConnectionLostError when the connection has ended for good.
         """
         methods = self._catalog.methods() | self._methods
-        await Dispatcher(self.name, pod, self._hooks, on_error).run(methods)
+        async with AsyncExitStack() as stack:
+            if self._lifespan is not None:
+                pod.state = await stack.enter_async_context(self._lifespan(pod))
+            await pod.cards.propose(self.card)
+            await Dispatcher(self.name, pod, self._hooks, on_error).run(methods)
 
     @asynccontextmanager
     async def run_in_background(
@@ -337,6 +434,18 @@ class Participant:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("an agent failed", errors)
 
 
+_LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_MAX_LISTED_TOOLS: Final = 8
+
+
+def _joined(agent: Participant, pod: Pod) -> str:
+    """Return the line that says where an agent is, and what it offers."""
+    names = agent.tool_names
+    more = ", …" if len(names) > _MAX_LISTED_TOOLS else ""
+    listed = ", ".join(names[:_MAX_LISTED_TOOLS]) + more
+    return f"{agent.name}: joined pod {pod.name!r}; tools: {listed or 'none'}"
+
+
 def _text(value: object, usage: str) -> str:
     """Check a string argument: without it, `@agent.on` without parentheses would do nothing."""
     if not isinstance(value, str):
@@ -344,16 +453,29 @@ def _text(value: object, usage: str) -> str:
     return value
 
 
-def run(agent: Participant, *, url: str | Address | None = None, token: str | None = None) -> None:
+def run(
+    agent: Participant, *, url: str | Address | None = None, token: TokenSource | None = None
+) -> None:
     """Run an agent until Ctrl-C or SIGTERM. For scripts; `await agent.run()` raises instead.
 
     It finds its pod by `url` and `token`, by MCPP_URL and MCPP_TOKEN, or in the nearest `.mcpp/`
     folder of `mcpp up`, where a missing token is created.
 
-    If there is no pod, or the connection ends for good, it prints one line and exits with 2.
+    It prints one line to standard error when it has joined. If the program has not configured
+    logging, records of the SDK go to standard error, too, with time and level. If there is no pod,
+    or the connection ends for good, it prints one line and exits with 2.
     """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(format=_LOG_FORMAT)
+        logging.getLogger("mcpp").setLevel(logging.INFO)
+
+    async def serve() -> None:
+        async with agent.connect(url, token=token) as pod:
+            sys.stderr.write(f"{_joined(agent, pod)}\n")
+            await agent.serve(pod)
+
     try:
-        anyio.run(until_signal, lambda: agent.run(url, token=token))
+        anyio.run(until_signal, serve)
     except (PodNotFoundError, LocalPodError, ConnectionLostError) as error:
         sys.stderr.write(f"{agent.name}: {error}\n")
         raise SystemExit(2) from error

@@ -10,13 +10,14 @@ from anyio.abc import TaskGroup
 
 from mcpp import kinds
 from mcpp.agent.fulfilments import Fulfilments
+from mcpp.agent.hooks import Hooks
 from mcpp.agent.shares import Shares
 from mcpp.agent.threads import ThreadLimitError, requester
 from mcpp.agent.tools import ToolCall
 from mcpp.buffers import MAX_BUFFER_BYTES
 from mcpp.client.message import Message
 from mcpp.client.tasks import contained
-from mcpp.errors import ConnectionLostError, EncodeError, McppError, TooLargeError
+from mcpp.errors import ConnectionLostError, EncodeError, McppError, Refused, TooLargeError
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure, ToolResult
@@ -38,6 +39,7 @@ class RequestServer:
 
     methods: Mapping[str, Method]
     tasks: TaskGroup
+    hooks: Hooks = field(default_factory=Hooks)
     _running: dict[str, tuple[str, anyio.CancelScope]] = field(default_factory=dict)
     _places: Shares = field(default_factory=lambda: Shares(MAX_REQUESTS))
     _bytes: Shares = field(default_factory=lambda: Shares(MAX_BUFFER_BYTES))
@@ -100,32 +102,37 @@ class RequestServer:
     async def _serve(self, message: Message, scope: anyio.CancelScope) -> None:
         requester.set(message.sender)
         call = ToolCall(message.pod, message.envelope)
+        is_answered = False
         try:
-            await self._finish(message, call, scope)
+            is_answered = await self._finish(message, call, scope)
         finally:
-            call.end()
+            await call.end(is_answered=is_answered)
             self._places.release(message.sender)
             self._bytes.release(message.sender, message.envelope.size_bytes)
 
     async def _finish(
         self, message: Message, work: ToolCall | Failure, scope: anyio.CancelScope
-    ) -> None:
+    ) -> bool:
+        """Answer a request, unless it is cancelled; return whether it was answered."""
         try:
             with scope:
-                outcome = work if isinstance(work, Failure) else await self._outcome(message, work)
-                await self._answer(message, outcome)
+                if isinstance(work, Failure):
+                    await self._answer(message, work)
+                else:
+                    outcome = await self._outcome(message, work)
+                    await self._answer(message, outcome, work.response_id)
+                return True
         except ConnectionLostError:
             pass  # no connection to respond on
         except McppError as error:
             logger.warning("cannot answer %s from %s: %s", message.kind, message.sender, error)
         finally:
             del self._running[message.id]
+        return False
 
     async def _outcome(self, message: Message, call: ToolCall) -> Any:
         try:
-            request = rpc.read_request(message.envelope)
-            method = self.methods.get(request.method, _unknown)
-            return await contained(method(request.params, call))
+            return await contained(self._call(message, call))
         except Failure as failure:
             return failure
         except ThreadLimitError:
@@ -134,20 +141,40 @@ class RequestServer:
             logger.exception("serving %s failed", message.kind)
             return Failure(rpc.INTERNAL_ERROR, "internal error")
 
-    async def _answer(self, message: Message, outcome: Any) -> None:
+    async def _call(self, message: Message, call: ToolCall) -> Any:
+        """Call the method that a request names, with the agent's middleware around it."""
+        results: list[Any] = []
+
+        async def serve(message: Message) -> None:
+            request = rpc.read_request(message.envelope)
+            method = self.methods.get(request.method, _unknown)
+            results.append(await method(request.params, call))
+
+        await self.hooks.wrapped(serve)(message)
+        if not results:
+            raise Failure(rpc.INTERNAL_ERROR, "refused by the participant")
+        return results[-1]
+
+    async def _answer(self, message: Message, outcome: Any, id: str | None = None) -> None:
         kind = Kind.parse(message.kind)._replace(family=kinds.RESPONSE)
         proposer = self._proposals.proposer(message.correlation_id)
         recipients = dict.fromkeys((message.sender, proposer or message.sender))
         context = message.context
 
-        async def send(payload: Any) -> None:
-            await message.pod.send(
-                str(kind),
-                rpc.response(message.id, payload),
-                to=recipients,
-                correlation_id=message.id,
-                context=None if context is None else context.id,
-            )
+        async def send(payload: Any, id: str | None = id) -> None:
+            try:
+                await message.pod.send(
+                    str(kind),
+                    rpc.response(rpc.request_id(message.envelope), payload),
+                    to=recipients,
+                    correlation_id=message.id,
+                    context=None if context is None else context.id,
+                    id=id,
+                )
+            except Refused as refused:
+                if refused.code != "duplicate_id" or id is None:
+                    raise
+                await send(payload, None)  # another participant took the published id (P-70)
 
         try:
             await send(outcome)

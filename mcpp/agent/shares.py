@@ -1,7 +1,7 @@
 """Places that requesters share fairly: none of them can take all (P-43).
 
 A requester may hold as many places as it leaves free. A single one gets half of them, the next one
-half of the rest, and so on: whoever asks for the first time finds a place. Nothing is reserved, and
+half of the rest, and so on: a first request always finds a place. Nothing is reserved, and
 there is no number of requesters to configure.
 """
 

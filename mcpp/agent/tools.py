@@ -4,6 +4,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from dataclasses import MISSING, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 
@@ -12,7 +13,9 @@ import msgspec
 from mcpp import kinds
 from mcpp.agent.threads import ThreadLimitError
 from mcpp.agent.threads import call as call_function
+from mcpp.client.sender import Progress
 from mcpp.client.tasks import contained
+from mcpp.conversation.text_stream import TextStream
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 from mcpp.protocol.codec import is_kind
@@ -23,6 +26,8 @@ from mcpp.transient.summaries import TransientRule, mark_by_rule
 
 if TYPE_CHECKING:
     from mcpp.client.pod import Pod
+    from mcpp.client.scopes.context_scope import ContextScope
+    from mcpp.client.scopes.templates import ContextTemplate
 
 __all__ = ["Tool", "ToolCall", "as_result"]
 
@@ -39,6 +44,7 @@ class ToolCall:
     pod: "Pod"
     envelope: Envelope
     _ended: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    _streams: list[TextStream] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def cancelled(self) -> bool:
@@ -49,14 +55,57 @@ class ToolCall:
         """
         return self._ended.is_set()
 
-    def end(self) -> None:
+    async def end(self, *, is_answered: bool) -> None:
         """Note that the request is no longer served."""
         self._ended.set()
+        for stream in self._streams:
+            if is_answered:
+                stream.close()
+            else:
+                await stream.end()
+
+    @property
+    def response_id(self) -> str | None:
+        """The id that the response has to have, if parts of its text were published."""
+        return self._streams[0].id if self._streams else None
+
+    async def write(self, text: str) -> None:
+        """Publish a piece of the result's text before it is complete.
+
+        What is published is not the result: return the whole text in the end. A tool that is an
+        async generator does both by yielding its pieces.
+        """
+        if not self._streams:
+            context = None if self.envelope.context is None else self.envelope.context.id
+            self._streams.append(
+                self.pod.stream(to=[self.sender], correlation_id=self.envelope.id, context=context)
+            )
+        await self._streams[0].write(text)
 
     @property
     def sender(self) -> str:
         """The participant that made the request."""
         return self.envelope.sender
+
+    @property
+    def state(self) -> Any:
+        """What the agent's `lifespan` yields (see `Participant`)."""
+        return self.pod.state
+
+    def child(
+        self,
+        type: "str | ContextTemplate | None" = None,
+        *,
+        title: str | None = None,
+        id: str | None = None,
+        **metadata: Any,
+    ) -> "ContextScope":
+        """Open a context below the call's own: `async with call.child("task") as task`.
+
+        Below a call in the main context it has no parent. The arguments are those of `Pod.context`.
+        """
+        parent = self.envelope.context
+        return self.pod.context(type, title=title, id=id, parent=parent, **metadata)
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -76,7 +125,7 @@ class ToolCall:
         params = {name: value for name, value in members.items() if value is not None}
         await self.pod.notify(
             rpc.PROGRESS,
-            {"progressToken": self.envelope.id, **params},
+            {"progressToken": rpc.progress_token(self.envelope), **params},
             to=[self.sender],
             correlation_id=self.envelope.id,
             context=None if self.envelope.context is None else self.envelope.context.id,
@@ -105,7 +154,7 @@ class Tool:
         *,
         transient: TransientRule | str | bool = False,
     ) -> "Tool":
-        """Create a tool from a function, sync or async.
+        """Create a tool from a function, sync or async, or an async generator of text.
 
         Raises TypeError for a name that does not fit into a kind, a method that is not bound, and
         parameters or results that JSON cannot carry.
@@ -115,15 +164,16 @@ class Tool:
             raise TypeError(f"{function!r} has no name: pass name=…")
         if not is_kind(str(Kind(kinds.RESPONSE, rpc.TOOLS_CALL, name))):
             raise TypeError(f"tool {name!r}: the name is too long for a kind")
-        hints = get_type_hints(function, include_extras=True)
+        is_stream = inspect.isasyncgenfunction(function)
         try:
+            hints = _hints(function)
             parameters, call_argument = _parameters(function, hints)
             return cls(
                 name,
                 description or inspect.getdoc(function) or "",
                 function,
                 Parameters(name, parameters),
-                ResultType.of(hints.get("return", Any)),
+                None if is_stream else ResultType.of(hints.get("return", Any)),
                 call_argument,
                 transient,
             )
@@ -155,7 +205,7 @@ class Tool:
         if self.call_argument is not None:
             given[self.call_argument] = call
         try:
-            result = as_result(await contained(call_function(self.function, **given)))
+            result = as_result(await contained(self._call(given, call)))
             if self.result is not None:
                 self.result.check(result)
             return self._marked(result)
@@ -165,6 +215,22 @@ class Tool:
             # P-17: the log gets the traceback, the caller only the message.
             logger.exception("tool %s failed", self.name)
             return ToolResult([{"type": "text", "text": _message(error)}], is_error=True)
+
+    async def _call(self, given: dict[str, Any], call: ToolCall) -> Any:
+        if not inspect.isasyncgenfunction(self.function):
+            return await call_function(self.function, **given)
+        pieces: list[str] = []
+        async with aclosing(self.function(**given)) as yielded:
+            async for piece in yielded:
+                if isinstance(piece, Progress):
+                    await call.progress(piece.progress, piece.total, piece.message)
+                elif isinstance(piece, str):
+                    pieces.append(piece)
+                    await call.write(piece)
+                else:
+                    found = type(piece).__name__
+                    raise TypeError(f"it yielded {found}, and not a string or mcpp.Progress")
+        return "".join(pieces)
 
     def _marked(self, result: ToolResult) -> ToolResult:
         if self.transient is False:
@@ -249,6 +315,15 @@ def _has_result_shape(value: Any) -> bool:
     return isinstance(content, list) and all(
         isinstance(part, dict) and isinstance(part.get("type"), str) for part in content
     )
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:  # such as a type that is imported for type checkers only
+        written = getattr(function, "__annotations__", {})
+        names = [each for each, hint in written.items() if str(error.name) in str(hint)]
+        raise TypeError(f"parameter {', '.join(names)}: {error}") from None
 
 
 def _parameters(

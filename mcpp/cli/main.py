@@ -50,6 +50,7 @@ COMMANDS: Final = {
     "search": _Command("find messages of the past"),
     "show": _Command("print a context of the past as a transcript"),
     "send": _Command("send one message to a pod"),
+    "call": _Command("call a participant's tool"),
     "chat": _Command("chat in a pod", "chat"),
     "bridge": _Command("connect an MCP server to a pod", "bridge"),
     "mcp": _Command("serve a pod to an MCP client", "mcp"),
@@ -106,7 +107,7 @@ def _run(arguments: list[str]) -> int:
     except MissingExtraError as error:
         return _fail_without_extra(name, error)
     except McppError as error:
-        return _fail(f"{name}: {error}", _EXIT_FAILURE)
+        return _fail(str(error), _EXIT_FAILURE, name)
 
 
 def _load(entry: EntryPoint) -> _Main:
@@ -119,8 +120,9 @@ def _suggestion(name: str) -> str:
     return f"; did you mean {close[0]!r}?" if close else "; `mcpp --help` lists them"
 
 
-def _fail(reason: str, code: int) -> int:
-    sys.stderr.write(f"mcpp: {reason}\n")
+def _fail(reason: str, code: int, command: str = "") -> int:
+    prefix = f"mcpp {command}" if command else "mcpp"
+    sys.stderr.write(f"{prefix}: {reason}\n")
     return code
 
 

@@ -9,24 +9,31 @@ import math
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from mcpp import kinds
+from mcpp.buffers import BoundedQueue
+from mcpp.client.factory import new_envelope
 from mcpp.client.pending import PendingEcho, PendingResponse
+from mcpp.conversation.cards import PodCards
 from mcpp.errors import (
     BusyError,
     ClosedError,
     ConnectionLostError,
+    LostProposalError,
     McppError,
     Refused,
+    TokenRefusedError,
     UnreachableError,
 )
+from mcpp.protocol.cards import card_digest
 from mcpp.protocol.envelope import Envelope
 from mcpp.session.effects import (
     Answered,
@@ -61,6 +68,8 @@ _PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 # A participant that leaves gets this long to come back: its line may only have been cut (P-50).
 _RETURN_SECONDS: Final = 1.5
+# The same reason for another attempt is logged this often.
+_RETRY_LOG_SECONDS: Final = 60.0
 # For sending from a cancelled task. A transport that takes longer is broken.
 _SHIELDED_SECONDS: Final = 1.0
 
@@ -137,11 +146,16 @@ class Connection:
         self._timer_at: float | None = None
         self._echoes: dict[str, PendingEcho] = {}
         self._responses: dict[str, PendingResponse] = {}
+        self.cards = PodCards(self)
+        self.card: bytes | None = None  # of this participant, as it is announced; empty: none
         self._arrived = anyio.Event()
         self._resumed = anyio.Event()
         self._settled: anyio.Event | None = None
         self._presence: dict[anyio.CancelScope, str] = {}
         self._presence_changed = anyio.Event()
+        self._rejoined = anyio.Event()
+        self._retry_logged: dict[str, float] = {}
+        self.claims_changed = anyio.Event()  # set and replaced whenever claims change
 
     # --- for other tasks ---
 
@@ -183,6 +197,31 @@ class Connection:
             with anyio.move_on_after(_SHIELDED_SECONDS, shield=True):
                 await self._transmit()
 
+    async def send_live(self, part: Envelope) -> bool:
+        """Send a live part if that is possible at once; return whether it was sent."""
+        text = None if self._transport is None else self.session.send_live(part, self._clock())
+        if text is None or self._transport is None:
+            return False
+        await self._transport.send([text])
+        return True
+
+    async def announce_card(self, *, wait: bool = False) -> None:
+        """Announce this participant's card, if the gateway does not have it already."""
+        if self.card is None:
+            return
+        digest = card_digest(self.card) if self.card else None
+        if self.session.card == digest:
+            return
+        payload = {"card": msgspec.json.decode(self.card) if self.card else None}
+        envelope = new_envelope(kinds.CARD_REQUEST, payload, sender=self.session.name)
+        await self.send(envelope, wait=wait)
+        self.session.card = digest
+
+    def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start a task that ends with the connection."""
+        if self._tasks is not None and self.failure is None:
+            self._tasks.start_soon(function)
+
     def take(self) -> Delivery | HistoryEnd | Gap | None:
         """Return the next item in the log's order, or None if there is none yet."""
         item = self.session.take()
@@ -206,6 +245,20 @@ class Connection:
         self.raise_if_closed()
         self._responses[request.id] = pending
         self.session.expect(request, participant)
+
+    def learn(self, envelope: Envelope) -> None:
+        """Apply an envelope of the past to pending proposals."""
+        for effect in self.session.learn(envelope):
+            self._apply(effect)
+
+    @contextmanager
+    def recording(self) -> Iterator[BoundedQueue[Envelope]]:
+        """Record what answers arrive during the block: what is read of the past precedes them."""
+        recorded = self.session.recorded = BoundedQueue()
+        try:
+            yield recorded
+        finally:
+            self.session.recorded = None
 
     def is_pending(self, id: str) -> bool:
         """Return whether a response to the request or proposal with this id may still come."""
@@ -232,6 +285,21 @@ class Connection:
         while self.session.is_absent(participant):
             self.raise_if_closed()
             await self._presence_changed.wait()
+
+    async def wait_for_update(self) -> None:
+        """Wait until the list of participants changes. Raises ConnectionLostError."""
+        self.raise_if_closed()
+        await self._presence_changed.wait()
+
+    def wake_claims(self) -> None:
+        """Wake the tasks that wait for a claim."""
+        self.claims_changed.set()
+        self.claims_changed = anyio.Event()
+
+    async def wait_for_rejoin(self) -> None:
+        """Wait until another connection has been opened. Raises ConnectionLostError."""
+        await self._rejoined.wait()
+        self.raise_if_closed()
 
     def _check_presence(self, scope: anyio.CancelScope, participant: str) -> None:
         if not self.session.is_absent(participant):
@@ -266,6 +334,8 @@ class Connection:
             response.settle(copy.copy(self.failure))
         self._arrived.set()
         self._presence_changed.set()
+        self._rejoined.set()
+        self.wake_claims()
         self._notify_settled()
 
     # --- staying connected ---
@@ -305,10 +375,18 @@ class Connection:
                     attempt = 0
                 if closed is _REJOIN:
                     continue
-                logger.info("connection lost (%d %s), reconnecting", closed.code, closed.reason)
+                cause = f"connection lost ({closed.code} {closed.reason}), reconnecting"
+                self._log_retry(cause, logging.INFO)
                 waited = self._options.backoff(attempt)
             await anyio.sleep(waited)
             attempt += 1
+
+    def _log_retry(self, cause: str, level: int) -> None:
+        """Log why the connection is tried again: once, then every minute while it is the same."""
+        now = self._clock()
+        if self._retry_logged.get(cause, -math.inf) + _RETRY_LOG_SECONDS <= now:
+            self._retry_logged = {cause: now}  # another cause in between is logged again
+            logger.log(level, "%s", cause)
 
     def _retry_seconds(self, error: UnreachableError, attempt: int) -> float:
         """Return the seconds before the next attempt, respecting the gateway's Retry-After."""
@@ -327,10 +405,14 @@ class Connection:
             error = UnreachableError(self._connector.address, f"no answer in {seconds:g} s")
         except UnreachableError as unreachable:
             error = unreachable
+        except TokenRefusedError as refused:
+            if self._task_status is not None:
+                raise
+            error = UnreachableError(self._connector.address, f"401 {refused.reason}")
         first = self._task_status is not None
         if first and not self._options.keep_trying and not isinstance(error, BusyError):
             raise error
-        logger.warning("%s; retrying", error)
+        self._log_retry(f"{error}; retrying", logging.WARNING)
         return error
 
     async def _use(self, transport: Transport) -> TransportClosed:
@@ -436,11 +518,14 @@ class Connection:
         now = self._clock()
         receive = self.session.receive
         changes, was_live = self.session.presence_changes, self.session.live
+        claims = self.session.claims.changes
         for text in texts:
             for effect in receive(text, now):
                 self._apply(effect)
         if self.session.presence_changes != changes or self.session.live != was_live:
             self._notify_presence()
+        if self.session.claims.changes != claims:
+            self.wake_claims()
         self._arrived.set()
 
     def _notify_presence(self) -> None:
@@ -458,7 +543,9 @@ class Connection:
             case EnvelopeRefused(envelope, details) if envelope is not None:
                 refused = Refused(envelope, details)
                 if not self._settle(envelope.id, refused):
-                    logger.warning("%s", refused)
+                    # An older gateway keeps no cards.
+                    is_optional = envelope.kind == kinds.CARD_REQUEST
+                    logger.log(logging.DEBUG if is_optional else logging.WARNING, "%s", refused)
             case EnvelopeRefused(details=details):
                 logger.warning("error from the gateway, %s: %s", details.error, details.message)
             case Unsendable(envelope, error):
@@ -473,6 +560,12 @@ class Connection:
                     if envelope.kind == kinds.WITHDRAW:
                         del self._responses[id]  # a withdrawal is final
             case Joined():
+                if self.card is not None:
+                    self.start_soon(self.announce_card)
+                if effect.lost_log:
+                    self._settle_lost()
+                self._rejoined.set()
+                self._rejoined = anyio.Event()
                 if self._task_status is not None:
                     self._task_status.started()
                     self._task_status = None
@@ -480,6 +573,13 @@ class Connection:
                 logger.error("skipped an invalid envelope: %s", error)
             case _:
                 assert_never(effect)
+
+    def _settle_lost(self) -> None:
+        """End the proposals that were in a lost log: no participant that joins will see them."""
+        for id, pending in list(self._responses.items()):
+            if pending.is_lost_with_log and id not in self.session.outgoing:
+                pending.settle(LostProposalError())
+                self.forget(id)
 
     def _settle(self, id: str, outcome: Envelope | McppError) -> bool:
         pending = self._echoes.get(id)

@@ -22,6 +22,7 @@ from mcpp.client.message import Message
 from mcpp.client.sender import Sender
 from mcpp.errors import HistoryLostError, NotInHistoryError
 from mcpp.filters import Filter
+from mcpp.outcomes import ContextState, ends_context
 from mcpp.payloads import GetHistory, History
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextNode
@@ -78,8 +79,13 @@ class ContextHistory:
         return self.node.type
 
     @property
-    def state(self) -> Literal["open", "concluded", "idle"]:
-        """Concluded by its creator, idle since it expired at the gateway, or open."""
+    def title(self) -> str | None:
+        """What its creator calls it."""
+        return self.node.title
+
+    @property
+    def state(self) -> ContextState:
+        """How its creator ended it: concluded, failed, cancelled; else expired or open."""
         return self.node.state
 
     @property
@@ -245,15 +251,38 @@ class PodHistory(Sender):
         Args:
             id: of the context; it may have expired long ago.
             limit: how many messages to read at most, from the oldest on. It also stops at 64 MiB.
+                Outcomes count however many messages precede them.
 
         Raises NotInHistoryError if the log has no message of it.
         """
-        messages, complete = await _collect(self.history(context=id), limit)
+        messages, complete = await collect(self.history(context=id), limit)
         live = self._session.contexts
         node = history.context_node(id, [message.envelope for message in messages], live)
         if node is None:
             raise NotInHistoryError(id)
+        if not complete:
+            await self._read_outcomes(node, messages[-1])
         return ContextHistory(node, messages, complete)
+
+    async def _read_outcomes(self, node: ContextNode, after: HistoryMessage) -> None:
+        """Find the conclusions of a context and its descendants behind the messages read."""
+        conclusions = filters.kind(kinds.CONCLUSION) | filters.kind(kinds.TOMBSTONE)
+        # Others may send any number of conclusions: only the creators' count (C-17).
+        if node.creator is not None:
+            own = conclusions & filters.sender(node.creator) & filters.in_context(node.id)
+            newest = self.history(own, after=after, order="newest", limit=_MAX_ENVELOPES)
+            async for message in newest:
+                if ends_context(message.envelope):
+                    node.conclusion = message.envelope
+                    break
+        later = self.history(conclusions, context=node.id, after=after)
+        found, _ = await collect(later, _MAX_ENVELOPES)
+        nodes = {each.id: each for each, _ in node.walk()}
+        for message in found:
+            where = None if message.context is None else nodes.get(message.context.id)
+            is_creators = where is not None and where.creator == message.sender
+            if where is not None and is_creators and ends_context(message.envelope):
+                where.conclusion = message.envelope
 
     async def open_proposals(
         self,
@@ -274,7 +303,7 @@ class PodHistory(Sender):
                 the newest back. It also stops at 64 MiB.
         """
         newest = self.history(history.proposal_kinds, since=since, order="newest", limit=limit)
-        messages, _ = await _collect(newest, limit, _is_about_proposals)
+        messages, _ = await collect(newest, limit, _is_about_proposals)
         by_id = {message.id: message for message in reversed(messages)}
         envelopes = (message.envelope for message in by_id.values())
         erased = {message.id for message in messages if message.erased}
@@ -282,10 +311,10 @@ class PodHistory(Sender):
         return [by_id[envelope.id] for envelope in waiting]
 
 
-async def _collect(
+async def collect(
     reader: HistoryIterator, limit: int, wanted: Callable[[Envelope], bool] | None = None
 ) -> tuple[list[HistoryMessage], bool]:
-    """Return messages within bounds of number and bytes, and whether those are all."""
+    """Return messages within bounds of number and bytes (P-40), and whether those are all."""
     found: list[HistoryMessage] = []
     size = 0
     async for message in reader:

@@ -1,5 +1,6 @@
 """Connecting to a pod and staying connected."""
 
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from mcpp.errors import ClosedError, PodNotFoundError
 from mcpp.filters import Filter
 from mcpp.session.session import ClientSession
 from mcpp.transports.several import SeveralGateways, split_addresses
+from mcpp.transports.token_sources import TokenSource
 from mcpp.transports.transport import Connector
 from mcpp.transports.websocket import WebSocketConnector
 
@@ -20,12 +22,13 @@ from mcpp.transports.websocket import WebSocketConnector
 async def connect(
     url: str | local_pod.Address | None = None,
     *,
-    token: str | None = None,
+    token: TokenSource | None = None,
     name: str | None = None,
     filter: Filter | Mapping[str, Any] | None = None,
     last: int | None = None,
     after: str | None = None,
     own: bool = False,
+    live: bool = False,
     on_gap: OnGap | None = None,
     options: Options = Options(),  # noqa: B008  (frozen)
 ) -> AsyncIterator[Pod]:
@@ -34,13 +37,15 @@ async def connect(
     Args:
         url: the gateway's address, or those of several gateways of the same pod, separated by
             commas; or an `Address`, which includes the token. By default, MCPP_URL.
-        token: the participant's token. By default, MCPP_TOKEN.
+        token: the participant's token, or a function that returns the present one; it is called for
+            every connection. By default, MCPP_TOKEN, MCPP_TOKEN_FILE or MCPP_TOKEN_COMMAND.
         name: the participant that the token must belong to. Without url and token, and without
             MCPP_URL and MCPP_TOKEN, the participant to join the local pod (`mcpp up`) as.
         filter: which envelopes from others the gateway should send, as a Filter or as JSON.
         last: how many envelopes of history to replay first, marked as replayed.
         after: resume after this envelope, an earlier `pod.position`.
         own: also iterate over the participant's own envelopes.
+        live: also iterate over live parts (`live/text`), which are in no log; see `mcpp.live`.
         on_gap: called where envelopes were missed, before the ones that follow.
         options: buffer sizes, timeouts and reconnection.
 
@@ -55,13 +60,17 @@ async def connect(
         address = local_pod.complete(url, token)
     elif name is not None:
         address = local_pod.locate(name)
+    elif local_pod.is_named(os.environ):
+        address = local_pod.complete(None, None)
     else:
-        raise PodNotFoundError("pass a url and a token, or a name to join the local pod")
+        hint = "pass a url and a token, set MCPP_URL and MCPP_TOKEN, or pass a name to join"
+        raise PodNotFoundError(f"{hint} the local pod")
     session = ClientSession(
         name,
         filter=filter,
         last=last,
         after=after,
+        live=live,
         capacity=options.buffer_messages,
         capacity_bytes=options.buffer_bytes,
     )

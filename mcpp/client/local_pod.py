@@ -25,6 +25,7 @@ import msgspec
 
 from mcpp.errors import LocalPodError, PodNotFoundError
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
+from mcpp.transports.token_sources import TokenSource, command_token, file_token
 
 __all__ = ["ANYTHING", "Address", "LocalPod", "create", "find", "locate", "person"]
 
@@ -35,6 +36,13 @@ TOKEN_BYTES: Final = 32
 ANYTHING: Final[Sequence[Mapping[str, Any]]] = ({"kind": "*"},)
 RELOAD_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.002  # a reload takes about a millisecond
+
+# The variables that name a token, the most direct one first.
+_TOKEN_VARIABLES: Final[Mapping[str, Callable[[str], TokenSource]]] = {
+    "MCPP_TOKEN": str,
+    "MCPP_TOKEN_FILE": file_token,
+    "MCPP_TOKEN_COMMAND": command_token,
+}
 
 Loading: TypeAlias = Callable[[], AbstractContextManager[None]]
 
@@ -47,7 +55,7 @@ class Address:
     """The address of a pod's gateway, with a participant's token."""
 
     url: str
-    token: str
+    token: TokenSource
 
 
 def find(start: Path | None = None) -> "LocalPod | None":
@@ -93,36 +101,51 @@ def person() -> str:
 
 
 def locate(
-    name: str, environ: Mapping[str, str] = os.environ, *, multiple: bool = False
+    name: str, environ: Mapping[str, str] = os.environ, *, is_person: bool = False
 ) -> Address:
-    """Return the address for a participant: MCPP_URL and MCPP_TOKEN, or the nearest `.mcpp/`.
+    """Return the address for a participant: MCPP_URL and its token, or the nearest `.mcpp/`.
 
-    A participant that the local pod does not know is added to it; `multiple` allows it several
+    A participant that the local pod does not know is added to it; a person may have several
     connections at once.
 
     Raises PodNotFoundError if there is neither.
     """
-    if environ.get("MCPP_URL") or environ.get("MCPP_TOKEN"):
+    if is_named(environ):
         return complete(None, None, environ)
     pod = find()
     if pod is None:
         raise PodNotFoundError("set MCPP_URL and MCPP_TOKEN, or start one here with `mcpp up`")
-    return Address(pod.url, pod.token(name) or pod.add(name, multiple=multiple))
+    token = pod.token(name) or pod.add(name, multiple=is_person, is_person=is_person)
+    return Address(pod.url, token)
+
+
+def is_named(environ: Mapping[str, str]) -> bool:
+    """Return whether the environment names a pod."""
+    return any(environ.get(name) for name in ("MCPP_URL", *_TOKEN_VARIABLES))
 
 
 def complete(
-    url: str | None, token: str | None, environ: Mapping[str, str] = os.environ
+    url: str | None, token: TokenSource | None, environ: Mapping[str, str] = os.environ
 ) -> Address:
-    """Return the given address, completed from MCPP_URL and MCPP_TOKEN.
+    """Return the given address, completed from the environment.
+
+    The token is that of MCPP_TOKEN, or the present one of MCPP_TOKEN_FILE or MCPP_TOKEN_COMMAND.
 
     Raises PodNotFoundError if one of the two is missing. The local pod is no substitute: naming a
     url or a token means one particular pod.
     """
     url = environ.get("MCPP_URL") if url is None else url
-    token = environ.get("MCPP_TOKEN") if token is None else token
+    token = _token_of(environ) if token is None else token
     if url and token:
         return Address(url, token)
     raise PodNotFoundError(f"{'MCPP_TOKEN' if url else 'MCPP_URL'} is not set, but the other is")
+
+
+def _token_of(environ: Mapping[str, str]) -> TokenSource | None:
+    for name, source in _TOKEN_VARIABLES.items():
+        if environ.get(name):
+            return source(environ[name])
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +190,7 @@ class LocalPod:
         name: str,
         capabilities: Sequence[Mapping[str, Any]] = ANYTHING,
         multiple: bool = False,
+        is_person: bool = False,
     ) -> str:
         """Add a participant, reload a running gateway, and return the token.
 
@@ -183,7 +207,8 @@ class LocalPod:
                 return existing
             token = secrets.token_urlsafe(TOKEN_BYTES)
             text = self.path.read_text()
-            table = _table(self.name, name, token, capabilities, multiple)
+            flags = {"multiple": multiple, "person": is_person}
+            table = _table(self.name, name, token, capabilities, flags)
             self._write(f"{text.rstrip()}\n\n{table}")
         self.reload()
         return token
@@ -348,15 +373,18 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _table(
-    pod: str, name: str, token: str, capabilities: Sequence[Mapping[str, Any]], multiple: bool
+    pod: str,
+    name: str,
+    token: str,
+    capabilities: Sequence[Mapping[str, Any]],
+    flags: Mapping[str, bool],
 ) -> str:
     lines = [
         f"[pods.{_key(pod)}.participants.{_key(name)}]",
         f"token = {_text(token)}",
         f"capabilities = {to_toml(capabilities)}",
     ]
-    if multiple:
-        lines.append("multiple = true")
+    lines += [f"{flag} = true" for flag, is_set in flags.items() if is_set]
     return "\n".join(lines) + "\n"
 
 

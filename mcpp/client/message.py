@@ -1,5 +1,8 @@
 """An envelope as a participant receives it: with its pod, so that it can reply."""
 
+import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -10,8 +13,16 @@ from mcpp.protocol.envelope import Context, Envelope
 
 if TYPE_CHECKING:
     from mcpp.client.pod import Pod
+    from mcpp.client.scopes.context_scope import ContextScope
+    from mcpp.client.scopes.templates import ContextTemplate
+    from mcpp.conversation.text_stream import TextStream
 
 T = TypeVar("T")
+
+
+@lru_cache
+def _find_mention(name: str) -> "Callable[[str], re.Match[str] | None]":
+    return re.compile(rf"(?<![\w@])@{re.escape(name)}(?![\w@-])").search
 
 
 # A struct, not a dataclass: one is made for every envelope received, four times faster.
@@ -66,6 +77,26 @@ class Message(msgspec.Struct, frozen=True):
         """The message's text (see `mcpp.payloads.text_of`), or an empty string."""
         return text_of(self.envelope) or ""
 
+    @property
+    def state(self) -> Any:
+        """What the agent's `lifespan` yields (see `Participant`)."""
+        return self.pod.state
+
+    def child(
+        self,
+        type: "str | ContextTemplate | None" = None,
+        *,
+        title: str | None = None,
+        id: str | None = None,
+        **metadata: Any,
+    ) -> "ContextScope":
+        """Open a context below the message's own: `async with message.child("task") as task`.
+
+        Below a message of the main context it has no parent. The arguments are those of
+        `Pod.context`.
+        """
+        return self.pod.context(type, title=title, id=id, parent=self.context, **metadata)
+
     async def reply(self, payload: Any, *, kind: str = kinds.CHAT, wait: bool = True) -> Envelope:
         """Reply to the sender, in the message's context; a string becomes `{"text": …}`."""
         return await self.pod.send(
@@ -75,4 +106,28 @@ class Message(msgspec.Struct, frozen=True):
             correlation_id=self.id,
             context=None if self.context is None else self.context.id,
             wait=wait,
+        )
+
+    @property
+    def is_for_me(self) -> bool:
+        """Whether the message is meant for this participant: `to` names it, or `@name` in a text.
+
+        A participant's own messages are not.
+        """
+        me = self.pod.me
+        if self.sender == me:
+            return False
+        return me in (self.to or ()) or _find_mention(me)(self.text) is not None
+
+    def stream(self, kind: str = kinds.CHAT) -> "TextStream":
+        """Reply with a text that others see while it is written.
+
+        `async with message.stream() as out: await out.write("…")`. The complete reply is sent at
+        the end of the block; if the block raises, none is.
+        """
+        return self.pod.stream(
+            kind,
+            to=[self.sender],
+            correlation_id=self.id,
+            context=None if self.context is None else self.context.id,
         )

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 import anyio
 
@@ -44,6 +44,8 @@ class PendingEcho:
 @dataclass(slots=True)
 class PendingResponse:
     """A request that waits for its response, with the updates that arrive first."""
+
+    is_lost_with_log: ClassVar = False  # the participant asked may still answer
 
     _updates: BoundedQueue[Envelope] = field(
         default_factory=lambda: BoundedQueue(_MAX_UPDATES, _MAX_UPDATES_BYTES)

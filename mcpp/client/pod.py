@@ -8,25 +8,33 @@ async with mcpp.connect(url, token=token) as pod:
 
 import inspect
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, Final
 
+from anyio import CancelScope, Lock
 from anyio.abc import TaskGroup
 
 from mcpp import kinds, payloads
 from mcpp.client import factory
 from mcpp.client.connection import Connection
-from mcpp.client.context_scope import ContextScope
-from mcpp.client.history import PodHistory
+from mcpp.client.history import HistoryMessage, PodHistory
 from mcpp.client.message import Message
+from mcpp.client.scopes.claims import ClaimScope, with_claims
+from mcpp.client.scopes.context_scope import ContextScope
+from mcpp.client.scopes.templates import ContextTemplate
 from mcpp.client.tasks import contained
+from mcpp.conversation.cards import PodCards
 from mcpp.errors import ConnectionLostError
 from mcpp.filters import Filter, parse
 from mcpp.kinds import Kind
 from mcpp.payloads import ContextInfo, ParticipantInfo
 from mcpp.protocol import rpc
+from mcpp.protocol.cards import OfferedItem
 from mcpp.protocol.envelope import Context, Envelope
+from mcpp.session.claims import HeldClaim
 from mcpp.session.resumption import Delivery, Gap, HistoryEnd
 
 OnGap = Callable[[Gap], Awaitable[None] | None]
@@ -56,6 +64,12 @@ class Pod(PodHistory):
         self._tasks = tasks
         self._own = own
         self._on_gap = on_gap
+        self._claim_locks: dict[str, Lock] = {}
+        # The last claim of each name that held, and whether the name was done before.
+        self._claim_marks: dict[str, tuple[HistoryMessage, bool]] = {}
+        self._hears_claims = False
+        self.state: Any = None
+        """What the agent's `lifespan` yields; also at `message.state`."""
 
     # --- state ---
 
@@ -73,6 +87,11 @@ class Pod(PodHistory):
     def participants(self) -> Mapping[str, ParticipantInfo]:
         """The participants that are present, this one included, with their capabilities."""
         return MappingProxyType(self._session.participants)
+
+    @property
+    def cards(self) -> PodCards:
+        """What the participants say about themselves and what they offer."""
+        return self._connection.cards
 
     @property
     def contexts(self) -> Mapping[str, ContextInfo]:
@@ -134,6 +153,8 @@ class Pod(PodHistory):
                 await self._connection.wait_for_messages()
             elif not isinstance(item, Delivery):
                 return item
+            elif item.envelope.kind == kinds.UPDATE and not item.replayed:
+                continue  # the session knows it: see `participants` and `cards`
             elif self._own or item.envelope.sender != self._session.name:
                 return Message(self, item.envelope, item.replayed)
 
@@ -174,24 +195,84 @@ class Pod(PodHistory):
     def _describe(self) -> None:
         """Return no context: this is the main one."""
 
+    @property
+    def _own_pod(self) -> "Pod":
+        return self
+
     def context(
         self,
-        type: str | None = None,
+        type: str | ContextTemplate | None = None,
         *,
+        title: str | None = None,
         id: str | None = None,
         parent: Context | ContextScope | str | None = None,
         **metadata: Any,
     ) -> ContextScope:
-        """Open a sub-context: `async with pod.context("reasoning", trigger="…") as thinking`.
+        """Open a sub-context: `async with pod.context("task", title="Book Paris") as booking`.
+
+        A block that raises leaves the context *failed*, with the exception's type and message; one
+        that is cancelled leaves it *cancelled*.
 
         Args:
-            type: such as `reasoning` or `task`.
+            type: such as `reasoning` or `task`, or a template with steps and checked metadata.
+            title: what people see instead of its id.
             id: of an existing context; a new one by default.
             parent: the context above it.
             metadata: describes it; sent with its first envelope.
+
+        Raises EncodeError for metadata that the template does not allow.
         """
         parent_id = parent if isinstance(parent, str | None) else parent.id
-        return ContextScope(self, type, id=id, parent=parent_id, metadata=metadata)
+        return ContextScope(self, type, title=title, id=id, parent=parent_id, metadata=metadata)
+
+    async def tools(self) -> list[OfferedItem]:
+        """Return the tools of all present participants that have announced a card.
+
+        Names and descriptions; a participant's `tools/list` has the schemas.
+        """
+        cards = await self.cards.all()
+        return [tool for card in cards.values() for tool in card.tools.values()]
+
+    def claim(self, name: str, *, wait: float | None = None) -> ClaimScope:
+        """Hold a name that one participant at a time may hold: `async with pod.claim("task-42")`.
+
+        The first claim in the log's order wins. It ends with the block, or when this participant
+        leaves the pod; then the block is cancelled as soon as that is known, and raises
+        ClaimLostError. Until then others may hold the name already: pass `claim.token` to whatever
+        must not be written by two, and let it refuse lower tokens than it has seen.
+
+        Args:
+            name: an id, such as a task's: 1 to 128 of A-Z a-z 0-9 . _ : ~ -
+            wait: seconds to wait while another holds it; by default indefinitely.
+
+        Raises ClaimHeldError if it is not free in time, EncodeError for another name, and Refused.
+        """
+        return ClaimScope(self, name, wait=wait)
+
+    @property
+    def claims(self) -> Mapping[str, HeldClaim]:
+        """The names that are held, by name, as far as claims were received since joining."""
+        return MappingProxyType(self._session.claims.held)
+
+    async def _hear_claims(self) -> None:
+        """Make sure that a filter does not hide the claims of others."""
+        if self._session.filter is not None and not self._hears_claims:
+            self._hears_claims = True
+            await self.set_filter(with_claims(self._session.filter))
+
+    async def wait_for_presence(self, participant: str, timeout: float | None = None) -> None:
+        """Wait until a participant is in the pod.
+
+        Raises AbsentError if it is not there in time (`timeout` in seconds).
+        """
+        await self._require(participant, "joining", math.inf if timeout is None else timeout)
+
+    def while_present(self, participant: str) -> AbstractContextManager[CancelScope]:
+        """Cancel the block when a participant has left the pod and does not come back soon.
+
+        `with pod.while_present("bob") as presence: …`, then look at `presence.cancelled_caught`.
+        """
+        return self._connection.while_present(participant)
 
     async def set_filter(self, filter: Filter | Mapping[str, Any]) -> None:
         """Have the gateway send only messages that pass; it does so when this returns.
@@ -200,6 +281,26 @@ class Pod(PodHistory):
         """
         wanted = filter if isinstance(filter, Filter) else parse(filter)
         await self.send(kinds.SET_FILTER, {"filter": wanted.to_json()})
+
+    async def cancel(self, message: Envelope | str, reason: str | None = None) -> Envelope:
+        """Tell the participants that this one no longer waits for what it asked in a message.
+
+        The SDK cancels handlers of that message. Calls do this by themselves.
+
+        Args:
+            message: what was sent, or its id.
+            reason: for the log.
+        """
+        id = message if isinstance(message, str) else message.id
+        params = {"requestId": id} | ({} if reason is None else {"reason": reason})
+        where = None if isinstance(message, str) else message.context
+        return await self.notify(
+            rpc.CANCELLED,
+            params,
+            to=None if isinstance(message, str) else message.to,
+            correlation_id=id,
+            context=None if where is None else where.id,
+        )
 
     async def approve(self, proposal: Message | Envelope) -> Envelope:
         """Fulfil a proposal without waiting for the response, and return the request.

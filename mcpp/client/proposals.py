@@ -7,15 +7,15 @@ the proposal.
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anyio
 
 from mcpp import kinds
 from mcpp.client.pending import PendingResponse
-from mcpp.errors import CallError, DecodeError, NoAnswerError, ToolError
+from mcpp.errors import CallError, DecodeError, LostProposalError, NoAnswerError, ToolError
 from mcpp.kinds import Kind
-from mcpp.payloads import Notification, Reject
+from mcpp.payloads import Notification, Proposal, Reject
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Envelope
 
@@ -23,6 +23,7 @@ _MAX_REJECTIONS: Final = 256
 _MAX_REJECTION_CHARS: Final = 4096
 
 if TYPE_CHECKING:
+    from mcpp.client.pod import Pod
     from mcpp.client.sender import Sender
 
 
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 class ProposalState(PendingResponse):
     """The state of our own proposal: rejections, fulfilment, withdrawal, response."""
 
+    is_lost_with_log: ClassVar = True
+
     rejections: list[tuple[str, Reject]] = field(default_factory=list)
     fulfilled_by: str | None = None
-    withdrawn: bool = False
+    withdrawal: Envelope | None = None
 
     def add_update(self, envelope: Envelope) -> None:
         """Record a rejection, a fulfilment or a withdrawal; progress is ignored."""
@@ -41,8 +44,18 @@ class ProposalState(PendingResponse):
         elif Kind.parse(envelope.kind).family == kinds.REQUEST:
             self.fulfilled_by = envelope.sender
         elif envelope.kind == kinds.WITHDRAW:
-            self.withdrawn = True
+            self.withdrawal = envelope
         self._event.set()
+
+    @property
+    def end(self) -> Envelope | None:
+        """The envelope that ended it, None while it is open or being worked on."""
+        return self._response if isinstance(self._response, Envelope) else self.withdrawal
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has ended, with or without an envelope that says so."""
+        return self._response is not None or self.withdrawal is not None
 
     def _reject(self, envelope: Envelope) -> None:
         """Record a rejection: each participant's last one, of so many participants (P-40)."""
@@ -80,6 +93,26 @@ class OpenProposal:
         """The participant that has fulfilled it, None while it is open."""
         return self._state.fulfilled_by
 
+    @property
+    def pod(self) -> "Pod":
+        """The pod in which it was made."""
+        return self._sender._own_pod
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was proposed, as `propose(…, reason=…)` said."""
+        return self.envelope.payload_as(Proposal).shown_reason
+
+    @property
+    def end(self) -> Envelope | None:
+        """The envelope that ended it: the response, a withdrawal, or a cancelled fulfilment."""
+        return self._state.end
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has ended, so that `result` returns or raises at once."""
+        return self._state.is_settled
+
     async def result(self, timeout: float | None = None, *, until_rejected: bool = False) -> Any:
         """Wait until the proposal is fulfilled, and return the result.
 
@@ -91,8 +124,9 @@ class OpenProposal:
             until_rejected: stop waiting at the first rejection, although another participant may
                 still fulfil the proposal.
 
-        Raises NoAnswerError, AbsentError if the tool's owner leaves while it works, CallError for
-        a rejection, and what `Pod.call` raises.
+        Raises NoAnswerError, AbsentError if the tool's owner leaves while it works,
+        LostProposalError if the gateway loses its log, CallError for a rejection, and what
+        `Pod.call` raises.
         """
         with anyio.move_on_after(timeout):
             return await self._result(until_rejected)
@@ -120,14 +154,17 @@ class OpenProposal:
 
     async def _result(self, until_rejected: bool) -> Any:
         while True:
-            response = self._state.response
+            try:
+                response = self._state.response
+            except LostProposalError:
+                raise LostProposalError(self._owner, self._method) from None
             if response is not None:
                 if response.kind.startswith(kinds.RESPONSE):
                     return _outcome(response)
                 reason = _reason(response)
                 problem = f"approved by @{response.sender}, which then cancelled it: {reason}"
                 raise CallError(self._owner, self._method, problem)
-            if self._state.withdrawn:
+            if self._state.withdrawal is not None:
                 raise CallError(self._owner, self._method, "the proposal was withdrawn")
             if until_rejected and self.rejections and self.fulfilled_by is None:
                 sender, rejection = self.rejections[-1]

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
 import anyio
 import msgspec
@@ -13,21 +13,29 @@ import msgspec
 from mcpp import kinds
 from mcpp.client import factory
 from mcpp.client.connection import Connection
+from mcpp.client.message import Message
 from mcpp.client.pending import PendingResponse
 from mcpp.client.proposals import OpenProposal, ProposalState
-from mcpp.errors import AbsentError, DecodeError, NoAnswerError, ToolError
+from mcpp.conversation.text_stream import TextStream
+from mcpp.errors import AbsentError, DecodeError, EncodeError, NoAnswerError, ToolError
 from mcpp.kinds import Kind
-from mcpp.payloads import TEXT_KINDS, text_payload
+from mcpp.live import GrowingText
+from mcpp.payloads import TEXT_KINDS, LiveText, Preview, Proposal, text_payload
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Context, Envelope
 from mcpp.protocol.rpc import TOOLS_CALL, ToolResult
 from mcpp.protocol.value_types import InvalidValueError, ValueType
 
+if TYPE_CHECKING:
+    from mcpp.client.pod import Pod
+
 T = TypeVar("T")
 OnProgress = Callable[["Progress"], Awaitable[None] | None]
+OnText = Callable[[str], Awaitable[None] | None]
 ContextLike: TypeAlias = "Context | Sender | str | None"
 
 CALL_SECONDS: Final = 60.0
+ASK_SECONDS: Final = 300.0  # a model may take long, and reports progress
 # The news that a participant has joined may take this long: gateways announce several together.
 PRESENCE_SECONDS: Final = 0.1
 
@@ -56,6 +64,11 @@ class Sender:
         """Return the context that the next envelope should carry, None for the main one."""
         raise NotImplementedError
 
+    @property
+    def _own_pod(self) -> "Pod":
+        """The pod in which it sends."""
+        raise NotImplementedError
+
     def _mark_described(self) -> None:
         """Record that an envelope with the context's description is in the log."""
 
@@ -72,6 +85,9 @@ class Sender:
         id: str | None = None,
     ) -> Envelope:
         """Send an envelope and return its echo: the gateway has logged it, in its final order.
+
+        One of a kind `live/*` has no echo and is in no log. It is returned as it was sent, or left
+        out if it cannot be sent at once.
 
         Args:
             kind: such as `chat`.
@@ -93,6 +109,9 @@ class Sender:
         if isinstance(payload, str) and kind in TEXT_KINDS:
             payload = text_payload(kind, payload)
         envelope = self._envelope(kind, payload, to, correlation_id, target, id=id)
+        if kinds.is_live(kind):
+            await self._connection.send_live(envelope)
+            return envelope
         echo = await self._connection.send(
             envelope, wait=wait, rate_limit_seconds=rate_limit_seconds
         )
@@ -112,6 +131,7 @@ class Sender:
         wait_for_presence: float = PRESENCE_SECONDS,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
+        on_text: OnText | None = None,
         **named: Any,
     ) -> ToolResult: ...
     @overload
@@ -127,6 +147,7 @@ class Sender:
         wait_for_presence: float = PRESENCE_SECONDS,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
+        on_text: OnText | None = None,
         **named: Any,
     ) -> T: ...
     async def call(
@@ -141,6 +162,7 @@ class Sender:
         wait_for_presence: float = PRESENCE_SECONDS,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
+        on_text: OnText | None = None,
         **named: Any,
     ) -> Any:
         """Call a participant's tool: `await pod.call("files", "read_file", path="notes.md")`.
@@ -156,6 +178,7 @@ class Sender:
                 just long enough for the news of it to arrive.
             context: another context to call it in.
             on_progress: called with each `Progress` that the tool reports.
+            on_text: called with each piece of the result's text that the tool streams.
 
         Raises AbsentError, NoAnswerError, RemoteError, ToolError (all CallError), Refused, or
         DecodeError for a result that is not of the type `returns`.
@@ -171,6 +194,7 @@ class Sender:
             wait_for_presence=wait_for_presence,
             context=context,
             on_progress=on_progress,
+            on_text=on_text,
         )
         result = ToolResult.from_json(value)
         if result.is_error:
@@ -188,6 +212,8 @@ class Sender:
         correlation_id: str | None = None,
         context: ContextLike = None,
         on_progress: OnProgress | None = None,
+        on_text: OnText | None = None,
+        id: str | None = None,
     ) -> Any:
         """Send a JSON-RPC request to a participant and return the result.
 
@@ -203,6 +229,8 @@ class Sender:
             correlation_id: the id of the proposal that this request fulfils.
             context: another context to send it in.
             on_progress: called with each `Progress` that the participant reports.
+            on_text: called with each piece of text that the participant streams.
+            id: the request's id, for a caller that has to know it before the answer arrives.
 
         Raises AbsentError, NoAnswerError, RemoteError or Refused.
         """
@@ -210,7 +238,7 @@ class Sender:
         params = dict(params or {})
         name = params.get("name")
         target = self if context is None else context
-        id = factory.new_id()
+        id = factory.new_id() if id is None else id
         if on_progress is not None:
             params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
         envelope = self._envelope(
@@ -223,22 +251,94 @@ class Sender:
         )
         label = str(name or method)
         await self._require(to, label, wait_for_presence)
+        response = await self._exchange(envelope, target, label, timeout, on_progress, on_text)
+        return rpc.read_response(response, label)
+
+    async def ask(
+        self,
+        to: str,
+        question: str,
+        *,
+        timeout: float | None = None,
+        wait_for_presence: float = PRESENCE_SECONDS,
+        context: ContextLike = None,
+        on_progress: OnProgress | None = None,
+        on_text: OnText | None = None,
+    ) -> Message:
+        """Ask a participant in a chat and return its reply.
+
+        Args:
+            to: the participant.
+            question: the text.
+            timeout: seconds to wait for the reply; defaults to 300.
+            wait_for_presence: seconds to wait before that for the participant to join.
+            context: another context to ask in.
+            on_progress: called with each `Progress` that the participant reports.
+            on_text: called with each piece of the reply while it is being written.
+
+        Raises AbsentError, NoAnswerError or Refused.
+        """
+        timeout = ASK_SECONDS if timeout is None else timeout
+        target = self if context is None else context
+        payload = text_payload(kinds.CHAT, question)
+        envelope = self._envelope(kinds.CHAT, payload, [to], None, target)
+        await self._require(to, "chat", wait_for_presence)
+        reply = await self._exchange(envelope, target, "chat", timeout, on_progress, on_text)
+        return Message(self._own_pod, reply)
+
+    def stream(
+        self,
+        kind: str = kinds.CHAT,
+        *,
+        to: str | Iterable[str] | None = None,
+        correlation_id: str | None = None,
+        context: ContextLike = None,
+    ) -> TextStream:
+        """Send a text that others see while it is written: `async with pod.stream() as out`.
+
+        Args:
+            kind: `chat` or `reflection`.
+            to: the addressee or several; None addresses the whole pod.
+            correlation_id: the id of the envelope that this one answers.
+            context: another context to send in.
+
+        Raises EncodeError for a kind that is not a text, and at the end what `send` raises.
+        """
+        if kind not in (kinds.CHAT, kinds.REFLECTION):
+            raise EncodeError("$.kind", f"{kind!r} is not a text that can be streamed")
+        return TextStream(self, kind, to=to, correlation_id=correlation_id, context=context)
+
+    async def _exchange(
+        self,
+        envelope: Envelope,
+        target: ContextLike,
+        label: str,
+        timeout: float,
+        on_progress: OnProgress | None,
+        on_text: OnText | None,
+    ) -> Envelope:
+        """Send a request or a question and return the answer to it; cancel it on giving up."""
+        (to,) = envelope.to or ("",)
         pending = PendingResponse()
+        text = GrowingText("", to)
         self._connection.expect(envelope, to, pending)
         try:
             with anyio.move_on_after(timeout), self._connection.while_present(to) as presence:
                 await self._connection.send(envelope)
                 _mark_described(target)
                 while True:
-                    received, is_response = await pending.next()
-                    if is_response:
-                        return rpc.read_response(received, label)
-                    if on_progress is not None:
+                    received, is_answer = await pending.next()
+                    if is_answer:
+                        return received
+                    if received.kind == kinds.LIVE_TEXT:
+                        if on_text is not None:
+                            await _report_text(received, text, on_text)
+                    elif on_progress is not None:
                         await _report_progress(received, on_progress)
             reason = "you left the pod" if presence.cancelled_caught else "timed out"
-            await self._give_up(envelope, *_cancelled(id, reason))
+            await self._give_up(envelope, *_cancelled(envelope.id, reason))
         except (Exception, anyio.get_cancelled_exc_class()):
-            await self._give_up(envelope, *_cancelled(id, "cancelled"))
+            await self._give_up(envelope, *_cancelled(envelope.id, "cancelled"))
             raise
         else:
             if presence.cancelled_caught:
@@ -271,6 +371,8 @@ class Sender:
         arguments: Mapping[str, Any] | None = None,
         /,
         *,
+        reason: str | None = None,
+        preview: Preview | tuple[str | None, str | None] | None = None,
         wait_for_presence: float = PRESENCE_SECONDS,
         context: ContextLike = None,
         **named: Any,
@@ -278,22 +380,32 @@ class Sender:
         """Propose a tool call that this participant has no capability to make itself.
 
         A participant that has the capability can fulfil it; `await proposal.result()` then returns
-        the tool's result. The arguments are those of `call`.
+        the tool's result.
+
+        Args:
+            to: the participant that offers the tool.
+            tool: its name.
+            arguments: arguments whose names are taken here, such as `reason`; others go by name.
+            reason: why, for the person or program that decides.
+            preview: what the call would change, as text: before and after it.
+            wait_for_presence: seconds to wait for the participant to join, as for `call`.
+            context: another context to propose it in.
 
         Raises AbsentError and Refused.
         """
         params = {"name": tool, "arguments": {**(arguments or {}), **named}}
         target = self if context is None else context
+        if isinstance(preview, tuple):
+            preview = Preview(before=preview[0], after=preview[1])
         envelope = self._envelope(
             str(Kind(kinds.PROPOSAL, TOOLS_CALL, tool)),
-            {"method": TOOLS_CALL, "params": params},
+            Proposal(method=TOOLS_CALL, params=params, reason=reason, preview=preview),
             [to],
             None,
             target,
         )
         await self._require(to, tool, wait_for_presence)
-        state = ProposalState()
-        self._connection.expect(envelope, to, state)
+        proposal = self._track(envelope, to, ProposalState())
         try:
             await self._connection.send(envelope)
         except (Exception, anyio.get_cancelled_exc_class()):
@@ -301,6 +413,11 @@ class Sender:
             self._connection.forget(envelope.id)
             raise
         _mark_described(target)
+        return proposal
+
+    def _track(self, envelope: Envelope, owner: str, state: ProposalState) -> OpenProposal:
+        """Expect what happens to a proposal, for as long as it is referred to."""
+        self._connection.expect(envelope, owner, state)
         proposal = OpenProposal(self, envelope, state)
         # It may stay open indefinitely; without a reference to it no task can ask for its result.
         weakref.finalize(proposal, self._connection.forget, envelope.id).atexit = False
@@ -312,7 +429,9 @@ class Sender:
             with anyio.move_on_after(wait_seconds):
                 await self._connection.wait_for_presence(participant)
         if self._session.is_absent(participant):
-            raise self._absence(participant, label, "it is not in the pod")
+            error = self._absence(participant, label, "it is not in the pod")
+            error.offering = await self._connection.cards.offering(label)
+            raise error
 
     def _absence(self, participant: str, label: str, problem: str) -> AbsentError:
         present = [name for name in self._session.participants if name != self._session.name]
@@ -366,6 +485,14 @@ def _cancelled(id: str, reason: str) -> tuple[str, dict[str, Any]]:
 def _mark_described(context: ContextLike) -> None:
     if isinstance(context, Sender):
         context._mark_described()
+
+
+async def _report_text(part: Envelope, text: GrowingText, on_text: OnText) -> None:
+    piece = text.add(part.payload_as(LiveText))
+    if piece:
+        outcome = on_text(piece)
+        if inspect.isawaitable(outcome):
+            await outcome
 
 
 async def _report_progress(envelope: Envelope, on_progress: OnProgress) -> None:

@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 from mcpp import kinds
 from mcpp.filters import Filter
-from mcpp.history import TOMBSTONE
 from mcpp.payloads import TEXT_KINDS
 from mcpp.prompts.blocks import block_tokens
 from mcpp.prompts.budget import Protected, fit, limit_images
@@ -52,6 +51,11 @@ _HOUSEKEEPING: Final = (
     kinds.SET_FILTER,
     kinds.HISTORY,
     kinds.ERASED,
+    kinds.LOOP,
+    kinds.CARD,
+    kinds.CARD_REQUEST,
+    kinds.UPDATE,
+    kinds.LIVE_TEXT,
     kinds.REPLAY,
     kinds.SET_REPLAY,
     kinds.GET_HISTORY,
@@ -378,7 +382,7 @@ def _omission_reason(kind: str, *, answers_context: bool) -> str:
     """
     if kind.startswith("mcp/response:tools/call"):
         return "" if answers_context else "orphan"
-    if kind == TOMBSTONE:
+    if kind == kinds.TOMBSTONE:
         return "erased"
     return "housekeeping" if kind.startswith(_HOUSEKEEPING) else ""
 

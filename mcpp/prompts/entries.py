@@ -50,12 +50,13 @@ NO_RESULT: Final = TextBlock("No result was received.")
 class LoggedContext:
     """A context from its first envelope until it expires; its id may be reused after that."""
 
-    __slots__ = ("conclusion", "creator", "id", "inner", "members", "parent", "type")
+    __slots__ = ("conclusion", "creator", "id", "inner", "members", "parent", "title", "type")
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.creator: str | None = None  # None while only referred to as a parent
         self.type: str | None = None
+        self.title: str | None = None
         self.parent: LoggedContext | None = None
         self.inner: list[LoggedContext] = []
         self.members: list[PromptEntry] = []  # excluding those of inner contexts

@@ -6,8 +6,10 @@ Only a conclusion by the context's creator counts: no participant can replace an
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from mcpp import kinds
+from mcpp.outcomes import outcome_of
 from mcpp.payloads import ContextInfo
 from mcpp.prompts import quoting
 from mcpp.prompts.blocks import TextBlock
@@ -15,6 +17,12 @@ from mcpp.prompts.entries import LoggedContext, PromptEntry, envelope_text
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import Envelope
 from mcpp.transient.collapsing.lifecycle import new_handle
+
+_ENDS: Final = {
+    "concluded": "concludes",
+    "failed": "reports that it failed",
+    "cancelled": "reports that it was cancelled",
+}
 
 
 class LoggedContexts:
@@ -29,6 +37,7 @@ class LoggedContexts:
         own = self._named(lineage.id)
         own.creator = own.creator or envelope.sender
         own.type = lineage.type
+        own.title = lineage.title
         if own.parent is None and lineage.ancestors:
             # A parent may be set after the first envelope, or refer to a context not used yet.
             parent = self._named(lineage.ancestors[0])
@@ -105,10 +114,12 @@ def fold_note(context: LoggedContext, members: Sequence[PromptEntry], handle: st
     outline += [f"calls of {_most_common(tools, quoting.tool)}"] if tools else []
     outline += [f"{len(inner)} inner contexts"] if inner else []
     label = f"{quoting.name(context.type)} " if context.type else ""
-    text = quoting.quote(envelope_text(end.envelope))
+    said = envelope_text(end.envelope)
+    text = quoting.quote(said if context.title is None else f"{context.title}\n{said}")
     return TextBlock(
         f"[folded; handle {handle}] {label}{quoting.name(context.id)}: "
-        f"{'; '.join(outline)}. @{quoting.name(context.creator)} concludes:\n{text}"
+        f"{'; '.join(outline)}. @{quoting.name(context.creator)} "
+        f"{_ENDS[outcome_of(end.envelope)]}:\n{text}"
     )
 
 

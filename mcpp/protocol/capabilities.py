@@ -55,6 +55,10 @@ class Capabilities:
         subject = _Subject(envelope, lineage)
         return any(rule(subject) for rule in decision)
 
+    def within(self, others: "Capabilities") -> "Capabilities":
+        """Return capabilities that allow what both of these allow; the patterns are the first's."""
+        return _Both(self, others)
+
     def _decide_kind(self, kind: str) -> bool | tuple[_Rule, ...]:
         """Return the decision for a kind, or the rules to evaluate if it depends on the rest."""
         spelled = decoded(kind)
@@ -64,6 +68,18 @@ class Capabilities:
             self._by_kind.clear()
         self._by_kind[kind] = decision
         return decision
+
+
+class _Both(Capabilities):
+    """The patterns of a participant, bounded by those that its issuer may grant (S-05)."""
+
+    def __init__(self, stated: Capabilities, allowed: Capabilities) -> None:
+        super().__init__(stated.patterns)
+        self.reads_context = stated.reads_context or allowed.reads_context
+        self.bounds = allowed
+
+    def allow(self, envelope: Envelope, lineage: Lineage | None) -> bool:
+        return super().allow(envelope, lineage) and self.bounds.allow(envelope, lineage)
 
 
 def _compile_rule(pattern: Mapping[str, Any], path: str) -> tuple[_Test, _Rule | None]:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mcpp import kinds
+from mcpp.outcomes import title_of
 from mcpp.payloads import ContextInfo
 from mcpp.protocol.envelope import GATEWAY, Context, Envelope
 
@@ -28,12 +29,14 @@ MAX_CONTEXTS: Final = 100_000
 class Lineage:
     """A context as fixed when an envelope arrived: its id, its type and the ids of its ancestors.
 
-    `ancestors` begins with the parent and ends with the root.
+    `ancestors` begins with the parent and ends with the root. `title` is None at the gateway, which
+    reads no metadata.
     """
 
     id: str
     type: str | None = None
     ancestors: tuple[str, ...] = ()
+    title: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ class ContextTracker:
         if known.creator == envelope.sender and (
             (known.type is None and context.type is not None)
             or (known.parent is None and context.parent is not None)
+            or (known.title is None and title_of(context) is not None)
         ):
             return self._fix(known, context, envelope.sender)
         return known
@@ -157,6 +161,7 @@ class ContextTracker:
                     context,
                     type=known.type or context.type,
                     parent=known.parent or self._add_parent(context.id, context.parent),
+                    title=known.title,
                 )
         return change
 
@@ -181,6 +186,7 @@ class ContextTracker:
             parent=known.parent or self._add_parent(context.id, context.parent),
             creator=creator,
             messages=known.messages,
+            title=known.title or title_of(context),
         )
         self.contexts[known.id] = fixed
         return fixed
@@ -193,7 +199,7 @@ class ContextTracker:
         return parent
 
     def _lineage(self, known: ContextInfo) -> Lineage:
-        return Lineage(known.id, known.type, tuple(self._ancestors(known)))
+        return Lineage(known.id, known.type, tuple(self._ancestors(known)), known.title)
 
     def _ancestors(self, known: ContextInfo | None) -> dict[str, None]:
         found: dict[str, None] = {}

@@ -16,7 +16,9 @@ from mcpp.protocol.jsontext import decode_unambiguous
 
 __all__ = [
     "BUSY",
+    "CALL",
     "CANCELLED",
+    "CANCELLED_KIND",
     "CLOSED_PROPOSAL",
     "INTERNAL_ERROR",
     "INVALID_PARAMS",
@@ -24,17 +26,22 @@ __all__ = [
     "METHOD_NOT_FOUND",
     "PARSE_ERROR",
     "PROGRESS",
+    "REASON",
     "RESOURCE_NOT_FOUND",
     "TOOLS_CALL",
     "Failure",
     "ToolResult",
     "fulfils",
+    "needs_input",
     "notification",
+    "progress_token",
     "read_proposal",
     "read_request",
     "read_response",
     "request",
+    "request_id",
     "response",
+    "with_meta",
 ]
 
 PARSE_ERROR: Final = -32700
@@ -53,6 +60,10 @@ WRAPPED: Final = "mcpp/wrapped"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 CANCELLED_KIND: Final = str(Kind(kinds.NOTIFICATION, CANCELLED))
+# Members of `_meta`: the id of the call because of which a question is asked, and why a question
+# was declined.
+CALL: Final = "mcpp/call"
+REASON: Final = "mcpp/reason"
 
 
 class Failure(Exception):  # noqa: N818  (becomes an answer; callers see RemoteError)
@@ -70,8 +81,8 @@ class Failure(Exception):  # noqa: N818  (becomes an answer; callers see RemoteE
         return error if self.data is None else error | {"data": self.data}
 
 
-def request(id: str, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the payload of a request; its JSON-RPC id is the envelope's."""
+def request(id: str | int, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the payload of a request."""
     return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
 
 
@@ -80,11 +91,31 @@ def notification(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": method, "params": params}
 
 
-def response(id: str, outcome: Any) -> dict[str, Any]:
+def response(id: str | int, outcome: Any) -> dict[str, Any]:
     """Return the payload of a response: a result, or an error for a Failure."""
     if isinstance(outcome, Failure):
         return {"jsonrpc": "2.0", "id": id, "error": outcome.to_json()}
     return {"jsonrpc": "2.0", "id": id, "result": outcome}
+
+
+def progress_token(envelope: Envelope) -> str | int:
+    """Return the token for progress on a request (P-65): the requester's, or the envelope's id."""
+    payload = envelope.payload
+    params = payload.get("params") if isinstance(payload, dict) else None
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    token = meta.get("progressToken") if isinstance(meta, dict) else None
+    return token if isinstance(token, str | int) else envelope.id
+
+
+def with_meta(params: Mapping[str, Any], members: Mapping[str, Any]) -> dict[str, Any]:
+    """Return params with further members in `_meta`."""
+    meta = params.get("_meta")
+    return {**params, "_meta": {**(meta if isinstance(meta, dict) else {}), **members}}
+
+
+def needs_input(result: Any) -> bool:
+    """Return whether a result is none yet: the participant asks for input first (MCP)."""
+    return isinstance(result, dict) and result.get("resultType") == "input_required"
 
 
 def read_request(envelope: Envelope) -> Request:
@@ -102,9 +133,14 @@ def read_request(envelope: Envelope) -> Request:
         raise Failure(INVALID_REQUEST, f"the kind says {kind.method}, the payload {parsed.method}")
     if parsed.params.get("name") != kind.name:
         raise Failure(INVALID_REQUEST, "the kind's name is not params.name")
-    if parsed.id != envelope.id:
-        raise Failure(INVALID_REQUEST, "the payload's id is not the envelope's")
     return parsed
+
+
+def request_id(envelope: Envelope) -> str | int:
+    """Return the JSON-RPC id to answer a request with (P-64): its own, or else the envelope's."""
+    payload = envelope.payload
+    id = payload.get("id") if isinstance(payload, dict) else None
+    return id if isinstance(id, str | int) and not isinstance(id, bool) else envelope.id
 
 
 def read_proposal(envelope: Envelope) -> Proposal:
@@ -247,7 +283,12 @@ class ToolResult:
 
     @classmethod
     def from_json(cls, value: Any) -> "ToolResult":
-        """Parse a `tools/call` result; an invalid one becomes a text."""
+        """Parse a `tools/call` result; an invalid one becomes a text.
+
+        A result that asks for input is an error: there is nothing yet (P-60).
+        """
+        if needs_input(value):
+            return cls([{"type": "text", "text": _questions(value)}], is_error=True)
         try:
             wire = msgspec.convert(value, _Wire)
         except msgspec.ValidationError:
@@ -264,6 +305,19 @@ class ToolResult:
         if self.meta:
             value["_meta"] = dict(self.meta)
         return value
+
+
+def _questions(result: Mapping[str, Any]) -> str:
+    """Return what a result asks for, for a caller that cannot answer."""
+    requests = result.get("inputRequests")
+    asked = []
+    for request in requests.values() if isinstance(requests, dict) else ():
+        params = request.get("params") if isinstance(request, dict) else None
+        message = params.get("message") if isinstance(params, dict) else None
+        method = request.get("method") if isinstance(request, dict) else None
+        asked.append(message if isinstance(message, str) else str(method))
+    details = f": {'; '.join(asked)}" if asked else ""
+    return f"the tool asks for input, which this caller cannot give{details}"
 
 
 class _Wire(msgspec.Struct, kw_only=True):

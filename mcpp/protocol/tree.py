@@ -6,9 +6,9 @@ would close a cycle is ignored.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 from mcpp import kinds
+from mcpp.outcomes import ContextState, ends_context, outcome_of, step_of, steps_of, title_of
 from mcpp.payloads import ContextInfo, text_of
 from mcpp.protocol.contexts import ContextTracker
 from mcpp.protocol.envelope import Envelope
@@ -30,6 +30,9 @@ class ContextNode:
     envelopes: list[Envelope] = field(default_factory=list, repr=False)
     conclusion: Envelope | None = None
     expired: bool = False
+    title: str | None = None
+    steps: tuple[str, ...] = ()  # that its creator expects
+    done: list[str] = field(default_factory=list)  # those of them that were begun, in their order
 
     @property
     def participants(self) -> tuple[str, ...]:
@@ -37,11 +40,21 @@ class ContextNode:
         return tuple(dict.fromkeys(envelope.sender for envelope in self.envelopes))
 
     @property
-    def state(self) -> Literal["open", "concluded", "idle"]:
-        """Concluded by its creator, idle since it expired at the gateway, or open."""
+    def state(self) -> ContextState:
+        """How its creator ended it (C-19); else expired at the gateway, or open."""
         if self.conclusion is not None:
-            return "concluded"
-        return "idle" if self.expired else "open"
+            return outcome_of(self.conclusion)
+        return "expired" if self.expired else "open"
+
+    @property
+    def name(self) -> str:
+        """What to call it: its title, or its type and the end of its id."""
+        return self.title or f"{self.type or 'context'} {self.id[-6:]}"
+
+    @property
+    def progress(self) -> str | None:
+        """How many of the expected steps were begun, such as "2 of 4"; None without (C-21)."""
+        return f"{len(self.done)} of {len(self.steps)}" if self.steps else None
 
     def walk(self, depth: int = 0) -> Iterator[tuple["ContextNode", int]]:
         """Yield this context and its descendants, each with its depth."""
@@ -96,8 +109,8 @@ class ContextTree:
         node = self._node(known.id)
         self._update(node, known)
         node.envelopes.append(envelope)
-        if envelope.kind == kinds.CONCLUSION and envelope.sender == node.creator:  # C-17
-            node.conclusion = envelope
+        if envelope.sender == node.creator:
+            self._describe(node, envelope)
 
     def outline(self) -> str:
         """Return the tree as text, with one line per context."""
@@ -119,6 +132,16 @@ class ContextTree:
         node.creator = known.creator
         if node.parent is None and known.parent is not None:
             self._place(node, self._node(known.parent))
+
+    def _describe(self, node: ContextNode, envelope: Envelope) -> None:
+        """Note what the creator says about its context (C-17, C-19 to C-21)."""
+        if envelope.context is not None:
+            node.title = node.title or title_of(envelope.context)
+            node.steps = node.steps or steps_of(envelope.context)
+        if ends_context(envelope):
+            node.conclusion = envelope
+        elif node.steps and (step := step_of(envelope)) in node.steps and step not in node.done:
+            node.done.append(step)
 
     def _place(self, node: ContextNode, parent: ContextNode) -> None:
         above: ContextNode | None = parent
@@ -150,10 +173,16 @@ class ContextTree:
 
 def _line(node: ContextNode, depth: int) -> str:
     who = f" by {', '.join(node.participants)}" if node.envelopes else ""
-    head = f"{'  ' * depth}{node.type or 'context'} {node.id}{who}: {_count(node.envelopes)}"
+    title = "" if node.title is None else f" {_shortened(node.title)!r}"
+    head = f"{'  ' * depth}{node.type or 'context'}{title} {node.id}{who}"
+    head += f": {_count(node.envelopes)}"
+    head += "" if node.progress is None else f", {node.progress} steps"
     if node.conclusion is None:
         return f"{head}, {node.state}"
-    return f"{head}, concluded: {_shortened(text_of(node.conclusion) or '')}"
+    said = _shortened(text_of(node.conclusion) or "")
+    if node.conclusion.kind == kinds.TOMBSTONE:
+        said = f"{node.state} (erased)"
+    return f"{head}, {said if node.state != 'concluded' else f'concluded: {said}'}"
 
 
 def _count(envelopes: list[Envelope]) -> str:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mcpp import kinds
+from mcpp.errors import DecodeError
 from mcpp.kinds import Kind
+from mcpp.payloads import LiveText
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Envelope
 from mcpp.session.effects import Answered, Noted
@@ -22,6 +24,7 @@ class _PendingRequest(NamedTuple):
     requester: str
     participant: str  # whose answer counts
     origins: tuple[str, ...]  # our request's id, our proposal's id, or both
+    answer: str = kinds.RESPONSE  # how the kind of the answer begins
 
 
 class Correlations:
@@ -43,11 +46,14 @@ class Correlations:
         return bool(self._requests)
 
     def expect(self, asking: Envelope, participant: str) -> None:
-        """Expect an answer to a request or a proposal, from this participant only."""
+        """Expect an answer to a request, proposal or chat, from this participant only."""
         if Kind.parse(asking.kind).family == kinds.PROPOSAL:
             self._proposals[asking.id] = asking
         else:
-            self._requests[asking.id] = _PendingRequest(asking.sender, participant, (asking.id,))
+            answer = kinds.CHAT if asking.kind == kinds.CHAT else kinds.RESPONSE
+            self._requests[asking.id] = _PendingRequest(
+                asking.sender, participant, (asking.id,), answer
+            )
 
     def forget(self, id: str) -> None:
         """Stop expecting an answer to the request or proposal with this id."""
@@ -70,7 +76,7 @@ class Correlations:
             return ()
         request = self._requests.get(id)
         if request is not None and request.participant == envelope.sender:
-            if envelope.kind.startswith(kinds.RESPONSE):
+            if envelope.kind.startswith(request.answer):
                 del self._requests[id]
                 return [Answered(origin, envelope) for origin in request.origins]
             if envelope.kind == _PROGRESS:
@@ -83,6 +89,18 @@ class Correlations:
             return self._cancel_fulfilment(envelope, id, request)
         proposal = self._proposals.get(id)
         return () if proposal is None else self._update_proposal(envelope, proposal)
+
+    def receive_live(self, part: Envelope) -> Sequence[Noted]:
+        """Return what a live part means to the pending request that it helps to answer."""
+        if not self._requests or part.kind != kinds.LIVE_TEXT:
+            return ()
+        try:
+            request = self._requests.get(part.payload_as(LiveText).in_reply_to or "")
+        except DecodeError:
+            return ()
+        if request is None or request.participant != part.sender:
+            return ()
+        return [Noted(origin, part) for origin in request.origins]
 
     def _cancel_fulfilment(
         self, cancellation: Envelope, id: str, request: _PendingRequest

@@ -13,6 +13,7 @@ class Joined:
     """The gateway has accepted the connection; sending may begin after `replayed` envelopes."""
 
     replayed: int
+    lost_log: bool = False  # the gateway has lost what it had logged before
 
 
 @dataclass(frozen=True, slots=True)

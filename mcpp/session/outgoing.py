@@ -140,6 +140,25 @@ class Outgoing:
         self._queue.extendleft(reversed(kept))
         return texts
 
+    def spend_spare(self, now: float) -> bool:
+        """Return whether a text without an echo may be written now, and count it if so.
+
+        It may if nothing waits to be sent and more than half of the burst is left.
+        """
+        if self._queue or self._probing or now < self._not_before:
+            return False
+        if not self._in_flight:
+            self._refill(now)
+        if 2 * self._allowance < self._burst:
+            return False
+        self._allowance -= 1
+        return True
+
+    def slow_down(self, details: Error, now: float) -> None:
+        """Take note that a text without an echo was refused for its rate."""
+        self._not_before = now + (details.retry_after_seconds or _DEFAULT_RETRY_SECONDS)
+        self._allowance, self._allowed_at = 0.0, now
+
     def wake_at(self, now: float) -> float | None:
         """Return when `transmit` returns texts again, if it only has to wait for time to pass."""
         if not self._queue or not self._has_room:
@@ -161,8 +180,12 @@ class Outgoing:
         return longest + max(0.0, *waits)
 
     def unsettled(self) -> list[str]:
-        """Return the ids of envelopes that were not discarded."""
-        return [id for id, entry in self._entries.items() if entry.give_up_at > -math.inf]
+        """Return the ids of envelopes for the pod that were neither echoed nor discarded."""
+        return [
+            id
+            for id, entry in self._entries.items()
+            if entry.give_up_at > -math.inf and not entry.envelope.kind.startswith("pod/")
+        ]
 
     def settle(self, id: str) -> tuple[Envelope, int] | None:
         """Remove an echoed envelope; return it and how often it was sent."""

@@ -133,6 +133,11 @@ class Resumption:
             self._finish_replay()
 
     @property
+    def is_history(self) -> bool:
+        """Whether the next envelope is from before the first join."""
+        return self._history_left > 0
+
+    @property
     def is_crowded(self) -> bool:
         """Whether the inbox is half full, so that reading more of a replay should wait."""
         return not self.overflowed and self._inbox.is_filled(1 / 2)
@@ -180,6 +185,14 @@ class Resumption:
             if not self.replaying:
                 self._finish_replay()
         return kept
+
+    def receive_live(self, part: Envelope, size_bytes: int) -> None:
+        """Put a live part into the inbox, if there is plenty of room.
+
+        It is not in the log: it is no position, and what is dropped here does not come again.
+        """
+        if not self.overflowed and not self._inbox.is_filled(1 / 2):
+            self._inbox.put_anyway(Delivery(part, False), size_bytes)
 
     def skip(self) -> None:
         """Count an unreadable envelope."""

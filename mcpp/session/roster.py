@@ -58,6 +58,14 @@ class Roster:
             self.is_complete = False
         self.changes += 1
 
+    def update(self, info: ParticipantInfo, size_bytes: int) -> None:
+        """Replace what is known of a participant, if it is listed."""
+        if info.id in self.participants:
+            self._bytes += size_bytes - self._sizes[info.id]
+            self._known[info.id] = info
+            self._sizes[info.id] = size_bytes
+            self.changes += 1
+
     def remove(self, id: str) -> None:
         """Remove a participant that has left, if it is listed."""
         if self.participants.pop(id, None) is not None:

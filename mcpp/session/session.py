@@ -12,12 +12,12 @@ replayed, then live ones. `ClientSession` composes four parts:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from mcpp import filters, kinds
-from mcpp.buffers import MAX_BUFFER_BYTES
+from mcpp.buffers import MAX_BUFFER_BYTES, BoundedQueue
 from mcpp.errors import DecodeError, FilterError, TooLargeError, WrongParticipantError
 from mcpp.filters import Filter
 from mcpp.payloads import (
@@ -27,11 +27,13 @@ from mcpp.payloads import (
     PodInfo,
     Presence,
     SetFilter,
+    Update,
     Welcome,
 )
 from mcpp.protocol.codec import decode, decode_history, encode
 from mcpp.protocol.contexts import ContextTracker
 from mcpp.protocol.envelope import Envelope
+from mcpp.session.claims import ClaimRegister
 from mcpp.session.correlations import Correlations
 from mcpp.session.effects import (
     Echoed,
@@ -43,6 +45,7 @@ from mcpp.session.effects import (
     Unreadable,
     Unsendable,
 )
+from mcpp.session.live_parts import LiveParts
 from mcpp.session.outgoing import Outgoing
 from mcpp.session.resumption import (
     Delivery,
@@ -52,6 +55,9 @@ from mcpp.session.resumption import (
     Resumption,
 )
 from mcpp.session.roster import Roster
+
+# What says who holds which name (P-55).
+_CLAIM_KINDS: Final = (f"{kinds.CLAIM}:", f"{kinds.RELEASE}:", kinds.PRESENCE)
 
 
 def is_final(code: int) -> bool:
@@ -75,6 +81,7 @@ class ClientSession:
         filter: Filter | Mapping[str, Any] | None = None,
         last: int | None = None,
         after: str | None = None,
+        live: bool = False,
         capacity: int = 1024,
         capacity_bytes: int = MAX_BUFFER_BYTES,
     ) -> None:
@@ -84,14 +91,20 @@ class ClientSession:
         self.filter = filters.as_filter(filter)
         self.pod: PodInfo | None = None
         self.limits: dict[str, object] = {}
+        self.card: str | None = None  # the digest of our card, as of the last welcome
         self.outgoing = Outgoing()
         self.joined = False
         self._roster = Roster()
+        self.claims = ClaimRegister()
         self._contexts = ContextTracker()
         self._correlations = Correlations()
         self._resumption = Resumption(
             last=last, after=after, capacity=capacity, capacity_bytes=capacity_bytes
         )
+        self._live_parts = LiveParts()
+        self._takes_live = live  # whether live parts are put into the inbox, too
+        # Answers that arrive while the past is read, which they may be about; None at other times.
+        self.recorded: BoundedQueue[Envelope] | None = None
         self._filter_again: Envelope | None = None  # a change made while the inbox was full
 
     @property
@@ -171,6 +184,16 @@ class ClientSession:
             raise TooLargeError(len(text), limit)
         self.outgoing.add(envelope, text, give_up_at=give_up_at)
 
+    def send_live(self, part: Envelope, now: float) -> bytes | None:
+        """Return the text of a live part to write now, or None if it cannot be sent now."""
+        stream = part.correlation_id or part.kind
+        if not (self.live and self._live_parts.may_send(stream) and self.outgoing.spend_spare(now)):
+            return None
+        self._live_parts.add(part.id, stream)
+        if part.context is not None:
+            self.outgoing.count_accepted(part.context.id, now)
+        return encode(part)
+
     def transmit(self, now: float) -> list[bytes]:
         """Return the texts to write to the connection now."""
         return self.outgoing.transmit(now) if self.live else []
@@ -182,6 +205,10 @@ class ClientSession:
     def forget(self, id: str) -> None:
         """Stop expecting an answer to the request or proposal with this id."""
         self._correlations.forget(id)
+
+    def learn(self, envelope: Envelope) -> Sequence[Effect]:
+        """Return what an envelope of the past means to pending proposals, as if it came now."""
+        return self._correlations.receive(envelope)
 
     # --- receiving ---
 
@@ -198,6 +225,8 @@ class ClientSession:
             envelope = _decode(text)
             if envelope.kind.startswith("system/"):
                 return self._receive_system(envelope, now, len(text))
+            if kinds.is_live(envelope.kind):
+                return self._receive_live(envelope, now, len(text))
         except (DecodeError, FilterError) as error:
             self._resumption.skip()
             return (Unreadable(error),)
@@ -213,14 +242,30 @@ class ClientSession:
             case kinds.FILTER_SET:
                 filter = filters.parse(envelope.payload_as(SetFilter).filter)
                 return self._receive_filter(filter, envelope.correlation_id or "")
-            case kinds.HISTORY | kinds.REPLAY:  # direct: neither a position nor for the inbox
+            case (
+                kinds.HISTORY | kinds.REPLAY | kinds.CARD
+            ):  # direct: neither a position nor for the inbox
                 settled = self.outgoing.settle(envelope.correlation_id or "")
                 return () if settled is None else (Served(settled[0], envelope),)
             case kinds.PRESENCE if not self._resumption.replaying:
                 self._update_participants(envelope.payload_as(Presence), size)
+            case kinds.UPDATE if not self._resumption.replaying:
+                self._roster.update(envelope.payload_as(Update).participant, size)
             case kinds.CONTEXT if not self._resumption.replaying:
                 self._update_contexts(envelope)
         return self._receive_logged(envelope, now, size)
+
+    def _receive_live(self, part: Envelope, now: float, size: int) -> Sequence[Effect]:
+        """Take a live part, which changes nothing that follows from the log (P-71)."""
+        if part.context is not None:
+            self.outgoing.count_accepted(part.context.id, now)
+        # Once the complete message is there, further parts are of no use.
+        id = part.correlation_id
+        if id is not None and not self._resumption.is_new(id):
+            return ()
+        if self._takes_live:
+            self._resumption.receive_live(part, size)
+        return self._correlations.receive_live(part)
 
     def _receive_logged(self, envelope: Envelope, now: float, size: int) -> Sequence[Effect]:
         resumption = self._resumption
@@ -228,6 +273,8 @@ class ClientSession:
             self.outgoing.count_accepted(envelope.context.id, now)
             if not resumption.replaying:
                 self._contexts.learn(envelope)
+        if envelope.kind.startswith(_CLAIM_KINDS) and not resumption.is_history:
+            self.claims.receive(envelope)
         effects: Sequence[Effect] = ()
         times_sent = 0
         if envelope.correlation_id is not None or envelope.sender == self.name:
@@ -241,6 +288,8 @@ class ClientSession:
     def _settle(self, envelope: Envelope) -> tuple[Sequence[Effect], int]:
         effects: list[Effect] = []
         times_sent = 0
+        if self.recorded is not None:
+            self.recorded.push(envelope, envelope.size_bytes)
         if envelope.sender == self.name:
             settled = self.outgoing.settle(envelope.id)
             if settled is not None:
@@ -251,25 +300,33 @@ class ClientSession:
         return effects, times_sent
 
     def _receive_welcome(self, welcome: "_UnreadWelcome") -> Sequence[Effect]:
+        if not welcome.resumed:
+            self.claims.clear()
         if self.name and welcome.you.id != self.name:
             raise WrongParticipantError(self.name, welcome.you.id)
+        lost_log = self.pod is not None and self.pod.epoch != welcome.pod.epoch
         self._resumption.welcome(
             welcome.replayed,
             position=welcome.position,
             resumed=welcome.resumed,
-            lost_log=self.pod is not None and self.pod.epoch != welcome.pod.epoch,
+            lost_log=lost_log,
             joined_before=self.pod is not None,
         )
         self.name = welcome.you.id
+        self.card = welcome.you.card
         self.pod = welcome.pod
         self.limits = welcome.limits
         self.outgoing.set_limits(self.limits)
         self._roster.reset(welcome.participants, is_complete=not welcome.more)
         self._contexts.reset(welcome.contexts)
         self.joined = True
-        return (Joined(welcome.replayed), *self._drop_too_large())
+        return (Joined(welcome.replayed, lost_log), *self._drop_too_large())
 
     def _receive_refusal(self, details: Error, id: str | None, now: float) -> Sequence[Effect]:
+        if id is not None and self._live_parts.refuse(id, details):
+            if details.error == "rate_limited":
+                self.outgoing.slow_down(details, now)
+            return ()
         if id is None or id not in self.outgoing:
             return (EnvelopeRefused(None, details),)
         refused = self.outgoing.refuse(id, details, now)

@@ -85,6 +85,7 @@ class MemoryPod:
         last: int | None = None,
         after: str | None = None,
         own: bool = False,
+        live: bool = False,
         on_gap: OnGap | None = None,
         options: Options = Options(backoff=_at_once),  # noqa: B008  (frozen)
     ) -> AsyncIterator[Pod]:
@@ -94,6 +95,7 @@ class MemoryPod:
             filter=filter,
             last=last,
             after=after,
+            live=live,
             capacity=options.buffer_messages,
             capacity_bytes=options.buffer_bytes,
         )

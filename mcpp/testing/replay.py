@@ -16,7 +16,6 @@ from mcpp.agent.participant import Participant
 from mcpp.client.local_pod import ANYTHING
 from mcpp.errors import DecodeError, McppError
 from mcpp.filters import Filter
-from mcpp.history import TOMBSTONE
 from mcpp.payloads import Error, Presence, PresenceEntry
 from mcpp.protocol.codec import decode, encode
 from mcpp.protocol.envelope import Envelope
@@ -81,8 +80,8 @@ class ReplayRun:
                     break
                 if envelope.kind == kinds.PRESENCE:
                     await self._change_presence(envelope, stack)
-                elif envelope.kind == TOMBSTONE:
-                    continue  # nobody knows what it was
+                elif envelope.kind == kinds.TOMBSTONE:
+                    continue  # its content is unknown
                 elif envelope.sender == self._agent.name:
                     wait = min(seconds, _IMPATIENT_SECONDS) if self._divergences else seconds
                     await self._expect(position, envelope, wait)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import anyio
 from websockets.client import ClientProtocol
@@ -18,15 +18,26 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import State
-from websockets.uri import parse_uri
+from websockets.uri import WebSocketURI, parse_uri
+from websockets.version import version as websockets_version
 
-from mcpp.errors import AddressError, BusyError, JoinError, UnreachableError
+import mcpp
+from mcpp.errors import (
+    AddressError,
+    BusyError,
+    JoinError,
+    TokenRefusedError,
+    TokenUnavailableError,
+    UnreachableError,
+)
 from mcpp.session.resumption import Join
 from mcpp.transports.tcp import Stream, open_stream
+from mcpp.transports.token_sources import TokenSource, read_token
 from mcpp.transports.transport import ABNORMAL, TransportClosed
 
 # Far above any gateway's limit for one message; it protects against other servers.
 MAX_TEXT_BYTES: Final = 64 * 2**20
+USER_AGENT: Final = f"mcpp-pods/{mcpp.__version__} websockets/{websockets_version}"
 _READ_BYTES: Final = 2**18
 _UNFRAGMENTED_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _CLOSE_SECONDS: Final = 1.0
@@ -55,7 +66,7 @@ class WebSocketConnector:
     """Opens WebSockets to a pod's URL with a bearer token, which is never part of the URL."""
 
     url: str
-    token: str = field(repr=False)
+    token: TokenSource = field(repr=False)
     ssl_context: ssl.SSLContext | None = None
     silence_seconds: float = 20.0
 
@@ -66,14 +77,19 @@ class WebSocketConnector:
 
     async def open(self, join: Join) -> "WebSocket":
         """Connect and complete the handshake."""
-        protocol = self._protocol(join)
-        uri = protocol.uri
+        try:
+            token = await read_token(self.token)
+        except TokenUnavailableError as error:
+            raise UnreachableError(self.url, str(error)) from None
+        self._check_token(token)
+        uri = self._uri(join)
         tls = (self.ssl_context or ssl.create_default_context()) if uri.secure else None
         try:
             stream = await open_stream(uri.host, uri.port, tls)
         except (*_BROKEN, UnicodeError) as error:
             raise UnreachableError(self.url, str(error) or "the connection broke") from None
-        websocket = WebSocket(stream, protocol, self.silence_seconds)
+        # Only now: many attempts find no gateway, and this is most of the work of one.
+        websocket = WebSocket(stream, _protocol(uri, token), self.silence_seconds)
         try:
             await websocket.handshake()
         except BaseException as error:
@@ -86,21 +102,21 @@ class WebSocketConnector:
             raise
         return websocket
 
-    def _protocol(self, join: Join) -> ClientProtocol:
-        if not _is_token(self.token):
-            raise AddressError(self.url, "a token may contain only A-Z a-z 0-9 . _ ~ -")
+    def _check_token(self, token: str) -> None:
+        if not _is_token(token):
+            reason = "a token may contain only A-Z a-z 0-9 . _ ~ -"
+            if not isinstance(self.token, str):
+                raise UnreachableError(self.url, reason)  # the next one may be right
+            raise AddressError(self.url, reason)
+
+    def _uri(self, join: Join) -> WebSocketURI:
         try:
-            parts = urlsplit(self.url)
+            parts = _with_path(urlsplit(self.url))
             query = [*parse_qsl(parts.query, keep_blank_values=True), *join.query().items()]
-            uri = parse_uri(urlunsplit(parts._replace(query=urlencode(query), fragment="")))
+            return parse_uri(urlunsplit(parts._replace(query=urlencode(query), fragment="")))
         except (InvalidURI, ValueError) as error:
             reason = error.msg if isinstance(error, InvalidURI) else str(error)
             raise AddressError(self.url, f"it is not a WebSocket URL: {reason}") from None
-        protocol = ClientProtocol(uri, max_size=MAX_TEXT_BYTES, logger=_silent)
-        request = protocol.connect()
-        request.headers["Authorization"] = f"Bearer {self.token}"
-        protocol.send_request(request)
-        return protocol
 
     def _refusal(self, response: Response) -> JoinError | UnreachableError:
         status = response.status_code
@@ -110,7 +126,24 @@ class WebSocketConnector:
             wait = response.headers.get("Retry-After", "")
             seconds = int(wait) if _is_seconds(wait) else None
             return BusyError(self.url, f"{status} {reason}", seconds)
+        if status == 401 and not isinstance(self.token, str):
+            return TokenRefusedError(status, reason)
         return JoinError(status, reason)
+
+
+def _protocol(uri: WebSocketURI, token: str) -> ClientProtocol:
+    protocol = ClientProtocol(uri, max_size=MAX_TEXT_BYTES, logger=_silent)
+    request = protocol.connect()
+    request.headers["User-Agent"] = USER_AGENT
+    request.headers["Authorization"] = f"Bearer {token}"
+    protocol.send_request(request)
+    return protocol
+
+
+def _with_path(parts: SplitResult) -> SplitResult:
+    """Return an address with what people leave out: the path `/ws`, and `ws` for `http`."""
+    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
+    return parts._replace(scheme=scheme, path="/ws" if parts.path in ("", "/") else parts.path)
 
 
 class WebSocket:

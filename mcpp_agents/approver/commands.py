@@ -5,14 +5,19 @@ import logging
 import sys
 import tomllib
 from pathlib import Path
+from typing import Final
 
 import mcpp
 from mcpp.protocol.contexts import Lineage
 from mcpp_agents.approver.rules import RuleError, RuleSet, read_rules
 from mcpp_agents.cli import options
+from mcpp_agents.cli.display import describe, one_line, preview_lines
 from mcpp_agents.cli.log_format import log_to_terminal
 
 logger = logging.getLogger("mcpp.approver")
+
+_MAX_PREVIEW_LINES: Final = 20
+_MAX_LINE_LENGTH: Final = 200
 
 
 def main(argv: list[str]) -> int:
@@ -49,7 +54,9 @@ def approver(rules: RuleSet, name: str = "approver") -> mcpp.Participant:
         rule = rules.decide(message.envelope, lineage_of(message))
         if rule is None or rule.then == "leave":
             return None
-        logger.info("%s: %s from %s", rule.then, message.kind, message.sender)
+        logger.info("%s: %s %s", rule.then, message.sender, one_line(describe(message.envelope)))
+        for line in preview_lines(message.envelope)[:_MAX_PREVIEW_LINES]:
+            logger.info("  %s", one_line(line, _MAX_LINE_LENGTH))
         return rule.then == "fulfil" or rule.reason or "rejected by rule"
 
     return agent

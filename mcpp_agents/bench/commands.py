@@ -10,6 +10,7 @@ import anyio
 
 import mcpp
 from mcpp.client import local_pod
+from mcpp.transports.token_sources import read_token
 from mcpp_agents.bench.load import Load, LoadError
 from mcpp_agents.bench.wire import GatewayWire
 from mcpp_agents.cli import options
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
     wire = GatewayWire(
         parts.netloc,
         f"{parts.path}?{parts.query}" if parts.query else parts.path,
-        [address.token],
+        [anyio.run(read_token, address.token)],
         senders=[me] * arguments.senders,
         size=arguments.size,
         kind=NAME,

@@ -1,8 +1,10 @@
 """The bridge's participant: forwards requests to an MCP server and its notifications to the pod."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
+
+from mcp.shared.dispatcher import ProgressFnT
 
 from mcpp import EncodeError, Participant, Pod, Refused, ToolCall, new_envelope
 from mcpp.client.local_pod import Address
@@ -10,7 +12,11 @@ from mcpp.client.tasks import background, until_signal
 from mcpp.errors import TooLargeError
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
-from mcpp_agents.bridge.upstream import UNAVAILABLE, Open, Upstream
+from mcpp_agents.bridge.openers import Open
+from mcpp_agents.bridge.questions import Questions, can_answer
+from mcpp_agents.bridge.server_questions import ServerQuestions
+from mcpp_agents.bridge.subscriptions import SUBSCRIBE, UNSUBSCRIBE
+from mcpp_agents.bridge.upstream import UNAVAILABLE, Upstream
 from mcpp_agents.cli.joining import announce_join
 
 # MCP's requests from client to server, except those about the connection itself.
@@ -20,11 +26,15 @@ METHODS: Final = (
     "resources/list",
     "resources/templates/list",
     "resources/read",
-    "resources/subscribe",
-    "resources/unsubscribe",
     "prompts/list",
     "prompts/get",
     "completion/complete",
+    "logging/setLevel",
+    "tasks/get",
+    "tasks/list",
+    "tasks/result",
+    "tasks/update",
+    "tasks/cancel",
 )
 
 # A longer message of progress is cut.
@@ -33,10 +43,16 @@ _MAX_PROGRESS_CHARS: Final = 1000
 logger = logging.getLogger("mcpp.bridge")
 
 
-async def run(name: str, open: Open, address: Address) -> None:
-    """Run the server and its participant until a signal arrives."""
-    upstream = Upstream(open, name=f"{name}'s MCP server")
-    agent = bridge(name, upstream)
+async def run(
+    name: str, open: Open, address: Address, answerers: Sequence[str] | None = None
+) -> None:
+    """Run the server and its participant until a signal arrives.
+
+    Besides the caller, the server's questions are put to the `answerers`, or to any participant.
+    """
+    questions = Questions(answerers)
+    upstream = Upstream(open, name=f"{name}'s MCP server", questions=ServerQuestions(questions))
+    agent = bridge(name, upstream, questions)
     announce_join(agent, "bridge")
 
     async def work() -> None:
@@ -49,12 +65,17 @@ async def run(name: str, open: Open, address: Address) -> None:
     await until_signal(work, ends_by_itself=True)
 
 
-def bridge(name: str, upstream: Upstream) -> Participant:
+def bridge(name: str, upstream: Upstream, questions: Questions | None = None) -> Participant:
     """Return a participant that forwards requests to an MCP server.
 
-    Run `upstream.keep_running` alongside.
+    Run `upstream.keep_running` alongside. Both share `questions`.
     """
     agent = Participant(name)
+    asking = Questions() if questions is None else questions
+
+    @agent.on_join
+    async def join(pod: Pod) -> None:
+        asking.pod = pod
 
     @agent.task
     async def forward_notifications(pod: Pod) -> None:
@@ -65,31 +86,56 @@ def bridge(name: str, upstream: Upstream) -> Participant:
             except (Refused, TooLargeError) as error:
                 logger.warning("%s was not forwarded: %s", method, error)
 
+    for method in (SUBSCRIBE, UNSUBSCRIBE):
+        agent.method(method)(_subscriber(method, upstream))
     for method in METHODS:
-        agent.method(method)(_forwarder(method, upstream))
+        agent.method(method)(_forwarder(method, upstream, asking))
     return agent
 
 
 def _forwarder(
-    method: str, upstream: Upstream
+    method: str, upstream: Upstream, questions: Questions
 ) -> Callable[[dict[str, Any], ToolCall], Awaitable[dict[str, Any]]]:
     async def forward(params: dict[str, Any], call: ToolCall) -> dict[str, Any]:
-        meta = params.get("_meta")
-        if not isinstance(meta, dict) or "progressToken" not in meta:
-            return _checked(await upstream.request(method, params), call, upstream.name)
-        # Replace only the token: progress tokens are scoped to a connection.
-        rest = {key: value for key, value in meta.items() if key != "progressToken"}
+        given, report = _without_token(params, call)
 
-        async def report(
-            progress: float, total: float | None = None, message: str | None = None
-        ) -> None:
-            shown = None if message is None else message[:_MAX_PROGRESS_CHARS]
-            await call.progress(progress, total, shown)
+        async def request(more: Mapping[str, Any] = {}) -> dict[str, Any]:
+            return await upstream.request(method, {**given, **more}, report)
 
-        result = await upstream.request(method, params | {"_meta": rest}, report)
+        with questions.during(call):
+            result = await request()
+            if rpc.needs_input(result) and not can_answer(params):
+                result = await questions.complete(result, call, request)
         return _checked(result, call, upstream.name)
 
     return forward
+
+
+def _subscriber(
+    method: str, upstream: Upstream
+) -> Callable[[dict[str, Any], ToolCall], Awaitable[dict[str, Any]]]:
+    async def subscribe(params: dict[str, Any], call: ToolCall) -> dict[str, Any]:
+        return await upstream.change_subscription(method, params, call.sender)
+
+    return subscribe
+
+
+def _without_token(
+    params: dict[str, Any], call: ToolCall
+) -> tuple[dict[str, Any], ProgressFnT | None]:
+    """Return params without the caller's progress token, which is of another connection."""
+    meta = params.get("_meta")
+    if not isinstance(meta, dict) or "progressToken" not in meta:
+        return params, None
+    rest = {key: value for key, value in meta.items() if key != "progressToken"}
+
+    async def report(
+        progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        shown = None if message is None else message[:_MAX_PROGRESS_CHARS]
+        await call.progress(progress, total, shown)
+
+    return params | {"_meta": rest}, report
 
 
 def _checked(result: dict[str, Any], call: ToolCall, name: str) -> dict[str, Any]:
@@ -98,7 +144,11 @@ def _checked(result: dict[str, Any], call: ToolCall, name: str) -> dict[str, Any
     Raises Failure, which names the server, if it does not.
     """
     try:
-        new_envelope(call.envelope.kind, rpc.response(call.envelope.id, result), sender=call.pod.me)
+        new_envelope(
+            call.envelope.kind,
+            rpc.response(rpc.request_id(call.envelope), result),
+            sender=call.pod.me,
+        )
     except EncodeError as error:
         reason = f"{name} returned an answer that does not fit into an envelope: {error}"
         raise Failure(UNAVAILABLE, reason) from None

@@ -1,6 +1,7 @@
 """`mcpp bridge`: add an MCP server to a pod as a participant."""
 
 import argparse
+import sys
 
 import anyio
 
@@ -21,7 +22,10 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("name", metavar="NAME", help="the participant's name")
     parser.add_argument(
-        "--http", type=options.web_address, metavar="URL", help="use a server on streamable HTTP"
+        "--http",
+        type=options.web_address,
+        metavar="URL",
+        help="use a server on streamable HTTP, or on the older transport with SSE",
     )
     parser.add_argument(
         "--header",
@@ -31,29 +35,47 @@ def main(argv: list[str]) -> int:
         help="send this header with every HTTP request; other users can see it in the process list",
     )
     parser.add_argument(
+        "--oauth",
+        action="store_true",
+        help="sign in to the HTTP server with a browser; the tokens are kept for the next start",
+    )
+    parser.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME",
         help="pass this environment variable to the server, which gets only a few by default",
     )
+    parser.add_argument(
+        "--ask",
+        action="append",
+        metavar="NAME",
+        help="put the server's questions to this participant if the caller cannot answer them; "
+        "by default, to those present",
+    )
     options.add_arguments(parser)
     ours, command = _split(argv)
     arguments = parser.parse_args(ours)
     if bool(command) == bool(arguments.http):
         parser.error("give either `-- COMMAND ...` or `--http URL`")
+    if arguments.oauth and not arguments.http:
+        parser.error("--oauth is for `--http URL`")
     if arguments.env and arguments.http:
         parser.error("--env is for `-- COMMAND ...`")
     log_to_terminal("bridge")
     headers = _headers(arguments.header)
     with importing("bridge"):
         from mcpp_agents.bridge.agent import run
-        from mcpp_agents.bridge.upstream import over_http, over_stdio
+        from mcpp_agents.bridge.oauth import oauth
+        from mcpp_agents.bridge.openers import over_http, over_stdio
 
-    opener = (
-        over_http(arguments.http, headers) if arguments.http else over_stdio(command, arguments.env)
-    )
-    anyio.run(run, arguments.name, opener, options.address_of(arguments, arguments.name))
+    if arguments.http:
+        auth = oauth(arguments.http, _show_address) if arguments.oauth else None
+        opener = over_http(arguments.http, headers, auth)
+    else:
+        opener = over_stdio(command, arguments.env)
+    address = options.address_of(arguments, arguments.name)
+    anyio.run(run, arguments.name, opener, address, arguments.ask)
     return 0
 
 
@@ -62,6 +84,11 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
         return argv, []
     place = argv.index("--")
     return argv[:place], argv[place + 1 :]
+
+
+def _show_address(url: str) -> None:
+    sys.stderr.write(f"mcpp bridge: to sign in, open this address in a browser:\n{url}\n")
+    sys.stderr.flush()
 
 
 def _headers(lines: list[str]) -> dict[str, str]:

@@ -8,19 +8,13 @@ write it: at the beginning or at the end.
 """
 
 import json
-import re
-from typing import Any, Final
+from typing import Any
 
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-# At the top level an id comes before or after the result: `{"jsonrpc":"2.0","id":7,…`, `…,"id":7}`.
-_ID: Final = r'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,128}")'
-_MORE: Final = r'"jsonrpc"\s*:\s*"2\.0"'
-_find_first_id: Final = re.compile(rf"\s*\{{\s*(?:{_MORE}\s*,\s*)?{_ID}\s*,").match
-_find_last_id: Final = re.compile(rf",\s*{_ID}\s*(?:,\s*{_MORE}\s*)?\}}\s*\Z").search
-_END_CHARACTERS: Final = 512
+from mcpp_agents.lines import find_id
 
 
 def read_line(line: bytes) -> list[SessionMessage]:
@@ -39,10 +33,8 @@ def read_line(line: bytes) -> list[SessionMessage]:
 
 def refuse_line(line: bytes) -> list[SessionMessage]:
     """Return an error for the request that a line seems to answer, which cannot be read."""
-    head = line[:_END_CHARACTERS].decode(errors="replace")
-    tail = line[-_END_CHARACTERS:].decode(errors="replace")
-    found = _find_first_id(head) or _find_last_id(tail)
-    return [] if found is None else [_unreadable(json.loads(found[1]))]
+    id = find_id(line)
+    return [] if id is None else [_unreadable(id)]
 
 
 def recover_answers(item: SessionMessage | Exception) -> list[SessionMessage | Exception]:

@@ -71,7 +71,7 @@ async def server_process(
             raise
         finally:
             os.close(noise_writer)
-        # In a thread: where nobody reads our standard error, only the server has to wait.
+        # In a thread: if our standard error is not read, only the server has to wait.
         threading.Thread(target=_pass_noise, args=(noise,), name="noise", daemon=True).start()
         guard = await anyio.open_process(
             ["/bin/sh", "-c", _GUARD, "sh", str(process.pid)],

@@ -6,9 +6,9 @@ and logs what is not JSON-RPC only now and then.
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -17,11 +17,8 @@ from mcp.shared.message import SessionMessage
 
 from mcpp_agents.bridge.recovery import read_line, refuse_line
 from mcpp_agents.bridge.server_process import server_process
+from mcpp_agents.lines import Lines
 
-# Eight times what a gateway accepts in an envelope by default.
-MAX_LINE_BYTES: Final = 8 * 1024 * 1024
-# What is kept of a longer line, at each end, to find the id of the request that it answers.
-_KEPT_BYTES: Final = 4096
 _REPORT_SECONDS: Final = 10.0
 
 _GONE: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
@@ -76,37 +73,6 @@ async def _write(process: Process, outward: Any, inward: Any) -> None:
     except _GONE:
         # The server may still run: end the reading side, so that no request waits for an answer.
         await inward.aclose()
-
-
-@dataclass(slots=True)
-class Lines:
-    """Splits bytes into lines. Of a line that is too long it keeps both ends."""
-
-    max_bytes: int = MAX_LINE_BYTES
-    _parts: list[bytes] = field(default_factory=list)
-    _size: int = 0
-    _tail: bytes = b""
-
-    def split(self, chunk: bytes) -> Iterator[tuple[bytes, int]]:
-        """Add bytes; yield each complete line with its length, also where less of it is kept."""
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            self._add(chunk[start:end])
-            yield b"".join(self._parts) + self._tail, self._size
-            self._parts, self._size, self._tail = [], 0, b""
-            start = end + 1
-        self._add(chunk[start:])
-
-    def _add(self, part: bytes) -> None:
-        was_long = self._size > self.max_bytes
-        self._size += len(part)
-        if self._size <= self.max_bytes:
-            self._parts.append(part)
-            return
-        if not was_long:
-            whole = b"".join(self._parts)
-            self._parts, part = [whole[:_KEPT_BYTES] + b" "], whole[_KEPT_BYTES:] + part
-        self._tail = (self._tail + part)[-_KEPT_BYTES:]
 
 
 @dataclass(slots=True)

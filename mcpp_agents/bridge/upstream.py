@@ -6,11 +6,8 @@ protocol underneath, in the newest revision that the server supports.
 
 import logging
 import math
-import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -18,22 +15,22 @@ import httpx2
 import mcp_types as types
 from anyio.abc import TaskStatus
 from mcp import Client, MCPError
-from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.subscriptions import event_to_notification
+from mcp.shared.subscriptions import ResourceUpdated, event_to_notification
 from mcp_types import CONNECTION_CLOSED
 from pydantic import TypeAdapter, ValidationError
 
-from mcpp import McppError, Options
+from mcpp import Options
 from mcpp.client.tasks import background
+from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
+from mcpp_agents.bridge.headers import CapabilityWriter, drop_invalid_tools, keep_capabilities
+from mcpp_agents.bridge.openers import HttpStatus, Open, StartError, http_status
 from mcpp_agents.bridge.recovery import recover_answers
-from mcpp_agents.bridge.server_process import server_environment
-from mcpp_agents.bridge.stdio import stdio_streams
+from mcpp_agents.bridge.server_questions import ServerQuestions
+from mcpp_agents.bridge.subscriptions import SUBSCRIBE, Subscriptions
 from mcpp_agents.cli.display import one_line
-
-Open = Callable[[], AbstractAsyncContextManager[Any]]
 
 # How long a request waits for a server that is starting before it fails.
 START_SECONDS: Final = 15.0
@@ -46,9 +43,6 @@ UNAVAILABLE: Final = CONNECTION_CLOSED
 # A server that ran this long was healthy: the backoff starts anew when it ends.
 _HEALTHY_SECONDS: Final = 30.0
 
-# A tool may work for minutes before it answers; connecting is quick.
-_HTTP_TIMEOUT: Final = httpx2.Timeout(30.0, read=300.0)
-
 # Errors by which the SDK reports a server that has ended, or that is not an MCP server.
 _SERVER_ERRORS: Final = (MCPError, OSError, httpx2.HTTPError, ValidationError, RuntimeError)
 
@@ -58,6 +52,7 @@ _UNKNOWN_SESSION: Final = (400, 404)
 # The SDK's own texts for a refusal without a message; the HTTP status says more.
 _GENERIC_MESSAGES: Final = ("Server returned an error response", "Session terminated", "Not Found")
 
+_MAX_LIST_PAGES: Final = 20
 # Bounds the memory that a server can use by announcing ever new resources.
 _MAX_NOTIFICATIONS: Final = 1000
 _MAX_URI_CHARS: Final = 4096
@@ -72,64 +67,8 @@ _LIST_CHANGES: Final = (
 logger = logging.getLogger("mcpp.bridge")
 
 
-class StartError(McppError):
-    """The MCP server's program cannot be run."""
-
-
 class _SessionUnknownError(Failure):
     """The server no longer knows the session, and refused the request without processing it."""
-
-
-@dataclass(slots=True)
-class _HttpStatus:
-    """The HTTP status of a refused request, which the SDK does not expose."""
-
-    status: int | None = None
-
-    def append_to(self, message: str) -> str:
-        return message if self.status is None else f"{message} (HTTP {self.status})"
-
-
-# The SDK posts a request in the context of the task that makes it.
-_http_status: ContextVar[_HttpStatus] = ContextVar("http_status")
-
-
-def over_stdio(
-    command: list[str], names: Sequence[str] = (), env: Mapping[str, str] = os.environ
-) -> Open:
-    """Return an opener that starts a server as a process.
-
-    Of the environment it gets what every program needs, and the variables named.
-
-    Raises StartError for a name that is not set.
-    """
-    try:
-        environment = server_environment(names, env)
-    except KeyError as error:
-        raise StartError(f"the environment has no {error.args[0]}") from None
-    return lambda: stdio_streams(command, environment)
-
-
-def over_http(url: str, headers: Mapping[str, str] | None = None) -> Open:
-    """Return an opener that connects to a server over streamable HTTP."""
-
-    @asynccontextmanager
-    async def open() -> AsyncIterator[Any]:
-        client = httpx2.AsyncClient(
-            headers=dict(headers or {}),
-            timeout=_HTTP_TIMEOUT,
-            event_hooks={"response": [_record_status]},
-        )
-        async with client, streamable_http_client(url, http_client=client) as streams:
-            yield streams
-
-    return open
-
-
-async def _record_status(response: httpx2.Response) -> None:
-    recorded = _http_status.get(None)
-    if recorded is not None and response.is_error and response.request.method == "POST":
-        recorded.status = response.status_code
 
 
 class Upstream:
@@ -141,15 +80,19 @@ class Upstream:
         *,
         backoff: Callable[[int], float] = Options().backoff,  # noqa: B008  (frozen)
         name: str = "the MCP server",
+        questions: ServerQuestions | None = None,
         start_seconds: float = START_SECONDS,
         open_seconds: float = OPEN_SECONDS,
     ) -> None:
         self.name = name
+        self._questions = questions
         self._start_seconds = start_seconds
         self._open_seconds = open_seconds
         self._open = open
         self._backoff = backoff
         self._client: Client | None = None
+        self._has_listed_tools = False
+        self._subscriptions = Subscriptions()
         self._ready = anyio.Event()
         self._ended = anyio.Event()
         self._notifications: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -165,8 +108,8 @@ class Upstream:
         attempt, is_known = 0, False
         while True:
             opened_at = anyio.current_time()
-            http_status = _HttpStatus()
-            _http_status.set(http_status)
+            status = HttpStatus()
+            http_status.set(status)
             try:
                 with anyio.CancelScope(deadline=opened_at + self._open_seconds) as opening:
                     async with self._slow_start_warning(), self._opened() as client:
@@ -187,8 +130,10 @@ class Upstream:
                     logger.warning("%s ended while it was starting; starting it again", self.name)
                 else:
                     is_mcp = isinstance(error, MCPError)
-                    reason = http_status.append_to(str(error)) if is_mcp else error
+                    reason = status.append_to(str(error)) if is_mcp else error
                     logger.warning("%s does not answer: %s; trying again", self.name, reason)
+                    if status.status == 401:
+                        logger.warning("%s wants a token: use --header or --oauth", self.name)
             attempt = 0 if anyio.current_time() - opened_at > _HEALTHY_SECONDS else attempt + 1
             await anyio.sleep(self._backoff(attempt))
 
@@ -204,6 +149,17 @@ class Upstream:
             return await self._forward(method, params, on_progress)
         except _SessionUnknownError:
             return await self._forward(method, params, on_progress)
+
+    async def change_subscription(
+        self, method: str, params: Mapping[str, Any], participant: str
+    ) -> dict[str, Any]:
+        """Subscribe or unsubscribe a participant to a resource. Raises Failure.
+
+        A server of a newer revision sees it in the next stream of changes that is opened.
+        """
+        is_news = self._subscriptions.change(method, params.get("uri"), participant)
+        is_newer = self._client is not None and self._client.session.discover_result is not None
+        return await self.request(method, params) if is_news and not is_newer else {}
 
     async def next_notification(self) -> tuple[str, Mapping[str, Any]]:
         """Wait for the next notification of the server and return it.
@@ -225,30 +181,49 @@ class Upstream:
         client = self._client
         if client is None:
             raise Failure(UNAVAILABLE, f"{self.name} is not running; it is being started again")
-        request = types.Request[dict[str, Any], str](method=method, params=dict(params))
-        http_status = _HttpStatus()
-        _http_status.set(http_status)
+        status = HttpStatus()
+        http_status.set(status)
         try:
+            if method == rpc.TOOLS_CALL:
+                await self._list_tools(client)
+            given = keep_capabilities(dict(params))
+            request = types.Request[dict[str, Any], str](method=method, params=given)
             # The SDK's signature asks for a model, but any adapter works. A model would drop the
             # members that it does not know.
-            return await client.session.send_request(  # type: ignore[type-var]
+            result: dict[str, Any] = await client.session.send_request(  # type: ignore[type-var]
                 request, _ANY_RESULT, progress_callback=on_progress
             )
         except MCPError as error:
             # Servers may use the SDK's code for a closed connection too, so do not rely on it.
             is_over = self._ended.is_set() or self._client is not client
             if is_over or not await self._is_alive(client):
-                reason = one_line(http_status.append_to(str(error)))
+                reason = one_line(status.append_to(str(error)))
                 logger.warning("%s did not answer %s: %s", self.name, method, reason)
                 self._discard(client)
-                raise self._unanswered(http_status.status) from None
+                raise self._unanswered(status.status) from None
             message = error.message
             if message in _GENERIC_MESSAGES:
-                message = http_status.append_to(message)
+                message = status.append_to(message)
             raise Failure(error.code, message, error.data) from None
         except ValidationError as error:
             logger.warning("%s returned an invalid answer to %s: %s", self.name, method, error)
             raise Failure(UNAVAILABLE, f"{self.name} returned an invalid answer") from None
+        is_list = method == "tools/list" and client.session.discover_result is not None
+        return drop_invalid_tools(result) if is_list else result
+
+    async def _list_tools(self, client: Client) -> None:
+        """Have the SDK list the tools of a server of a newer revision, whose headers it needs."""
+        if self._has_listed_tools or client.session.discover_result is None:
+            return
+        cursor: str | None = None
+        for _ in range(_MAX_LIST_PAGES):
+            page = await client.session.list_tools(
+                params=types.PaginatedRequestParams(cursor=cursor)
+            )
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        self._has_listed_tools = True
 
     def _unanswered(self, status: int | None) -> Failure:
         if status is None:
@@ -272,7 +247,7 @@ class Upstream:
         """
         if client.session.discover_result is not None:
             return True
-        _http_status.set(_HttpStatus())  # for the ping
+        http_status.set(HttpStatus())  # for the ping
         ping = types.Request[dict[str, Any], str](method="ping", params={})
         with anyio.move_on_after(PING_SECONDS):
             try:
@@ -300,10 +275,12 @@ class Upstream:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Client]:
         self._ended = anyio.Event()
+        self._has_listed_tools = False
         client = Client(
             _monitored(self._open(), self._ended),
             message_handler=self._receive_notification,
             cache=None,
+            **({} if self._questions is None else self._questions.callbacks),
         )
         async with client:
             self._client = client
@@ -318,16 +295,39 @@ class Upstream:
         async with background() as tasks:
             if client.session.discover_result is not None:
                 tasks.start_soon(self._subscribe, client)
+            for uri in self._subscriptions.uris if client.session.initialize_result else ():
+                tasks.start_soon(self._renew, uri)  # a new session knows no subscriptions
             await self._ended.wait()
 
+    async def _renew(self, uri: str) -> None:
+        with suppress(Failure):
+            await self.request(SUBSCRIBE, {"uri": uri})
+
     async def _subscribe(self, client: Client) -> None:
+        """Receive a server's changes; begin again when other resources are subscribed to."""
+        while True:
+            with anyio.CancelScope() as listening:
+                async with background() as tasks:
+                    tasks.start_soon(_cancel_after, self._subscriptions.changed, listening)
+                    await self._listen(client)
+            if not listening.cancelled_caught:
+                return
+
+    async def _listen(self, client: Client) -> None:
         try:
             changes = client.listen(
-                tools_list_changed=True, resources_list_changed=True, prompts_list_changed=True
+                tools_list_changed=True,
+                resources_list_changed=True,
+                prompts_list_changed=True,
+                resource_subscriptions=self._subscriptions.uris,
             )
             async with changes as events:
                 async for event in events:
-                    self._add_notification(event_to_notification(event, {}).method)
+                    if isinstance(event, ResourceUpdated):
+                        method = "notifications/resources/updated"
+                        self._add_notification(method, uri=event.uri)
+                    else:
+                        self._add_notification(event_to_notification(event, {}).method)
         except (ListenNotSupportedError, SubscriptionLost, MCPError) as error:
             logger.debug("%s does not report changes: %s", self.name, error)
 
@@ -345,6 +345,8 @@ class Upstream:
             self._add_notification(method)
 
     def _add_notification(self, method: str, **params: str) -> None:
+        if method == _LIST_CHANGES[0]:
+            self._has_listed_tools = False
         self._notifications[method, params.get("uri", "")] = params
         if len(self._notifications) > _MAX_NOTIFICATIONS:
             del self._notifications[next(iter(self._notifications))]
@@ -373,7 +375,12 @@ async def _monitored(
 
         async with background() as tasks, receiver:
             tasks.start_soon(copy)
-            yield receiver, write
+            yield receiver, CapabilityWriter(write)
+
+
+async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 def _only(error: Exception) -> Exception:

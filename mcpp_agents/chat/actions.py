@@ -1,20 +1,23 @@
 """What a typed line does: send a message, or run a command that begins with a slash."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from difflib import get_close_matches
 from typing import Final
 
 from anyio.abc import TaskGroup
 
 from mcpp import Envelope, Kind, McppError, Message, Pod, kinds
+from mcpp.cli.shorthand import read_filter
+from mcpp_agents.chat.questions import OpenQuestions
 from mcpp_agents.chat.transcript import Transcript
 from mcpp_agents.cli.display import describe, is_failure, one_line
-from mcpp_agents.cli.shorthand import read_filter
 from mcpp_agents.toolbox import Toolbox
 
 HELP: Final = """\
-Type a message and press Enter; @NAME addresses a participant.
+Type a message and press Enter; @NAME addresses a participant, and Tab completes the name.
 /who lists the participants, /tools [NAME] lists their tools, /quit leaves.
+/answer N NAME=VALUE … and /decline N answer a question that a participant asks you.
 /open N, /approve N and /reject N [REASON] act on the item numbered [N].
 /context N sends your messages inside a context, /context - in the main context.
 /filter FILTER shows only matches: main, from:NAME, kind:GLOB, context:[N]+ …; /filter shows all.
@@ -24,6 +27,15 @@ reason."""
 _numbered = re.compile(r"\[([0-9]+)\]")
 _MAX_DIGITS: Final = 9
 Notify = Callable[[str], None]
+
+
+def _absence(absent: list[str], present: Iterable[str]) -> str:
+    """Return a warning that participants who were addressed are not in the pod."""
+    near = get_close_matches(absent[0], list(present), 1)
+    hint = f" Did you mean @{near[0]}?" if near else " /who lists the participants."
+    names = ", ".join(f"@{name}" for name in absent)
+    verb = "is" if len(absent) == 1 else "are"
+    return one_line(f"{names} {verb} not in the pod, and may not see this.{hint}")
 
 
 class Actions:
@@ -36,12 +48,17 @@ class Actions:
         self._tasks = tasks
         self._toolbox = Toolbox(pod)
         self._notify = notify
+        self._questions = OpenQuestions(pod)
         self._deciding: set[str] = set()
+        self._confirmed: set[str] = set()  # to be approved although the proposer is gone
         self._approved: set[str] = set()  # ids of proposals, then of the requests fulfilling them
 
     def observe(self, message: Message) -> None:
         """Process a message; report the failure of a call that this person approved."""
         self._toolbox.observe(message)
+        question = self._questions.observe(message)
+        if question is not None:
+            self._transcript.notify(question.describe(self._transcript.number(message.id)))
         if message.correlation_id not in self._approved:
             return
         family = Kind.parse(message.kind).family
@@ -67,6 +84,8 @@ class Actions:
             "/open": self._open,
             "/approve": self._approve,
             "/reject": self._reject,
+            "/answer": self._answer,
+            "/decline": self._decline,
         }
         try:
             if not word.startswith("/"):
@@ -85,9 +104,20 @@ class Actions:
         if known is not None and self._transcript.is_truncated(known):
             self._transcript.toggle(proposal)
             self._notify("The proposal was truncated. Read all of it, then approve again.")
+        elif known is not None and self._is_abandoned(known):
+            self._confirmed.add(proposal)
+            self._notify(
+                f"{known.sender} is not in the pod, so it does not wait for the result. "
+                "Approve again to make the call all the same."
+            )
         elif known is not None:
             self._approved.add(proposal)
             self._decide(known, lambda: self._pod.approve(known))
+
+    def _is_abandoned(self, proposal: Envelope) -> bool:
+        """Return whether the proposer is gone, and this person was not asked yet what to do."""
+        is_present = proposal.sender in self._pod.participants
+        return not is_present and proposal.id not in self._confirmed
 
     def reject(self, proposal: str, reason: str) -> None:
         """Reject a proposal, optionally with a reason."""
@@ -104,7 +134,10 @@ class Actions:
         # Punctuation after a name is not part of it, but a name may end with a dot too.
         names = [name if name in present else name.rstrip(".:-") for name in mentioned]
         to = [name for name in dict.fromkeys(names) if name in present]
+        absent = [name for name in dict.fromkeys(names) if name and name not in present]
         await self._pod.send("chat", {"text": text}, to=to or None, context=self.context)
+        if absent:
+            self._notify(_absence(absent, present))
 
     async def _help(self, rest: str) -> None:
         self._transcript.notify(HELP)
@@ -149,6 +182,13 @@ class Actions:
     async def _reject(self, rest: str) -> None:
         number, _, reason = rest.partition(" ")
         self.reject(self._id(number), reason.strip())
+
+    async def _answer(self, rest: str) -> None:
+        number, _, text = rest.partition(" ")
+        await self._questions.accept(self._id(number), text)
+
+    async def _decline(self, rest: str) -> None:
+        await self._questions.decline(self._id(rest))
 
     def _id(self, number: str) -> str:
         is_number = number.isdecimal() and len(number) <= _MAX_DIGITS

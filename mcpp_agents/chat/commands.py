@@ -17,6 +17,13 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="mcpp chat", description="Take part in a pod from a terminal.", epilog=HELP
     )
+    parser.add_argument(
+        "--last",
+        type=int,
+        default=KEPT_ENVELOPES,
+        metavar="N",
+        help="show the last N messages first (default: %(default)s)",
+    )
     options.add_name(parser)
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
@@ -28,7 +35,8 @@ def main(argv: list[str]) -> int:
 
     async def run() -> None:
         address = options.address_of_person(arguments, arguments.name)
-        connecting = mcpp.connect(address, name=arguments.name, last=KEPT_ENVELOPES, own=True)
+        last = max(arguments.last, 0)
+        connecting = mcpp.connect(address, name=arguments.name, last=last, own=True, live=True)
         async with connecting as pod:
             await run_chat(pod)
 

@@ -1,6 +1,7 @@
 """The chat's screen: a list of rows, notices, a status line and an input line."""
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from prompt_toolkit.application import Application
@@ -37,6 +38,7 @@ _STYLE: Final = Style.from_dict(
         "mcp-request": "ansigray",
         "mcp-response": "ansigray",
         "system-presence": "ansigray",
+        "live": "italic",
         "notice": "ansicyan",
         "status": "reverse",
     }
@@ -53,6 +55,23 @@ def truncate(text: str, columns: int) -> str:
         if used > columns:
             return text[:place] + "…"
     return text
+
+
+def _unfinished_name(text: str) -> str | None:
+    """Return the name that a text ends with after @, possibly empty; None if it has none."""
+    found = re.search(r"(?<!\w)@([\w.:@-]*)$", text)
+    return None if found is None else found[1]
+
+
+def _common_beginning(names: list[str]) -> str:
+    """Return what all names begin with."""
+    shortest = min(names, key=len)
+    different = (
+        place
+        for place, character in enumerate(shortest)
+        if any(name[place] != character for name in names)
+    )
+    return shortest[: next(different, len(shortest))]
 
 
 def _continuation_indent(line: int, wraps: int) -> str:
@@ -77,6 +96,7 @@ class Screen:
         self._selected: str | None = None  # None follows the newest row
         self._last_place = 0
         self._rows: list[TranscriptRow] = []
+        self.names: Callable[[], Iterable[str]] = tuple  # who can be addressed
         self.on_line: Callable[[str], object] = lambda line: None
         self.on_approval: Callable[[str], None] = lambda proposal: None
         self._typed = Buffer(multiline=False, accept_handler=self._accept)
@@ -204,7 +224,7 @@ class Screen:
         def _(event: KeyPressEvent) -> None:
             if self.is_choosing:
                 self._focus_input()
-            else:
+            elif not self._complete_name():
                 self._focus_list()
 
         def move(key: str, to: Callable[[int], int]) -> None:
@@ -239,6 +259,23 @@ class Screen:
             self._typed.insert_text("/")
 
         return keys
+
+    def _complete_name(self) -> bool:
+        """Complete the name after @ before the cursor; return whether there is one to complete."""
+        typed = _unfinished_name(self._typed.document.text_before_cursor)
+        if typed is None:
+            return False
+        found = sorted(name for name in self.names() if name.lower().startswith(typed.lower()))
+        if not found:
+            self.notify(f"No participant's name begins with @{typed}.")
+            return True
+        whole = _common_beginning(found)
+        end = " " if len(found) == 1 else ""
+        self._typed.delete_before_cursor(len(typed))
+        self._typed.insert_text((whole if len(whole) > len(typed) or end else typed) + end)
+        if not end:
+            self.notify(f"Participants: {', '.join('@' + name for name in found)}.")
+        return True
 
     def _focus_list(self) -> None:
         self._layout.focus(self._list)

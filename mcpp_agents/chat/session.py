@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Final
 
 import anyio
 from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 
-from mcpp import ConnectionLostError, Gap, Pod
+from mcpp import ConnectionLostError, Gap, McppError, Pod
 from mcpp.client.tasks import background
+from mcpp.kinds import is_live
 from mcpp_agents.chat.actions import Actions
 from mcpp_agents.chat.screen import Screen
 from mcpp_agents.chat.transcript import Transcript
@@ -44,15 +46,28 @@ async def run_chat(pod: Pod, *, input: Input | None = None, output: Output | Non
                 screen.leave()
             screen.redraw()
 
+        async def add_open() -> None:
+            await add_open_proposals(pod, transcript)
+            screen.redraw()
+
         async def listen() -> None:
             try:
+                remaining = pod.replayed
+                if not remaining:
+                    tasks.start_soon(add_open)
                 while True:
                     received = await pod.next()
                     if isinstance(received, Gap):
                         transcript.add_gap(received)
+                    elif is_live(received.kind):
+                        transcript.add_part(received.envelope, monotonic())
                     else:
                         transcript.add(received.envelope)
                         actions.observe(received)
+                        if received.replayed:
+                            remaining -= 1
+                            if not remaining:
+                                tasks.start_soon(add_open)
                     screen.redraw()
             except ConnectionLostError as error:
                 ended.set()
@@ -69,6 +84,8 @@ async def run_chat(pod: Pod, *, input: Input | None = None, output: Output | Non
             nonlocal was_connected
             while True:
                 await anyio.sleep(_POLL_SECONDS)
+                if transcript.live.expire(monotonic()):
+                    screen.redraw()
                 if ended.is_set():
                     return  # leave the reason on the screen
                 if pod.connected != was_connected:
@@ -77,10 +94,23 @@ async def run_chat(pod: Pod, *, input: Input | None = None, output: Output | Non
 
         screen.on_line = lambda line: tasks.start_soon(do, line)
         screen.on_approval = actions.approve
+        screen.names = lambda: [name for name in pod.participants if name != pod.me]
         tasks.start_soon(listen)
         tasks.start_soon(report_reconnection)
         with _log_to(show_log_record):
             await screen.run()
+
+
+async def add_open_proposals(pod: Pod, transcript: Transcript) -> None:
+    """Show the proposals that wait for a decision but are older than the loaded messages."""
+    try:
+        waiting = await pod.open_proposals(rejected=True)
+    except McppError as error:
+        transcript.notify(f"Cannot read which proposals are open: {error}.")
+        return
+    for message in waiting:
+        if message.id not in transcript.proposals:
+            transcript.add(message.envelope)
 
 
 @contextmanager

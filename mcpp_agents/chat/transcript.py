@@ -12,11 +12,25 @@ from typing import Final
 from mcpp import ContextNode, ContextTree, DecodeError, Envelope, Gap, Kind, kinds
 from mcpp.buffers import MAX_LOG_BYTES, BoundedQueue
 from mcpp.filters import Filter
+from mcpp.live import LiveTexts
 from mcpp.protocol import rpc
 from mcpp.protocol.contexts import Lineage
-from mcpp_agents.cli.display import clean, describe, describe_fully, one_line, progress_of
+from mcpp_agents.cli.display import (
+    clean,
+    describe,
+    describe_fully,
+    one_line,
+    preview_lines,
+    progress_of,
+)
 
-_HIDDEN: Final = (kinds.NOTIFICATION, kinds.CONTEXT, kinds.FILTER_SET, kinds.WELCOME)
+_HIDDEN: Final = (
+    kinds.NOTIFICATION,
+    kinds.CONTEXT,
+    kinds.FILTER_SET,
+    kinds.WELCOME,
+    kinds.UPDATE,
+)
 # At twice this number, or at `MAX_LOG_BYTES`, the older half is dropped.
 KEPT_ENVELOPES: Final = 5000
 _LOST: Final = "lost with the gateway's log"
@@ -82,6 +96,7 @@ class Transcript:
         self._log = BoundedQueue[Envelope](2 * KEPT_ENVELOPES, MAX_LOG_BYTES)
         self._opened: set[str] = set()
         self._numbers: dict[str, int] = {}
+        self.live = LiveTexts()
         self._reset()
 
     def _reset(self) -> None:
@@ -98,6 +113,7 @@ class Transcript:
 
     def add(self, envelope: Envelope) -> None:
         """Add the next envelope of the log."""
+        self.live.observe(envelope, 0.0)
         self._log.put_anyway(envelope, envelope.size_bytes)
         self._add(envelope)
         if self._log.is_filled(1):
@@ -105,6 +121,10 @@ class Transcript:
             self._reset()
             for kept in self._log:
                 self._add(kept)
+
+    def add_part(self, part: Envelope, now: float) -> None:
+        """Add a live part, which is in no log."""
+        self.live.observe(part, now)
 
     def _add(self, envelope: Envelope) -> None:
         self._order[envelope.id] = len(self._order)
@@ -167,7 +187,17 @@ class Transcript:
 
     def rows(self) -> list[TranscriptRow]:
         """Return all rows, oldest first."""
-        return [row for entry in self._entries for row in self._rows_of(entry, 0)]
+        logged = [row for entry in self._entries for row in self._rows_of(entry, 0)]
+        return [*logged, *self._live_rows()]
+
+    def _live_rows(self) -> Iterator[TranscriptRow]:
+        """Yield the texts that others are writing, until the messages replace them."""
+        for text in self.live if self.filter is None else ():
+            shown = clean(text.text[-_BRIEF_CHARACTERS:])
+            for place, line in enumerate(f"{shown}▍".split("\n")[-_BRIEF_LINES:]):
+                key = f"live {text.sender} {text.id} {place}"
+                sender = text.sender if place == 0 else ""
+                yield TranscriptRow(key, 0 if place == 0 else 1, sender, line, "class:live")
 
     def _rows_of(self, entry: _Entry, depth: int) -> Iterator[TranscriptRow]:
         if isinstance(entry, ContextNode):
@@ -188,7 +218,7 @@ class Transcript:
         creator, *others = dict.fromkeys(one.sender for one in below)
         count = f"{len(below)} message{'' if len(below) == 1 else 's'}"
         more = f" with {', '.join(others)}" if others else ""
-        head = f"{'▾' if is_open else '▸'} [{self.number(node.id)}] {node.type or 'context'}"
+        head = f"{'▾' if is_open else '▸'} [{self.number(node.id)}] {_kind_and_title(node)}"
         # The outcome before the rest, which a narrow window cuts off.
         text = one_line(f"{head} by {creator} · {self._outcome(node, below)} · {count}{more}")
         key = f"context {id(node)}"
@@ -215,7 +245,7 @@ class Transcript:
         if answered in self.proposals:
             text = f"on [{self.number(answered)}]: {text}"
         elif node := self._find_context(answered):
-            text = f"on [{self.number(answered)}] {node.type or 'context'}: {text}"
+            text = f"on [{self.number(answered)}] {_kind_and_title(node)}: {text}"
         if envelope.to and kind.family in (kinds.CHAT, kinds.REQUEST, kinds.PROPOSAL):
             text = f"→ {', '.join(envelope.to)}: {text}"
         style = f"class:{kind.family.replace('/', '-')}"
@@ -234,10 +264,12 @@ class Transcript:
         """Return a context's conclusion, or its state and latest progress."""
         if node.conclusion is not None:
             return describe(node.conclusion)
-        state = "idle" if node in self._lost_nodes else node.state
-        if state == "open" and below and (progress := progress_of(below[-1])):
-            return f"open · {progress}"
-        return state
+        state = "expired" if node in self._lost_nodes else node.state
+        if state != "open":
+            return state
+        steps = "" if node.progress is None else f" · {node.progress}"
+        progress = progress_of(below[-1]) if below else None
+        return f"open{steps}{'' if progress is None else f' · {progress}'}"
 
     def _find_context(self, id: str) -> ContextNode | None:
         return self._tree[id] if id in self._tree else self._lost_by_id.get(id)
@@ -249,6 +281,8 @@ class Transcript:
             # All arguments of a proposal are shown: a person must see what they approve.
             is_proposal = Kind.parse(envelope.kind).family == kinds.PROPOSAL
             text = describe(envelope, None) if is_proposal else describe(envelope)
+            if is_proposal:
+                text = "\n".join([text, *preview_lines(envelope)])
             lines = text[:_BRIEF_CHARACTERS].split("\n")[:_BRIEF_LINES]
             brief = "\n".join(lines)
             is_truncated = len(brief) < len(text)
@@ -289,6 +323,11 @@ class Transcript:
             proposal.rejected_by[envelope.sender] = None
         elif family == kinds.WITHDRAW and envelope.sender == proposal.envelope.sender:
             proposal.end = "withdrawn"
+
+
+def _kind_and_title(node: ContextNode) -> str:
+    kind = node.type or "context"
+    return kind if node.title is None else f"{kind} “{clean(node.title)}”"
 
 
 def _lines(text: str) -> Iterator[str]:

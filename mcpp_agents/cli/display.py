@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from mcpp import Envelope, Kind, ToolResult, kinds
-from mcpp.payloads import text_of
+from mcpp import DecodeError, Envelope, Kind, ToolResult, kinds
+from mcpp.payloads import ContextInfo, Proposal, text_of
 from mcpp.protocol.contexts import Lineage, read_context_change
 from mcpp.transient import read_mark, read_result, summarize
+from mcpp_agents.cli.labels import ContextLabels
 
 # Peers' text must not move the cursor, change colours or reverse the reading direction: control
 # characters except newline, directional marks, and tag characters.
@@ -18,6 +19,8 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
 _MAX_ARGUMENTS: Final = 100
+_MAX_TITLE: Final = 40
+_BRACKETS: Final = str.maketrans("‹›", "  ")  # a title must not look like the end of its label
 _is_plain_name = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 _SENDER_COLOURS: Final = (32, 33, 34, 35, 36, 92, 93, 94, 95, 96)
 
@@ -57,9 +60,13 @@ def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> 
     match kind.family:
         case kinds.CHAT | kinds.REFLECTION | kinds.CONCLUSION:
             return _speech(envelope, kind.family)
-        case kinds.REQUEST | kinds.PROPOSAL:
-            verb = "calls" if kind.family == kinds.REQUEST else "proposes"
-            return f"{verb} {_call(kind, _object(known.get('params')), max_arguments)}"
+        case kinds.REQUEST:
+            return f"calls {_call(kind, _object(known.get('params')), max_arguments)}"
+        case kinds.PROPOSAL:
+            call = _call(kind, _object(known.get("params")), max_arguments)
+            reason = known.get("reason")
+            why = f" because: {one_line(reason, max_arguments)}" if isinstance(reason, str) else ""
+            return f"proposes {call}{why if reason else ''}"
         case kinds.RESPONSE:
             return one_line(f"{kind.name or kind.method}: {_result(kind, payload)}")
         case kinds.NOTIFICATION:
@@ -70,6 +77,11 @@ def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> 
         case kinds.WITHDRAW:
             reason = known.get("reason")
             return one_line(f"withdraws the proposal{f': {reason}' if reason else ''}")
+        case kinds.CLAIM:
+            return one_line(f"claims {envelope.kind.partition(':')[2]}")
+        case kinds.RELEASE:
+            verb = "has done" if known.get("done") is True else "releases"
+            return one_line(f"{verb} {envelope.kind.partition(':')[2]}")
         case kinds.PRESENCE:
             entries = known.get("entries")
             changes = map(_presence, entries if isinstance(entries, list) else [known])
@@ -77,6 +89,16 @@ def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> 
         case kinds.CONTEXT if change := read_context_change(envelope):
             names = (f"{context.type or 'context'} {context.id}" for context in change.contexts)
             return one_line(f"{', '.join(names)} has {change.event}")
+        case kinds.UPDATE:
+            return one_line(f"{_object(known.get('participant')).get('id')} announces its card")
+        case kinds.LOOP:
+            hops, who = known.get("hops"), known.get("participant")
+            return one_line(
+                f"suspects a loop: chats such as {who}'s are refused at {hops} hops from a person, "
+                "until a person says something"
+            )
+        case kinds.ERASED:
+            return one_line(_erasure(known))
         case _:
             return one_line(f"{envelope.kind} {_plain(payload)}")
 
@@ -86,12 +108,32 @@ def _presence(entry: Any) -> str:
     return f"{participant} {'joins' if _object(entry).get('event') == 'join' else 'leaves'}"
 
 
+def _erasure(known: Mapping[str, Any]) -> str:
+    words = [f"{_plain(known.get('entries'))} messages"]
+    given = (("participant", "of"), ("context", "in context"), ("by", "were erased by"))
+    words += [f"{word} {_plain(known[name])}" for name, word in given if name in known]
+    return " ".join(words if "by" in known else [*words, "were erased"])
+
+
 def describe_fully(envelope: Envelope) -> str:
     """Return an envelope's whole content, on several lines."""
     payload = envelope.payload
     if envelope.kind == kinds.CHAT and describe(envelope):
         return describe(envelope)
     return f"{describe(envelope)}\n{msgspec.json.format(_exact(payload), indent=2)}"
+
+
+def preview_lines(proposal: Envelope) -> list[str]:
+    """Return what a proposed call would change, line by line: `- ` before it, `+ ` after it."""
+    try:
+        preview = proposal.payload_as(Proposal).shown_preview
+    except DecodeError:
+        preview = None
+    if preview is None:
+        return []
+    before = [] if preview.before is None else clean(preview.before).split("\n")
+    after = [] if preview.after is None else clean(preview.after).split("\n")
+    return [*(f"- {line}" for line in before), *(f"+ {line}" for line in after)]
 
 
 def format_answer(envelope: Envelope) -> str:
@@ -124,10 +166,11 @@ def progress_of(envelope: Envelope) -> str | None:
 
 
 class Palette:
-    """Renders text in ANSI colours, or plain."""
+    """Renders text in ANSI colours, or plain. Owns the short names of contexts."""
 
     def __init__(self, coloured: bool) -> None:
         self._coloured = coloured
+        self._labels = ContextLabels()
 
     def paint(self, text: str, *codes: int) -> str:
         """Return the text wrapped in these ANSI codes."""
@@ -138,6 +181,13 @@ class Palette:
     def name(self, name: str) -> str:
         """Return a participant's name in the colour that is always used for it."""
         return self.paint(name, 1, colour_of(name))
+
+    def context(self, context: Lineage | ContextInfo) -> str:
+        """Return a context as a short text that no other context has."""
+        title = context.title
+        if title is not None:
+            title = one_line(title.translate(_BRACKETS), _MAX_TITLE)
+        return f"‹{self._labels(context.id, context.type or '', title)}›"
 
     def line(
         self,
@@ -153,8 +203,8 @@ class Palette:
         """
         kind = Kind.parse(envelope.kind)
         to = f" → {', '.join(envelope.to)}" if envelope.to else ""
-        where = "" if lineage is None else f" {_label(lineage)}"
-        where += "" if topic is None else f" on {_label(topic)}"
+        where = "" if lineage is None else f" {self.context(lineage)}"
+        where += "" if topic is None else f" on {self.context(topic)}"
         head = f"{self.paint(envelope.ts[11:19], 2)} {'│ ' * depth}{self.name(envelope.sender)}"
         text = describe(envelope).replace("\n", "\n" + " " * 9 + "│ " * depth + "  ")
         return f"{head}{self.paint(to + where, 2)}  {self.paint(text, *_style(kind))}"
@@ -163,10 +213,6 @@ class Palette:
 def colour_of(name: str) -> int:
     """Return the ANSI code of a participant's colour."""
     return _SENDER_COLOURS[zlib.crc32(name.encode()) % len(_SENDER_COLOURS)]
-
-
-def _label(context: Lineage) -> str:
-    return f"‹{context.type or ''}#{context.id[-6:]}›"
 
 
 def _style(kind: Kind) -> tuple[int, ...]:

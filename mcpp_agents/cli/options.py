@@ -24,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--token", help="the participant's token; other users can see it in the process list"
     )
 
+    group.add_argument("--token-file", help="a file with the token; read for every connection")
+    group.add_argument("--token-command", help="a command that prints the token; run likewise")
+
 
 def add_color(parser: argparse.ArgumentParser) -> None:
     """Add the option for colours."""
@@ -63,7 +66,18 @@ def address_of_person(arguments: argparse.Namespace, name: str | None = None) ->
     Without a name, it is the user of this machine. Raises PodNotFoundError when neither the options
     nor the environment name a pod.
     """
-    return local_pod.locate(name or local_pod.person(), _environ(arguments), multiple=True)
+    return local_pod.locate(name or local_pod.person(), _environ(arguments), is_person=True)
+
+
+def gateway_url(arguments: argparse.Namespace) -> str:
+    """Return the gateway's address, for a command that joins with other participants' tokens.
+
+    Raises PodNotFoundError when neither the options nor the environment name a pod.
+    """
+    environ = _environ(arguments)
+    if "MCPP_URL" in environ:
+        return environ["MCPP_URL"]
+    return local_pod.locate(local_pod.person(), environ, is_person=True).url
 
 
 def read_text(path: Path | None) -> str:
@@ -71,16 +85,19 @@ def read_text(path: Path | None) -> str:
     try:
         return "" if path is None else path.read_text(encoding="utf-8")
     except OSError as error:
-        raise McppError(str(error)) from None
+        raise McppError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise McppError(f"{path} is not valid UTF-8: {error}") from None
 
 
 def positive(text: str) -> int:
     """Parse an option's value as an integer of at least 1."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return number
 
 
@@ -105,5 +122,14 @@ def web_address(text: str) -> str:
 
 
 def _environ(arguments: argparse.Namespace) -> dict[str, str]:
-    given = {"MCPP_URL": arguments.url, "MCPP_TOKEN": arguments.token}
-    return os.environ | {name: value for name, value in given.items() if value is not None}
+    tokens = {
+        "MCPP_TOKEN": arguments.token,
+        "MCPP_TOKEN_FILE": arguments.token_file,
+        "MCPP_TOKEN_COMMAND": arguments.token_command,
+    }
+    environ = dict(os.environ)
+    if any(value is not None for value in tokens.values()):
+        for name in tokens:  # an option takes the place of any of the variables
+            environ.pop(name, None)
+    given = {"MCPP_URL": arguments.url, **tokens}
+    return environ | {name: value for name, value in given.items() if value is not None}

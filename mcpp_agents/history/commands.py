@@ -8,12 +8,12 @@ import anyio
 
 import mcpp
 from mcpp import filters
+from mcpp.cli.shorthand import SEARCH_WORDS, Search, read_search
 from mcpp.client.factory import local_now
 from mcpp.filters import Filter
 from mcpp.times import FORMS, parse_time
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import Palette, json_document
-from mcpp_agents.cli.shorthand import SEARCH_WORDS, Search, read_search
 from mcpp_agents.history.highlight import Highlighter
 from mcpp_agents.history.results import ResultPrinter, plural, render_entry
 from mcpp_agents.history.transcript import to_json, to_markdown
@@ -84,7 +84,15 @@ def _search_parser() -> argparse.ArgumentParser:
         ("--until", "TIME", "only what was received before that time"),
     ):
         parser.add_argument(name, metavar=metavar, help=help, dest=f"{name[2:]}_")
-    _add_limit(parser, _DEFAULT_LIMIT, "print at most N matches, the newest")
+    parser.add_argument(
+        "--last",
+        "--limit",
+        dest="limit",
+        type=options.positive,
+        default=_DEFAULT_LIMIT,
+        metavar="N",
+        help=f"print at most N matches, the newest (default: {_DEFAULT_LIMIT})",
+    )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--count", action="store_true", help="print only how many match")
     output.add_argument(
@@ -125,8 +133,8 @@ def parse_search(argv: list[str]) -> tuple[argparse.Namespace, Search]:
         wanted &= condition
     found = written._replace(
         filter=filters.parse(wanted.to_json()) if conditions else None,
-        since=arguments.since_ or written.since,
-        until=arguments.until_ or written.until,
+        since=written.since if arguments.since_ is None else arguments.since_,
+        until=written.until if arguments.until_ is None else arguments.until_,
     )
     for time in (found.since, found.until):
         if time is not None:
@@ -144,13 +152,12 @@ async def _print_found(pod: mcpp.Pod, wanted: Search, arguments: argparse.Namesp
             sys.stdout.write(render_entry(message) + "\n")
     else:
         palette = Palette(options.is_coloured(arguments.color))
-        types = {info.id: info.type for info in pod.contexts.values() if info.type is not None}
         printer = ResultPrinter(palette, Highlighter(wanted.text))
-        for line in printer.render(messages, types):
+        for line in printer.render(messages, pod.contexts.values()):
             sys.stdout.write(line + "\n")
     sys.stdout.flush()
     if has_more:
-        summary = f"the newest {plural(limit, 'message')}; there are more (--limit)"
+        summary = f"the newest {plural(limit, 'message')}; there are more (--last)"
     else:
         summary = plural(len(messages), "message")
     sys.stderr.write(f"mcpp search: {summary}\n")

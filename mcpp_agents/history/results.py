@@ -7,6 +7,8 @@ from datetime import datetime
 import msgspec
 
 from mcpp import HistoryMessage, encode
+from mcpp.payloads import ContextInfo
+from mcpp.protocol.contexts import ContextTracker
 from mcpp_agents.cli.display import Palette, describe, json_line, one_line
 from mcpp_agents.history.highlight import Highlighter
 
@@ -26,20 +28,20 @@ class ResultPrinter:
     def __init__(self, palette: Palette, highlighter: Highlighter) -> None:
         self._palette = palette
         self._highlighter = highlighter
-        self._types: dict[str, str] = {}
+        self._contexts = ContextTracker()
         self._counts: Counter[str] = Counter()
 
-    def render(self, messages: Iterable[HistoryMessage], types: dict[str, str]) -> Iterator[str]:
-        """Yield the lines for messages in their order. `types` are those of known contexts."""
-        self._types |= types
+    def render(
+        self, messages: Iterable[HistoryMessage], live: Iterable[ContextInfo] = ()
+    ) -> Iterator[str]:
+        """Yield the lines for messages in their order. `live` are the contexts that exist now."""
+        self._contexts.reset(live)
         found = list(messages)
-        for message in found:  # not every envelope repeats the type
-            context = message.context
-            if context is not None and context.type is not None:
-                self._types.setdefault(context.id, context.type)
+        for message in found:  # not every envelope repeats type and title
+            self._contexts.learn(message.envelope)
         for message in found:
             yield self._line(message)
-        yield from self._contexts()
+        yield from self._found_contexts()
 
     def _line(self, message: HistoryMessage) -> str:
         palette = self._palette
@@ -47,7 +49,8 @@ class ResultPrinter:
         if message.context is not None:
             id = message.context.id
             self._counts[id] += 1
-            where += f" ‹{self._types.get(id, '')}#{id[-6:]}›"
+            info = self._contexts.contexts.get(id) or ContextInfo(id=id)
+            where += f" {palette.context(info)}"
         head = f"{palette.paint(local_time(message.received_at), 2)} {palette.name(message.sender)}"
         said = self._highlighter.paint(self._said(message), lambda word: palette.paint(word, 1, 7))
         return f"{head}{palette.paint(where, 2)}  {said}"
@@ -57,14 +60,18 @@ class ResultPrinter:
             return "(erased)"
         text = one_line(describe(message.envelope, None))
         if not self._highlighter.found_in(text):  # where a line does not show the word
-            text = one_line(f"{message.kind} {bytes(message.envelope.raw_payload).decode()}")
+            # It may be in the title of the context only.
+            raw = one_line(f"{message.kind} {bytes(message.envelope.raw_payload).decode()}")
+            text = raw if self._highlighter.found_in(raw) else text
         return self._highlighter.snippet(text)
 
-    def _contexts(self) -> Iterator[str]:
+    def _found_contexts(self) -> Iterator[str]:
         if self._counts:
             yield ""
         for id, count in self._counts.most_common(_SHOWN_CONTEXTS):
-            about = f"{self._types.get(id, 'context')}, {plural(count, 'message')}"
+            info = self._contexts.contexts.get(id) or ContextInfo(id=id)
+            title = "" if info.title is None else f" “{one_line(info.title)}”"
+            about = f"{info.type or 'context'}{title}, {plural(count, 'message')}"
             yield self._palette.paint(f"mcpp show {id}", 1) + self._palette.paint(f"  {about}", 2)
         if len(self._counts) > _SHOWN_CONTEXTS:
             yield self._palette.paint(f"and {len(self._counts) - _SHOWN_CONTEXTS} more contexts", 2)

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from mcpp import ContextHistory, ContextNode, Envelope, HistoryMessage, encode
+from mcpp import ContextHistory, ContextNode, Envelope, HistoryMessage, encode, kinds
 from mcpp.payloads import text_of
 from mcpp_agents.cli.display import clean, describe, format_answer, one_line
+from mcpp_agents.cli.labels import ContextLabels
 from mcpp_agents.history.results import local_time, plural
 
 _is_plain = re.compile(r"[A-Za-z0-9 .:/-]{1,100}").fullmatch
@@ -30,7 +31,12 @@ def to_json(found: ContextHistory) -> bytes:
         "complete": found.complete,
         "contexts": [_facts(node) for node, depth in found.node.walk() if depth],
         "messages": [
-            {"position": one.position, "time": one.time, "envelope": _raw(one.envelope)}
+            {
+                "position": one.position,
+                "time": one.time,
+                "envelope": _raw(one.envelope),
+                **({"erased": True} if one.erased else {}),
+            }
             for one in found.messages
         ],
     }
@@ -44,7 +50,11 @@ def _lines(found: ContextHistory) -> Iterator[str]:
     people = dict.fromkeys(name for each in nodes for name in each.participants)
     yield f"# {_type(node)} {node.id}"
     yield ""
+    if node.title is not None:
+        yield f"- title: {_code(node.title)}"
     yield f"- state: {node.state}"
+    if node.progress is not None:
+        yield f"- steps: {node.progress} ({', '.join(map(_code, node.steps))})"
     yield f"- created by: {node.creator}"
     yield f"- participants: {', '.join(people)}"
     yield f"- time: {local_time(first)} to {local_time(last)}"
@@ -53,30 +63,38 @@ def _lines(found: ContextHistory) -> Iterator[str]:
         yield "- only the beginning is shown; --limit shows more"
     if node.conclusion is not None:
         yield "\n## Outcome\n"
-        yield _quote(_content(node.conclusion))
+        yield _quote(_outcome(node.conclusion))
     if len(nodes) > 1:
         yield "\n## Contexts\n"
         for each, depth in node.walk():
             ends = (
-                "" if each.conclusion is None else f": {one_line(_content(each.conclusion), 100)}"
+                "" if each.conclusion is None else f": {one_line(_outcome(each.conclusion), 100)}"
             )
             about = f"{plural(len(each.envelopes), 'message')}, {each.state}{ends}"
-            yield f"{'  ' * depth}- {_type(each)} {each.id}, {about}"
+            title = "" if each.title is None else f" {_code(each.title)}"
+            yield f"{'  ' * depth}- {_type(each)}{title} {each.id}, {about}"
     yield "\n## Transcript\n"
     levels = {each.id: (each, depth) for each, depth in node.walk()}
+    labels = ContextLabels()
     for message in found.messages:
-        yield from _message(message, levels)
+        yield from _message(message, levels, labels)
 
 
-def _message(message: HistoryMessage, levels: dict[str, tuple[ContextNode, int]]) -> Iterator[str]:
+def _message(
+    message: HistoryMessage, levels: dict[str, tuple[ContextNode, int]], labels: ContextLabels
+) -> Iterator[str]:
     to = f" → {', '.join(message.to)}" if message.to else ""
     where = ""
     if message.context is not None and message.context.id in levels:
         node, depth = levels[message.context.id]
-        where = f" · {_type(node)} {node.id[-6:]}" if depth else ""
+        where = f" · {labels(node.id, f'{_type(node)} ', _title(node))}" if depth else ""
     head = f"{local_time(message.received_at)} {message.sender}{to}"
     yield f"**{head}** · {_code(message.kind)}{where}\n"
     yield _quote("(erased)" if message.erased else _content(message.envelope)) + "\n"
+
+
+def _title(node: ContextNode) -> str | None:
+    return None if node.title is None else f"{_type(node)} {_code(node.title)}"
 
 
 def _content(envelope: Envelope) -> str:
@@ -87,6 +105,10 @@ def _content(envelope: Envelope) -> str:
     if envelope.kind.startswith("mcp/response"):
         return format_answer(envelope)
     return describe(envelope, None)
+
+
+def _outcome(conclusion: Envelope) -> str:
+    return "(erased)" if conclusion.kind == kinds.TOMBSTONE else _content(conclusion)
 
 
 def _type(node: ContextNode) -> str:
@@ -109,9 +131,12 @@ def _facts(node: ContextNode) -> dict[str, Any]:
     return {
         "id": node.id,
         "type": node.type,
+        "title": node.title,
         "parent": None if node.parent is None else node.parent.id,
         "creator": node.creator,
         "state": node.state,
+        "steps": node.steps,
+        "done": node.done,
         "participants": node.participants,
         "conclusion": None if node.conclusion is None else _raw(node.conclusion),
     }

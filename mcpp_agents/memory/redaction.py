@@ -48,12 +48,15 @@ _has_long_word: Final = re.compile(r"\S{15}").search
 _LONG_FORMS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+        r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b",
         # AWS secret keys have no prefix, only a length; a commit hash has no capitals.
         r"(?<![\w/+=.-])(?=(?:[a-z0-9/+]*[A-Z]){4})(?=(?:[A-Za-z/+]*\d){2})[A-Za-z0-9/+]{40}(?![\w/+=.-])",
         r"\bgh[pousr]_[A-Za-z0-9]{20,255}",
         r"\bgithub_pat_[A-Za-z0-9_]{20,255}",
-        rf"\bgl(?:pat|ptt|rt|dt|ft|cbt|imt|oas|soat|agent)-{_RANDOM}[A-Za-z0-9_-]{{16,64}}",
+        (
+            rf"\b(?:gl(?:pat|ptt|rt|dt|ft|cbt|imt|oas|soat|agent|ffct)-|GR1348941){_RANDOM}"
+            r"[A-Za-z0-9_-]{16,64}"
+        ),
         r"\bsk-ant-[a-z]{2,9}\d\d-[A-Za-z0-9_-]{16,255}",
         r"\bsk-(?:proj|svcacct|admin)-(?=[a-z0-9_-]{0,99}[A-Z])(?=[A-Za-z_-]{0,99}\d)[A-Za-z0-9_-]{40,255}",
         rf"\bsk-(?:[A-Za-z0-9]{{1,12}}[_-]){{0,4}}{_DRAWN}",
@@ -95,6 +98,34 @@ _LONG_FORMS: Final = tuple(
         r"\b[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,42}(?![\w-])",  # Discord bot token
         r"\bdiscord(?:app)?\.com/api/webhooks/\d{10,20}/([\w-]{40,100})",
         r"\bxoxe\.xox[bp]-\d-[A-Za-z0-9]{40,255}",
+        # A prefix, then hexadecimal digits.
+        (
+            r"\b(?:(?:sq[upa]|bkua|shippo_(?:live|test)|sgp(?:_[0-9a-f]{16}|_local)?)_[0-9a-f]{40}"
+            r"|(?:live|test)_(?:pub_)?[0-9a-f]{35}|s-s4t2(?:ud|af)-[0-9a-f]{64}|pubkey-[0-9a-f]{32}"
+            r"|lsv2_(?:pt|sk)_[0-9a-f]{32}_[0-9a-f]{10}|CCIPAT_\w{22}_[0-9a-f]{40}|NRJS-[0-9a-f]{19}"
+            rf"|FLWSECK_TEST-[0-9a-f]{{32}}|(?:sk-lf|sdk|mob)-{_UUID})"
+        ),
+        # A prefix, then letters of one case and digits.
+        (
+            r"\b(?:p8e-[a-z0-9]{32}|pnu_[a-z0-9]{36}|oy2[a-z0-9]{43}|hcaik_[a-z0-9]{58}"
+            r"|LTAI(?=[A-Za-z]{0,19}\d)[A-Za-z0-9]{12,20}|API-(?=[A-Z]{0,25}\d)[A-Z0-9]{26}"
+            r"|b_(?=(?:[a-z_=-]{0,40}\d){4})[a-z0-9_=-]{44}"
+            r"|dnkey-[a-z0-9=_-]{26}-[a-z0-9=_-]{52}|A3(?:-(?=[A-Z]{0,5}\d|[A-Z0-9]{5})[A-Z0-9]{5,11}){5,6})"
+            r"(?![\w-])"
+        ),
+        # A prefix, then letters of both cases and digits.
+        (
+            r"\b(?:AKCp|cmVmd|4b1d|fio-u-|eyJrIjoi|api_org_|ico-|tk-us-|sm_[aps]at_|sk_org_|AQVN|YC"
+            r"|tvly-|pcsk_\w{4,8}_|re_\w{6,10}_|CFPAT-|NRII-|sha256~|sl\.|ZXlK|A{22}"
+            rf"|bedrock-api-key-|[ps]at\.[\w-]{{22}}\.[0-9a-f]{{24}}\.){_MIXED}{{16,4096}}={{0,2}}"
+        ),
+        rf"\bs\.{_MIXED}{{24}}(?![\w.(-])",  # Vault, before its prefixes
+        rf"(?<![\w-])00{_MIXED}{{40}}(?![\w-])",  # Okta
+        rf"\b[A-Za-z0-9]{{6}}_{_MIXED}{{29}}_mmk\b",  # MaxMind
+        r"\bsk\.eyJ[A-Za-z0-9_-]{40,200}\.[A-Za-z0-9_-]{22}(?![\w-])",  # Mapbox
+        r"\bt1\.[A-Za-z0-9_-]{40,400}={0,2}\.[A-Za-z0-9_-]{86}={0,2}",  # Yandex
+        r"\b(?:sc|ext|scauth|authress)_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][\w-]{10,32}\.[\w+/=-]{30,120}",
+        r"\.webhook\.office\.com/webhookb2/([\w@/-]{60,300})",
         # Our own: a participant's token, a browser's session, a link that signs a browser in.
         (
             r"(?<![\w/+=.~-])(?=(?:[a-z0-9_-]*[A-Z]){4})(?=(?:[A-Z0-9_-]*[a-z]){4})"
@@ -129,7 +160,7 @@ _FORMS: Final = tuple(
         r"(?i)\b(?:set-)?cookie:\s{0,4}([\w.-]{1,64}=[^\r\n\"'`]{8,4096})",
         r"(?<!\S)(?:-b|--cookie)[ =]?[\"']?[\w.-]{1,64}=([^\s\"';]{8,2048})",
         (
-            r"(?i)\b(?:session[_-]?id|sid|phpsessid|jsessionid)="
+            r"(?i)(?:\b(?:session[_-]?id|sid|phpsessid|jsessionid)|\b_[a-z]{1,30}_session)="
             r"((?=[a-z%._-]{0,64}\d)[a-z0-9%._-]{16,512})"
         ),
         r"\bmachine\s{1,8}\S{1,255}\s{1,8}login\s{1,8}\S{1,128}\s{1,8}password\s{1,8}(\S{1,256})",
@@ -137,6 +168,9 @@ _FORMS: Final = tuple(
             r"(?m)^[\w.*-]{1,255}:(?:\d{4,5}|\*):[A-Za-z_*][\w-]{0,63}:[A-Za-z_*][\w-]{0,63}:"
             r"(\S{4,256})$"  # .pgpass
         ),
+        r"(?i)\bx-(?:auth|access|api)(?:-[a-z]{1,20}){0,2}:\s{0,4}([^\s\"',;]{8,2048})",
+        r"(?i)\bkey=\"[a-z]{0,20}password\"\s{1,8}value=\"([^\"]{1,256})\"",
+        r"CONTRIBSYS__COM\W{1,4}([0-9a-f]{8}:[0-9a-f]{8})\b",
         r"\"auth\"\s{0,4}:\s{0,4}\"([A-Za-z0-9+/]{16,1024}={0,2})\"",
         r"(?<!\S)(?:-u|--user)[ =]?[\"']?[^\s:/\"']{1,64}:(?!\d{1,9}(?:\s|\Z))([^\s\"'`]{4,256})",
     )
@@ -196,7 +230,7 @@ _NAMED: Final = tuple(
         ),
         rf"(?i)\bpwd{_IS}(?![/~.])({_BARE}{{4,256}})",  # a path is the working directory
         (
-            r"(?i)(?:secret[ _-]?(?:access[ _-]?)?|account[ _-]?|access[ _-]?)key"
+            r"(?i)(?:secret[ _-]?(?:access[ _-]?)?|account[ _-]?|access[ _-]?)key(?:[ _-]?base)?"
             rf"{_IS}(?![\\\"'`*_>])({_BARE}{{8,256}})"
         ),
         # Assigned, but not from an attribute or a call.

@@ -8,6 +8,7 @@ from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.serving.agent_memory import AgentMemory
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.providers import Provider
+from mcpp_agents.model.sampling import METHOD, Sampler
 from mcpp_agents.model.session import ModelSession
 
 _HISTORY_MESSAGES: Final = 500
@@ -28,6 +29,7 @@ class ModelAgent:
         limits: ModelLimits = ModelLimits(),  # noqa: B008  (frozen)
         options: Options = Options(),  # noqa: B008  (frozen)
         memory: MemoryStore | None = None,
+        samples: bool = False,
     ) -> None:
         """Describe the agent.
 
@@ -38,6 +40,7 @@ class ModelAgent:
             limits: limits for answering one question.
             options: how the connection behaves.
             memory: a memory file, for what the agent recalls and remembers.
+            samples: whether MCP servers in the pod may use the model (`sampling/createMessage`).
         """
         self._provider = provider
         self._system = system
@@ -50,6 +53,8 @@ class ModelAgent:
         self.participant.task(self._answer_questions)
         self.participant.task(self._remind)
         self.participant.method(rpc.TOOLS_CALL)(self._expand)
+        if samples:
+            self.participant.method(METHOD)(Sampler(provider, limits).sample)
 
     @property
     def _session(self) -> ModelSession:

@@ -11,12 +11,11 @@ from mcpp.client.tasks import until_signal
 from mcpp_agents.cli import options
 from mcpp_agents.cli.joining import announce_join
 from mcpp_agents.cli.log_format import log_to_terminal
-from mcpp_agents.memory import MemoryStore
 from mcpp_agents.memory.command_parser import DEFAULT_FILE
 from mcpp_agents.memory.commands import open_file
 from mcpp_agents.model.agent import ModelAgent
 from mcpp_agents.model.limits import ModelLimits
-from mcpp_agents.model.providers import Provider, make_provider
+from mcpp_agents.model.providers import make_provider
 
 
 def main(argv: list[str]) -> int:
@@ -67,6 +66,11 @@ def main(argv: list[str]) -> int:
         help="recall from a memory file before answering, and remember the answers in the agent's "
         f"diary (default file: $MCPP_MEMORY or {DEFAULT_FILE})",
     )
+    parser.add_argument(
+        "--sampling",
+        action="store_true",
+        help="let MCP servers in the pod use the model, for requests of at most --reply-tokens",
+    )
     options.add_arguments(parser)
     arguments = parser.parse_args(argv)
     log_to_terminal("agent")
@@ -84,25 +88,23 @@ def main(argv: list[str]) -> int:
     with open_file(arguments.memory) if arguments.memory else nullcontext() as memory:
 
         async def join() -> None:
-            await run(
-                address, arguments.name, provider, system=system, limits=limits, memory=memory
+            agent = ModelAgent(
+                arguments.name,
+                provider,
+                system=system,
+                limits=limits,
+                memory=memory,
+                samples=arguments.sampling,
             )
+            await run(address, agent)
 
         anyio.run(until_signal, join)
     return 0
 
 
-async def run(
-    address: local_pod.Address,
-    name: str,
-    provider: Provider,
-    *,
-    system: str,
-    limits: ModelLimits,
-    memory: MemoryStore | None = None,
-) -> None:
+async def run(address: local_pod.Address, model: ModelAgent) -> None:
     """Join a pod and run a model agent in it until a signal arrives."""
-    agent = ModelAgent(name, provider, system=system, limits=limits, memory=memory).participant
+    agent = model.participant
     announce_join(agent, "agent")
     async with agent.connect(address) as pod:
         # A signal ends the agent before the connection, so that it can withdraw its proposals.

@@ -27,6 +27,7 @@ class ProgressReporter:
     ) -> None:
         self.thinking = thinking
         self.question = question
+        self.out = question.stream()  # the reply, shown while the model writes it
         self._clock = clock
         self._characters = 0
         self._end = ""
@@ -45,11 +46,17 @@ class ProgressReporter:
         self._reported_recently = False
 
     async def add_text(self, text: str) -> None:
-        """Take the next piece of the reply; report the end of it at intervals."""
+        """Show the next piece of the reply, and report the end of it at intervals."""
+        await self.out.write(text)
         self._characters += len(text)
         self._end = (self._end + text)[-_SHOWN_CHARACTERS:]
         if self._allowed and self._clock() >= self._due:
             await self._report("… " + " ".join(self._end.split()), wait=False)
+
+    async def restart(self) -> None:
+        """Take back what was shown of the reply: the model begins again, or goes on otherwise."""
+        await self.out.end()
+        self.out = self.question.stream()
 
     async def wait_for_retry(self, seconds: float) -> None:
         """Report that the model's API asks for a delay, and wait for it."""

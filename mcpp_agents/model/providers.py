@@ -39,6 +39,24 @@ class ToolUse(msgspec.Struct, frozen=True):
     arguments: dict[str, Any] | None
 
 
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens that a model's API has counted; zeros if it does not count."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0  # of the input, read from the API's cache
+    model: str = ""
+
+    def plus(self, other: "Usage") -> "Usage":
+        """Return the sum of two, with the model of the later one."""
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            model=other.model or self.model,
+        )
+
+
 class Reply(msgspec.Struct, frozen=True):
     """A model's reply: text, requested calls, tokens used, and why it is incomplete, if it is."""
 
@@ -46,6 +64,7 @@ class Reply(msgspec.Struct, frozen=True):
     calls: tuple[ToolUse, ...] = ()
     tokens: int = 0
     incomplete_reason: str = ""
+    usage: Usage = Usage()
 
 
 async def ignore_text(text: str) -> None:
@@ -84,12 +103,12 @@ def make_provider(model: str, base_url: str | None) -> Provider:
 
 
 def _load_openai() -> Callable[..., Provider]:
-    from mcpp_agents.model.openai_chat import OpenAI
+    from mcpp_agents.model.apis.openai_chat import OpenAI
 
     return OpenAI
 
 
 def _load_anthropic() -> Callable[..., Provider]:
-    from mcpp_agents.model.anthropic_messages import Anthropic
+    from mcpp_agents.model.apis.anthropic_messages import Anthropic
 
     return Anthropic

@@ -6,7 +6,6 @@ calls and their results included.
 """
 
 import logging
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -14,8 +13,18 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+import msgspec
 
-from mcpp import ConnectionLostError, ContextScope, McppError, Message, Pod, Refused, kinds
+from mcpp import (
+    ConnectionLostError,
+    ContextScope,
+    McppError,
+    Message,
+    Pod,
+    Refused,
+    TextStream,
+    kinds,
+)
 from mcpp.agent.shares import Shares
 from mcpp.errors import TooLargeError
 from mcpp.prompts import EXPAND, Prompt
@@ -26,7 +35,14 @@ from mcpp_agents.memory.serving.agent_memory import AgentMemory
 from mcpp_agents.model.limits import ModelLimits
 from mcpp_agents.model.log_prompts import LogPrompts, RecentIds
 from mcpp_agents.model.progress import ProgressReporter
-from mcpp_agents.model.providers import PATIENT_SECONDS, RETRIES, Provider, ProviderError, Reply
+from mcpp_agents.model.providers import (
+    PATIENT_SECONDS,
+    RETRIES,
+    Provider,
+    ProviderError,
+    Reply,
+    Usage,
+)
 from mcpp_agents.model.tool_calls import ToolCaller
 from mcpp_agents.toolbox import RemoteTool, Toolbox
 
@@ -61,8 +77,7 @@ class ModelSession:
         self._answered = RecentIds()  # askers
         self._asked = anyio.Event()
         self._own_chats = RecentIds()
-        mention = rf"(?<![\w@])@{re.escape(pod.me)}(?![\w@-])"
-        self._find_mention = re.compile(mention).search
+        self._usage = Usage()  # of the question that is being answered
         self._toolbox.refresh()
 
     # --- following the log ---
@@ -96,7 +111,7 @@ class ModelSession:
 
     def _add(self, message: Message) -> None:
         self._prompts.add(message.envelope, is_answering=bool(self._questions))
-        if self._toolbox.observe(message) and message.kind == kinds.PRESENCE:
+        if self._toolbox.observe(message) and message.kind in (kinds.PRESENCE, kinds.UPDATE):
             # Ask newcomers now: otherwise the first question waits for those that never answer,
             # such as people. Changed tools are asked for later: they may change often.
             self._toolbox.refresh()
@@ -106,11 +121,11 @@ class ModelSession:
             self._own_chats.add(message.id)
 
     def _is_asked(self, message: Message) -> bool:
-        if message.kind != kinds.CHAT or message.replayed or message.sender == self._pod.me:
+        if message.kind != kinds.CHAT or message.replayed:
             return False
         if message.correlation_id in self._own_chats:
             return False  # a reply to our answer: two models would thank each other endlessly
-        return self._pod.me in (message.to or ()) or bool(self._find_mention(message.text))
+        return message.is_for_me
 
     async def _decline(self, question: Message) -> None:
         logger.warning("too many questions at once: declined %s", question.id)
@@ -130,7 +145,7 @@ class ModelSession:
             await self._asked.wait()
 
     def _next_question(self) -> ProgressReporter:
-        """Return the oldest question of whoever has waited longest for an answer, as the first."""
+        """Return the oldest unanswered question of the participant that has waited longest."""
         by_asker: dict[str, str] = {}
         for id, progress in self._questions.items():
             by_asker.setdefault(progress.question.sender, id)
@@ -152,6 +167,7 @@ class ModelSession:
         question = progress.question
         try:
             self._prompts.start(question.envelope, await self._recall(question))
+            self._usage = Usage()
             text = await self._think(progress.thinking, progress)
             await self._remember(question, text)
         except ConnectionLostError:
@@ -169,10 +185,17 @@ class ModelSession:
             self._answered.add(question.sender)
         try:
             with suppress(Refused):  # reply even if there is no room for our context
-                await progress.thinking.conclude(cut(text), **self._prompts.metadata)
-            await _send_reply(question, text)
+                await progress.thinking.conclude(self._conclusion(text), **self._prompts.metadata)
+            await _send_reply(progress.out, text)
         except McppError as error:
             logger.warning("cannot send the answer to %s: %s", question.sender, error)
+
+    def _conclusion(self, text: str) -> dict[str, Any]:
+        """Return the conclusion, with the tokens that the API has counted."""
+        usage = self._usage
+        if not (usage.input_tokens or usage.output_tokens):
+            return {"text": cut(text)}
+        return {"text": cut(text), "usage": msgspec.to_builtins(usage)}
 
     async def _recall(self, question: Message) -> str:
         if self._memory is None:
@@ -199,6 +222,7 @@ class ModelSession:
         for _ in range(self._limits.turns):
             reply = await self._take_turn(thinking, progress)
             spent += reply.tokens
+            self._usage = self._usage.plus(reply.usage)
             if not reply.calls:
                 if not reply.incomplete_reason:
                     return reply.text or "I have no answer to this."
@@ -212,6 +236,7 @@ class ModelSession:
         tools = await self._toolbox.list_tools()
         reply = await self._ask_model(await self._prompts.next(), tools.values(), progress)
         if reply.calls:
+            await progress.restart()  # what was shown is a thought, and not the reply
             if reply.text:
                 await thinking.send(kinds.REFLECTION, {"thought": reply.text})
             await self._caller.make_calls(thinking, reply.calls, tools)
@@ -235,16 +260,17 @@ class ModelSession:
                     reason = f"the model's API is unavailable for {seconds:.0f} s ({error})"
                     raise ProviderError(reason) from None
                 logger.warning("asking the model again in %.0f s: %s", seconds, error)
+                await progress.restart()
                 await progress.wait_for_retry(seconds)
         raise ProviderError("the model's API is still unavailable after several attempts")
 
 
-async def _send_reply(question: Message, text: str) -> None:
+async def _send_reply(out: TextStream, text: str) -> None:
     """Reply; a text that is too large for an envelope is cut, and marked as cut."""
     shown = text
     while True:
         try:
-            await question.reply(shown)
+            await out.finish(shown)
         except TooLargeError:
             if not text:
                 raise

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from mcpp import Envelope, HistoryMessage, McppError, Pod, Refused, filters, kinds
+from mcpp.errors import NotInHistoryError
 from mcpp.model_prompts import PromptRecord
 
 # More than a model agent keeps. A record is its sender's word, so what it costs us is bounded.
@@ -15,16 +16,28 @@ _CONCLUSIONS: Final = 50
 
 
 async def read_until(pod: Pod, at: str | None, last: int) -> list[HistoryMessage]:
-    """Return the last messages up to the one with this id, or up to now, oldest first."""
+    """Return the last messages up to the one with this id, or up to now, oldest first.
+
+    Raises NotInHistoryError.
+    """
     if at is not None:
-        return await pod.around(at, before=last - 1, after=0)
+        return await _around(pod, at, last - 1)
     return (await pod.history(order="newest", limit=last).all())[::-1]
 
 
 async def read_one(pod: Pod, id: str) -> HistoryMessage:
-    """Return the message with an id. Raises NotInHistoryError or Refused."""
-    (message,) = await pod.around(id, before=0, after=0)
+    """Return the message with an id. Raises NotInHistoryError."""
+    (message,) = await _around(pod, id, 0)
     return message
+
+
+async def _around(pod: Pod, id: str, before: int) -> list[HistoryMessage]:
+    try:
+        return await pod.around(id, before=before, after=0)
+    except Refused as error:
+        if error.code != "invalid_history":
+            raise
+        raise NotInHistoryError(id) from None
 
 
 async def find_record(pod: Pod, id: str) -> tuple[PromptRecord, str]:
@@ -53,9 +66,7 @@ async def read_recorded(pod: Pod, record: PromptRecord) -> list[HistoryMessage]:
     """
     try:
         found = [await read_one(pod, record.first)]
-    except Refused as error:
-        if error.code != "invalid_history":
-            raise
+    except NotInHistoryError:
         raise McppError("the log no longer has the beginning of this prompt") from None
     if record.at != record.first:
         size = 0

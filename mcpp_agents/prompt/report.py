@@ -13,7 +13,7 @@ def summarize(prompt: Prompt, viewer: str, log: list[HistoryMessage], budget: in
     last = log[-1]
     yield f"what {viewer} sees at {last.id}, position {last.position}, of {len(log):,} messages"
     tokens = f"{report.tokens_after:,} tokens of {budget:,}"
-    if report.tokens_before != report.tokens_after:
+    if report.tokens_before > report.tokens_after:
         tokens += f"; {report.tokens_before:,} before it was reduced"
     yield tokens
     for title, changes in (("reduced", report.changed), ("left out", report.left_out)):

@@ -34,6 +34,7 @@ def main(argv: list[str]) -> int:
                 to=arguments.to,
                 context=context,
                 correlation_id=arguments.answers,
+                is_awaited=arguments.wait is not None,
             )
             if arguments.wait is None:
                 return sent.id, 0

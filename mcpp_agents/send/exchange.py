@@ -5,13 +5,15 @@ from typing import Any, Final
 
 import anyio
 
-from mcpp import Context, Envelope, Kind, NoAnswerError, Pod, kinds
+from mcpp import AbsentError, Context, Envelope, Kind, NoAnswerError, Pod, kinds
 from mcpp.client import factory
 from mcpp.protocol import rpc
 from mcpp_agents.cli.display import progress_of
 
 # For the cancellation notice, which is sent even when this task is being cancelled.
 _CANCEL_SECONDS: Final = 1.0
+# The news that a participant has joined may take this long.
+_PRESENCE_SECONDS: Final = 0.1
 
 
 async def send(
@@ -22,8 +24,17 @@ async def send(
     to: list[str] | None = None,
     context: Context | None = None,
     correlation_id: str | None = None,
+    is_awaited: bool = False,
 ) -> Envelope:
-    """Send an envelope and return it; a request's payload is completed."""
+    """Send an envelope and return it; a request's payload is completed.
+
+    Raises AbsentError for a request, a proposal or, if an answer is awaited, another envelope whose
+    only addressee is not in the pod.
+    """
+    needs_all = Kind.parse(kind).family in (kinds.REQUEST, kinds.PROPOSAL)
+    if needs_all or (is_awaited and to is not None and len(to) == 1):
+        for participant in to or ():
+            await pod.wait_for_presence(participant, _PRESENCE_SECONDS)  # P-50
     id = factory.new_id()
     payload = complete_request(Kind.parse(kind), payload, id)
     return await pod.send(
@@ -34,14 +45,18 @@ async def send(
 async def wait_for_answer(pod: Pod, sent: Envelope, seconds: float) -> Envelope:
     """Return the first answer to an envelope that we sent.
 
-    Cancels a request that is not answered in time. Raises NoAnswerError.
+    Cancels a request that is not answered in time, or whose addressee leaves. Raises NoAnswerError
+    and AbsentError.
     """
     answer: Envelope | None = None
+    is_request = Kind.parse(sent.kind).family == kinds.REQUEST
+    # Without a single addressee, any participant may answer.
+    owner = sent.to[0] if sent.to and (is_request or len(sent.to) == 1) else pod.me
     try:
-        with anyio.move_on_after(seconds):
+        with anyio.move_on_after(seconds), pod.while_present(owner) as presence:
             answer = await _first_answer(pod, sent)
     finally:
-        if answer is None and Kind.parse(sent.kind).family == kinds.REQUEST:
+        if answer is None and is_request:
             with anyio.move_on_after(_CANCEL_SECONDS, shield=True):  # P-18
                 await pod.notify(
                     rpc.CANCELLED,
@@ -50,6 +65,8 @@ async def wait_for_answer(pod: Pod, sent: Envelope, seconds: float) -> Envelope:
                     correlation_id=sent.id,
                     context=sent.context,
                 )
+    if answer is None and presence.cancelled_caught:
+        raise AbsentError(owner, sent.kind, "it left before it answered", list(pod.participants))
     if answer is None:
         raise NoAnswerError(", ".join(sent.to or ["the pod"]), sent.kind, seconds)
     return answer

@@ -7,12 +7,12 @@ from typing import Final
 import anyio
 
 import mcpp
+from mcpp.cli.shorthand import WORDS, read_filters
 from mcpp.client.factory import local_now
 from mcpp.filters import everything
 from mcpp.times import FORMS, parse_time
 from mcpp_agents.cli import options
 from mcpp_agents.cli.display import Palette
-from mcpp_agents.cli.shorthand import WORDS, read_filters
 from mcpp_agents.tail.follow import follow, follow_past
 from mcpp_agents.tail.line_printer import LinePrinter, print_json
 
@@ -54,6 +54,8 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     filter = read_filters(arguments.filter)
     since = None if arguments.since is None else parse_time(arguments.since, local_now())
+    # Live text grows in place, which only a terminal can show; it is in no log.
+    shows_live = not (arguments.json or arguments.no_follow) and sys.stdout.isatty()
     lines = LinePrinter(Palette(options.is_coloured(arguments.color)), tree=arguments.tree)
     show = print_json if arguments.json else lines.print
 
@@ -70,6 +72,7 @@ def main(argv: list[str]) -> int:
             # The gateway's count includes envelopes that bypass the filter, so ask for more.
             last=_MAX_HISTORY if last and filter is not None else last,
             own=True,
+            live=shows_live,
             on_gap=report_gap,
         )
         async with connecting as pod:

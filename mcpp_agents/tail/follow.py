@@ -13,6 +13,7 @@ from mcpp import Envelope, HistoryIterator, Pod
 from mcpp.buffers import BoundedQueue
 from mcpp.client.tasks import background
 from mcpp.filters import Filter, everything
+from mcpp.kinds import is_live
 from mcpp.protocol.contexts import ContextTracker
 
 # More than can arrive between joining and the first page: the SDK buffers fewer.
@@ -29,7 +30,8 @@ async def follow(
 ) -> None:
     """Show the last matching envelopes of the history, then live ones until the pod ends.
 
-    Without `live`, return at the end of the history.
+    Without `live`, return at the end of the history. Of a pod that was opened with `live=True`,
+    live parts are shown, too.
     """
     held = BoundedQueue[Envelope](last)
     remaining = pod.replayed
@@ -51,6 +53,9 @@ async def follow(
             if not live:
                 tasks.start_soon(stop_after_history)
             async for message in pod:
+                if is_live(message.kind):
+                    show(message.envelope)
+                    continue
                 wanted = matches(message.envelope)
                 if message.replayed:
                     remaining -= 1
@@ -84,7 +89,7 @@ async def follow_past(
     shown = set(newest)
     matches = _LocalFilter(pod, filter)
     async for message in pod:
-        if matches(message.envelope) and message.id not in shown:
+        if is_live(message.kind) or (matches(message.envelope) and message.id not in shown):
             show(message.envelope)
 
 

@@ -8,26 +8,43 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
 
 import msgspec
 import uuid6
 
+from mcpp_gateway.cluster.archive import PodArchive
+from mcpp_gateway.cluster.log_copy import CopyFolder, LogCopy
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.pod_link import PodLink
+from mcpp_gateway.cluster.shared_secrets import SharedSecrets
 from mcpp_gateway.cluster.streams import Streams, token
 from mcpp_gateway.config import ClusterSection, Config, ConfigError
 from mcpp_gateway.core.cluster.leader import MAX_BATCH_BYTES
 from mcpp_gateway.core.cluster.leadership import Silence
-from mcpp_gateway.core.cluster.messages import Beat, decode_beat, decode_forward, encode
+from mcpp_gateway.core.cluster.messages import (
+    Beat,
+    decode_beat,
+    decode_forward,
+    decode_live,
+    encode,
+)
 from mcpp_gateway.core.cluster.pod import ClusterPod
 from mcpp_gateway.core.cluster.wire import ClusterOptions
-from mcpp_gateway.core.effects import Effect
+from mcpp_gateway.core.effects import Effect, ReadHistory
+from mcpp_gateway.core.history.pages import Source
 from mcpp_gateway.core.limits import PodLimits
+from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.sessions import ParticipantSettings
+from mcpp_gateway.storage.helper.process import HelperProcess
+from mcpp_gateway.storage.history_reader import HistoryReader
 
 logger = logging.getLogger("mcpp.gateway")
+
+T = TypeVar("T")
 
 _STEP_SECONDS: Final = 0.1
 _BEAT_SECONDS: Final = 0.25
@@ -39,6 +56,9 @@ _OPENED_AT_ONCE: Final = 8
 _FORGET_SECONDS: Final = 600.0
 _WAIT_SECONDS: Final = 0.005
 _SPARE_BYTES: Final = 65_536
+_COPY_THREADS: Final = 2
+_RETRY_SECONDS: Final = 1.0
+_DAY_SECONDS: Final = 86_400.0
 # The log is out of reach if a command has had no outcome for so long (G-53).
 _STALLED_SECONDS: Final = 3.0
 
@@ -68,8 +88,14 @@ class ClusterLog:
         self._on_failure = on_failure
         self._silence = Silence()
         self._options = ClusterOptions(rejoin_seconds=config.log.rejoin_seconds)
+        self._retention = config.log.retention
+        self._copies = CopyFolder(Path(config.log.path))
+        self._executor = ThreadPoolExecutor(_COPY_THREADS, thread_name_prefix="copy")
+        self._history = HistoryReader(loop, clock, perform)
+        self._indexer = HelperProcess()
         self._link = new_link(section, self.gateway)
         self._streams = Streams(self._link, section.replicas, config.log.retention)
+        self.secrets = SharedSecrets(self._link, self._streams)
         self._pods: dict[str, PodLink] = {}
         self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,6 +129,14 @@ class ClusterLog:
             silence=self._silence,
             options=self._options,
         )
+        link.archive = PodArchive(
+            name,
+            LogCopy(self._copies.path / name, self._indexer.index_texts),
+            self._streams,
+            journal=link.pod.replica.journal,
+            executor=self._executor,
+            retain=self._retain,
+        )
         self._pods[token(name)] = link
         if self._connected:
             self._start(self._open(link))
@@ -125,25 +159,18 @@ class ClusterLog:
         self._link.on_reply("forward", self._receive_no_responders)
         await self._link.subscribe(f"{prefix}.*.out", self._receive_record)
         await self._link.subscribe(f"{prefix}.*.in.{self.gateway}", self._receive_forward)
+        await self._link.subscribe(f"{prefix}.*.live", self._receive_live)
         await self._link.subscribe(f"{prefix}.beat", self._receive_beat)
         self._timer = self._loop.call_later(_STEP_SECONDS, self._step)
-        while True:
-            try:
-                await self._streams.create_states()
-                break
-            except LinkError as error:
-                logger.warning("the cluster is not ready", extra={"reason": str(error)})
-                await asyncio.sleep(1.0)
+        await self._persist(self._streams.create_states)
+        await self._persist(self.secrets.open)
         self._connected = True
         await asyncio.gather(*(self._open(link) for link in self._pods.values()))
         self._beat(self._clock())
 
     async def shared_key(self, candidate: bytes) -> bytes:
         """Return the key that all gateways sign with: the first one that any of them brought."""
-        try:
-            return await self._streams.shared_key(candidate)
-        except LinkError as error:
-            raise ConfigError(f"cluster: {error}") from None
+        return await self._persist(lambda: self.secrets.key(candidate))
 
     @property
     def is_reachable(self) -> bool:
@@ -173,6 +200,14 @@ class ClusterLog:
             for effect in link.pod.close_all(now)
         ]
 
+    def read_history(self, pod: PodCore, request: ReadHistory) -> None:
+        """Read a page of a pod's log on another thread, and let the pod answer with it."""
+        self._history.read(pod, self._copy(pod), request)
+
+    def read(self, pod: PodCore, function: Callable[[Source], T]) -> "asyncio.Future[T]":
+        """Call a function with a pod's log as it is now, on the thread that reads history."""
+        return self._history.run(self._copy(pod), function)
+
     async def hand_over(self) -> None:
         """Let other gateways lead, once everything decided here is committed."""
         self.stopping = True
@@ -194,8 +229,32 @@ class ClusterLog:
         for task in self._tasks:
             task.cancel()
         await self._link.close()
+        self._history.close()
+        self._indexer.close()
+        for link in self._pods.values():
+            await link.archive.close()
+        self._executor.shutdown()
+        self._copies.close()
 
     # --- private --------------------------------------------------------------------------------
+
+    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what a call returns; repeat it until the servers answer."""
+        while True:
+            try:
+                return await call()
+            except LinkError as error:
+                logger.warning("the cluster is not ready", extra={"reason": str(error)})
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    def _copy(self, pod: PodCore) -> LogCopy:
+        return self._pods[token(pod.name)].archive.copy
+
+    def _retain(self, copy: LogCopy) -> None:
+        """Delete from a copy what the limits of the stream have deleted, about."""
+        max_age = self._retention.max_age_days * _DAY_SECONDS
+        since = self._clock() - max_age if max_age else None
+        copy.retain(since=since, max_bytes=self._retention.max_bytes or None)
 
     async def _wait_for(self, is_done: Callable[[ClusterPod], bool]) -> None:
         deadline = self._clock() + _HAND_OVER_SECONDS
@@ -255,6 +314,17 @@ class ClusterLog:
         link = self._pods.get(message.subject.split(".")[1])
         if link is not None:
             link.receive_forward(decode_forward(message.data))
+
+    def _receive_live(self, message: NatsMessage) -> None:
+        link = self._pods.get(message.subject.split(".")[1])
+        if link is None:
+            return
+        try:
+            parts = decode_live(message.data)
+        except msgspec.DecodeError:
+            return
+        if parts.gateway != self.gateway:
+            link.receive_live(parts)
 
     def _receive_ack(self, message: NatsMessage) -> None:
         link = self._pods.get(message.subject.rpartition(".")[2])

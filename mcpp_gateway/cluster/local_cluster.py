@@ -1,7 +1,8 @@
 """A cluster on one machine, for `mcpp up --cluster N`: NATS servers and further gateways.
 
 Ports follow from the pod's: its gateways have the next ones, the NATS servers those above by 100
-(clients) and 200 (each other). The gateways end with the process that started them.
+(clients) and 200 (each other). All of them end with the process that started them, even if that is
+killed: the gateways see that their standard input is closed, and a guard does so for the servers.
 """
 
 import signal
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from mcpp_gateway.cluster.nats_servers import NatsServers
+from mcpp_gateway.cluster.nats_servers import NatsServers, check_free
 from mcpp_gateway.config import ConfigError
 
 _CLIENTS: Final = 100
@@ -44,6 +45,7 @@ class LocalCluster:
         self.environment = {
             **environment,
             "MCPP_LOG__KIND": "jetstream",
+            "MCPP_LOG__PATH": "cluster",
             "MCPP_CLUSTER__SERVERS": f"[{servers}]",
             "MCPP_CLUSTER__REPLICAS": str(count),
         }
@@ -52,7 +54,10 @@ class LocalCluster:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run the servers and the other gateways while the block runs."""
+        for port in self.ports:
+            check_free("127.0.0.1", port, "a gateway")
         self._servers.start()
+        guard = self._start_guard()
         try:
             # Inherited: SIGHUP would end a gateway that has no handler for it yet.
             handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -65,12 +70,24 @@ class LocalCluster:
                 self._stop_gateways()
         finally:
             self._servers.stop()
+            guard.kill()
+            guard.wait()
 
     def reload(self) -> None:
         """Have the other gateways reload the configuration."""
         for process in self._gateways:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGHUP)
+
+    def _start_guard(self) -> "subprocess.Popen[bytes]":
+        """Start a process that ends the servers when this one is killed."""
+        pids = [str(each.pid) for each in self._servers.processes if each is not None]
+        return subprocess.Popen(
+            ["/bin/sh", "-c", f"cat > /dev/null; kill {' '.join(pids)}"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def _start_gateway(self, port: int) -> None:
         program = "from mcpp_gateway.demo import end_with_parent; end_with_parent(); "

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -41,7 +41,7 @@ class NatsMessage(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The status of an answer without content: 503 is nobody there, 204 the end of several."""
+        """The status of an answer without content: 503 is no responders, 204 the end of several."""
         return self.headers.get("Status", "")
 
 
@@ -76,13 +76,38 @@ class NatsLink:
         self._on_reply: dict[str, Handler] = {}
 
     async def connect(self) -> None:
-        """Connect, trying until a server answers. Raises LinkError for wrong credentials."""
+        """Connect, trying until a server answers.
+
+        Raises LinkError if a server does not accept the credentials or certificates, or is not to
+        be trusted: the library would try again without end.
+        """
+        refused = asyncio.get_running_loop().create_future()
+
+        async def on_error(error: Exception) -> None:
+            await _log_error(error)
+            is_final = isinstance(error, ssl.SSLError) or "uthorization" in str(error)
+            if is_final and not refused.done():
+                refused.set_result(error)
+
+        connecting = asyncio.ensure_future(self._connect(on_error))
+        try:
+            await asyncio.wait((connecting, refused), return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                raise LinkError(f"cluster.servers: {refused.result()}")
+            await connecting
+        finally:
+            refused.cancel()
+            connecting.cancel()
+        self._sender = asyncio.create_task(self._send_queue())
+        await self.subscribe(f"{self.replies}.>", self._receive_reply)
+
+    async def _connect(self, on_error: Callable[[Exception], Awaitable[None]]) -> None:
         options = {} if self._credentials is None else {"user_credentials": self._credentials}
         try:
             await self._client.connect(
                 self._servers,
                 name=f"mcpp gateway {self._gateway}",
-                error_cb=_log_error,
+                error_cb=on_error,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=_RECONNECT_SECONDS,  # type: ignore[arg-type]
                 connect_timeout=_CONNECT_SECONDS,
@@ -94,8 +119,6 @@ class NatsLink:
             )
         except (NatsError, OSError, ValueError) as error:
             raise LinkError(f"cluster.servers: {error}") from None
-        self._sender = asyncio.create_task(self._send_queue())
-        await self.subscribe(f"{self.replies}.>", self._receive_reply)
 
     async def close(self) -> None:
         """Send what waits, and close the connection."""
@@ -117,6 +140,11 @@ class NatsLink:
     def max_payload(self) -> int:
         """The largest message that the servers accept."""
         return self._client.max_payload
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits to be sent to the servers."""
+        return self._queue_bytes
 
     def send(
         self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None

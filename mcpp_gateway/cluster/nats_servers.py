@@ -4,6 +4,7 @@ The program comes with the extra `cluster`. Every write is synced (`sync_interva
 the default, a power failure could lose what was acknowledged.
 """
 
+import errno
 import shutil
 import socket
 import subprocess
@@ -40,11 +41,10 @@ cluster {{
 class NatsServers:
     """NATS servers as processes. Owns them and their folder."""
 
-    def __init__(self, folder: Path, count: int, ports: Sequence[int] = ()) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, count: int, ports: Sequence[int]) -> None:
+        self.folder = folder
         self._program = find_program()
-        chosen = [*ports] or free_ports(2 * count)
-        self.ports, self._route_ports = chosen[:count], chosen[count:]
+        self.ports, self._route_ports = ports[:count], ports[count:]
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * count
 
     @property
@@ -61,15 +61,24 @@ class NatsServers:
         return [self._program, "-c", str(config)]
 
     def start(self) -> None:
-        """Start all servers and wait until they accept connections."""
-        for number in range(len(self.processes)):
-            self.start_one(number)
-        for number in range(len(self.processes)):
-            self._wait(number)
+        """Start all servers and wait until they accept connections. Raises ConfigError.
+
+        If one of them does not start, the others are stopped.
+        """
+        for number, port in enumerate((*self.ports, *self._route_ports)):
+            check_free(self.host(number % len(self.ports)), port, "a NATS server")
+        try:
+            for number in range(len(self.processes)):
+                self.start_one(number)
+            for number in range(len(self.processes)):
+                self.wait(number)
+        except BaseException:
+            self.stop()
+            raise
 
     def start_one(self, number: int) -> None:
         """Start one server."""
-        folder = self._folder / f"nats-{number + 1}"
+        folder = self.folder / f"nats-{number + 1}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "nats.conf"
         path.write_text(self._config(number, folder))
@@ -93,7 +102,8 @@ class NatsServers:
                 process.kill()
                 process.wait()
 
-    def _wait(self, number: int) -> None:
+    def wait(self, number: int) -> None:
+        """Return when a server accepts connections. Raises ConfigError if it does not."""
         deadline = time.monotonic() + _START_SECONDS
         process = self.processes[number]
         assert process is not None
@@ -103,7 +113,8 @@ class NatsServers:
                     return
             except OSError:
                 time.sleep(0.02)
-        raise ConfigError(f"NATS server {number + 1} did not start; see {self._folder}")
+        log = self.folder / f"nats-{number + 1}" / "nats.log"
+        raise ConfigError(f"NATS server {number + 1} did not start; see {log}")
 
     def _config(self, number: int, folder: Path) -> str:
         text = _CONFIG.format(
@@ -131,13 +142,10 @@ def find_program() -> str:
     return found
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
+def check_free(host: str, port: int, purpose: str) -> None:
+    """Raise ConfigError if a port is in use: a server's own message would be in its log only."""
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port {port}, for {purpose}, is in use") from None

@@ -8,9 +8,10 @@ from typing import Final
 import msgspec
 import uuid6
 
+from mcpp_gateway.cluster.archive import PodArchive
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.streams import StreamLostError, Streams, token
-from mcpp_gateway.core.cluster.messages import Forward, PodBeat
+from mcpp_gateway.core.cluster.messages import Forward, PodBeat, RelayedParts, encode
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.pod import ClusterPod
 from mcpp_gateway.core.cluster.records import ClusterState
@@ -19,6 +20,7 @@ from mcpp_gateway.core.effects import Effect
 logger = logging.getLogger("mcpp.gateway")
 
 _REPAIR_SECONDS: Final = 0.25
+_LIVE_BYTES: Final = 262_144
 _RETRY_SECONDS: Final = 0.5
 
 
@@ -45,6 +47,7 @@ class PodLink:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self.pod: ClusterPod
+        self.archive: PodArchive
         self.is_open = False
         self._name = name
         self._link = link
@@ -59,13 +62,22 @@ class PodLink:
         self._repairing: asyncio.Task[None] | None = None
         self._missing_since: float | None = None
         self._awake = False
+        self._live: list[bytes] = []  # parts for the other gateways, of this tick
+        self._live_bytes = 0
         self._early: list[tuple[int, bytes]] = []  # records that came before the log was read
 
     async def open(self) -> None:
-        """Read the state and the log up to its present end; try again until it works."""
-        while not self.is_open:
+        """Read the state and the log up to its present end; try again until it works.
+
+        Then copy what this gateway has not copied yet: it serves the whole log from the beginning.
+        """
+        is_copied = False
+        while not is_copied:
             try:
-                await self._open()
+                if not self.is_open:
+                    await self._open()
+                await self.archive.open(self.pod.replica.epoch, self._ordering.next - 1)
+                is_copied = True
             except LinkError as error:
                 facts = {"pod": self._name, "reason": str(error)}
                 logger.warning("cannot read the log yet", extra=facts)
@@ -82,6 +94,16 @@ class PodLink:
         name = token(self._name)
         subject = f"{self._link.prefix}.{name}.in.{gateway}"
         self._link.send(subject, message, f"{self._link.replies}.forward.{name}.{gateway}")
+
+    def relay(self, text: bytes) -> None:
+        """Send a live part to all other gateways at the end of this tick.
+
+        Beside the log, and only while little waits for the servers: records come first.
+        """
+        if self._link.queued_bytes + self._live_bytes + len(text) <= _LIVE_BYTES:
+            self._live.append(text)
+            self._live_bytes += len(text)
+            self.wake()
 
     def wake(self) -> None:
         """Flush at the end of this tick."""
@@ -102,6 +124,14 @@ class PodLink:
     def receive_forward(self, forward: Forward) -> None:
         """Take commands of another gateway."""
         self.pod.delegation.hear(forward, self._clock())
+
+    def receive_live(self, parts: RelayedParts) -> None:
+        """Take live parts of another gateway."""
+        if not self.is_open:
+            return
+        now = self._clock()
+        effects = [self.pod.relay(text, now) for text in parts.texts]
+        self._perform([effect for effect in effects if effect is not None])
 
     def receive_ack(self, message: NatsMessage) -> None:
         """Take the log's answer to a record of this gateway."""
@@ -125,6 +155,7 @@ class PodLink:
         if not self.is_open:
             return
         self.pod.delegation.step(now)
+        self.archive.step(self._ordering.next - 1, now)
         if not self._ordering.is_missing:
             self._missing_since = None
         elif self._missing_since is None:
@@ -194,6 +225,7 @@ class PodLink:
             effects = self.pod.apply(sequence, record, self._clock())
             if effects:
                 self._perform(effects)
+            self.archive.take(sequence, record)
         except Exception as error:
             # A record that was applied in part would make this gateway differ from the others.
             self._on_failure(error)
@@ -202,6 +234,10 @@ class PodLink:
     def _flush(self) -> None:
         self._awake = False
         self.pod.delegation.flush(self._clock())
+        if self._live:
+            parts = RelayedParts(self.pod.delegation.gateway, self._live)
+            self._link.send(f"{self._link.prefix}.{token(self._name)}.live", encode(parts))
+            self._live, self._live_bytes = [], 0
 
     async def _repair(self) -> None:
         """Read what has not arrived."""

@@ -7,9 +7,11 @@ first one last: its number of parts and its id say whether the others belong to 
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
+import uuid6
 
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.config import RetentionSection
@@ -29,8 +31,6 @@ _PART_BYTES: Final = 524_288
 _NANOSECONDS: Final = 1_000_000_000
 _ATTEMPTS: Final = 10
 _RETRY_SECONDS: Final = 0.3
-
-_SHARED: Final = "=shared"  # in the place of a pod's name, and none
 
 _encode = msgspec.json.encode
 _encode_part = msgspec.msgpack.Encoder().encode
@@ -81,35 +81,50 @@ class Streams:
         """Create a pod's stream if there is none. Return the sequence number of its last record."""
         subject = self.log_subject(pod)
         age = self._retention.max_age_days * 86_400
-        config = self._config(
+        config = self.config(
             self.log_stream(pod),
             [subject],
             max_age=round(age * _NANOSECONDS),
             max_bytes=self._retention.max_bytes or -1,
             republish={"src": subject, "dest": f"{self._prefix}.{token(pod)}.out"},
         )
-        return await self._ensure(config)
+        return await self.ensure(config)
 
     async def create_states(self) -> None:
         """Create the stream of states if there is none."""
         subjects = [f"{self._prefix}.*.state.*"]
-        await self._ensure(self._config(self.state_stream, subjects, max_msgs_per_subject=2))
+        await self.ensure(self.config(self.state_stream, subjects, max_msgs_per_subject=2))
 
     async def first(self, pod: str) -> int:
-        """Return the sequence number of the oldest record."""
-        found = await self._call(f"STREAM.INFO.{self.log_stream(pod)}", {})
-        return int(found["state"]["first_seq"])
+        """Return the sequence number of the oldest record, 1 if there was none yet."""
+        found = await self.call(f"STREAM.INFO.{self.log_stream(pod)}", {})
+        return max(1, int(found["state"]["first_seq"]))
 
-    async def read(self, pod: str, sequence: int) -> list[tuple[int, bytes]]:
+    async def read(
+        self, pod: str, sequence: int, limit: int = _READ_AT_ONCE
+    ) -> list[tuple[int, bytes]]:
         """Return some records from a sequence number on; none if there are no more."""
         subject = f"$JS.API.DIRECT.GET.{self.log_stream(pod)}"
-        request = {"seq": sequence, "batch": _READ_AT_ONCE, "max_bytes": _READ_BYTES}
+        request = {"seq": sequence, "batch": limit, "max_bytes": _READ_BYTES}
         found = await self._link.request_many(subject, _encode(request))
         return [
             (int(message.headers["Nats-Sequence"]), message.data)
             for message in found
             if not message.status
         ]
+
+    async def append(self, pod: str, records: Iterable[bytes]) -> list[int]:
+        """Store records in their order; return their sequence numbers. Raises LinkError."""
+        subject = self.log_subject(pod)
+        answers = await asyncio.gather(*(self._link.request(subject, each) for each in records))
+        found: list[int] = []
+        for answer in answers:
+            _check(answer)
+            stored: dict[str, Any] = msgspec.json.decode(answer.data)
+            if "error" in stored:
+                raise LinkError(f"a record was not stored: {stored['error'].get('description')}")
+            found.append(int(stored["seq"]))
+        return found
 
     # --- states ---------------------------------------------------------------------------------
 
@@ -121,6 +136,16 @@ class Streams:
             part = _StatePart(id, number, len(parts), parts[number])
             subject = f"{self._prefix}.{token(pod)}.state.{number}"
             self._link.send(subject, _encode_part(part))
+
+    async def store_state(self, pod: str, state: ClusterState) -> None:
+        """Store a state, and return when it is stored. Raises LinkError."""
+        self.save_state(pod, state, str(uuid6.uuid7()))
+        for _ in range(_ATTEMPTS):
+            found = await self.load_state(pod)
+            if found is not None and found.sequence == state.sequence:
+                return
+            await asyncio.sleep(_RETRY_SECONDS)
+        raise LinkError(f"the state of pod {pod!r} could not be stored")
 
     async def load_state(self, pod: str) -> ClusterState | None:
         """Return the newest state of a pod. Raises LinkError."""
@@ -145,23 +170,10 @@ class Streams:
         _check(message)
         return _decode_part(message.data)
 
-    async def shared_key(self, candidate: bytes) -> bytes:
-        """Return the key that the first gateway of the cluster stored. Raises LinkError."""
-        subject = f"{self._prefix}.{_SHARED}.state.key"
-        address = f"$JS.API.DIRECT.GET.{self.state_stream}.{subject}"
-        for _ in range(_ATTEMPTS):
-            message = await self._link.request(address, b"")
-            if not message.status:
-                return message.data
-            # Stored only if there is none: one of several gateways wins.
-            only_first = {"Nats-Expected-Last-Subject-Sequence": "0"}
-            await self._link.request(subject, candidate, headers=only_first)
-            await asyncio.sleep(_RETRY_SECONDS / 10)
-        raise LinkError("the shared key cannot be stored")
+    # --- streams in general ---------------------------------------------------------------------
 
-    # --- private --------------------------------------------------------------------------------
-
-    def _config(self, name: str, subjects: list[str], **more: Any) -> dict[str, Any]:
+    def config(self, name: str, subjects: list[str], **more: Any) -> dict[str, Any]:
+        """Return the configuration of a stream."""
         return {
             "name": name,
             "subjects": subjects,
@@ -173,26 +185,30 @@ class Streams:
             **more,
         }
 
-    async def _ensure(self, config: dict[str, Any]) -> int:
+    async def ensure(self, config: dict[str, Any]) -> int:
+        """Create a stream if there is none, with its limits. Return its last sequence number."""
         name = config["name"]
-        found = await self._call(f"STREAM.INFO.{name}", {})
+        found = await self.call(f"STREAM.INFO.{name}", {})
         error = found.get("error")
         if error and error.get("err_code") == _STREAM_NOT_FOUND:
-            found = await self._call(f"STREAM.CREATE.{name}", config)
+            found = await self.call(f"STREAM.CREATE.{name}", config)
             error = found.get("error")
             if error:  # another gateway created it just now
-                found = await self._call(f"STREAM.INFO.{name}", {})
+                found = await self.call(f"STREAM.INFO.{name}", {})
                 error = found.get("error") and error
         if error:
             raise LinkError(f"stream {name}: {error.get('description')}")
         known = found["config"]
+        if known.get("sealed"):
+            raise LinkError(f"stream {name} is sealed: the log was moved, or is being replaced")
         limits = ("max_age", "max_bytes")
         changed: dict[str, Any] = {key: config[key] for key in limits if key in config}
         if any(known.get(key, 0) != value for key, value in changed.items()):
-            await self._call(f"STREAM.UPDATE.{name}", {**known, **changed})
+            await self.call(f"STREAM.UPDATE.{name}", {**known, **changed})
         return int(found["state"]["last_seq"])
 
-    async def _call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Call a function of JetStream. Raises LinkError if it is not answered."""
         message = await self._link.request(f"$JS.API.{name}", _encode(body))
         _check(message)
         answer: dict[str, Any] = msgspec.json.decode(message.data)

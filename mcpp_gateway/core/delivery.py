@@ -25,6 +25,7 @@ from mcpp_gateway.core.effects import (
     Direct,
     Effect,
     Move,
+    RelayLive,
     Several,
 )
 from mcpp_gateway.core.hearing.matcher import Matcher
@@ -57,10 +58,10 @@ class Router:
         "_journal",
         "_matcher",
         "_members",
-        "_outbox_bytes",
         "_routes",
         "_weight",
         "all",
+        "outbox_bytes",
         "unfiltered",
         "work",
     )
@@ -73,7 +74,7 @@ class Router:
         self._weight = 0  # parts of the filters of all audiences
         self._journal = journal
         self._members = members
-        self._outbox_bytes = outbox_bytes
+        self.outbox_bytes = outbox_bytes
         self._by_filter: dict[bytes, Audience] = {}
         self._routes: dict[tuple[object, ...], tuple[Audience, ...]] = {}
 
@@ -119,10 +120,12 @@ class Router:
             return Broadcast(entry.text, route)
         return Broadcast(entry.text, route, self._extra_recipients(entry, route))
 
-    def answer(self, session: Session, text: bytes, filter: Filter | None) -> Effect | None:
+    def relay(self, entry: LogEntry, sender: Session | None) -> RelayLive:
+        """Route a live part to the audiences whose filter it passes, and to no others (G-80)."""
+        return RelayLive(entry.text, self.all if self.unfiltered else self._route(entry), sender)
+
+    def answer(self, session: Session, text: bytes, filter: Filter | None) -> Effect:
         """Send a live session a text of its own, and apply the filter that it acknowledges."""
-        if session.audience is None:
-            return None  # it has left since
         if filter is None:
             return Direct(session, text)
         self.detach(session)
@@ -150,23 +153,26 @@ class Router:
         assert session.waiting is not None, "only a live session has nothing waiting"
         session.waiting.append((self._journal.end, text, filter))
         session.waiting_bytes += len(text)
-        if session.waiting_bytes > self._outbox_bytes:
+        if session.waiting_bytes > self.outbox_bytes:
             return Close(session, SLOW_READER, "outbox full: reading too slowly; resume")
         return None
 
     def place(
         self, session: Session, after: str | None, last: int | None
-    ) -> Generator[int, None, tuple[bool, int]]:
+    ) -> Generator[int | None, None, tuple[bool, int]]:
         """Set where a new session begins to read; return `resumed` and `replayed` (G-12).
 
-        Yields after each bounded piece of work what it cost. Raises UnreadableError.
+        Yields after each bounded piece of work what it cost, and None before it reads what has to
+        be committed first. Raises UnreadableError.
         """
         position = None if after is None else (yield from self._journal.seek(after))
         # Behind the end of its join, the id belongs to an envelope that was accepted since.
-        if position is not None and position <= session.opens_at:
-            session.position = position
+        resumed = position is not None and position <= session.opens_at
+        session.position = position if resumed and position is not None else session.opens_at
+        while (resumed or last) and self._journal.committed < session.opens_at:
+            yield None
+        if resumed:
             return True, (yield from self._count(session))
-        session.position = session.opens_at
         return False, (yield from self._search_back(session, last or 0))
 
     def catch_up(self, session: Session, max_bytes: int) -> tuple[list[bytes], Effect | None]:

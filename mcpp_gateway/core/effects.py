@@ -16,6 +16,8 @@ DRAINING: Final = 4000  # the gateway is stopping
 SLOW_READER: Final = 4001  # the outbox is full
 POSITION_LOST: Final = 4002  # the log no longer holds what the client has not read
 LOG_UNREACHABLE: Final = 4003  # the cluster's log cannot be reached from this gateway
+TOKEN_EXPIRED: Final = 4004  # the signed token has expired; a newer one may be at hand
+KICKED: Final = 4005  # closed by the operator
 REPLACED: Final = 4500  # the participant has a newer connection
 REVOKED: Final = 4501  # the token was removed or changed
 SESSION_EXPIRED: Final = 4502  # the browser's session token expired
@@ -27,6 +29,17 @@ class Broadcast(msgspec.Struct, frozen=True, gc=False):
     text: bytes
     audiences: tuple[Audience, ...]
     extra: tuple[Session, ...] = ()
+
+
+class RelayLive(msgspec.Struct, frozen=True, gc=False):
+    """Send a live part to the sessions of these audiences, but for its sender (G-80).
+
+    It may be left out: nothing that is sent later depends on it.
+    """
+
+    text: bytes
+    audiences: tuple[Audience, ...]
+    sender: Session | None  # None: at another gateway
 
 
 class Direct(msgspec.Struct, frozen=True, gc=False):
@@ -59,7 +72,7 @@ class CatchUp(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadHistory(msgspec.Struct, frozen=True, gc=False):
-    """Read a page of the log for a session, and hand it to `PodCore.answer_history`."""
+    """Read a page of the log for a session, and hand it to `HistoryRequests.answer`."""
 
     session: Session
     query: HistoryQuery
@@ -73,4 +86,4 @@ class Several(msgspec.Struct, frozen=True, gc=False):
     effects: tuple[Effect, ...]
 
 
-Effect: TypeAlias = Broadcast | Direct | Move | Close | CatchUp | ReadHistory | Several
+Effect: TypeAlias = Broadcast | RelayLive | Direct | Move | Close | CatchUp | ReadHistory | Several

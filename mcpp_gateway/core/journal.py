@@ -41,6 +41,10 @@ class Journal(Protocol):
         """The position before which every entry is committed."""
 
     @property
+    def commits_at_once(self) -> bool:
+        """Whether every entry is committed as soon as it is appended."""
+
+    @property
     def accepting(self) -> bool:
         """Whether there is room for participants' envelopes."""
 
@@ -72,11 +76,15 @@ class Journal(Protocol):
     def window(self) -> Sequence[WindowEntry]:
         """Return the ids of the dedupe window, oldest first."""
 
+    def resize(self, max_messages: int, max_bytes: int) -> None:
+        """Change the bounds of the dedupe window, from the next entry on."""
+
 
 class MemoryJournal:
     """A log in memory, which is also its dedupe window. Bounded by count and bytes (G-29)."""
 
     kind: Final = "memory"
+    commits_at_once: Final = True
     accepting = True
     admitting = True
 
@@ -104,6 +112,9 @@ class MemoryJournal:
             del self._positions[oldest.id]
             self._bytes -= entry_bytes(oldest)
             self.start += 1
+
+    def resize(self, max_messages: int, max_bytes: int) -> None:
+        self._max_messages, self._max_bytes = max_messages, max_bytes
 
     def find(self, id: str) -> LogEntry | None:
         position = self._positions.get(id)
@@ -137,7 +148,7 @@ class Window:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._entries: dict[int, LogEntry | WindowEntry] = {}
-        self._positions: dict[str, int] = {}
+        self.positions: dict[str, int] = {}  # by envelope id
         self.start = end
         self.end = end
 
@@ -145,9 +156,13 @@ class Window:
         """Add the entry of the next position."""
         end = self.end
         self._entries[end] = entry
-        self._positions[entry.id] = end
+        self.positions[entry.id] = end
         self.end = end + 1
         self._bytes += len(entry.text) if entry.to is None else entry_bytes(entry)
+
+    def resize(self, max_messages: int, max_bytes: int) -> None:
+        """Change the bounds, from the next `trim` on."""
+        self._max_messages, self._max_bytes = max_messages, max_bytes
 
     def restore(self, entries: Iterable[WindowEntry]) -> None:
         """Fill an empty window with ids whose texts are not in memory."""
@@ -155,7 +170,7 @@ class Window:
             if not self._entries:
                 self.start = entry.position
             self._entries[entry.position] = entry
-            self._positions[entry.id] = entry.position
+            self.positions[entry.id] = entry.position
 
     def fill(self, position: int, entry: LogEntry) -> None:
         """Add the text of an entry of which only the id was known."""
@@ -168,15 +183,11 @@ class Window:
         start, kept_from = self.start, self.end - self._max_messages
         while start < committed and (start < kept_from or self._bytes > self._max_bytes):
             oldest = self._entries.pop(start)
-            del self._positions[oldest.id]
+            del self.positions[oldest.id]
             if type(oldest) is LogEntry:
                 self._bytes -= entry_bytes(oldest)
             start += 1
         self.start = start
-
-    def position(self, id: str) -> int | None:
-        """Return the position of an envelope id, if the window holds it."""
-        return self._positions.get(id)
 
     def __getitem__(self, position: int) -> LogEntry | WindowEntry:
         return self._entries[position]
@@ -218,4 +229,4 @@ def reading_cost(entries: int, size_bytes: int) -> int:
 def entry_bytes(entry: LogEntry) -> int:
     """Return what an entry counts for in a bound by bytes."""
     # G-47: as a list of its own, `to` takes many times the room that it took in the text.
-    return len(entry.text) + ENTRY_BYTES + 100 * len(entry.to or ())
+    return len(entry.text) + len(entry.card) + ENTRY_BYTES + 100 * len(entry.to or ())

@@ -1,4 +1,6 @@
-"""The limits of a pod, as configured and as stated in every welcome."""
+"""The limits of a pod, as configured and as stated in every welcome, and of one participant."""
+
+from typing import Final
 
 import msgspec
 
@@ -19,6 +21,7 @@ class PodLimits(
     context_burst: int = 800
     context_idle_seconds: float = 300.0
     max_dormant_contexts: int = 100_000
+    max_hops: int = 64  # chats in a row without a person; 0: no limit
     history_messages: int = 10_000
     history_bytes: int = 67_108_864
     outbox_bytes: int = 8_388_608
@@ -27,3 +30,39 @@ class PodLimits(
     max_connections_per_pod: int = 10_000
     max_filters_per_participant: int = 16
     max_filters_per_pod: int = 1_024
+
+
+class ParticipantLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one participant that replace, or bound, those of its pod. None: not stated."""
+
+    max_message_bytes: int | None = None
+    max_contexts_per_participant: int | None = None
+    messages_per_second: float | None = None
+    burst: int | None = None
+    max_connections_per_participant: int | None = None
+
+    def over(self, limits: PodLimits) -> PodLimits:
+        """Return a pod's limits with the stated ones in place of them."""
+        return msgspec.structs.replace(limits, **self._stated())
+
+    def within(self, limits: PodLimits) -> PodLimits:
+        """Return a pod's limits, each at most what is stated. A rate of 0 is no limit."""
+        lower = {
+            name: value
+            for name, value in self._stated().items()
+            if _is_lower(name, value, getattr(limits, name))
+        }
+        return msgspec.structs.replace(limits, **lower)
+
+    def _stated(self) -> dict[str, float]:
+        found = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+NO_LIMITS: Final = ParticipantLimits()
+
+
+def _is_lower(name: str, value: float, other: float) -> bool:
+    if name == "messages_per_second" and 0 in (value, other):
+        return other == 0
+    return value < other

@@ -3,87 +3,58 @@
     text -> decision -> journal -> gate -> delivery
 
 `Decisions` says what becomes of an envelope, the journal makes it durable, the gate holds back what
-must not leave before that, and `Router` chooses the recipients. Participants are configured;
-sessions are their connections.
+must not leave before that, and `Router` chooses the recipients. How participants come and go is in
+`joining`, requests to the gateway itself are in `requests`.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Final
-
-import msgspec
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from mcpp import kinds
-from mcpp.errors import DecodeError, FilterError
-from mcpp.filters import Filter, everything, parse
+from mcpp.errors import DecodeError
+from mcpp.filters import Filter, everything
 from mcpp.payloads import Presence
-from mcpp.protocol.codec import decode, decode_unambiguous
+from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
-from mcpp_gateway.core.contexts.live_context import LiveContext
+from mcpp_gateway.core.contexts.hops import Hops
 from mcpp_gateway.core.contexts.replay import replay
 from mcpp_gateway.core.contexts.tree import LiveContexts
-from mcpp_gateway.core.decisions import Decisions, Revival
+from mcpp_gateway.core.decisions import Decisions, LivePart, Revival, SuspectedLoop, Verdict
 from mcpp_gateway.core.delivery import Router
 from mcpp_gateway.core.effects import (
     REPLACED,
     REVOKED,
-    SLOW_READER,
     Broadcast,
     CatchUp,
     Close,
     Effect,
-    ReadHistory,
     Several,
 )
 from mcpp_gateway.core.gate import Gate
-from mcpp_gateway.core.hearing.filter_counts import FilterCounts
-from mcpp_gateway.core.hearing.rights import Rights
-from mcpp_gateway.core.history.pages import (
-    MAX_PAGE_BYTES,
-    MemorySource,
-    Page,
-    read_page,
-)
-from mcpp_gateway.core.history.query import HistoryError, parse_query
-from mcpp_gateway.core.history.requests import HistoryRequests
-from mcpp_gateway.core.journal import Journal, MemoryJournal, UnreadableError
+from mcpp_gateway.core.history.pages import MemorySource
+from mcpp_gateway.core.joining.cards import Cards, replay_card
+from mcpp_gateway.core.joining.members import Members
+from mcpp_gateway.core.joining.openings import Openings
+from mcpp_gateway.core.joining.presence import PresenceQueue
+from mcpp_gateway.core.journal import Journal, MemoryJournal
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.core.records import Batch, LogEntry, Origin, State
 from mcpp_gateway.core.refusals import Refusal
+from mcpp_gateway.core.requests.answers import Answer, Answers
+from mcpp_gateway.core.requests.cards import CardRequests, NewCard, card_refusal
+from mcpp_gateway.core.requests.filters import FilterRequests
+from mcpp_gateway.core.requests.history import HistoryRequests
+from mcpp_gateway.core.requests.service import RequestService
 from mcpp_gateway.core.sessions import Audience, Member, ParticipantSettings, Session
 
 __all__ = ["GATEWAY", "Audience", "Member", "ParticipantSettings", "PodCore", "Session"]
 
-# Every join is broadcast, and reads the log to count what it will replay. So a participant may join
-# this often, and what the pod reads for it counts as parts of joins: see `reading_cost`.
-_JOINS_PER_SECOND: Final = 10
-_JOIN_BURST: Final = 100
-_READ_TOKENS: Final = 1 / 500
-_HISTORY_WAIT_SECONDS: Final = 1.0
-_MAX_REQUEST_BYTES: Final = 16_384  # of `pod/*`: a filter has 4,096
-# G-64: presence is logged no more often, so that joining and leaving cannot fill the log.
-_PRESENCES: Final = Rate.per_second(10, 20)
-# At once, about 2 ms. The rest is read in further calls, so that nobody waits for it; meanwhile a
-# participant with several connections may open a few more that ask for a replay.
-_READ_AT_ONCE: Final = 512
-_OPENING_AT_ONCE: Final = 4
-_OPENING_SECONDS: Final = 1.0
-
-
-class _Answer(msgspec.Struct, frozen=True, gc=False):
-    """A text for one live session, with the filter that it acknowledges."""
-
-    session: Session
-    text: bytes
-    filter: Filter | None
-
 
 class PodCore:
-    """One pod. Owns members, contexts and deliveries; performs nothing itself."""
+    """One pod. Owns its parts, the contexts and the deliveries; performs nothing itself."""
 
     def __init__(
         self,
@@ -93,6 +64,7 @@ class PodCore:
         *,
         new_id: Callable[[], str],
         journal: Journal | None = None,
+        admits_signed: bool = False,
     ) -> None:
         self.name = name
         self.epoch = new_id()
@@ -101,46 +73,66 @@ class PodCore:
         )
         self.tree = LiveContexts(limits)
         self.limits = limits
-        self.refused: dict[str, int] = {}
+        self.members = Members(settings, limits)
+        self.tree.caps = self.members.caps()
         self.expired = 0
         self.origin: Origin | None = None  # of a fork
-        self.sessions = 0
+        self.admits_signed = admits_signed  # whether participants need not be configured
         self.stopping = False  # no presence is logged: after a restart the members are present
         self._new_id = new_id
-        self._rate = Rate.per_second(limits.messages_per_second, limits.burst)
-        self._join_rate = _join_rate(limits)
-        self._settings = {each.id: each for each in settings}
-        # Buckets outlive sessions, or a reconnection would fill them.
-        self._buckets: dict[str, Bucket] = {}
-        self._joins: dict[str, Bucket] = {}
-        self._members: dict[str, Member] = {}
-        self._decisions = Decisions(self.tree, self.journal)
-        self._delivery = Router(self.journal, self._members, limits.outbox_bytes)
+        self._presence = PresenceQueue()
+        self._decisions = Decisions(self.tree, self.journal, self._new_hops())
+        self._delivery = Router(self.journal, self.members.present, limits.outbox_bytes)
+        self.filter_work = self._delivery.work
         # None: every entry is committed as soon as it is appended.
-        self._gate: Gate[LogEntry | _Answer] | None = None
-        if not isinstance(self.journal, MemoryJournal):
+        self._gate: Gate[LogEntry | Answer] | None = None
+        if not self.journal.commits_at_once:
             self._gate = Gate(self.journal.committed)
         # Sessions that have read everything committed, and wait for more or for their own join.
         self._waiting_for_commit: dict[Session, None] = {}
-        self._history = HistoryRequests()
-        self._presences: list[tuple[str, Member]] = []  # to be announced
-        self._unannounced: list[Member] = []
-        self._presence_bucket = Bucket(_PRESENCES)
-        self.filter_counts = FilterCounts(limits)
-        self.filter_work = self._delivery.work
+        self._openings = Openings(
+            self.journal,
+            self.members,
+            self._delivery,
+            limits,
+            new_id=new_id,
+            pod_info=self._pod_info,
+        )
+        self.answers = Answers(
+            self._delivery, self._hold, outbox_bytes=limits.outbox_bytes, new_id=new_id
+        )
+        self.history = HistoryRequests(
+            self.answers,
+            self.members,
+            self.memory_source,
+            outbox_bytes=limits.outbox_bytes,
+            epoch=lambda: self.epoch,
+        )
+        self._requests = RequestService(self.answers)
+        filters = FilterRequests(self.answers, self.members.filter_counts)
+        self._requests.add(kinds.SET_FILTER, filters.serve)
+        self._requests.add(kinds.GET_HISTORY, self.history.serve)
+        cards = CardRequests(self.answers, self.members, self._set_card)
+        self._requests.add(kinds.CARD_REQUEST, cards.serve)
 
     @property
     def participants(self) -> Sequence[str]:
         """The ids of those present, in the order in which they joined."""
-        return tuple(self._members)
+        return tuple(self.members.present)
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many texts were refused, by code."""
+        return self.answers.refused
 
     def filter_owners(self) -> dict[Member, int]:
         """Return the participants whose filters are evaluated live, with their parts."""
         return self._delivery.filter_owners()
 
-    def bucket(self, participant: str) -> Bucket | None:
-        """Return the bucket of a participant, which stays the same while it is configured."""
-        return self._buckets.get(participant)
+    def memory_source(self) -> MemorySource | None:
+        """Return the log for queries if it is in memory; otherwise the edge reads it."""
+        journal = self.journal
+        return MemorySource(journal) if isinstance(journal, MemoryJournal) else None
 
     # --- restarts -------------------------------------------------------------------------------
 
@@ -152,13 +144,17 @@ class PodCore:
         self.epoch = state.epoch
         self.origin = state.origin
         self.tree.restore(state.live, state.dormant)
+        self.members.cards = Cards(state.cards)
         present = dict.fromkeys(state.present)
         for batch in batches:
             for entry in batch.entries:
                 self._replay(entry, batch.time, present)
+        self._decisions.hops = self._new_hops()
+        self.members.drop_unknown_cards()
         for id in present:
-            member = self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
-            member.rejoin_until = rejoin_until if id in self._settings else 0.0
+            # A participant with a signed token is known again when it comes back.
+            may_return = self.admits_signed or self.members.settings(id) is not None
+            self.members.add(id).rejoin_until = rejoin_until if may_return else 0.0
 
     def snapshot(
         self, *, term: int, index: int, boot: str, now: float, fsync: str = "always"
@@ -175,13 +171,14 @@ class PodCore:
             index,
             self.journal.end,
             now,
-            tuple(self._members),
+            tuple(self.members.present),
             self.journal.window(),
             live,
             dormant,
             boot,
             fsync,
             self.origin,
+            self.members.cards.snapshot(),
         )
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -197,60 +194,29 @@ class PodCore:
         peer: Any = None,
     ) -> tuple[Session, list[Effect]]:
         """Let a configured participant in. Its session begins with the welcome, then `catch_up`."""
-        settings = self._settings[participant]
         effects: list[Effect] = []
-        member = self._members.get(participant)
+        member = self.members.present.get(participant)
         if member is None:
-            member = self._add_member(settings)
-            member.announced = False
-            self._unannounced.append(member)
-            self._presences.append(("join", member))
+            member = self.members.add(participant)
+            self._presence.join(member)
             effects += self._announce_if_due(now)
-        elif not settings.multiple:
+        elif not member.settings.multiple:
             for old in member.sessions:
                 self._detach(old)
                 effects.append(Close(old, REPLACED, "replaced by a newer connection"))
             member.sessions.clear()
         member.rejoin_until = None
-        session = Session(member, filter, peer, now)
-        session.waiting = deque()
-        member.sessions.append(session)
-        self.sessions += 1
-        self.filter_counts.add(participant, filter)
-        self._begin(session, self.tree, after, last)
+        session = self._attach(member, filter, peer)
+        session.joined = now
+        self._openings.begin(session, self.tree, after=after, last=last)
         return session, effects
-
-    def join_refusal(self, participant: str, filter: Filter) -> str | None:
-        """Return why a participant cannot have one more connection with this filter (G-66)."""
-        member = self._members.get(participant)
-        sessions = () if member is None else member.sessions
-        previous = everything
-        if sessions and not self._settings[participant].multiple:
-            previous = sessions[0].wanted  # it replaces its connection
-        elif len(sessions) >= self.limits.max_connections_per_participant:
-            return "too many connections of this participant (max_connections_per_participant)"
-        elif self.sessions >= self.limits.max_connections_per_pod:
-            return "too many connections in this pod (max_connections_per_pod)"
-        if not self.filter_counts.allow(participant, filter, previous):
-            return "too many different filters (max_filters_per_participant, max_filters_per_pod)"
-        return None
-
-    def join_wait(self, participant: str, now: float) -> float:
-        """Return the seconds until a participant may join again, 0 if it may now (G-49)."""
-        bucket = self._joins.get(participant)
-        wait = 0.0 if bucket is None else bucket.wait(now)
-        member = self._members.get(participant)
-        if not wait and member is not None and member.settings.multiple:
-            opening = sum(session.opening is not None for session in member.sessions)
-            return _OPENING_SECONDS if opening >= _OPENING_AT_ONCE else 0.0
-        return wait
 
     def can_join(self, participant: str) -> bool:
         """Return whether there is room to log a participant's join, if it has to be (G-55)."""
-        if participant in self._members:
+        if participant in self.members.present:
             return True
-        # Where room is short, one join after the other: those not logged yet are not counted.
-        return self.journal.admitting and (self.journal.accepting or not self._presences)
+        # Where room is short, few at a time: the journal does not count joins not logged yet.
+        return self.journal.admitting and (self.journal.accepting or self._presence.has_room)
 
     def leave(self, session: Session, now: float) -> list[Effect]:
         """Remove a session; a participant leaves with its last one."""
@@ -268,10 +234,8 @@ class PodCore:
 
         A CatchUp comes without texts, too, while the session's beginning is being looked for.
         """
-        if session.opening is not None and self.journal.committed >= session.opens_at:
-            self._continue_opening(session, session.opening)
-            if session.opening is not None:
-                return [], CatchUp(session)
+        if session.opening is not None and self._openings.advance(session):
+            return [], CatchUp(session)
         texts, effect = self._delivery.catch_up(session, max_bytes)
         if not texts and effect is None:
             self._waiting_for_commit[session] = None
@@ -279,29 +243,45 @@ class PodCore:
 
     def reconfigure(self, settings: Iterable[ParticipantSettings], now: float) -> list[Effect]:
         """Apply a new list of participants; those no longer on it are closed for good."""
-        self._settings = {each.id: each for each in settings}
-        for buckets in (self._buckets, self._joins):
-            for id in buckets.keys() - self._settings.keys():
-                del buckets[id]
+        were_granted = {id for id in self.members.present if self.members.owner(id) is not None}
+        self.members.configure(settings, now)
+        self.tree.caps = self.members.caps()
+        self._limit_hops()
         effects: list[Effect] = []
-        for id, member in list(self._members.items()):
-            found = self._settings.get(id)
-            if found is None:
+        for id, member in list(self.members.present.items()):
+            found = self.members.settings(id)
+            if id in were_granted and self.members.owner(id) is None:
+                effects += self.revoke(id, now)  # it is configured now: with another token
+            elif found is not None:
+                effects += self._update(member, found)
+            elif member.sessions or not self.admits_signed:
                 effects += self.revoke(id, now)
-                continue
-            hears = member.settings.hears
-            member.update(found)
-            if found.hears != hears:
-                effects += [
-                    self._delivery.move(session)
-                    for session in member.sessions
-                    if session.audience is not None
-                ]
         return effects
+
+    def change_limits(self, limits: PodLimits, now: float) -> None:
+        """Apply new limits (O-03). What is open stays, even where there is more than allowed."""
+        self.limits = self._openings.limits = limits
+        self.members.change_limits(limits, now)
+        self.tree.reconfigure(limits)
+        self.tree.caps = self.members.caps()
+        self.journal.resize(limits.history_messages, limits.history_bytes)
+        self._delivery.outbox_bytes = self.answers.outbox_bytes = limits.outbox_bytes
+        self.history.change_outbox(limits.outbox_bytes)
+
+    def admit(
+        self, settings: ParticipantSettings, issuer: str, until: float, now: float
+    ) -> list[Effect]:
+        """Let a participant join that a signed token names, or change what it may do (S-01)."""
+        self.members.grant(settings, issuer, until, now)
+        self.tree.caps = self.members.caps()
+        if settings.person:
+            self._limit_hops()
+        member = self.members.present.get(settings.id)
+        return [] if member is None else self._update(member, settings)
 
     def revoke(self, participant: str, now: float) -> list[Effect]:
         """Close every session of a participant with a final code."""
-        member = self._members.get(participant)
+        member = self.members.present.get(participant)
         if member is None:
             return []
         if not member.sessions:
@@ -310,6 +290,14 @@ class PodCore:
         closes = [Close(session, REVOKED, "token revoked") for session in member.sessions]
         presence = [effect for close in closes for effect in self.leave(close.session, now)]
         return [*closes, *presence]
+
+    def presence_wait(self, now: float) -> float | None:
+        """Return the seconds until `announce` is due; None if no participant joined or left."""
+        return self._presence.wait(now)
+
+    def announce(self, now: float) -> list[Effect]:
+        """Log who has joined and left, together if there are several (G-33, G-64)."""
+        return [*self._log_presence(now), *self._resume_announced()]
 
     # --- envelopes ------------------------------------------------------------------------------
 
@@ -323,12 +311,12 @@ class PodCore:
             # C-16: refusing has to be cheaper than flooding, so the text is not decoded.
             member.rate_limited += 1
             refusal = refusals.rate_limited(wait, "participant")
-            return self._refuse(session, refusal, refusals.readable_id(text), now)
+            return self.answers.refuse(session, refusal, refusals.readable_id(text), now)
         try:
             envelope = decode(text)
         except DecodeError as error:
             refusal = refusals.invalid_envelope(error)
-            return self._refuse(session, refusal, refusals.readable_id(text), now)
+            return self.answers.refuse(session, refusal, refusals.readable_id(text), now)
         verdict = self._decisions.decide(member.settings, envelope, text, now)
         if isinstance(verdict, LogEntry):
             self.journal.append(verdict)
@@ -339,13 +327,7 @@ class PodCore:
                 return self._delivery.broadcast(verdict)
             self._gate.hold(verdict, self.journal.end)
             return None
-        if isinstance(verdict, Refusal):
-            return self._refuse(session, verdict, envelope.id, now)
-        if isinstance(verdict, Revival):
-            return self._revive(verdict, now)
-        if verdict is not None:
-            return self._answer(session, verdict)
-        return self._serve(session, envelope, now)
+        return self._carry_out(verdict, session, envelope, now)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due by the clock, about once a second: expire contexts, children first.
@@ -356,7 +338,8 @@ class PodCore:
         if not self.journal.accepting:
             return self._announce_if_due(now)
         effects = self._expire(now)
-        for member in list(self._members.values()):
+        self.members.forget_granted(now)
+        for member in list(self.members.present.values()):
             if member.rejoin_until is not None and member.rejoin_until <= now:
                 self._remove_member(member, now)
         return effects + self._announce_if_due(now)
@@ -365,14 +348,6 @@ class PodCore:
     def has_expiries(self) -> bool:
         """Whether more contexts are to be expired than the last `tick` had room for."""
         return self.tree.has_expiries and self.journal.accepting
-
-    def presence_wait(self, now: float) -> float | None:
-        """Return the seconds until `announce` is due; None if nobody has joined or left."""
-        return self._presence_bucket.wait(now) if self._presences else None
-
-    def announce(self, now: float) -> list[Effect]:
-        """Log who has joined and left, together if there are several (G-33, G-64)."""
-        return [*self._log_presence(now), *self._resume_announced()]
 
     def release(self, committed: int) -> list[Effect]:
         """Return what may leave now that every entry before a position is committed."""
@@ -387,48 +362,71 @@ class PodCore:
                 else:
                     effects.append(delivery.broadcast(item))
                 continue
-            assert type(item) is _Answer
-            item.session.waiting_bytes -= len(item.text)
-            effect = delivery.answer(item.session, item.text, item.filter)
+            assert type(item) is Answer
+            effect = self.answers.release(item)
             if effect is not None:
                 effects.append(effect)
         waiting, self._waiting_for_commit = self._waiting_for_commit, {}
         effects += map(CatchUp, waiting)
         return effects
 
-    @property
-    def history_bytes(self) -> int:
-        """The most bytes of envelopes in a page of history, besides the last one."""
-        # G-38: a page must not fill the outbox of a session that reads.
-        return min(MAX_PAGE_BYTES, self.limits.outbox_bytes // 4)
+    def _limit_hops(self) -> None:
+        """Begin or stop to limit hops, where a person was added or the last one removed."""
+        if (self._decisions.hops is None) == self.members.has_persons:
+            self._decisions.hops = self._new_hops()
 
-    def listener(self, participant: str) -> Rights:
-        """Return who reads the log, with what that participant may hear (H-06)."""
-        settings = self._settings.get(participant)
-        return Rights(participant, everything if settings is None else settings.hears)
+    # --- private: parts -------------------------------------------------------------------------
 
-    def answer_history(
-        self, request: ReadHistory, page: Page | HistoryError | UnreadableError, now: float
-    ) -> list[Effect]:
-        """Answer a request with what was read for it, and begin the participant's next one."""
-        effects: list[Effect] = []
-        rights = self.listener(request.listener.participant)
-        if rights.hears != request.listener.hears:
-            # The participant may hear something else since: what was read is not for it.
-            return [msgspec.structs.replace(request, listener=rights)]
-        if request.session in request.session.member.sessions:
-            answer = self._send_page(request.session, request.id, page, now)
-            effects += [] if answer is None else [answer]
-        following = self._history.finish(request)
-        return effects if following is None else [*effects, following]
+    def _hold(self, answer: Answer) -> bool:
+        """Keep an answer for `release`; False if everything before it is committed."""
+        gate, end = self._gate, self.journal.end
+        if gate is None or answer.session.audience is None or gate.is_open(end):
+            return False
+        gate.hold(answer, end)
+        return True
 
-    # --- private --------------------------------------------------------------------------------
+    def _new_hops(self) -> Hops | None:
+        """Return the hops of the log's last chats; None where they are not limited (G-84)."""
+        if not self.members.has_persons or not self.limits.max_hops:
+            return None
+        hops = Hops(self.limits.max_hops, self.members.is_person)
+        hops.read(self.journal)
+        return hops
+
+    def _pod_info(self, now: float) -> dict[str, Any]:
+        """Return what welcomes say of the pod."""
+        pod: dict[str, Any] = {"name": self.name, "epoch": self.epoch, "log": self.journal.kind}
+        return pod if self.origin is None else {**pod, "origin": self.origin.to_json()}
+
+    # --- private: joining and leaving -----------------------------------------------------------
+
+    def _update(self, member: Member, settings: ParticipantSettings) -> list[Effect]:
+        """Apply new settings to a participant; what it may hear changes at once."""
+        hears = member.settings.hears
+        member.update(settings)
+        if settings.hears == hears:
+            return []
+        live = [session for session in member.sessions if session.audience is not None]
+        return [self._delivery.move(session) for session in live]
+
+    def _attach(self, member: Member, filter: Filter, peer: Any) -> Session:
+        """Return a new session of a member, which is behind until it has caught up."""
+        session = Session(member, filter, peer, waiting=deque())
+        self.members.attach(session)
+        return session
 
     def _detach(self, session: Session) -> None:
         self._delivery.detach(session)
         self._waiting_for_commit.pop(session, None)
-        self.sessions -= 1
-        self.filter_counts.remove(session.member.settings.id, session.wanted)
+        self.members.detach(session)
+
+    def _remove_member(self, member: Member, now: float) -> None:
+        """Let a participant without sessions leave: at once, or when the log has space (G-58)."""
+        if not self.journal.accepting:
+            member.rejoin_until = now
+            return
+        del self.members.present[member.settings.id]
+        self._presence.leave(member)
 
     def _receive_first(self, session: Session, text: bytes, now: float) -> Effect | None:
         """Receive a text of a participant whose join the log does not hold yet: that comes first.
@@ -444,23 +442,12 @@ class PodCore:
         return self.announce(now) if self.presence_wait(now) == 0.0 else []
 
     def _log_presence(self, now: float) -> list[Effect]:
-        presences, self._presences = self._presences, []
         effects: list[Effect] = []
-        while presences:
-            size, count = 0, 0
-            while count < len(presences) and (not count or size < system_envelopes.ANNOUNCED_BYTES):
-                size += presences[count][1].info_bytes
-                count += 1
-            some, presences = presences[:count], presences[count:]
-            about = tuple(member.settings.id for _, member in some)
-            payload = system_envelopes.presence(some)
+        for events in self._presence.take(now):
+            about = tuple(member.settings.id for _, member in events)
+            payload = system_envelopes.presence(events)
             effects += self._broadcast(kinds.PRESENCE, payload, now, about=about)
-            self._presence_bucket.charge(1, now)
-        for member in self._unannounced:
-            member.announced = True
-            for session in member.sessions:
-                session.live_at = self.journal.end
-        self._unannounced.clear()
+        self._presence.set_announced(self.journal.end)
         return effects
 
     def _resume_announced(self) -> Iterable[Effect]:
@@ -470,123 +457,54 @@ class PodCore:
         waiting, self._waiting_for_commit = self._waiting_for_commit, {}
         return map(CatchUp, waiting)
 
-    def _expire(self, now: float) -> list[Effect]:
-        expired = self.tree.expire(now, system_envelopes.ANNOUNCED_BYTES)
-        self.expired += len(expired)
-        return [
-            effect
-            for group in system_envelopes.announced_together(expired)
-            for effect in self._broadcast(
-                kinds.CONTEXT,
-                system_envelopes.expiry(group),
-                now,
-                contexts=tuple(node.lineage for node in group),
-            )
-        ]
+    # --- private: the log -----------------------------------------------------------------------
 
-    def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
-        if entry.kind != kinds.PRESENCE or entry.sender != GATEWAY or not entry.about:
-            replay(self.tree, entry, time)
-            return
-        for presence in decode(entry.text).payload_as(Presence).each():
-            if presence.event == "join":
-                present[presence.participant.id] = None
-            else:
-                present.pop(presence.participant.id, None)
-
-    def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
-        """Answer an envelope that is for the gateway itself."""
-        if envelope.kind == kinds.GET_HISTORY:
-            return self._read_history(session, envelope, now)
-        if envelope.kind != kinds.SET_FILTER:
-            refusal = refusals.reserved_kind(envelope.kind)
-            return self._refuse(session, refusal, envelope.id, now)
-        try:
-            payload = _read_request(envelope, "$.payload")
-            if not isinstance(payload, dict) or not isinstance(payload.get("filter"), dict):
-                raise FilterError("$.payload.filter", "must be an object")  # noqa: TRY301
-            filter = parse(payload["filter"])
-        except (DecodeError, FilterError) as error:
-            refusal = refusals.invalid_filter(error)
-            return self._refuse(session, refusal, envelope.id, now)
-        participant = session.member.settings.id
-        if not self.filter_counts.allow(participant, filter, session.wanted):
-            return self._refuse(session, refusals.filter_limit(), envelope.id, now)
-        self.filter_counts.remove(participant, session.wanted)
-        self.filter_counts.add(participant, filter)
-        session.wanted = filter
-        text = system_envelopes.system(
-            self._new_id(),
-            kinds.FILTER_SET,
-            {"filter": filter.to_json()},
-            now,
-            correlation_id=envelope.id,
-        )
-        return self._answer(session, text, filter)
-
-    def _read_history(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
-        """Answer a request for history: in place from memory, otherwise once it was read."""
-        try:
-            query = parse_query(_read_request(envelope, "payload"))
-            listener = self.listener(session.member.settings.id)
-            source = self._memory_source()
-            if source is not None:
-                page = read_page(query, listener, source, max_bytes=self.history_bytes)
-                return self._send_page(session, envelope.id, page, now)
-            return self._history.add(ReadHistory(session, query, listener, envelope.id))
-        except HistoryError as error:
-            return self._send_page(session, envelope.id, error, now)
-        except DecodeError as error:
-            bad = HistoryError(error.path, error.reason)
-            return self._send_page(session, envelope.id, bad, now)
-        except OverflowError:
-            refusal = refusals.rate_limited(_HISTORY_WAIT_SECONDS, "history")
-            return self._refuse(session, refusal, envelope.id, now)
-
-    def _memory_source(self) -> MemorySource | None:
-        """Return the log for queries if it is in memory; otherwise the edge reads it."""
-        journal = self.journal
-        return MemorySource(journal) if isinstance(journal, MemoryJournal) else None
-
-    def _send_page(
-        self,
-        session: Session,
-        correlation_id: str,
-        page: Page | HistoryError | UnreadableError,
-        now: float,
+    def _carry_out(
+        self, verdict: Verdict, session: Session, envelope: Envelope, now: float
     ) -> Effect | None:
-        if isinstance(page, HistoryError):
-            refusal = refusals.invalid_history(page.member, page.reason)
-            return self._refuse(session, refusal, correlation_id, now)
-        if isinstance(page, UnreadableError):
-            return self._refuse(session, refusals.log_unreadable(), correlation_id, now)
-        payload = system_envelopes.history(page, self.epoch)
-        text = system_envelopes.system(
-            self._new_id(), kinds.HISTORY, payload, now, correlation_id=correlation_id
-        )
-        return self._answer(session, text)
+        """Do what was decided on an envelope, but for a single entry of the log."""
+        if isinstance(verdict, Refusal):
+            return self.answers.refuse(session, verdict, envelope.id, now)
+        if isinstance(verdict, LivePart):
+            return self._delivery.relay(verdict.entry, session)
+        if isinstance(verdict, Revival):
+            return self._revive(verdict, now)
+        if isinstance(verdict, SuspectedLoop):
+            return self._announce_loop(verdict, session, envelope, now)
+        if isinstance(verdict, bytes):
+            return self.answers.send(session, verdict)
+        return self._requests.serve(session, envelope, now)
 
-    def _refuse(
-        self, session: Session, refusal: Refusal, correlation_id: str | None, now: float
+    def _set_card(
+        self, session: Session, card: NewCard, request: Envelope, now: float
     ) -> Effect | None:
-        self.refused[refusal.code] = self.refused.get(refusal.code, 0) + 1
-        text = system_envelopes.system(
-            self._new_id(), kinds.ERROR, refusal.payload(), now, correlation_id=correlation_id
-        )
-        return self._answer(session, text)
+        """Keep a participant's card, announce it if it is another one, and acknowledge it."""
+        member, cards = session.member, self.members.cards
+        id = member.settings.id
+        effects: list[Effect] = []
+        if cards.would_change(id, card.text):
+            refusal = card_refusal(cards, id, card)
+            if refusal is None and not self.journal.accepting:
+                refusal = refusals.unavailable()
+            if refusal is not None:
+                return self.answers.refuse(session, refusal, request.id, now)
+            cards.set(id, card.text)
+            self.members.show_card(id, member)
+            update = {"participant": member.info}
+            effects += self._broadcast(kinds.UPDATE, update, now, card=card.text)
+        payload = system_envelopes.card(id, cards.digest(id))
+        answer = self.answers.reply(session, kinds.CARD, payload, now, correlation_id=request.id)
+        return Several((*effects, *(() if answer is None else (answer,))))
 
-    def _answer(self, session: Session, text: bytes, filter: Filter | None = None) -> Effect | None:
-        """Send one session a text, in its place behind what was accepted before (G-30)."""
-        if session.audience is None:
-            return self._delivery.queue(session, text, filter)
-        if self._gate is None or self._gate.is_open(self.journal.end):
-            return self._delivery.answer(session, text, filter)
-        self._gate.hold(_Answer(session, text, filter), self.journal.end)
-        session.waiting_bytes += len(text)
-        if session.waiting_bytes > self.limits.outbox_bytes:
-            # G-39: a disk that hangs must not make answers pile up.
-            return Close(session, SLOW_READER, "outbox full: answers wait for the log; resume")
-        return None
+    def _announce_loop(
+        self, loop: SuspectedLoop, session: Session, chat: Envelope, now: float
+    ) -> Effect | None:
+        """Log that a loop is suspected, for people to see, then refuse the chat (G-84)."""
+        payload = system_envelopes.loop(chat.sender, loop.hops, loop.context)
+        contexts = () if loop.context is None else (loop.context,)
+        effects = self._broadcast(kinds.LOOP, payload, now, contexts=contexts)
+        refused = self.answers.refuse(session, loop.refusal, chat.id, now)
+        return Several((*effects, *(() if refused is None else (refused,))))
 
     def _revive(self, revival: Revival, now: float) -> Effect | None:
         """Log the revived contexts, then the envelope that revived them (C-12)."""
@@ -611,10 +529,13 @@ class PodCore:
         *,
         about: tuple[str, ...] = (),
         contexts: tuple[Lineage, ...] = (),
+        card: bytes = b"",
     ) -> list[Effect]:
         id = self._new_id()
         text = system_envelopes.system(id, kind, payload, now)
-        return self._append(LogEntry(id, GATEWAY, None, kind, None, text, about, contexts, now))
+        to = () if card else None
+        entry = LogEntry(id, GATEWAY, to, kind, None, text, about, contexts, now, card=card)
+        return self._append(entry)
 
     def _append(self, entry: LogEntry) -> list[Effect]:
         self.journal.append(entry)
@@ -623,101 +544,27 @@ class PodCore:
         self._gate.hold(entry, self.journal.end)
         return []
 
-    def _add_member(self, settings: ParticipantSettings) -> Member:
-        member = self._members[settings.id] = self._new_member(settings)
-        return member
+    def _expire(self, now: float) -> list[Effect]:
+        expired = self.tree.expire(now, system_envelopes.ANNOUNCED_BYTES)
+        self.expired += len(expired)
+        return [
+            effect
+            for group in system_envelopes.announced_together(expired)
+            for effect in self._broadcast(
+                kinds.CONTEXT,
+                system_envelopes.expiry(group),
+                now,
+                contexts=tuple(node.lineage for node in group),
+            )
+        ]
 
-    def _new_member(self, settings: ParticipantSettings) -> Member:
-        bucket = self._buckets.setdefault(settings.id, Bucket(self._rate))
-        return Member(settings, bucket)
-
-    def _remove_member(self, member: Member, now: float) -> None:
-        """Let a participant without sessions leave: at once, or when the log has space (G-58)."""
-        if not self.journal.accepting:
-            member.rejoin_until = now
+    def _replay(self, entry: LogEntry, time: float, present: dict[str, None]) -> None:
+        if entry.kind != kinds.PRESENCE or entry.sender != GATEWAY or not entry.about:
+            replay(self.tree, entry, time)
+            replay_card(self.members.cards, entry)
             return
-        del self._members[member.settings.id]
-        self._presences.append(("leave", member))
-
-    def _pod_info(self, now: float) -> dict[str, Any]:
-        """Return what welcomes say of the pod."""
-        pod: dict[str, Any] = {"name": self.name, "epoch": self.epoch, "log": self.journal.kind}
-        return pod if self.origin is None else {**pod, "origin": self.origin.to_json()}
-
-    def _begin(
-        self,
-        session: Session,
-        contexts: Iterable[LiveContext],
-        after: str | None,
-        last: int | None,
-    ) -> None:
-        """Let a session begin at the end of the log, with a welcome that lists these contexts."""
-        member = session.member
-        session.position = session.opens_at = self.journal.end
-        joins = self._joins.setdefault(member.settings.id, Bucket(self._join_rate))
-        joins.charge(1, session.joined)
-        welcome = self._welcome(member, contexts, session.joined)
-        opening = self._open(session, welcome, after, last)
-        if after is None and not last:
-            next(opening, None)  # there is nothing to read
-            return
-        session.opening = opening
-        if self._gate is None:
-            # At once: the next envelope may push out of the log what it wants to resume after.
-            self._continue_opening(session, opening)
-
-    def _open(
-        self, session: Session, welcome: dict[str, Any], after: str | None, last: int | None
-    ) -> Generator[int, None, None]:
-        """Find where a session begins, then queue its welcome. Yields what reading cost."""
-        try:
-            found = yield from self._delivery.place(session, after, last)
-        except UnreadableError:
-            session.position = session.opens_at
-            found = False, 0
-        welcome["resumed"], welcome["replayed"] = found
-        text = system_envelopes.system(self._new_id(), kinds.WELCOME, welcome, session.joined)
-        assert session.waiting is not None
-        session.waiting.appendleft((session.position, text, None))
-        session.waiting_bytes += len(text)
-
-    def _continue_opening(self, session: Session, opening: Generator[int, None, None]) -> None:
-        cost = 0
-        for each in opening:
-            cost += each
-            if cost >= _READ_AT_ONCE:
-                break
-        else:
-            session.opening = None
-        # As of the time of the join, which was charged then.
-        self._joins[session.member.settings.id].charge(cost * _READ_TOKENS, session.joined)
-
-    def _welcome(
-        self, member: Member, contexts: Iterable[LiveContext], now: float
-    ) -> dict[str, Any]:
-        """Return a welcome's payload as of now, but for what is replayed."""
-        journal = self.journal
-        rest: dict[str, Any] = {
-            "pod": self._pod_info(now),
-            "limits": self.limits,
-        }
-        # A client that is cut off before it received anything can resume from here.
-        with suppress(UnreadableError):
-            if latest := journal.read(journal.end - 1, 1):
-                rest["position"] = latest[0].id
-        contexts = (node for node in contexts if member.rights.allow_context(node.lineage))
-        return system_envelopes.welcome(member, self._members.values(), contexts, rest)
-
-
-def _read_request(envelope: Envelope, path: str) -> Any:
-    """Return the payload of a request to the gateway, none of which is long (G-47)."""
-    if len(envelope.raw_payload) > _MAX_REQUEST_BYTES:
-        raise DecodeError(path, f"is longer than {_MAX_REQUEST_BYTES} bytes")
-    return decode_unambiguous(envelope.raw_payload, path)
-
-
-def _join_rate(limits: PodLimits) -> Rate:
-    """Return how often one may join: the more often, the more messages it may send (G-49)."""
-    messages = limits.messages_per_second
-    joins = messages and max(_JOINS_PER_SECOND, messages / 20)
-    return Rate.per_second(joins, max(_JOIN_BURST, limits.burst // 4))
+        for presence in decode(entry.text).payload_as(Presence).each():
+            if presence.event == "join":
+                present[presence.participant.id] = None
+            else:
+                present.pop(presence.participant.id, None)

@@ -40,6 +40,13 @@ class Bucket:
         self._depth = rate.depth
         self._full_at = 0.0
 
+    def change(self, rate: Rate, now: float) -> None:
+        """Apply another rate. As many tokens are missing as before."""
+        missing = (self._full_at - now) / self._interval if self._interval else 0.0
+        self._interval = rate.interval
+        self._depth = rate.depth
+        self._full_at = now + max(0.0, missing) * rate.interval
+
     def take(self, now: float) -> float:
         """Take a token and return 0, or return the seconds until one is available."""
         full_at = self._full_at

@@ -18,6 +18,8 @@ from mcpp.protocol.envelope import GATEWAY
 
 # G-47: longer lists of recipients are searched as sets.
 SHORT_LIST: Final = 8
+# In `LogEntry.contexts`: the type of a context of which the log holds nothing but what is below it.
+UNKNOWN_TYPE: Final = ""
 _ENCODED_AT_ONCE: Final = 500  # a fraction of a millisecond
 
 
@@ -32,11 +34,15 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     lineage: Lineage | None
     text: bytes
     # What an envelope of the gateway names, in its order: the participants of a presence, none of
-    # which receives its own, and the contexts of a `system/context`, as they were.
+    # which receives its own, and the contexts of a `system/context` or a `system/erased`, as they
+    # were.
     about: tuple[str, ...] = ()
     contexts: tuple[Lineage, ...] = ()
     time: float = 0.0  # of receipt; in files it is that of the batch
     erased: bool = False  # the text is a tombstone
+    # The card that a `system/update` announces, which is not sent with it. Such an entry has an
+    # empty `to`, so that the bounds by bytes count the card, too.
+    card: bytes = b""
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +53,16 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     position: int
     time: float
     entries: Sequence[LogEntry]
+
+
+class BatchHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch whose entries are not decoded."""
+
+    term: int
+    index: int
+    position: int
+    time: float
+    entries: list[msgspec.Raw]
 
 
 class LiveState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -74,6 +90,13 @@ class DormantState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     creator: str | None
     messages: int
     started: float
+
+
+class CardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A participant's card."""
+
+    participant: str
+    text: bytes
 
 
 class WindowEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -112,6 +135,12 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     boot: str = ""  # of the machine, while this and what follows was written
     fsync: str = "always"  # how what follows is synced: "always" or "interval"
     origin: Origin | None = None
+    cards: tuple[CardState, ...] = ()
+
+    @property
+    def is_fork_beginning(self) -> bool:
+        """Whether this is a fork in which nothing has been said yet."""
+        return self.origin is not None and self.position == self.origin.position + 1
 
 
 _ContextRow: TypeAlias = tuple[str, str | None, tuple[str, ...]]  # id, type, ancestors
@@ -127,6 +156,7 @@ class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     about: str | tuple[str, ...] | None = None  # one participant, or several
     contexts: tuple[_ContextRow, ...] = ()
     erased: bool = False
+    card: bytes = b""
 
 
 class _BatchRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -139,6 +169,7 @@ class _BatchRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_batch = msgspec.msgpack.Decoder(_BatchRow).decode
+_decode_batch_head = msgspec.msgpack.Decoder(BatchHead).decode
 _decode_state = msgspec.msgpack.Decoder(State).decode
 
 
@@ -153,6 +184,11 @@ def decode_batch(data: bytes) -> Batch:
     found = _decode_batch(data)
     entries = [_entry(each, found.time) for each in found.entries]
     return Batch(found.term, found.index, found.position, found.time, entries)
+
+
+def decode_batch_head(data: bytes) -> BatchHead:
+    """Return the batch that bytes hold, without its entries. Raises msgspec.DecodeError."""
+    return _decode_batch_head(data)
 
 
 def encode_state(state: State) -> bytes:
@@ -204,6 +240,8 @@ def _row(entry: LogEntry) -> tuple[Any, ...]:
         return row
     contexts = [(each.id, each.type, each.ancestors) for each in entry.contexts]
     about = entry.about if len(entry.about) > 1 else entry.about[0] if entry.about else None
+    if entry.card:
+        return (*row, about, contexts, entry.erased, entry.card)
     return (*row, about, contexts, True) if entry.erased else (*row, about, contexts)
 
 
@@ -220,4 +258,5 @@ def _entry(found: _EntryRow, time: float) -> LogEntry:
         tuple([Lineage(*each) for each in found.contexts]),
         time,
         found.erased,
+        found.card,
     )

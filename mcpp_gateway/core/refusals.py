@@ -45,9 +45,7 @@ def sender_mismatch(claimed: str, actual: str) -> Refusal:
 def reserved_kind(kind: str) -> Refusal:
     """Refuse a kind that only the gateway may send, or that it does not support."""
     if kind.startswith("pod/"):
-        return Refusal(
-            "reserved_kind", f"the gateway supports pod/filter and pod/history, not {kind}"
-        )
+        return Refusal("reserved_kind", f"this gateway does not support {kind}")
     return Refusal("reserved_kind", f"only the gateway may send {kind}")
 
 
@@ -75,6 +73,20 @@ def duplicate_id(id: str) -> Refusal:
     return Refusal("duplicate_id", f"another participant has already used the id {id}")
 
 
+def loop_suspected(hops: int) -> Refusal:
+    """Refuse a chat because too many followed each other without a person."""
+    return Refusal(
+        "loop_suspected",
+        f"{hops - 1} chats followed each other without a person; one has to join in before more",
+        {"hops": hops},
+    )
+
+
+def context_not_live(id: str) -> Refusal:
+    """Refuse a live part because its context is not live: a part cannot open one."""
+    return Refusal("context_not_live", f"context {id} is not live, and a live part cannot open it")
+
+
 def unavailable() -> Refusal:
     """Refuse for now: the log has no room for more."""
     return Refusal(
@@ -95,6 +107,21 @@ _CONTEXT_MESSAGES: Final = {
 def context(code: str, id: str) -> Refusal:
     """Refuse a context that the tree does not accept."""
     return Refusal(code, _CONTEXT_MESSAGES[code].format(id=id))
+
+
+def invalid_card(error: DecodeError) -> Refusal:
+    """Refuse a request about a card that is not valid."""
+    return Refusal("invalid_card", str(error))
+
+
+def no_card(participant: str) -> Refusal:
+    """Refuse a request for a card that there is not, or that the participant may not read."""
+    return Refusal("no_card", f"there is no card of {participant!r} for you")
+
+
+def card_limit() -> Refusal:
+    """Refuse a card because those of the pod take too much room together."""
+    return Refusal("card_limit", "the cards of this pod take too much room together")
 
 
 def invalid_filter(error: DecodeError | FilterError) -> Refusal:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -14,18 +14,30 @@ from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.hearing.filter_counts import filter_weight
 from mcpp_gateway.core.hearing.matcher import Selector
 from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.limits import NO_LIMITS, ParticipantLimits, PodLimits
 from mcpp_gateway.core.rates import Bucket
 from mcpp_gateway.core.records import LogEntry
+
+# Work that a session begins with. Yields what each piece of it cost, or None if it has to wait
+# until everything before the session's join is committed.
+Opening: TypeAlias = Generator[int | None, None, None]
 
 
 @dataclass(frozen=True, slots=True)
 class ParticipantSettings:
-    """A configured participant: its id, what it may send and what it may hear."""
+    """A participant: its id, what it may send and hear, whether it is a person, its limits."""
 
     id: str
     capabilities: Capabilities
     multiple: bool = False
     hears: Filter = everything
+    person: bool = False
+    limits: ParticipantLimits = NO_LIMITS  # in place of the pod's
+    at_most: ParticipantLimits = NO_LIMITS  # of a token: never above the others
+
+    def limits_in(self, limits: PodLimits) -> PodLimits:
+        """Return the limits of a pod as they are for this participant."""
+        return self.at_most.within(self.limits.over(limits))
 
     @classmethod
     def unknown(cls, id: str) -> "ParticipantSettings":
@@ -33,15 +45,27 @@ class ParticipantSettings:
         return cls(id, Capabilities([]))
 
 
+def participant_info(settings: ParticipantSettings, card: str | None) -> bytes:
+    """Return a participant as welcomes, presence and updates show it."""
+    info: dict[str, Any] = {"id": settings.id, "capabilities": settings.capabilities.patterns}
+    return msgspec.json.encode(info if card is None else {**info, "card": card})
+
+
 @dataclass(slots=True, eq=False)
 class Audience:
-    """The live sessions that receive the same. `frames` is what the hub owes all of them now."""
+    """The live sessions that receive the same.
+
+    `frames` is what the hub owes all of them now, `live` what it sends to those that have room, but
+    for the session that it is from.
+    """
 
     filter: Filter  # of its sessions, within what their participants may hear
     rights: Rights  # of one of these participants; all have the same `hears`
     key: bytes
     sessions: set["Session"] = field(default_factory=set)
     frames: list[bytes] = field(default_factory=list)
+    live: list[tuple[bytes, "Session | None"]] = field(default_factory=list)
+    live_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -54,6 +78,7 @@ class Member:
     rejoin_until: float | None = None  # without a session since a restart: when it has left
     rate_limited: int = 0  # texts refused for the participant's rate so far (C-16)
     announced: bool = True  # whether the log holds its join
+    card: str | None = None  # the digest of its card
     rights: Rights = field(init=False)
     info: Raw = field(init=False)  # as welcomes and presence show it
     info_bytes: int = field(init=False)
@@ -65,8 +90,7 @@ class Member:
         """Apply new settings of the same participant."""
         self.settings = settings
         self.rights = Rights(settings.id, settings.hears)
-        patterns = settings.capabilities.patterns
-        text = msgspec.json.encode({"id": settings.id, "capabilities": patterns})
+        text = participant_info(settings, self.card)
         self.info, self.info_bytes = Raw(text), len(text)
 
 
@@ -90,7 +114,7 @@ class Session:
     filter: Filter
     peer: Any = None
     joined: float = 0.0
-    opening: Generator[int, None, None] | None = None  # yields what each piece of work cost
+    opening: Opening | None = None
     position: int = 0
     opens_at: int = 0  # the end of the log when it joined: nothing is sent before it is committed
     live_at: int = 0  # the position that must be committed before it goes live
@@ -122,6 +146,8 @@ class Session:
         selector = self._compiled().selector
         if entry.sender == GATEWAY or selector is None or rights.is_own(entry):
             return rights.view(entry)
+        if entry.erased and rights.view(entry) is None:
+            return None
         return entry.text if selector.passes(entry, entry.lineage) else None
 
     def _compiled(self) -> _CompiledFilter:

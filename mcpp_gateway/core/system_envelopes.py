@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import GATEWAY, PROTOCOL
 from mcpp_gateway.core.contexts.live_context import LiveContext
 from mcpp_gateway.core.history.pages import Found, Page
@@ -86,6 +87,25 @@ def presence(events: Sequence[tuple[str, Member]]) -> dict[str, Any]:
     """Return the payload that announces who joined and left, one or several (G-33)."""
     entries = [{"event": event, "participant": member.info} for event, member in events]
     return entries[0] if len(entries) == 1 else {"entries": entries}
+
+
+def card(participant: str, digest: str | None, text: bytes = b"") -> dict[str, Any]:
+    """Return the payload that answers a request about a card (G-87)."""
+    payload: dict[str, Any] = {"participant": participant}
+    if digest is not None:
+        payload["digest"] = digest
+    if text:
+        payload["card"] = Raw(text)
+    return payload
+
+
+def loop(participant: str, hops: int, context: Lineage | None) -> dict[str, Any]:
+    """Return the payload that announces a suspected loop (G-84)."""
+    payload: dict[str, Any] = {"participant": participant, "hops": hops}
+    if context is not None:
+        parent = context.ancestors[0] if context.ancestors else None
+        payload["context"] = _context(context.id, context.type, parent, None)
+    return payload
 
 
 def _history(node: LiveContext) -> dict[str, Any]:

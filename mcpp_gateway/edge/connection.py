@@ -6,20 +6,32 @@ websockets' sans-I/O `ServerProtocol` does the handshake, control frames and fra
 
 import asyncio
 import logging
+import secrets
+from functools import partial
 from http import HTTPMethod
+from itertools import count
 from typing import TYPE_CHECKING, Final, cast
 
+from websockets import http11
 from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from mcpp_gateway.edge import http
 from mcpp_gateway.edge.admission import SUBPROTOCOL, Admission, Denial
-from mcpp_gateway.edge.cpu_budget import FREE_SECONDS_PER_BYTE, FREE_SECONDS_PER_TEXT
-from mcpp_gateway.edge.frames import FrameError, FrameParser
+from mcpp_gateway.edge.cpu_budget import (
+    FREE_SECONDS_PER_BYTE,
+    FREE_SECONDS_PER_TEXT,
+    may_be_long,
+)
+from mcpp_gateway.edge.frames import FrameError, FrameParser, RawFrame, close_code
 from mcpp_gateway.edge.peer import Peer
+from mcpp_gateway.edge.session_log import log_session
+from mcpp_gateway.edge.web import routes
+from mcpp_gateway.edge.web.relay import Relay, read_head, write_head
+from mcpp_gateway.edge.web.requests import HttpRequest, body_length
+from mcpp_gateway.edge.web.responses import deny
 from mcpp_gateway.prompts.service import PROMPT_SECONDS
 
 if TYPE_CHECKING:
@@ -30,11 +42,15 @@ if TYPE_CHECKING:
     from mcpp_gateway.edge.server import Gateway
 
 _MAX_REQUEST_BYTES: Final = 16_384
+# G-04: a signed token may have 8,192 characters; websockets reads lines of that many bytes.
+http11.MAX_LINE_LENGTH = _MAX_REQUEST_BYTES
 # How much of a chunk is parsed before the clock is looked at, and how long a turn may take.
 _SLICE_BYTES: Final = 2048
 _SLICE_SECONDS: Final = 0.002
 _OTHER_METHODS: Final = frozenset(HTTPMethod) - {HTTPMethod.GET}
 _CLOSE_SECONDS: Final = 5.0
+_CLIENT_CHARACTERS: Final = 100
+_ADMIN_POST: Final = b"POST /admin/"
 _LOGGED_STATUSES: Final = (401, 403, 429)  # authentication failures, not 404s
 
 logger = logging.getLogger("mcpp.gateway")
@@ -44,11 +60,15 @@ _protocol_logger = logging.getLogger("mcpp.gateway.websockets")
 _protocol_logger.disabled = True
 
 
+_numbers = count(secrets.randbits(20) << 12)
+
+
 class ServerConnection(asyncio.Protocol):
     """A client's socket. Owns the transport, the handshake and the close."""
 
     __slots__ = (
         "_answering",
+        "_awaits_large_text",
         "_gateway",
         "_hub",
         "_parser",
@@ -56,12 +76,16 @@ class ServerConnection(asyncio.Protocol):
         "_quota",
         "_reading",
         "_reading_paused",
+        "_relay",
         "_request_head",
         "_timer",
         "_transport",
+        "address",
         "alive",
+        "client",
         "full",
         "peer",
+        "request",
     )
 
     def __init__(self, gateway: "Gateway") -> None:
@@ -73,9 +97,13 @@ class ServerConnection(asyncio.Protocol):
         self._parser = FrameParser(gateway.config.limits.max_message_bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._request_head = b""
-        self._answering: asyncio.Task[Response | Denial] | None = None
+        self._answering: asyncio.Task[Response | Denial | Admission] | None = None
+        self._relay: Relay | None = None
         self._reading = True
         self._reading_paused = False
+        self._awaits_large_text = False
+        self.address = self.client = ""
+        self.request = f"{next(_numbers):x}"  # names this connection in the log
         self.peer: Peer | None = None
         self.full = False
         self.alive = True  # whether anything was received or read since the last ping
@@ -84,6 +112,8 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        name = transport.get_extra_info("peername")
+        self.address = str(name[0]) if isinstance(name, tuple) else "local"
         self._gateway.connections.add(self)
         self._abort_after(self._gateway.config.gateway.handshake_seconds)
 
@@ -96,6 +126,8 @@ class ServerConnection(asyncio.Protocol):
                 if not data:
                     return
             self._read_frames(data, peer)
+        elif self._relay is not None:
+            self._relay.send(data)
         elif self._protocol is None:
             self._read_request(self._request_head + data)
 
@@ -107,6 +139,8 @@ class ServerConnection(asyncio.Protocol):
             self._timer.cancel()
         if self._answering is not None:
             self._answering.cancel()
+        if self._relay is not None:
+            self._relay.close()
         self._gateway.forget(self)
         if self.peer is not None and not self.peer.closed:
             self._hub.leave(self.peer)
@@ -117,6 +151,8 @@ class ServerConnection(asyncio.Protocol):
         self._set_reading()
         if self.peer is not None:
             self._hub.on_outbox_full(self.peer)
+        elif self._relay is not None:
+            self._relay.pause()
 
     def resume_writing(self) -> None:
         self.full = False
@@ -124,6 +160,8 @@ class ServerConnection(asyncio.Protocol):
         self._set_reading()
         if self.peer is not None:
             self._hub.catch_up(self.peer)
+        elif self._relay is not None:
+            self._relay.resume()
 
     # --- called by the hub, the quota and the gateway -------------------------------------------
 
@@ -177,6 +215,12 @@ class ServerConnection(asyncio.Protocol):
         """How many written bytes the socket has not accepted yet."""
         return self._transport.get_write_buffer_size()
 
+    def ending(self) -> dict[str, object]:
+        """Return the close code and reason, ours or the client's, for the log."""
+        protocol = self._protocol
+        close = protocol and (protocol.close_sent or protocol.close_rcvd)
+        return {"code": close.code, "reason": close.reason} if close else {"reason": "lost"}
+
     def abort(self) -> None:
         """Close at once and discard unsent data."""
         self._transport.abort()
@@ -196,10 +240,15 @@ class ServerConnection(asyncio.Protocol):
             select_subprotocol=_select_subprotocol,
             logger=_protocol_logger,
         )
+        if routes.is_relayed(head.partition(b" ")[2].partition(b" ")[0].decode("latin-1")):
+            self._read_relayed(head, rest)
+            return
         self._protocol.receive_data(head)
         events = self._protocol.events_received()
         method = head.partition(b" ")[0].decode("latin-1")
-        if events:
+        if head.startswith(_ADMIN_POST):
+            self._read_post(head, rest)
+        elif events:
             request = events[0]
             assert isinstance(request, Request)
             self._answer(method, request, rest)
@@ -208,30 +257,101 @@ class ServerConnection(asyncio.Protocol):
         else:
             self._refuse(Denial(400, "not a valid HTTP request"))
 
+    def _read_post(self, head: bytes, rest: bytes) -> None:
+        """Read a request with a body, for the admin's interface; websockets parses GET only."""
+        parsed = read_head(head)
+        length = None if parsed is None else body_length(parsed[2])
+        if parsed is None or length is None:
+            self._refuse(Denial(400, "not a valid HTTP request"))
+        elif len(rest) < length:
+            self._protocol = None
+            self._request_head = head + rest  # until the rest of it arrives
+        else:
+            path, _, query = parsed[1].partition("?")
+            request = HttpRequest("POST", path, query, parsed[2], self.address, rest[:length])
+            self._give(routes.handle(self._gateway, request), Request(path, Headers()), b"")
+
     def _answer(self, method: str, request: Request, rest: bytes) -> None:
         headers: dict[str, list[str]] = {}
         for name, value in request.headers.raw_items():
             headers.setdefault(name.lower(), []).append(value)
         path, _, query = request.path.partition("?")
-        parsed = http.HttpRequest(method, path, query, headers, self._address())
-        answer = http.handle(self._gateway, parsed)
+        parsed = HttpRequest(method, path, query, headers, self.address)
+        self.client = headers.get("user-agent", [""])[0][:_CLIENT_CHARACTERS]
+        self._give(routes.handle(self._gateway, parsed), request, rest)
+
+    def _give(self, answer: routes.Answer, request: Request, rest: bytes) -> None:
         if isinstance(answer, Admission):
             self._upgrade(request, answer, rest)
         elif isinstance(answer, asyncio.Task):
             self._abort_after(PROMPT_SECONDS + _CLOSE_SECONDS)
             self._answering = answer
-            answer.add_done_callback(self._answered)
+            answer.add_done_callback(partial(self._answered, request, rest))
+        elif isinstance(answer, Denial):
+            self._refuse(answer)
+        else:
+            assert isinstance(answer, Response)  # what is relayed was read by `_read_relayed`
+            self._respond(answer)
+
+    def _read_relayed(self, head: bytes, rest: bytes) -> None:
+        """Read a request that another process answers. websockets only reads GET requests."""
+        parsed = read_head(head)
+        if parsed is None:
+            self._refuse(Denial(400, "not a valid HTTP request"))
+            return
+        method, target, headers = parsed
+        path, _, query = target.partition("?")
+        request = HttpRequest(method, path, query, headers, self.address)
+        answer = routes.handle(self._gateway, request)
+        if isinstance(answer, Denial):
+            self._refuse(answer)
+            return
+        service = self._gateway.mcp
+        assert service is not None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._request_head = b""
+        self.pause_reading()  # until it is connected
+        self._relay = Relay(self)
+        service.requests += 1
+        task = self._gateway.loop.create_task(service.connect(self._relay))
+        data = write_head(method, target, headers) + rest
+        task.add_done_callback(lambda done: self._begin_relay(done, data))
+
+    def _begin_relay(self, connecting: "asyncio.Task[None]", data: bytes) -> None:
+        assert self._relay is not None
+        if connecting.cancelled() or connecting.exception() is not None:
+            self._relay = None
+            self._count_relay_end()
+            self._refuse(Denial(503, "MCP clients are not served now", retry_after_seconds=5))
+        else:
+            self._relay.send(data)
+            self.resume_reading()
+
+    def end_relay(self) -> None:
+        """Close the connection: the other process has answered."""
+        self._count_relay_end()
+        if not self._transport.is_closing():
+            self._end_output()
+
+    def _count_relay_end(self) -> None:
+        if self._gateway.mcp is not None:
+            self._gateway.mcp.requests -= 1
+
+    def _answered(
+        self, request: Request, rest: bytes, task: "asyncio.Task[Response | Denial | Admission]"
+    ) -> None:
+        self._answering = None
+        if task.cancelled() or self._transport.is_closing():
+            return
+        answer = task.result()
+        if isinstance(answer, Admission):
+            self._upgrade(request, answer, rest)
         elif isinstance(answer, Denial):
             self._refuse(answer)
         else:
             self._respond(answer)
-
-    def _answered(self, task: "asyncio.Task[Response | Denial]") -> None:
-        self._answering = None
-        if task.cancelled():
-            return
-        answer = task.result()
-        self._respond(http.deny(answer) if isinstance(answer, Denial) else answer)
 
     def _upgrade(self, request: Request, admission: Admission, rest: bytes) -> None:
         assert self._protocol is not None
@@ -247,19 +367,28 @@ class ServerConnection(asyncio.Protocol):
             self._timer = None
         self._request_head = b""
         self.peer = self._gateway.join(self, admission)
+        limits = self.peer.pod.members.limits(admission.participant)
+        self._limit_messages(limits.max_message_bytes)
         if rest:
             self._read_frames(rest, self.peer)
 
+    def _limit_messages(self, max_bytes: int) -> None:
+        """Apply the message size of the pod and the participant, which the handshake tells."""
+        self._parser.max_bytes = max_bytes
+        protocol = self._protocol
+        for name in ("max_size", "max_message_size"):  # websockets 15, and later
+            if hasattr(protocol, name):
+                setattr(protocol, name, max_bytes)
+
     def _refuse(self, denial: Denial) -> None:
         if denial.status in _LOGGED_STATUSES:
-            facts = {"status": denial.status, "reason": denial.reason}
-            logger.info("request refused", extra={"address": self._address(), **facts})
+            log_session("request refused", self, status=denial.status, reason=denial.reason)
         if denial.delay_seconds:
             self._abort_after(denial.delay_seconds + _CLOSE_SECONDS)
             loop = self._gateway.loop
-            loop.call_later(denial.delay_seconds, self._respond, http.deny(denial))
+            loop.call_later(denial.delay_seconds, self._respond, deny(denial))
         else:
-            self._respond(http.deny(denial))
+            self._respond(deny(denial))
 
     def _respond(self, response: Response) -> None:
         if not self._transport.is_closing():
@@ -278,11 +407,11 @@ class ServerConnection(asyncio.Protocol):
             return
         room = quota.room_bytes
         now, cpu_now = hub.clock(), budget.cpu_clock()
-        if (account.repaid_at > now or budget.tick_is_used) and not quota.has_turn(
+        if (account.repaid_at > now or budget.tick_is_used or room < 0) and not quota.has_turn(
             account, len(data), now
         ):
             parser.keep(data)
-            self._pause(peer, now, out_of_turn=True)
+            self._pause(peer, now, len(data))
             return
         received, unpaid = hub.received, member.rate_limited
         evaluated = peer.pod.filter_work.parts
@@ -313,21 +442,41 @@ class ServerConnection(asyncio.Protocol):
             if over_quota:
                 quota.pause_for_second(self)
                 return
+            if self._awaits_large_text:
+                self._awaits_large_text = False
+                quota.pause_for_large_text(self, account)
+                return
         if has_more or account.repaid_at > now:
-            self._pause(peer, now, out_of_turn=has_more)
+            self._pause(peer, now, len(data) - parsed if has_more else 0)
 
-    def _pause(self, peer: Peer, now: float, *, out_of_turn: bool) -> None:
+    def _pause(self, peer: Peer, now: float, waiting_bytes: int) -> None:
         """Stop reading until the participant has its turn again, if it has to wait for it."""
         if self._quota.budget.wait(peer.account, now):
             self._quota.pause_for_debt(self, peer.account)
-        elif out_of_turn:
-            self._quota.pause_for_turn(self)
+        elif waiting_bytes:
+            self._quota.pause_for_turn(self, peer.account, waiting_bytes, now)
+
+    def admit_large(self, text: bytes, now: float) -> bool:
+        """Return whether a large text may be received now: others may have used the time (G-65)."""
+        if self._quota.budget.long_repaid_at <= now:
+            return True
+        if type(text) is RawFrame or may_be_long(text):  # fragments are still masked
+            self._awaits_large_text = True
+            return False
+        return True
 
     def receive_frame(self, peer: Peer, data: bytes, now: float) -> bool:
         """Pass a frame that is not an unfragmented text to the WebSocket protocol."""
         peer.account.charge_frame()
         protocol = self._protocol
         assert protocol is not None
+        if self._parser.in_message and data[0] & 0x0F == Opcode.CLOSE:
+            # Legal between fragments (RFC 6455, 5.4), but websockets refuses it with 1002.
+            code = close_code(data)
+            if code is not None:
+                protocol.fail(code)
+                self._send()
+                return True
         protocol.receive_data(data)
         for event in protocol.events_received():
             assert isinstance(event, Frame)
@@ -366,10 +515,6 @@ class ServerConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._gateway.loop.call_later(seconds, self._transport.abort)
-
-    def _address(self) -> str:
-        name = self._transport.get_extra_info("peername")
-        return str(name[0]) if isinstance(name, tuple) else "local"
 
 
 def _select_subprotocol(

@@ -6,10 +6,13 @@ complete ones. The common frame, an unfragmented text, takes a fast lane that by
 recognise as legal goes to the protocol.
 """
 
+import codecs
 from typing import Final, Protocol, TypeVar
 
 import websockets.frames
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
+
+from mcpp_gateway.edge.cpu_budget import LARGE_BYTES
 
 # From `frames`, which holds the C implementation if it was built; the one in `utils` takes 3 µs.
 apply_mask = websockets.frames.apply_mask  # type: ignore[attr-defined]
@@ -17,6 +20,11 @@ apply_mask = websockets.frames.apply_mask  # type: ignore[attr-defined]
 _FINAL_TEXT: Final = 0x81  # final, no extension bits, opcode text
 _PROTOCOL_ERROR: Final = 1002
 _INVALID_DATA: Final = 1007
+
+
+# Those that may be sent.
+_CLOSE_CODES: Final = frozenset(map(int, CloseCode)) - {1005, 1006, 1015}
+_Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class FrameError(Exception):
@@ -43,6 +51,9 @@ class FrameReceiver(Protocol[_Peer]):
 
     def receive_frame(self, peer: _Peer, data: bytes, now: float) -> bool:
         """Receive a frame and return whether to stop parsing."""
+
+    def admit_large(self, text: bytes, now: float) -> bool:
+        """Return whether a large text, or the end of one, may be received now."""
 
 
 class RawFrame(bytes):
@@ -73,15 +84,29 @@ def decode_texts(data: bytes) -> list[bytes]:
 class FrameParser:
     """Splits the bytes of one client into frames. Owns incomplete frames and messages."""
 
-    __slots__ = ("_fragments", "_max_bytes", "_pending_bytes", "_wanted_bytes", "parsed", "pending")
+    __slots__ = (
+        "_decoder",
+        "_fragments",
+        "_pending_bytes",
+        "_wanted_bytes",
+        "max_bytes",
+        "parsed",
+        "pending",
+    )
 
     def __init__(self, max_bytes: int) -> None:
         self.parsed = 0  # bytes of the present chunk
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self.pending: list[bytes] = []  # chunks of an incomplete frame, or left by a pause
         self._pending_bytes = 0
         self._wanted_bytes = 0
         self._fragments: bytearray | None = None
+        self._decoder = _Utf8Decoder()  # of a fragmented text
+
+    @property
+    def in_message(self) -> bool:
+        """Whether a fragmented message has begun and not ended."""
+        return self._fragments is not None
 
     def join(self, data: bytes) -> bytes:
         """Add `data` to the pending bytes and return all of them, or nothing if too few.
@@ -128,7 +153,7 @@ class FrameParser:
         self.parsed = position = start_at
         self._wanted_bytes = 0
         end = len(data)
-        max_bytes = self._max_bytes
+        max_bytes = self.max_bytes
         while position < end and position <= limit:
             # The common case, a complete text with two bytes of length: 0.3 µs less than below.
             if end - position > 8 and data[position + 1] == 0xFE and data[position] == _FINAL_TEXT:
@@ -146,6 +171,10 @@ class FrameParser:
             frame = self._parse_frame(data, position)
             if frame is None:
                 return False
+            size = len(frame) + len(self._fragments or b"")
+            if size >= LARGE_BYTES and not frames.admit_large(frame, now):
+                self.parsed = position
+                return False
             if type(frame) is RawFrame:
                 stopped = frames.receive_frame(peer, frame, now)
             else:
@@ -158,16 +187,20 @@ class FrameParser:
     def add_fragment(self, frame: Frame) -> bytes | None:
         """Add a fragment to its message and return the text once it is complete.
 
-        Raises FrameError for a text that is not UTF-8.
+        Raises FrameError as soon as the text cannot be UTF-8 any more, which ends the connection.
         """
         if self._fragments is None:
             self._fragments = bytearray()
+            self._decoder.reset()
+        try:
+            self._decoder.decode(frame.data, frame.fin)
+        except UnicodeDecodeError:
+            raise FrameError(_INVALID_DATA, "the text is not UTF-8") from None
         self._fragments += frame.data
         if not frame.fin:
             return None
         text = bytes(self._fragments)
         self._fragments = None
-        _check_utf8(text)
         return text
 
     def _parse_frame(self, data: bytes, position: int) -> bytes | None:
@@ -187,7 +220,7 @@ class FrameParser:
         if (header == 8 and size < 126) or (header == 14 and not 65_536 <= size < 1 << 63):
             raise FrameError(_PROTOCOL_ERROR, "the length takes more bytes than it needs")
         start = position + header
-        if size > self._max_bytes:
+        if size > self.max_bytes:
             return RawFrame(data[position:start])
         if left < header + size:
             self._wanted_bytes = header + size
@@ -198,6 +231,23 @@ class FrameParser:
         text: bytes = apply_mask(data[start:stop], data[start - 4 : start])
         _check_utf8(text)
         return text
+
+
+def close_code(frame: bytes) -> int | None:
+    """Return the code of a masked close frame, 1000 without one; None if the frame is illegal."""
+    size = frame[1] & 0x7F
+    payload = apply_mask(frame[6:], frame[2:6])
+    if not size:
+        return 1000
+    if size > 125:
+        return None
+    try:
+        payload[2:].decode()
+    except UnicodeDecodeError:
+        return None
+    code = int.from_bytes(payload[:2])
+    is_valid = code in _CLOSE_CODES or 3000 <= code < 5000
+    return code if size >= 2 and is_valid else None
 
 
 def _parse_header(data: bytes, position: int, mask_bytes: int) -> tuple[int, int]:

@@ -27,10 +27,13 @@ from mcpp_gateway.core.effects import (
     Effect,
     Move,
     ReadHistory,
+    RelayLive,
     Several,
 )
 from mcpp_gateway.core.pod import Audience, PodCore
 from mcpp_gateway.edge.frames import encode_text
+from mcpp_gateway.edge.latency import LatencyHistogram
+from mcpp_gateway.edge.page_turns import PageTurns
 from mcpp_gateway.edge.peer import Peer, PeerTransport
 from mcpp_gateway.edge.read_quota import ReadQuota, Scheduler
 
@@ -58,6 +61,20 @@ MUCH_BYTES = 33_554_432
 PRESENCE_SECONDS = 0.02
 
 
+# Live parts of one tick, and unsent ones of one connection (G-82).
+LIVE_BYTES = 65_536
+
+
+def live_room(pod: PodCore) -> int:
+    """Return how many bytes may be unsent at a connection that is sent live parts.
+
+    All connections together stay within an eighth of `pod_outbox_bytes`: none is closed for them.
+    """
+    limits = pod.limits
+    shared = limits.pod_outbox_bytes // (8 * max(1, pod.members.sessions))
+    return min(LIVE_BYTES, limits.outbox_bytes // 8, shared)
+
+
 def _nothing() -> None:
     """Do nothing: outboxes in memory are not bounded together."""
 
@@ -77,10 +94,18 @@ class Hub:
         self._flush_later = False
         self._audiences: list[Audience] = []  # those with frames in this tick
         self._individual: dict[Peer, None] = {}  # peers that get other bytes than their audience
+        self._live: list[Audience] = []  # those with live parts in this tick
+        self.live_dropped = 0  # parts that were not written to a connection
         self._full: list[Peer] = []
-        # How a log that is not in memory is read; it ends with `answer_history` of the pod.
-        self.read_history: Callable[[ReadHistory], None]
-        self._written_bytes = 0  # since the outboxes were last looked at
+        self.pages = PageTurns(scheduler, quota, self.perform_all)
+        # How history is read; it ends with an answer of the pod.
+        self.read_history: Callable[[ReadHistory], None] = self.pages.add
+        self.written_bytes = 0
+        self._checked_bytes = 0  # of these, when the outboxes were last looked at
+        self.latency = LatencyHistogram()
+        self._tick_began = 0.0  # when the first text of this tick was received
+        # A text that waits for the log: its pod, its position and when it was received.
+        self._sample: tuple[PodCore, int, float] | None = None
         self.on_much_written: Callable[[], None] = _nothing
         self._announcing: set[PodCore] = set()  # those with presence that will be logged later
         self._searching: dict[Peer, None] = {}  # for which the log is looked through, in order
@@ -147,10 +172,13 @@ class Hub:
                 audience.frames.append(data)
             if not self._flush_soon:
                 self._flush_soon = True
+                self._tick_began = now
                 self._scheduler.call_soon(self.flush)
             return False
         if effect is not None:
             self.perform(effect)
+        elif self._sample is None:
+            self._sample = (peer.pod, peer.pod.journal.end, now)
         return peer.closed or peer.account.is_exhausted(peer.session.member)
 
     def catch_up(self, peer: Peer) -> None:
@@ -197,6 +225,8 @@ class Hub:
             if effect.extra:
                 for session in effect.extra:
                     self._insert(session.peer, data)
+        elif isinstance(effect, RelayLive):
+            self._keep_live(effect)
         elif isinstance(effect, Direct):
             self._insert(effect.session.peer, encode_text(effect.text))
         elif isinstance(effect, Move):
@@ -214,7 +244,7 @@ class Hub:
                 self.perform(each, soon=soon)
         else:
             assert_never(effect)
-        if soon and not self._flush_soon and (self._audiences or self._individual):
+        if soon and not self._flush_soon and (self._audiences or self._individual or self._live):
             self._flush_soon = True
             self._scheduler.call_soon(self.flush)
 
@@ -223,6 +253,8 @@ class Hub:
         began = self.clock()
         self._quota.start_tick()
         self._flush_soon = self._flush_later = False
+        if self._live:
+            self._write_live()
         audiences, self._audiences = self._audiences, []
         individual, self._individual = self._individual, {}
         batches: dict[Audience, list[bytes]] = {}
@@ -231,7 +263,7 @@ class Hub:
         for audience, frames in batches.items():
             data = b"".join(frames)
             self.delivered += len(frames) * len(audience.sessions)
-            self._written_bytes += len(data) * len(audience.sessions)
+            self.written_bytes += len(data) * len(audience.sessions)
             for session in audience.sessions:
                 peer: Peer = session.peer
                 if peer not in individual:
@@ -241,13 +273,29 @@ class Hub:
                 peer.transport.write(peer.take_owed(batches.get(peer.audience, [])))
                 if peer.stop is not None:
                     self._individual[peer] = None
-        if self._written_bytes > MUCH_BYTES:
-            self._written_bytes = 0
+        if self.written_bytes - self._checked_bytes > MUCH_BYTES:
+            self._checked_bytes = self.written_bytes
             self.on_much_written()
         self.ticks += 1
-        self.tick_seconds += self.clock() - began
+        now = self.clock()
+        self.tick_seconds += now - began
+        self._measure(now)
 
     # --- private --------------------------------------------------------------------------------
+
+    def _measure(self, now: float) -> None:
+        """Take the delivery time of the tick's first text, or of the text that is sampled.
+
+        One of each tick, so that an envelope costs nothing.
+        """
+        if self._tick_began:
+            self.latency.add(now - self._tick_began)
+            self._tick_began = 0.0
+        if self._sample is not None:
+            pod, position, received = self._sample
+            if pod.journal.committed >= position:
+                self.latency.add(now - received)
+                self._sample = None
 
     def _announce(self, pod: PodCore) -> None:
         self._announcing.discard(pod)
@@ -325,6 +373,45 @@ class Hub:
             self._flush_later = True
             self._scheduler.call_later(PRESENCE_SECONDS, self.flush)
 
+    def _keep_live(self, relay: RelayLive) -> None:
+        data = encode_text(relay.text)
+        for audience in relay.audiences:
+            if audience.live_bytes + len(data) > LIVE_BYTES:
+                self.live_dropped += len(audience.sessions)
+                continue
+            if not audience.live:
+                self._live.append(audience)
+            audience.live.append((data, relay.sender))
+            audience.live_bytes += len(data)
+
+    def _write_live(self) -> None:
+        """Write the live parts of this tick to the connections that keep up (G-82).
+
+        Before everything else, so that what is written then does not count as unsent yet.
+        """
+        audiences, self._live = self._live, []
+        for audience in audiences:
+            parts, audience.live, audience.live_bytes = audience.live, [], 0
+            if not audience.sessions:
+                continue
+            senders = {session for _, session in parts}
+            data = b"".join([part for part, _ in parts])
+            written = dropped = 0
+            room = live_room(next(iter(audience.sessions)).peer.pod) - len(data)
+            for session in audience.sessions:
+                peer: Peer = session.peer
+                if peer.transport.waiting_bytes > room or peer.stop is not None:
+                    dropped += 1
+                elif session not in senders:
+                    peer.transport.write(data)
+                    written += 1
+                elif others := [part for part, sender in parts if sender is not session]:
+                    peer.transport.write(b"".join(others))
+                    self.delivered += len(others)
+            self.delivered += written * len(parts)
+            self.live_dropped += dropped * len(parts)
+            self.written_bytes += written * len(data)
+
     def _insert(self, peer: Peer, data: bytes) -> None:
         """Owe a peer a frame of its own at the present position of its audience."""
         assert peer.audience is not None, "a session that catches up gets its texts from the pod"
@@ -348,7 +435,9 @@ class Hub:
         if move.text:
             self._insert(peer, encode_text(move.text))
         if peer.audience is None:
-            peer.transport.set_outbox(peer.pod.limits.outbox_bytes)
+            outbox_bytes = peer.pod.limits.outbox_bytes
+            # G-82: live parts that are unsent do not count.
+            peer.transport.set_outbox(outbox_bytes + min(LIVE_BYTES, outbox_bytes // 8))
         else:
             self._write_owed(peer)
         peer.audience = move.audience

@@ -22,6 +22,10 @@ class PeerTransport(Protocol):
     def full(self) -> bool:
         """Whether more bytes are unsent than the outbox holds."""
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How many written bytes are unsent."""
+
 
 class Peer:
     """A session's connection as the hub sees it. Only the hub changes it."""

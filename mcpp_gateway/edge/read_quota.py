@@ -8,6 +8,8 @@ waits in the system's buffers and then at the sender, and nothing is lost. Three
 - A participant may send 500 frames a second that cost it no rate token: texts refused for the rate,
   control frames and fragments (C-16). Above that it is not read until the next second.
 - CPU time is limited by `CpuBudget`: who owes waits for a turn, or until it has repaid (G-65).
+  Those who owe nothing and send little have their turns first. Texts that may take long are read
+  one after the other, as the budget allows, from those who have used the least of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,6 +25,9 @@ from mcpp_gateway.edge.cpu_budget import CpuAccount, CpuBudget
 _FREE_FRAMES_PER_SECOND: Final = 500
 SMALL_BYTES: Final = 1024
 _SHORTEST_WAIT_SECONDS: Final = 0.005
+# Who has caused more excess with filters lately has its turn behind others. Half of it is
+# forgotten each second. Other excess is the sender's own debt.
+_CAUSED_SECONDS: Final = 0.0003
 
 
 class Scheduler(Protocol):
@@ -55,10 +60,12 @@ class ReadAccount(CpuAccount):
 
     def __init__(self, member: Member, second: int) -> None:
         super().__init__()
+        self.second = second
         self.renew(member, second)
 
     def renew(self, member: Member, second: int) -> None:
         """Start a new second with a full quota."""
+        self.caused_seconds *= 0.5 ** min(second - self.second, 64)
         self.second = second
         self.limit: float = member.rate_limited + _FREE_FRAMES_PER_SECOND
 
@@ -95,7 +102,10 @@ class ReadQuota:
         self._debts_scheduled = False
         self._until_next_second: set[PausableConnection] = set()
         self._turns: dict[PausableConnection, None] = {}  # in order
+        self._first_turns: dict[PausableConnection, None] = {}  # of those who send little
         self._turns_scheduled = False
+        self._with_large_texts: dict[PausableConnection, CpuAccount] = {}  # by arrival
+        self._large_scheduled = False
 
     def account(self, member: Member) -> ReadAccount:
         """Return the account that all connections of a participant share."""
@@ -129,6 +139,7 @@ class ReadQuota:
     ) -> None:
         """Charge excess CPU time to a sender, and what filters took of it to their owners."""
         if evaluated:
+            account.caused_seconds += excess
             owners = partial(self._filter_owners, pod)
             excess = self.budget.charge_filters(excess, evaluated, owners, now)
         if excess:
@@ -145,10 +156,16 @@ class ReadQuota:
         """Whether a chunk may be read now: there is time, or it is small and its sender owes none.
 
         So who sends one envelope does not wait for those who send many, or expensive ones (G-65).
+        In a tick that has read enough bytes there is no turn for any. A chunk that waits for that
+        costs its sender nothing, so it comes first in the next tick if it is small.
         """
         if account.repaid_at > now and self.budget.wait(account, now):
             return False
-        return not self.budget.tick_is_used or (size <= SMALL_BYTES and account.repaid_at <= now)
+        if self.tick_read_bytes > self.tick_bytes:
+            return False
+        if not self.budget.tick_is_used:
+            return True
+        return not self.budget.tick_is_full and _comes_first(account, size, now)
 
     def pause_for_debt(self, connection: PausableConnection, account: CpuAccount) -> None:
         """Stop reading from a connection until its participant has repaid enough."""
@@ -158,11 +175,20 @@ class ReadQuota:
             self._debts_scheduled = True
             self._scheduler.call_later(_SHORTEST_WAIT_SECONDS, self._resume_repaid)
 
-    def pause_for_turn(self, connection: PausableConnection) -> None:
-        """Stop reading from a connection until its turn in the next tick."""
+    def pause_for_turn(
+        self, connection: PausableConnection, account: CpuAccount, size: int, now: float
+    ) -> None:
+        """Stop reading from a connection until its turn in the next tick, for so many bytes."""
         connection.pause_reading()
-        self._turns[connection] = None
+        is_first = _comes_first(account, size, now)
+        (self._first_turns if is_first else self._turns)[connection] = None
         self.resume_turns()
+
+    def pause_for_large_text(self, connection: PausableConnection, account: CpuAccount) -> None:
+        """Stop reading from a connection until its large text may take long."""
+        connection.pause_reading()
+        self._with_large_texts[connection] = account
+        self._schedule_large_text()
 
     def pause_for_second(self, connection: PausableConnection) -> None:
         """Stop reading from a connection until the next second."""
@@ -173,7 +199,9 @@ class ReadQuota:
         """Forget a connection that is closed."""
         self._until_next_second.discard(connection)
         self._turns.pop(connection, None)
+        self._first_turns.pop(connection, None)
         self._in_debt.pop(connection, None)
+        self._with_large_texts.pop(connection, None)
 
     def start_tick(self) -> None:
         """Start a new tick: its quota of bytes is full again, less what the log has to write."""
@@ -191,12 +219,31 @@ class ReadQuota:
         """Resume connections in order until the tick is full; the rest keep their place."""
         self.start_tick()
         self._turns_scheduled = False
-        for connection in list(self._turns):
-            if self.tick_read_bytes > self.tick_bytes or self.budget.tick_is_used:
-                break
-            self._turns.pop(connection, None)
-            connection.resume_reading()
+        budget = self.budget
+        for turns in (self._first_turns, self._turns):
+            for connection in list(turns):
+                is_used = budget.tick_is_full if turns is self._first_turns else budget.tick_is_used
+                if is_used or self.tick_read_bytes > self.tick_bytes:
+                    break
+                turns.pop(connection, None)
+                connection.resume_reading()
         self.resume_turns()
+
+    def _schedule_large_text(self) -> None:
+        if self._with_large_texts and not self._large_scheduled:
+            self._large_scheduled = True
+            wait = self.budget.long_repaid_at - self.budget.clock()
+            self._scheduler.call_later(max(0.0, wait), self._resume_large_text)
+
+    def _resume_large_text(self) -> None:
+        """Read the large text of the participant that has used the least, if it may take long."""
+        self._large_scheduled = False
+        waiting = self._with_large_texts
+        if waiting and self.budget.long_repaid_at <= self.budget.clock():
+            connection = min(waiting, key=lambda each: waiting[each].repaid_at)
+            del waiting[connection]
+            connection.resume_reading()
+        self._schedule_large_text()
 
     def _resume_repaid(self) -> None:
         """Give those a turn that have repaid, and look at the others again when the first has."""
@@ -220,6 +267,15 @@ class ReadQuota:
             self._schedule_turns()
 
     def _schedule_turns(self) -> None:
-        if self._turns and not self._turns_scheduled:
+        if (self._turns or self._first_turns) and not self._turns_scheduled:
             self._turns_scheduled = True
             self._scheduler.call_soon(self._give_turns)
+
+
+def _comes_first(account: CpuAccount, size: int, now: float) -> bool:
+    """Return whether a participant sends little, owes nothing, and has not caused much work."""
+    return (
+        size <= SMALL_BYTES
+        and account.repaid_at <= now
+        and account.caused_seconds <= _CAUSED_SECONDS
+    )

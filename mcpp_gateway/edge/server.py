@@ -7,45 +7,43 @@ await gateway.drain()
 """
 
 import asyncio
-import ctypes
 import errno
 import logging
 import os
 import secrets
 import socket
-import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import uuid6
 
-from mcpp_gateway.config import Config, ConfigError
-from mcpp_gateway.core.effects import DRAINING, SESSION_EXPIRED, ReadHistory
+from mcpp_gateway.config import OWN_ISSUER, Config, ConfigError
+from mcpp_gateway.core.effects import DRAINING, ReadHistory
 from mcpp_gateway.core.pod import PodCore
-from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers
+from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers, Waiting
+from mcpp_gateway.edge.admission.leases import Leases
+from mcpp_gateway.edge.admission.sign_in import CODE_BYTES, SessionTokens
 from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.hub import Hub
+from mcpp_gateway.edge.listener import Listener
+from mcpp_gateway.edge.outboxes import Outboxes
 from mcpp_gateway.edge.peer import Peer
 from mcpp_gateway.edge.read_quota import ReadQuota
-from mcpp_gateway.edge.sign_in import CODE_BYTES, SessionTokens
+from mcpp_gateway.edge.session_log import log_session
+from mcpp_gateway.edge.web.mcp_service import McpService
 from mcpp_gateway.prompts.service import PromptService
 from mcpp_gateway.storage.log_store import LogStore
 
 if TYPE_CHECKING:
     from mcpp_gateway.cluster.cluster_log import ClusterLog
+    from mcpp_gateway.tokens.service import TokenService
 
 logger = logging.getLogger("mcpp.gateway")
 
-# Large enough for a thousand participants that reconnect at once.
-_BACKLOG: Final = 4096
-# asyncio uses its `backlog` as the number of connections to accept at a time, and logs an error for
-# each of them when the process has no file descriptors left.
-_ACCEPTED_AT_ONCE: Final = 16
 _HOUSEKEEPING_SECONDS: Final = 1.0
-_RETURNED_BYTES: Final = 33_554_432
 _EXPIRY_SECONDS: Final = 0.05  # between the ticks of a pod in which many contexts expire together
 _NO_SPACE: Final = "the gateway has no space left on its disk"
 _OUT_OF_REACH: Final = "the cluster's log is out of reach; try another gateway"
@@ -53,6 +51,8 @@ _EXIT_IO_ERROR: Final = 74  # EX_IOERR of sysexits.h
 # A round trip to the cluster's log takes longer than a sync, so that more may wait for it.
 _CLUSTER_SHARE: Final = 4
 _CLUSTER_COMMIT_SECONDS: Final = 2.0
+_KEYS_SECONDS: Final = 6.0  # that a request waits for an issuer's keys
+_HAND_OVER_SECONDS: Final = 0.5  # that clients have to close, while the next process waits
 _TICK_BYTES: Final = 262_144  # read in one tick, over all connections
 
 
@@ -75,123 +75,151 @@ class Gateway:
         self.config = config
         self.loop = loop
         clock = steady_clock()
-        tick_bytes = min(_TICK_BYTES, config.limits.outbox_bytes // 4)
+        smallest = min(config.limits_of(pod).outbox_bytes for pod in config.pods or ("",))
+        tick_bytes = min(_TICK_BYTES, smallest // 4)
         self.quota = ReadQuota(
             loop, clock, tick_bytes=tick_bytes, unwritten_bytes=self._unwritten_bytes
         )
         self.hub = Hub(loop, clock, self.quota)
         self.hub.read_history = self._read_history
-        self.prompts = PromptService(lambda: self.logs)
+        self.prompts = PromptService(lambda: self.logs or self.cluster)
         self.hub.on_much_written = self._check_outboxes
         self.connections: set[ServerConnection] = set()
         self.draining = False
+        self.started = clock()
+        self.on_drain_request: Callable[[], None] = lambda: None
         self.logs = self._open_logs()
         self.cluster = self._open_cluster()
+        self.tokens: TokenService | None = None
+        self.tokens = self._open_tokens(config)
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
         self._advance_clock()
         self.admission: AdmissionControl
+        self.mcp: McpService | None = None
         self.port: int
         self._session_key = session_key or secrets.token_bytes(32)
         self._sessions = SessionTokens(self._session_key)
-        self._server: asyncio.Server
+        self._listener = Listener(loop)
         self._timer: asyncio.TimerHandle | None = None
         self._ping_round = 0
-        self._held_bytes = 0  # in outboxes, when last looked at
+        self._outboxes = Outboxes(loop)
         self._expiring: set[PodCore] = set()  # those with more expired contexts than one tick holds
-        self._expiries: dict[ServerConnection, asyncio.TimerHandle] = {}
+        self.leases = Leases(loop, lambda: self.hub.clock())
         self._drained = asyncio.Event()
         self._committed = asyncio.Event()
 
-    async def listen(self) -> None:
-        """Open the port. Raises ConfigError if that is not possible."""
+    async def listen(self, inherited: Sequence[socket.socket] = ()) -> None:
+        """Open the port, or take over inherited sockets. Raises ConfigError if it cannot."""
         try:
             if self.cluster is not None:
                 await self.cluster.connect()
                 key = await self.cluster.shared_key(self._session_key)
                 self._sessions = SessionTokens(key)
-            await self._listen()
+            await self._listen(inherited)
         except ConfigError:
             await self._close_logs()
             raise
 
-    async def _listen(self) -> None:
-        section = self.config.gateway
-        tls = _tls(self.config)
-        try:
-            self._server = await self.loop.create_server(
-                lambda: ServerConnection(self),
-                section.host,
-                section.port,
-                ssl=tls,
-                # Half for TLS and half for the upgrade: `handshake_seconds` in all.
-                ssl_handshake_timeout=section.handshake_seconds / 2 if tls else None,
-                backlog=_ACCEPTED_AT_ONCE,
-                reuse_address=True,
-            )
-        except OSError as error:
-            raise ConfigError(_explain(error, section.host, section.port)) from None
-        except ValueError:  # UnicodeError is one
-            raise ConfigError("gateway.host: not a valid host name") from None
-        for each in self._server.sockets:
-            with socket.socket(fileno=os.dup(each.fileno())) as same:
-                same.listen(_BACKLOG)
-        self.port = self._server.sockets[0].getsockname()[1]
+    async def _listen(self, inherited: Sequence[socket.socket]) -> None:
+        await self._listener.open(self.config, lambda: ServerConnection(self), inherited)
+        self.port = self._listener.port
         if self.cluster is not None:
-            self.cluster.address = f"{section.host}:{self.port}"
-        self.admission = AdmissionControl(self.config, self.port, self._sessions)
+            self.cluster.address = f"{self.config.gateway.host}:{self.port}"
+        self.admission = AdmissionControl(self.config, self.port, self._sessions, self.tokens)
+        if self.config.gateway.mcp:
+            self.mcp = McpService(await self._listener.local_url())
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
 
-    def admit(self, query: str, headers: Headers, address: str) -> Admission | Denial:
-        """Decide on a request to join."""
+    def admit(
+        self, query: str, headers: Headers, address: str
+    ) -> "Admission | Denial | asyncio.Task[Admission | Denial]":
+        """Decide on a request to join; a task if the keys of its token's issuer are being read."""
         if self.draining:
             reason = "the gateway is shutting down; try again soon"
             return Denial(503, reason, retry_after_seconds=1)
-        now = self.hub.clock()
-        decision = self.admission.admit(query, headers, address, now)
-        if isinstance(decision, Admission):
-            pod = self.pods[decision.pod]
-            if not pod.can_join(decision.participant):
-                reason = _NO_SPACE if self.cluster is None else _OUT_OF_REACH
-                return Denial(503, reason, retry_after_seconds=5)
-            refusal = pod.join_refusal(decision.participant, decision.filter)
-            if refusal is not None:
-                return Denial(429, refusal, retry_after_seconds=5)
-            debt = self.quota.join_wait(pod.bucket(decision.participant))
-            wait = max(debt, pod.join_wait(decision.participant, now))
-            if wait:
-                reason = f"too many joins; try again in {wait:.1f} s"
-                return Denial(429, reason, retry_after_seconds=wait)
-        return decision
+        decision = self.admission.admit(query, headers, address, self.hub.clock())
+        if isinstance(decision, Waiting):
+            return self.loop.create_task(self._admit_later(query, headers, address, decision))
+        return self._check_pod(decision) if isinstance(decision, Admission) else decision
 
-    def invite(self, pod: str, participant: str) -> str:
-        """Return a code that signs a browser in as this participant, once, for two minutes."""
+    async def _admit_later(
+        self, query: str, headers: Headers, address: str, waiting: Waiting
+    ) -> Admission | Denial:
+        await asyncio.wait([waiting.refresh], timeout=_KEYS_SECONDS)
+        if self.draining:
+            return Denial(503, "the gateway is shutting down; try again soon")
+        decision = self.admission.admit(query, headers, address, self.hub.clock(), waiting)
+        assert not isinstance(decision, Waiting), "keys are not read twice for one request"
+        return self._check_pod(decision) if isinstance(decision, Admission) else decision
+
+    def _check_pod(self, admission: Admission) -> Admission | Denial:
+        """Return the admission, or why the pod has no room for it."""
+        now = self.hub.clock()
+        pod, participant, grant = self.pods[admission.pod], admission.participant, admission.grant
+        if grant is not None:
+            if pod.members.is_configured(participant):
+                return Denial(403, "the participant is configured with another token")
+            if pod.members.owner(participant) not in (None, grant.issuer):
+                return Denial(403, "the participant belongs to another issuer")
+        if not pod.can_join(participant):
+            reason = _NO_SPACE if self.cluster is None else _OUT_OF_REACH
+            return Denial(503, reason, retry_after_seconds=5)
+        refusal = pod.members.join_refusal(participant, admission.filter)
+        if refusal is not None:
+            return Denial(429, refusal, retry_after_seconds=5)
+        debt = self.quota.join_wait(pod.members.bucket(participant))
+        wait = max(debt, pod.members.join_wait(participant, now))
+        if wait:
+            reason = f"too many joins; try again in {wait:.1f} s"
+            return Denial(429, reason, retry_after_seconds=wait)
+        return admission
+
+    async def invite(self, pod: str, participant: str) -> str:
+        """Return a code that signs a browser in as this participant, once, for two minutes.
+
+        Raises McppError if the cluster cannot be reached.
+        """
         code = secrets.token_urlsafe(CODE_BYTES)
-        self.admission.invitations.add(code, (pod, participant), self.hub.clock())
+        if self.cluster is None:
+            self.admission.invitations.add(code, (pod, participant), self.hub.clock())
+        else:
+            await self.cluster.secrets.add_code(code, (pod, participant))
         return code
+
+    async def fetch_invitation(self, code: str) -> None:
+        """Take a code that any gateway of the cluster has issued, if it exists. Raises McppError.
+
+        No other gateway accepts it from here on.
+        """
+        assert self.cluster is not None
+        identity = await self.cluster.secrets.redeem_code(code)
+        if identity is not None:
+            self.admission.invitations.add(code, identity, self.hub.clock())
 
     def join(self, connection: ServerConnection, admission: Admission) -> Peer:
         """Join an admitted connection to its pod."""
-        logger.info("joined", extra={"pod": admission.pod, "participant": admission.participant})
-        if admission.until is not None:
-            self._expiries[connection] = self.loop.call_later(
-                admission.until - self.hub.clock(),
-                connection.close,
-                SESSION_EXPIRED,
-                "the session has expired",
-            )
-        return self.hub.join(
-            self.pods[admission.pod],
+        self.leases.add(connection, admission)
+        pod, grant = self.pods[admission.pod], admission.grant
+        if grant is not None:
+            effects = pod.admit(grant.settings, grant.issuer, grant.until, self.hub.clock())
+            self.hub.perform_all(effects)
+        connection.peer = self.hub.join(
+            pod,
             admission.participant,
             connection,
             filter=admission.filter,
             after=admission.after,
             last=admission.last,
         )
+        log_session("joined", connection, **({} if grant is None else {"issuer": grant.issuer}))
+        return connection.peer
 
     def reconfigure(self, config: Config) -> None:
         """Apply the participants and tokens of a new configuration; the rest needs a restart."""
         config = without_restart(self.config, config)
         # First, because it may fail, and then nothing has changed.
+        self._listener.reload_certificate(config)
+        tokens = self._open_tokens(config)
         for name in config.pods.keys() - self.pods.keys():
             self.pods[name] = self._new_pod(name, config)
         self._advance_clock()
@@ -203,12 +231,26 @@ class Gateway:
         for name, changed in self.pods.items():
             self.hub.perform_all(changed.reconfigure(config.pods.get(name, ()), now))
             self.hub.announce_later(changed)
+            changed.admits_signed = config.admits_signed
+            if changed.limits != config.limits_of(name):
+                changed.change_limits(config.limits_of(name), now)
+        self._change_issuers(config, tokens)
         self.config = config
         self.admission.reconfigure(config)
 
-    async def drain(self) -> None:
-        """Refuse new connections, flush, close all connections, and close the port (G-42)."""
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The listening sockets, for a process that takes over."""
+        return self._listener.sockets
+
+    async def drain(self, *, handing_over: bool = False) -> None:
+        """Refuse new connections, flush, close all connections, and close the port (G-42).
+
+        When handing over, new connections are left to the next process instead.
+        """
         self.draining = True
+        if handing_over:
+            await self._listener.close()
         if self._timer is not None:
             self._timer.cancel()
         for pod in self.pods.values():
@@ -223,10 +265,15 @@ class Gateway:
                 connection.close(DRAINING, "the gateway is shutting down; reconnect")
         if self._joined():
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.config.gateway.drain_seconds):
+                seconds = self.config.gateway.drain_seconds
+                if handing_over:
+                    seconds = min(seconds, _HAND_OVER_SECONDS)
+                async with asyncio.timeout(seconds):
                     await self._drained.wait()
         # The port stays open until here, so that new requests are answered with 503.
-        await self._stop_listening()
+        await self._listener.close()
+        if self.mcp is not None:
+            await self.mcp.close()
         for connection in list(self.connections):
             connection.abort()
         if self.cluster is not None:
@@ -246,9 +293,10 @@ class Gateway:
     def forget(self, connection: ServerConnection) -> None:
         """Remove a connection that is closed."""
         self.connections.discard(connection)
+        if connection.peer is not None:
+            log_session("left", connection, **connection.ending())
         self.quota.forget(connection)
-        if connection in self._expiries:
-            self._expiries.pop(connection).cancel()
+        self.leases.forget(connection)
         if self.draining and not self._joined():
             self._drained.set()
 
@@ -257,15 +305,6 @@ class Gateway:
         return sum(connection.waiting_bytes for connection in self.connections)
 
     # --- private --------------------------------------------------------------------------------
-
-    async def _stop_listening(self) -> None:
-        if isinstance(self.loop, asyncio.SelectorEventLoop):
-            # Closing an asyncio server leaves connections that were accepted in this tick open and
-            # unanswered (gh-109564), so they are handed over first.
-            for each in self._server.sockets:
-                self.loop.remove_reader(each)
-            await asyncio.sleep(0)
-        self._server.close()
 
     async def _close_logs(self) -> None:
         if self.logs is not None:
@@ -277,12 +316,16 @@ class Gateway:
         return any(connection.peer is not None for connection in self.connections)
 
     def _new_pod(self, name: str, config: Config) -> PodCore:
-        settings = config.pods[name]
+        settings, limits = config.pods[name], config.limits_of(name)
+        signed = config.admits_signed
         if self.logs is not None:
-            return self.logs.open_pod(name, settings, config.limits)
+            return self.logs.open_pod(name, settings, limits, admits_signed=signed)
         if self.cluster is not None:
-            return self.cluster.open_pod(name, settings, config.limits)
-        return PodCore(name, settings, config.limits, new_id=lambda: str(uuid6.uuid7()))
+            pod: PodCore = self.cluster.open_pod(name, settings, limits)
+        else:
+            pod = PodCore(name, settings, limits, new_id=lambda: str(uuid6.uuid7()))
+        pod.admits_signed = signed
+        return pod
 
     def _open_logs(self) -> LogStore | None:
         if self.config.log.kind != "file":
@@ -297,9 +340,13 @@ class Gateway:
         )
 
     def _read_history(self, request: ReadHistory) -> None:
-        assert self.logs is not None, "a log in memory is read in place"
         peer: Peer = request.session.peer
-        self.logs.read_history(peer.pod, request)
+        if peer.pod.history.is_in_memory:
+            self.hub.pages.add(request)
+            return
+        logs = self.logs or self.cluster
+        assert logs is not None
+        logs.read_history(peer.pod, request)
 
     def _open_cluster(self) -> "ClusterLog | None":
         if self.config.log.kind != "jetstream":
@@ -317,6 +364,51 @@ class Gateway:
             on_commit=self._on_commit,
             on_failure=_end_process,
         )
+
+    def _change_issuers(self, config: Config, tokens: "TokenService | None") -> None:
+        """Close the connections of issuers that are gone, or may grant something else now."""
+        if tokens is not None and self.tokens is not None:
+            tokens.revocations = self.tokens.revocations
+        self.tokens = self.admission.tokens = tokens
+        now = {each.name: each for each in config.issuers}
+        before = {each.name: each for each in self.config.issuers}
+        gone = before.keys() - now.keys()
+        if config.token_folder is None:
+            gone |= {OWN_ISSUER}
+        for connection in self.leases.revoke(lambda grant: grant.issuer in gone):
+            log_session("revoked", connection, reason="issuer removed")
+        changed = {name for name in before.keys() & now.keys() if before[name] != now[name]}
+        self.leases.end(lambda grant: grant.issuer in changed)
+
+    def _open_tokens(self, config: Config) -> "TokenService | None":
+        if not config.admits_signed:
+            return None
+        if self.tokens is not None and self.config.token_sources == config.token_sources:
+            self.tokens.reread(config)
+            return self.tokens
+        try:
+            from mcpp_gateway.tokens.service import TokenService
+        except ModuleNotFoundError:
+            reason = "signed tokens need PyJWT: pip install 'mcpp-pods[gateway]'"
+            raise ConfigError(f"issuers: {reason}") from None
+        return TokenService(config, self.loop, lambda: self.hub.clock())
+
+    def revoke(self, name: str) -> int:
+        """Revoke a signed token by its id, or all of a participant (S-10).
+
+        Return the number of connections that were closed here.
+        """
+        if self.tokens is None:
+            raise ConfigError("no signed tokens are configured")
+        self.tokens.revoke(name)
+        return self._close_revoked()
+
+    def _close_revoked(self) -> int:
+        assert self.tokens is not None
+        closed = self.leases.revoke(self.tokens.revocations.covers)
+        for connection in closed:
+            log_session("revoked", connection)
+        return len(closed)
 
     def _advance_clock(self) -> None:
         """Keep times from going back behind what the logs hold, if the system's clock was set."""
@@ -364,37 +456,7 @@ class Gateway:
                 logger.critical("no file descriptors left: new connections wait", extra=facts)
 
     def _check_outboxes(self) -> None:
-        """Close the connections with the most unsent data where there is too much (G-68)."""
-        outboxes = {each: each.waiting_bytes for each in self.connections}
-        by_pod: dict[PodCore, dict[ServerConnection, int]] = {}
-        for connection, size in outboxes.items():
-            if connection.peer is not None and size:
-                by_pod.setdefault(connection.peer.pod, {})[connection] = size
-        for some in by_pod.values():
-            for closed in self._close_largest(some, self.config.limits.pod_outbox_bytes):
-                del outboxes[closed]
-        for closed in self._close_largest(outboxes, self.config.gateway.max_outbox_bytes):
-            del outboxes[closed]
-        held, self._held_bytes = self._held_bytes, sum(outboxes.values())
-        if held - self._held_bytes > _RETURNED_BYTES:
-            self.loop.call_later(_HOUSEKEEPING_SECONDS, return_memory)  # once they are closed
-
-    def _close_largest(
-        self, outboxes: dict[ServerConnection, int], limit: int
-    ) -> list[ServerConnection]:
-        total = sum(outboxes.values())
-        closed: list[ServerConnection] = []
-        for connection, size in sorted(outboxes.items(), key=lambda item: -item[1]):
-            if total <= limit:
-                break
-            total -= size
-            closed.append(connection)
-            peer = connection.peer
-            who = None if peer is None else peer.session.member.settings.id
-            facts = {"participant": who, "unsent_bytes": size}
-            logger.warning("outboxes hold too much; largest closed", extra=facts)
-            connection.abort()
-        return closed
+        self._outboxes.check(self.connections, self.config)
 
     def _run_housekeeping(self) -> None:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
@@ -404,6 +466,10 @@ class Gateway:
             self.logs.check()
         if self.cluster is not None:
             self.hub.perform_all(self.cluster.close_stalled(self.hub.clock()))
+        if self.tokens is not None:
+            self.tokens.renew_keys()
+            if self.tokens.learn():
+                self._close_revoked()
         self._check_descriptors()
         self._check_outboxes()
         self.quota.start_second()
@@ -427,41 +493,8 @@ def _end_process(error: BaseException) -> None:
     os._exit(_EXIT_IO_ERROR)
 
 
-def return_memory() -> None:
-    """Return freed memory to the system, where the C library keeps it otherwise."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def without_restart(old: Config, new: Config) -> Config:
     """Return the new configuration with the old values of what cannot change at run time."""
-    kept = {
-        name: getattr(old.gateway, name)
-        for name in ("host", "port", "tls_cert", "tls_key", "log_format")
-    }
+    kept = {name: getattr(old.gateway, name) for name in ("host", "port", "log_format")}
     gateway = msgspec.structs.replace(new.gateway, **kept)
-    return msgspec.structs.replace(
-        new, limits=old.limits, log=old.log, cluster=old.cluster, gateway=gateway
-    )
-
-
-def _tls(config: Config) -> ssl.SSLContext | None:
-    cert, key = config.gateway.tls_cert, config.gateway.tls_key
-    if cert is None or key is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ValueError) as error:
-        reason = f"cannot load {cert!r} with {key!r}: {error}"
-        raise ConfigError(f"gateway.tls_cert: {reason}") from None
-    return context
-
-
-def _explain(error: OSError, host: str, port: int) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"gateway.host: {host!r} is not a host name or address of this machine"
-    if error.errno == errno.EADDRINUSE:
-        return f"gateway.port: {port} is in use; stop the other process or choose another port"
-    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+    return msgspec.structs.replace(new, log=old.log, cluster=old.cluster, gateway=gateway)

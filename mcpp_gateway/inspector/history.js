@@ -4,7 +4,7 @@ const PACE_MS = 40; // between pages without an entry: each costs a token of the
 const RETRY_MS = 1_000;
 
 export class HistoryLoader {
-  /** `connection` sends texts; `changed(edge)` is called after each answer. */
+  /** `connection` sends texts; `changed()` is called after each answer, and after a rest. */
   constructor(model, past, matches, connection, changed) {
     this._model = model;
     this._past = past;
@@ -22,13 +22,14 @@ export class HistoryLoader {
     if (!request) return;
     this._send(request, {
       accept: (page) => {
+        this._past.noteIndex(page);
         if (!page.entries.length) this._rest(edge, PACE_MS);
         this._past.accept(edge, request, page);
-        this._changed(edge);
+        this._changed();
       },
       refuse: (refusal) => {
         this._refused(edge, request, refusal);
-        this._changed(edge);
+        this._changed();
       },
     });
   }
@@ -40,9 +41,10 @@ export class HistoryLoader {
     if (!request) return;
     this._send(request, {
       accept: (page) => {
-        this._matches.accept(request, page);
+        this._past.noteIndex(page);
+        this._matches.accept(request, { ...page, entries: page.entries.filter((entry) => this._past.shows(entry)) });
         this.count();
-        this._changed(null);
+        this._changed();
       },
       refuse: () => {
         this._matches.disconnect();
@@ -92,7 +94,7 @@ export class HistoryLoader {
     this._rests.add(name);
     setTimeout(() => {
       this._rests.delete(name);
-      this._changed(null);
+      this._changed();
     }, milliseconds);
   }
 }

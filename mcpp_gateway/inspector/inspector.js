@@ -1,29 +1,32 @@
 // The signed-in inspector: connects the model with the gateway connection and redraws what changed.
 
 import { Connection, fetchPrompt } from "./net.js";
-import { loadSettings, saveSettings, showTheme } from "./settings.js";
+import { Controls } from "./controls.js";
+import { Decisions } from "./decisions.js";
+import { saveEntries } from "./download.js";
+import { ReplayRequests } from "./replay-requests.js";
+import { Selection } from "./selection.js";
+import { loadSettings } from "./settings.js";
 import { print } from "./state/filter/expression.js";
-import { everything, isId, isSame } from "./state/filter/filter.js";
+import { everything, isSame } from "./state/filter/filter.js";
 import { newId } from "./state/ids.js";
-import { GATEWAY, parseKind } from "./state/kinds.js";
+import { GATEWAY } from "./state/kinds.js";
 import { writeView } from "./state/filter/link.js";
 import { Navigation } from "./navigation.js";
 import { Past } from "./state/history/past.js";
 import { Model } from "./state/model.js";
-import { amendment, approval, nameOf, rejection, withdrawal } from "./state/proposals.js";
 import { Rows } from "./state/log/rows.js";
 import { Shown } from "./state/log/shown.js";
-import { ContextNode } from "./state/tree.js";
 import { Announcer } from "./view/elements/announcer.js";
 import { Bar } from "./view/bar.js";
 import { Composer } from "./view/composer.js";
-import { askArguments, askReason, showLink, showProblem, showSettings } from "./view/dialogs.js";
-import { byId, h, isTyping, oncePerFrame, setText, shortId } from "./view/elements/dom.js";
+import { byId, oncePerFrame, setText } from "./view/elements/dom.js";
 import { FilterBar } from "./view/filters.js";
+import { LiveView } from "./view/live.js";
 import { LogView } from "./view/log/log.js";
 import { PeopleView } from "./view/people.js";
+import { QuestionsView } from "./view/decisions/questions.js";
 import { showPrompt } from "./view/prompt.js";
-import { resolution } from "./view/proposals.js";
 import { ReplayBar } from "./view/replay.js";
 import { SearchBar } from "./view/search.js";
 import { ClickGuard } from "./view/elements/click-guard.js";
@@ -35,7 +38,7 @@ const SLOW_MS = 250; // the tree, people and timeline are not redrawn every fram
 export class Inspector {
   /** `view` is the view that a link asks for; `signOut(reason)` returns to the sign-in form. */
   constructor(token, view, signOut) {
-    this._view = view;
+    this._link = view;
     this._token = token;
     this._signOut = signOut;
     this._target = null; // id of an envelope to show once the filter passes it
@@ -56,18 +59,28 @@ export class Inspector {
       reveal: (entry) => this.reveal(entry),
       look: (entry) => this.look(entry.envelope.from, entry),
       lookAs: (participant) => this.look(participant, null),
-      approve: (proposal) => this.approve(proposal),
-      edit: (proposal) => this.edit(proposal),
-      reject: (proposal) => this.reject(proposal),
-      withdraw: (proposal) => this.withdraw(proposal),
+      readCard: (participant) => this._readCard(participant),
+      approve: (proposal) => this.decisions.approve(proposal),
+      confirm: (proposal) => this.confirm(proposal),
+      edit: (proposal) => this.decisions.edit(proposal),
+      reject: (proposal) => this.decisions.reject(proposal),
+      withdraw: (proposal) => this.decisions.withdraw(proposal),
+      answer: (question) => this.decisions.answer(question),
+      decline: (question) => this.decisions.decline(question),
     };
     this.bar = new Bar(model);
+    this.decisions = new Decisions(model, (draft) => {
+      this.send(draft);
+      this._redrawSlowParts();
+    });
     this.announcer = new Announcer();
     this.clickGuard = new ClickGuard(".decision");
     this.log = new LogView(byId("log"), logs, this.settings, actions);
     this.tree = new TreeView(byId("tree"), model, past, (item) => this.select(item));
     this.timeline = new TimelineView(byId("timeline"), model, past, (node) => this.select(node));
+    this.live = new LiveView(model);
     this.people = new PeopleView(model, actions);
+    this.questions = new QuestionsView(model, actions);
     this.filters = new FilterBar(model, (filter) => this.applyFilter(filter), () => this.rows);
     this.connection = new Connection(model, token, {
       received: (text) => this.received(text),
@@ -75,7 +88,8 @@ export class Inspector {
       probe: () => this._probe(),
       signedOut: (reason) => this.signOut(reason),
     });
-    this.replayBar = new ReplayBar(model, (payload) => this._replay(payload));
+    this.replay = new ReplayRequests(model, this.connection);
+    this.replayBar = new ReplayBar(model, (payload) => this.replay.ask(payload));
     this.searchBar = new SearchBar({
       search: (search) => this.search(search),
       step: (direction) => this.navigation.step(direction),
@@ -88,20 +102,28 @@ export class Inspector {
       find: (id) => this.find(id),
     });
     this.composer = new Composer(model, (draft) => this.sendMessage(draft));
-    this._cleared = model.cleared;
-    this._bind();
-    this._apply();
+    this.selection = new Selection(logs, view, { tree: this.tree, timeline: this.timeline }, {
+      select: (item) => this.select(item),
+      layOut: () => {
+        this._slow = 0;
+        this.log.layOut();
+      },
+      shown: () => this._writeView(),
+    });
+    this.controls = this._newControls();
+    this._applySettings();
   }
 
   start() {
-    byId("filter").value = this._view.filter;
+    byId("filter").value = this._link.filter;
     this.model.filter = this.filters.read() ?? everything;
-    this.searchBar.text = this._view.search;
+    this.searchBar.text = this._link.search;
     this.rows.search = this.searchBar.read() ?? null;
-    byId("descendants").checked = this.rows.descendants = this._view.descendants;
+    byId("descendants").checked = this.rows.descendants = this._link.descendants;
     this.connection.open();
     this._everySecond();
     setInterval(() => this._everySecond(), 1_000);
+    this.replay.start();
   }
 
   // --- incoming frames --------------------------------------------------------------------------
@@ -113,20 +135,19 @@ export class Inspector {
     const what = model.receive(text, Date.now());
     if (refusals.at(-1) !== last) this._refused(refusals.at(-1));
     if (what === "live") this.announcer.add(model.log.entries.at(-1)?.envelope);
-    if (what === "welcome" || what === "filter" || what === "page") this._slow = 0;
+    if (["welcome", "filter", "page", "card"].includes(what)) this._slow = 0;
     if (what === "welcome") this.navigation.resume();
     if (model.isStale && !model.session.isReplaying) this._reload();
-    if (what === "welcome" || what === "replay") this.replayBar.update(Date.now());
-    if (!model.session.isReplaying) this._resolveView();
+    if (what === "welcome" || what === "replay") this.replayBar.update();
+    if (!model.session.isReplaying) this.selection.resolve();
     this.schedule();
   }
 
   refresh() {
-    if (this._cleared !== this.model.cleared) this._forgetNodes();
-    this._followRestarted();
-    this._followSelection();
+    this.selection.follow();
     this.navigation.update();
     if (!this.model.session.isReplaying || this.rows.rows.length === 0) this.log.update();
+    this.live.update();
     this.navigation.arrive();
     this._showTarget();
     this._showFollow();
@@ -147,17 +168,18 @@ export class Inspector {
     this.tree.list.invalidateAll();
     if (!byId("timeline").hidden) this.timeline.update();
     this.people.update();
+    this.questions.update();
     this.filters.update();
     this.composer.update();
-    this.bar.update(this.people.waiting);
+    this.bar.update(this.people.waiting + this.questions.waiting);
   }
 
   showState(name, facts) {
     this.bar.showState(name, facts);
+    if (name === "open") this.replay.follow();
     // Decisions that are not sent yet show the state of the connection.
     this.log.list.invalidateAll();
-    this._slow = 0;
-    this.schedule();
+    this._redrawSlowParts();
   }
 
   // --- user actions -----------------------------------------------------------------------------
@@ -169,31 +191,13 @@ export class Inspector {
 
   sendMessage(draft) {
     this.send(draft);
-    const { selection } = this.rows;
-    // A message in an expired context creates it again: select the new one when it appears.
-    if (selection?.expired && selection.id === draft.context?.id) this._restarted = selection;
+    this.selection.sent(draft);
   }
 
-  approve(proposal) {
-    this._decideAtOnce(proposal, approval(proposal, newId()));
-  }
-
-  withdraw(proposal) {
-    this._decideAtOnce(proposal, withdrawal(proposal));
-  }
-
-  edit(proposal) {
-    const { kind, payload: { params = {} } } = proposal.envelope;
-    // A named call, such as a tool call, keeps its name: only the arguments are edited.
-    const isNamed = parseKind(kind).name !== undefined;
-    askArguments(nameOf(proposal), isNamed ? params.arguments ?? {} : params, (value) => {
-      const changed = isNamed ? { ...params, arguments: value } : value;
-      this._decide(proposal, amendment(proposal, newId(), changed));
-    });
-  }
-
-  reject(proposal) {
-    askReason(nameOf(proposal), (reason) => this._decide(proposal, rejection(proposal, reason)));
+  /** Offer to approve a proposal although its proposer is gone. */
+  confirm(proposal) {
+    this.model.confirm(proposal);
+    this.schedule();
   }
 
   /** Apply a filter at the gateway, and hide what it does not pass at once. */
@@ -213,16 +217,12 @@ export class Inspector {
 
   select(item) {
     this._target = null;
-    this._view.main = false;
-    this._view.context = null;
-    this.rows.selection = item;
-    this.timeline.selection = item === "main" ? null : item;
-    this.tree.selected = item;
+    this.selection.set(item);
     this.composer.enter(item);
     this._slow = 0;
     this._layOut();
-    this._showSelection();
-    if (byId("app").dataset.part === "contexts") this._show("log");
+    this.selection.show();
+    this.controls.leave("contexts");
   }
 
   fold(node, folded) {
@@ -275,20 +275,12 @@ export class Inspector {
   /** Show the log at a time, in seconds. */
   goTo(seconds) {
     if (this.rows.search) this._showEverything();
-    if (byId("app").dataset.part === "timeline") this._show("log");
+    this.controls.leave("timeline");
     this.navigation.goTo(seconds);
   }
 
   export() {
-    // In valid JSON, raw line breaks occur only between tokens, never inside a string.
-    const entries = [...this.past.log.entries, ...this.rows.selected()];
-    const lines = entries.map(({ text }) => text.replace(/[\r\n]+/g, " "));
-    const blob = new Blob([lines.map((line) => `${line}\n`).join("")], { type: "application/jsonl" });
-    const anchor = document.createElement("a");
-    anchor.href = URL.createObjectURL(blob);
-    anchor.download = `${this.model.session.pod?.name ?? "pod"}.jsonl`;
-    anchor.click();
-    setTimeout(() => URL.revokeObjectURL(anchor.href), 1_000);
+    saveEntries([...this.past.log.entries, ...this.rows.selected()], this.model.session.pod?.name ?? "pod");
   }
 
   signOut(reason) {
@@ -298,23 +290,59 @@ export class Inspector {
 
   // --- private ----------------------------------------------------------------------------------
 
-  /** Answer a proposal, or throw an error if it has been decided in the meantime. */
-  _decide(proposal, draft) {
-    const now = this.model.proposals.find(proposal.envelope.id, proposal.text);
-    const decided = resolution(now ?? { ...proposal, state: "hidden" }, this.model);
-    if (decided) throw new Error(`Already decided: ${decided.text}.`);
-    this.send(draft);
-    this._slow = 0;
-    this.schedule();
+  _readCard(participant) {
+    const draft = this.connection.isOpen ? this.model.cards.ask(participant) : null;
+    if (draft) this.connection.send(this.model.outbox.write(draft, Date.now()));
   }
 
-  _decideAtOnce(proposal, draft) {
-    if (this.model.outbox.answerTo(proposal.envelope.id)) return; // a double click
-    try {
-      this._decide(proposal, draft);
-    } catch (error) {
-      showProblem("Not sent", error.message);
-    }
+  _newControls() {
+    const { log, searchBar, navigation, tree } = this;
+    const keys = {
+      "/": () => searchBar.focus(),
+      n: () => navigation.step("older"),
+      N: () => navigation.step("newer"),
+      d: () => searchBar.askTime(),
+      f: () => byId("filter").focus(),
+      c: () => this.composer.focus(),
+      t: () => tree.list.show(tree.list.active, { focus: true }),
+      g: () => log.list.show(log.count() - 1, { focus: true }),
+    };
+    return new Controls(this.settings, keys, {
+      onlyOpen: (isOnly) => {
+        tree.onlyOpen = isOnly;
+        tree.update();
+      },
+      descendants: (areShown) => {
+        this.rows.descendants = areShown;
+        this._layOut();
+        this._writeView();
+      },
+      follow: () => log.list.toEnd(),
+      scrolled: () => this._showFollow(),
+      shown: () => {
+        this._redrawSlowParts();
+        for (const { list } of [log, tree, this.timeline]) list.schedule();
+      },
+      export: () => this.export(),
+      writeLink: () => this._writeView(),
+      reconnect: () => this.connection.open(),
+      hasUnsent: () => this.model.outbox.hasUnsent,
+      showEverything: () => this._showEverything(),
+      signOut: () => this.signOut(""),
+      applySettings: () => {
+        this._applySettings();
+        this._layOut();
+      },
+    });
+  }
+
+  _applySettings() {
+    this.rows.foldConcluded = this.settings.foldConcluded;
+  }
+
+  _redrawSlowParts() {
+    this._slow = 0;
+    this.schedule();
   }
 
   // Something was erased: no copy of it stays in the page.
@@ -322,10 +350,6 @@ export class Inspector {
     this.model.reload();
     this.log.layOut();
     this.connection.open();
-  }
-
-  _replay(payload) {
-    this.connection.send(this.model.outbox.write({ kind: "pod/replay", payload }, Date.now()));
   }
 
   _probe() {
@@ -338,44 +362,6 @@ export class Inspector {
     this.log.layOut();
     this.log.list.toEnd();
     this.schedule();
-  }
-
-  /** Select the context that the link names; if it is not loaded, it is loaded from the past. */
-  _resolveView() {
-    const { main, context } = this._view;
-    if (main) this.select("main");
-    else if (context && isId(context)) this.select(this.model.tree.get(context) ?? new ContextNode(context, -1));
-    else if (context && byId("selection").hidden) this._showSelection();
-  }
-
-  // A selected context of the past has another node in each newly loaded stretch, and in the received log.
-  _followSelection() {
-    const { selection } = this.rows;
-    if (!(selection instanceof Object) || !this.past.has(selection)) return;
-    const known = this.model.tree.get(selection.id);
-    const now = known?.count ? known : this.past.tree.get(selection.id);
-    if (!now || now === selection) return;
-    this.rows.selection = this.tree.selected = this.timeline.selection = now;
-    this._slow = 0;
-    this.log.layOut();
-    this._showSelection();
-  }
-
-  // The history was reloaded: nodes of the previous tree are no longer valid.
-  _forgetNodes() {
-    this._cleared = this.model.cleared;
-    const { selection } = this.rows;
-    if (!(selection instanceof Object)) return;
-    const again = this.model.tree.get(selection.id) ?? new ContextNode(selection.id, -1);
-    this.rows.selection = this.tree.selected = this.timeline.selection = again;
-    this._showSelection();
-  }
-
-  _followRestarted() {
-    const again = this._restarted && this.model.tree.get(this._restarted.id);
-    if (!again || again === this._restarted) return;
-    if (this.rows.selection === this._restarted) this.select(again);
-    this._restarted = null;
   }
 
   // Shows the target once the filter is cleared, which may require reloading the history.
@@ -391,21 +377,6 @@ export class Inspector {
     const message = String(envelope.payload?.message ?? envelope.payload?.error);
     if (about?.kind === "pod/filter") this.filters.refuse(message);
     else this.composer.refused(envelope.correlation_id, `Refused: ${message}`);
-  }
-
-  _showSelection() {
-    const { selection } = this.rows;
-    const box = byId("selection");
-    const { context } = this._view; // of a link, if it is not the id of one
-    box.hidden = selection === null && !context;
-    if (!box.hidden) {
-      const isLoaded = selection === "main" || selection?.number >= 0;
-      const name = selection === "main" ? "the main context" : `${selection?.type ?? "context"} ${shortId(selection?.id ?? "")}`;
-      box.replaceChildren(
-        isLoaded ? "Showing only " : "Context not loaded: ", h("strong", { dir: "auto" }, isLoaded ? name : selection?.id ?? context), " ",
-        h("button", { class: "link", on: { click: () => this.select(null) } }, "Show everything"));
-    }
-    this._writeView();
   }
 
   _writeView(filter = this.model.filter) {
@@ -425,7 +396,7 @@ export class Inspector {
     if (list.isAtEnd) this._seenTo = this.model.log.end;
     const button = byId("follow");
     const behind = Math.max(0, this.model.log.end - (this._seenTo ?? 0));
-    button.hidden = list.isAtEnd || byId("log").hidden;
+    button.hidden = list.isAtEnd || list.isWhole || byId("log").hidden;
     if (!button.hidden) setText(byId("follow-text"), behind ? `${behind.toLocaleString("en")} new` : "Latest");
   }
 
@@ -433,95 +404,13 @@ export class Inspector {
     this.connection.check();
     this.composer.update();
     this.bar.showRates(Date.now());
-    this.replayBar.update(Date.now());
-  }
-
-  _bind() {
-    byId("only-open").addEventListener("change", ({ target }) => {
-      this.tree.onlyOpen = target.checked;
-      this.tree.update();
-    });
-    byId("descendants").addEventListener("change", ({ target }) => {
-      this.rows.descendants = target.checked;
-      this._layOut();
-      this._writeView();
-    });
-    byId("follow").addEventListener("click", () => this.log.list.toEnd());
-    byId("log").addEventListener("scroll", () => this._showFollow(), { passive: true });
-    byId("export").addEventListener("click", () => this.export());
-    byId("copy-link").addEventListener("click", () => {
-      this._writeView();
-      showLink(location.href);
-    });
-    byId("reconnect").addEventListener("click", () => this.connection.open());
-    byId("settings-button").addEventListener("click", () => this._settings());
-    for (const button of document.querySelectorAll("[data-part]")) {
-      if (button.tagName === "BUTTON") button.addEventListener("click", () => this._show(button.dataset.part));
-    }
-    document.addEventListener("keydown", (event) => this._key(event));
-    // Messages waiting for the connection exist only in this page.
-    window.addEventListener("beforeunload", (event) => {
-      if (this.model.outbox.hasUnsent) event.preventDefault();
-    });
+    this.model.live.expire(Date.now());
+    this.live.update();
   }
 
   _showEverything() {
     this.searchBar.text = "";
     this.searchBar.apply();
     this.select(null);
-  }
-
-  _show(part) {
-    byId("app").dataset.part = part;
-    for (const button of document.querySelectorAll(".tabs [data-part]")) {
-      if (button.dataset.part === part) button.setAttribute("aria-current", "true");
-      else button.removeAttribute("aria-current");
-    }
-    byId("timeline").hidden = part !== "timeline";
-    byId("log").hidden = part === "timeline";
-    this._slow = 0;
-    this.schedule();
-    for (const { list } of [this.log, this.tree, this.timeline]) list.schedule();
-  }
-
-  _key(event) {
-    const isElsewhere = isTyping(event) && event.target.id !== "search";
-    if (event.key === "Escape" && !byId("dialog").open && !isElsewhere) {
-      this._showEverything();
-    }
-    const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
-    if (!this.settings.shortcuts || !plain || isTyping(event) || byId("dialog").open) return;
-    const keys = {
-      "/": () => this.searchBar.focus(),
-      n: () => this.navigation.step("older"),
-      N: () => this.navigation.step("newer"),
-      d: () => this.searchBar.askTime(),
-      f: () => byId("filter").focus(),
-      c: () => this.composer.focus(),
-      t: () => this.tree.list.show(this.tree.list.active, { focus: true }),
-      g: () => this.log.list.show(this.log.count() - 1, { focus: true }),
-      "?": () => this._settings(),
-    };
-    if (!(event.key in keys)) return;
-    event.preventDefault();
-    keys[event.key]();
-  }
-
-  _settings() {
-    showSettings(this.settings, (name, value) => {
-      if (name === "signOut") {
-        this.signOut("");
-        return;
-      }
-      this.settings[name] = value;
-      saveSettings(this.settings);
-      this._apply();
-      this._layOut();
-    });
-  }
-
-  _apply() {
-    showTheme(this.settings);
-    this.rows.foldConcluded = this.settings.foldConcluded;
   }
 }

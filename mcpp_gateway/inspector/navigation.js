@@ -18,9 +18,10 @@ export class Navigation {
     this._schedule = schedule;
     this._find = find;
     this.matches = new Matches();
-    this._loader = new HistoryLoader(this.model, this.past, this.matches, connection, (edge) => this._loaded(edge));
+    this._loader = new HistoryLoader(this.model, this.past, this.matches, connection, () => this._loaded());
     this._seek = null; // the entry to show once it is laid out
     this._current = null; // key of the match that the user is at
+    this._countedFrom = 0; // seq of the first received entry: what is older is counted
     this._stepping = null;
   }
 
@@ -38,6 +39,10 @@ export class Navigation {
       this.past.use(query);
       this.matches.stop();
       this._current = null;
+    }
+    if (this._countedFrom !== this.model.log.first) {
+      this._countedFrom = this.model.log.first;
+      this.matches.stop(); // what was received and removed since belongs to the past
     }
     if (this._isOpeningContext) this._loader.load("older");
     if (search) this._count();
@@ -76,6 +81,7 @@ export class Navigation {
   /** Show an entry of the past among those around it. */
   reveal(entry) {
     this.past.around(entry);
+    this.pastRows.revealed = entry.envelope.id;
     this._seek = entry;
     this._schedule();
   }
@@ -111,16 +117,19 @@ export class Navigation {
   get _isOpeningContext() {
     const { selection } = this.rows;
     if (!(selection instanceof Object) || this.rows.search) return false;
-    return this.past.has(selection) && this.past.log.size < WHOLE_CONTEXT;
+    const isPast = this.past.has(selection) || !selection.count; // the welcome lists live contexts without messages
+    return isPast && this.past.log.size < WHOLE_CONTEXT;
   }
 
-  _loaded(edge) {
-    if (edge && this._stepping) {
+  // Called after each answer, and when an edge may be asked again: a page without a match is no end.
+  _loaded() {
+    if (this._stepping) {
       const direction = this._stepping;
       this._stepping = null;
       this._log.update();
       this.step(direction);
     }
+    this._log.list.schedule(); // which loads more if an edge is in view
     this._schedule();
   }
 
@@ -130,6 +139,8 @@ export class Navigation {
     if (!isAll && !matches.isCounting && !matches.isComplete && !matches.positions.length && past.isAvailable) {
       matches.start(past.firstRequest());
     }
+    const current = this._currentEntry;
+    if (!isAll && current?.position !== undefined) matches.countTo(current.position);
     this._loader.count();
   }
 
@@ -144,19 +155,23 @@ export class Navigation {
     this._bar.showMatches({
       count: rows.rows.length + older,
       isComplete: isAll || matches.isComplete || !past.isAvailable,
+      indexing: past.indexing,
       isSearching: past.stateOfEdge("older") === "loading" || past.stateOfEdge("older") === "idle",
       rank: this._rank(isAll),
     });
   }
 
+  get _currentEntry() {
+    const { shown } = this;
+    const index = this._current === null ? -1 : shown.find(this._current);
+    return index >= 0 && index < shown.count ? shown.at(index).entry : undefined;
+  }
+
   // The newest match is the first.
   _rank(isAll) {
-    const { shown, rows, past, matches } = this;
-    if (this._current === null) return null;
-    const index = shown.find(this._current);
-    if (index >= shown.head) return shown.count - index;
-    const { entry } = index >= 0 ? shown.at(index) : {};
+    const { shown, rows, past, matches, _currentEntry: entry } = this;
     if (!entry) return null;
+    if (entry.position === undefined) return shown.count - shown.find(this._current);
     const place = isAll ? past.log.size - past.log.entries.findIndex(({ position }) => position === entry.position) : matches.rank(entry.position);
     return place === null ? null : rows.rows.length + place;
   }

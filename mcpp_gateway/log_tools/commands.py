@@ -1,19 +1,28 @@
 """The commands `mcpp log` and `mcpp fork`."""
 
 import argparse
+import asyncio
+import getpass
 import json
+import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import msgspec
 import uuid6
 
-from mcpp.errors import McppError
+from mcpp.cli.extras import importing
+from mcpp.client.factory import local_now
+from mcpp.errors import McppError, TimeError
+from mcpp.times import FORMS, parse_time
+from mcpp_gateway import config as configuration
+from mcpp_gateway.config import Config
 from mcpp_gateway.core.history.erasing import Erasure
 from mcpp_gateway.log_format import escape
 from mcpp_gateway.log_tools import backup as backups
@@ -26,6 +35,7 @@ from mcpp_gateway.log_tools.verify import Verification
 
 _EXIT_FAILURE: Final = 1
 _PROGRESS_SECONDS: Final = 2.0
+_MAX_NAME: Final = 128
 _FOLDER_HELP: Final = "the folder of a pod's log, or the gateway's log path"
 
 
@@ -80,24 +90,52 @@ def fork(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mcpp log",
-        description="Work on the log of a pod in files. Everything but import and erase may be "
-        "used while a gateway is running on the log.",
+        description="Work on the log of a pod in files; export and import also in a cluster. "
+        "Everything but import, erase and --seal may be used while a gateway runs on the log.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], help: str) -> _Parser:
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], help: str, *, cluster: bool = False
+    ) -> _Parser:
         added = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
         added.set_defaults(command=run)
-        added.add_argument("folder", type=Path, metavar="FOLDER", help=_FOLDER_HELP)
+        count = "?" if cluster else None
+        added.add_argument("folder", type=Path, nargs=count, metavar="FOLDER", help=_FOLDER_HELP)
         added.add_argument("--pod", help="the pod, if the log path holds several")
+        if cluster:
+            added.add_argument(
+                "--config",
+                type=Path,
+                metavar="FILE",
+                help="instead of a folder: a gateway's configuration, for its cluster; needs --pod",
+            )
         return added
 
-    info = add("info", _info, "show positions, times, sizes and the state of a log")
+    info = add(
+        "info",
+        _info,
+        "show positions, times, sizes and the state of a log; exit code 1 if it is damaged",
+    )
     info.add_argument("--json", action="store_true", help="print one JSON object")
     add("verify", _verify, "check every record of a log; exit code 1 if there is a problem")
-    export = add("export", _export, "write a log as lines of JSON")
+    export = add("export", _export, "write a log as lines of JSON", cluster=True)
+    export.add_argument(
+        "--seal", action="store_true", help="first let nothing be added any more: to move the log"
+    )
     export.add_argument("--output", type=Path, metavar="FILE", help="instead of standard output")
-    imports = add("import", _import, "create a log from exported lines, in an empty folder")
+    export.add_argument(
+        "--readable", action="store_true", help="leave out what is damaged, and name it"
+    )
+    imports = add(
+        "import",
+        _import,
+        "create a log from exported lines, in an empty folder or in a cluster",
+        cluster=True,
+    )
+    imports.add_argument(
+        "--replace", action="store_true", help="delete a sealed log of this pod in the cluster"
+    )
     imports.add_argument("--input", type=Path, metavar="FILE", help="instead of standard input")
     imports.add_argument(
         "--new-epoch",
@@ -113,9 +151,14 @@ def _parser() -> argparse.ArgumentParser:
     erase.add_argument("--context", metavar="ID", help="in this context and its descendants")
     erase.add_argument("--participant", metavar="NAME", help="sent by this participant")
     erase.add_argument(
-        "--before", type=_moment, metavar="TIME", help="only before this time, such as 2026-01-31"
+        "--before", type=_moment, metavar="TIME", help=f"only what is older: {FORMS}"
+    )
+    erase.add_argument(
+        "--by", type=_name, metavar="NAME", help="who erases, for the audit (default: your login)"
     )
     erase.add_argument("--dry-run", action="store_true", help="only count the entries")
+    erasures = add("erasures", _erasures, "list who erased what and when")
+    erasures.add_argument("--json", action="store_true", help="print JSON lines")
     return parser
 
 
@@ -126,13 +169,17 @@ def _info(arguments: argparse.Namespace) -> int:
     found = infos.inspect(pod_folder(arguments.folder, arguments.pod))
     if arguments.json:
         print(json.dumps(found._asdict()))
-        return 0
-    if found.in_use:
+        return _EXIT_FAILURE if found.damage else 0
+    if found.damage:
+        state = "damaged; `mcpp log verify` reads everything"
+    elif found.in_use:
         state = "in use by a running gateway"
     elif found.stopped:
         state = "stopped in an orderly way"
     else:
-        state = f"interrupted; {found.unfinished_bytes} bytes of an incomplete write"
+        state = "interrupted"
+        if found.unfinished_bytes:
+            state += f"; {found.unfinished_bytes} bytes of an incomplete write"
     rows = {
         "pod": found.pod,
         "epoch": found.epoch,
@@ -148,7 +195,9 @@ def _info(arguments: argparse.Namespace) -> int:
         rows["origin"] = f"pod {origin['pod']}, epoch {origin['epoch']}, up to {origin['id']}"
     for name, value in rows.items():
         print(f"{name:9} {escape(value)}")
-    return 0
+    for each in found.damage:
+        print(f"damage    {escape(each)}")
+    return _EXIT_FAILURE if found.damage else 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -175,22 +224,75 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    lines = exports.export(pod_folder(arguments.folder, arguments.pod))
+    config = _cluster(arguments)
     with _output(arguments.output) as output:
-        for line in lines:
-            output.write(line + b"\n")
-        output.flush()
+        try:
+            if config is not None:
+                return asyncio.run(_export_stream(config, arguments, output))
+            for line in _folder_lines(arguments):
+                output.write(line + b"\n")
+            output.flush()
+        except BaseException:
+            if arguments.output is not None:
+                arguments.output.unlink(missing_ok=True)
+            raise
     return 0
 
 
+async def _export_stream(config: Config, arguments: argparse.Namespace, output: BinaryIO) -> int:
+    with importing("cluster"):
+        from mcpp_gateway.cluster import transfer
+    async for line in transfer.export(config, arguments.pod, seal=arguments.seal):
+        output.write(line + b"\n")
+    output.flush()
+    return 0
+
+
+def _cluster(arguments: argparse.Namespace) -> Config | None:
+    """Return the configuration of the cluster that a command names; None if it names a folder."""
+    if (arguments.folder is None) == (arguments.config is None):
+        raise LogToolError("name either a folder, or a configuration with --config")
+    if arguments.config is None:
+        return None
+    config = configuration.load(arguments.config)
+    if config.log.kind != "jetstream":
+        kind = config.log.kind
+        raise LogToolError(f'{arguments.config}: log.kind is "{kind}", not "jetstream"')
+    if arguments.pod not in config.pods:
+        names = ", ".join(config.pods)
+        raise LogToolError(f"choose a pod of the configuration with --pod: {names}")
+    return config
+
+
+def _folder_lines(arguments: argparse.Namespace) -> Iterator[bytes]:
+    """Return the lines of a log in files; sealed first, or without what is damaged, if asked."""
+    folder = pod_folder(arguments.folder, arguments.pod)
+    if arguments.seal:
+        exports.seal(folder)
+    if not arguments.readable:
+        return exports.export(folder)
+    lines, damage = exports.export_readable(folder)
+    for each in damage:
+        print(f"mcpp log: left out: {escape(each)}", file=sys.stderr)
+    return lines
+
+
 def _import(arguments: argparse.Namespace) -> int:
-    folder: Path = arguments.folder
-    if arguments.pod is not None:
-        folder /= arguments.pod
+    config = _cluster(arguments)
     new_epoch = str(uuid6.uuid7()) if arguments.new_epoch else None
     with _input(arguments.input) as lines:
-        found = exports.import_lines(lines, folder, new_epoch)
-    print(f"{found.entries} entries imported into {escape(str(folder))}, epoch {found.epoch}")
+        if config is None:
+            folder = arguments.folder / (arguments.pod or "")
+            found, place = exports.import_lines(lines, folder, new_epoch), str(folder)
+        else:
+            with importing("cluster"):
+                from mcpp_gateway.cluster import transfer
+            pod, place = arguments.pod, f"the cluster, pod {arguments.pod}"
+            work = transfer.import_lines(
+                lines, config, pod, new_epoch=new_epoch, replace=arguments.replace
+            )
+            found = asyncio.run(work)
+    print(f"{found.entries} entries imported into {escape(place)}, epoch {found.epoch}")
     return 0
 
 
@@ -206,21 +308,57 @@ def _erase(arguments: argparse.Namespace) -> int:
     if arguments.context is None and arguments.participant is None:
         raise LogToolError("say what to erase, with --context or --participant")
     erasure = Erasure(
-        context=arguments.context, participant=arguments.participant, before=arguments.before
+        context=arguments.context,
+        participant=arguments.participant,
+        before=arguments.before,
+        by=arguments.by or _login(),
     )
     folder = pod_folder(arguments.folder, arguments.pod)
     count = erasing.erase_entries(folder, erasure, dry_run=arguments.dry_run)
     what = "would be erased" if arguments.dry_run else "erased"
-    print(f"{count} {'entry' if count == 1 else 'entries'} {what}")
+    print(f"{_entries(count)} {what}")
     return 0
 
 
+def _erasures(arguments: argparse.Namespace) -> int:
+    for at, position, erased in erasing.past_erasures(pod_folder(arguments.folder, arguments.pod)):
+        if arguments.json:
+            facts = {"time": at, "position": position, **msgspec.to_builtins(erased)}
+            print(json.dumps({name: each for name, each in facts.items() if each is not None}))
+            continue
+        words = [_time(at), f"{erased.by or 'unknown'}:", _entries(erased.entries)]
+        words += [f"of {erased.participant}"] if erased.participant is not None else []
+        words += [f"in context {erased.context}"] if erased.context is not None else []
+        words += [f"before {_time(erased.before)}"] if erased.before is not None else []
+        print(escape(" ".join(words)))
+    return 0
+
+
+def _entries(entries: int) -> str:
+    """Return a number of entries in words."""
+    return f"{entries} {'entry' if entries == 1 else 'entries'}"
+
+
 def _moment(text: str) -> float:
-    """Return the Unix time of a date or a time, which is local unless it names its zone."""
+    """Return the Unix time of a time as people write it."""
     try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2026-01-31T12:00") from None
+        return parse_time(text, local_now()).timestamp()
+    except TimeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _name(text: str) -> str:
+    if not 1 <= len(text) <= _MAX_NAME or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"must be a name of 1 to {_MAX_NAME} characters")
+    return text
+
+
+def _login() -> str:
+    """Return the name of the user who runs this, or the number if it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in some containers
+        return f"user {os.getuid()}"
 
 
 def _output(path: Path | None) -> "nullcontext[BinaryIO] | BinaryIO":

@@ -1,18 +1,37 @@
-"""Erasing entries of a log that no gateway uses."""
+"""Erasing entries of a log that no gateway uses, and who did so before."""
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import uuid6
 
+from mcpp import kinds
+from mcpp.errors import DecodeError
+from mcpp.payloads import Erased
+from mcpp.protocol.codec import decode
+from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.history.erasing import Erasure
-from mcpp_gateway.log_tools.reader import LogToolError
+from mcpp_gateway.core.records import decode_batch
+from mcpp_gateway.log_tools.reader import LogReader, LogToolError
 from mcpp_gateway.storage import erasure as erasures
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.index.log_index import TEXT
 from mcpp_gateway.storage.log_store import LogStoreError, take_lock
 from mcpp_gateway.storage.segment_log import SegmentLog
+from mcpp_gateway.storage.segments import BATCH
+
+_ANNOUNCED = kinds.ERASED.encode()
+
+
+class PastErasure(NamedTuple):
+    """One erasure, as the log announces it."""
+
+    time: float
+    position: int
+    erased: Erased
 
 
 def erase_entries(folder: Path, erasure: Erasure, *, dry_run: bool = False) -> int:
@@ -43,6 +62,25 @@ def erase_entries(folder: Path, erasure: Erasure, *, dry_run: bool = False) -> i
         )
     finally:
         os.close(lock)
+
+
+def past_erasures(folder: Path) -> Iterator[PastErasure]:
+    """Yield the erasures of a log, oldest first. Raises McppError and OSError."""
+    reader = LogReader(folder)
+    for each in reader.segments:
+        for record in reader.records(each):
+            if record.kind != BATCH or _ANNOUNCED not in record.payload:
+                continue
+            for position, entry in enumerate(decode_batch(record.payload).entries, record.position):
+                if entry.kind == kinds.ERASED and entry.sender == GATEWAY:
+                    yield PastErasure(record.time, position, _read_announcement(entry.text))
+
+
+def _read_announcement(text: bytes) -> Erased:
+    try:
+        return decode(text).payload_as(Erased)
+    except DecodeError as error:
+        raise LogToolError(f"an announcement of an erasure is unreadable: {error}") from None
 
 
 def _remove_words(folder: Path) -> None:

@@ -7,9 +7,10 @@ did. `spec/log.md` describes the members.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,9 +25,10 @@ from mcpp_gateway.core.records import (
     encode_state,
     recipients,
 )
-from mcpp_gateway.log_tools.new_folder import new_folder
-from mcpp_gateway.log_tools.reader import LogReader, LogToolError
+from mcpp_gateway.log_tools.new_folder import new_folder, sync
+from mcpp_gateway.log_tools.reader import LogReader, LogToolError, OpenSegment, is_in_use
 from mcpp_gateway.storage.disk import OsDisk
+from mcpp_gateway.storage.log_store import SEALED
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import BATCH, STATE, DamagedError, NewRecord
 
@@ -38,7 +40,11 @@ VERSION: Final = 1
 _OPTIONS: Final = SegmentOptions(chunk_bytes=8 << 20, reserve_bytes=0)
 
 
-class ExportHeader(msgspec.Struct, kw_only=True):
+# A Unix time that can be shown as a date: a file may come from anywhere.
+_Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+
+
+class ExportHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The first line."""
 
     format: str
@@ -46,13 +52,14 @@ class ExportHeader(msgspec.Struct, kw_only=True):
     pod: str
     epoch: str  # at the end of the log
     start: int  # the position of the first entry
+    partial: bool = False  # whether damaged parts were left out
 
 
 class ExportedState(msgspec.Struct):
     """A state, as an array in the order of its members, and the time of its record."""
 
     state: State
-    time: float
+    time: _Time
 
 
 class ExportedContext(msgspec.Struct, omit_defaults=True):
@@ -67,7 +74,7 @@ class ExportedEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     """An entry with what its batch says of it. `text` is the sender's own text, byte for byte."""
 
     position: int
-    time: float
+    time: _Time
     term: int
     index: int
     id: str
@@ -100,29 +107,80 @@ class Imported(NamedTuple):
 def export(folder: Path) -> Iterator[bytes]:
     """Yield the lines of a log, without line ends. Raises McppError and OSError."""
     reader = LogReader(folder)
-    first = reader.segments[0].segment.header.position
-    epoch = _epoch(reader)
-    header = ExportHeader(format=FORMAT, version=VERSION, pod=reader.pod, epoch=epoch, start=first)
-    yield _encode(header)
+    yield _first_line(reader, reader.segments)
     for each in reader.segments:
-        for record in reader.records(each):
-            try:
-                if record.kind == STATE:
-                    yield _encode(ExportedState(decode_state(record.payload), record.time))
-                elif record.kind == BATCH:
-                    batch = decode_batch(record.payload)
-                    yield from (_encode(entry) for entry in _exported(batch))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise DamagedError(each.segment.name, record.offset, str(error)) from error
+        yield from _lines(reader, each)
 
 
-def _epoch(reader: LogReader) -> str:
-    """Return the epoch of the last state."""
+def export_readable(folder: Path) -> tuple[Iterator[bytes], list[DamagedError]]:
+    """Return the lines of what can be read of a damaged log in one piece, and the damage.
+
+    That is what follows the youngest damaged segment but the newest, up to the first damage in
+    that. Raises McppError and OSError.
+    """
+    reader = LogReader(folder, tolerant=True)
+    damage = list(reader.damage)
+    if not reader.segments:
+        raise damage[0]
+    chosen = reader.segments
+    for at, each in enumerate(reader.segments):
+        try:
+            for _ in _lines(reader, each):
+                pass
+        except DamagedError as error:
+            damage.append(error)
+            chosen = reader.segments[at + 1 :] or chosen
+    return _readable_lines(reader, chosen, partial=bool(damage)), damage
+
+
+def _readable_lines(
+    reader: LogReader, chosen: Sequence[OpenSegment], *, partial: bool
+) -> Iterator[bytes]:
+    yield _first_line(reader, chosen, partial=partial)
+    for each in chosen:
+        with suppress(DamagedError):  # of the newest: the rest was left out
+            yield from _lines(reader, each)
+
+
+def header_line(pod: str, epoch: str, start: int, *, partial: bool = False) -> bytes:
+    """Return the first line of an export."""
+    return _encode(
+        ExportHeader(
+            format=FORMAT, version=VERSION, pod=pod, epoch=epoch, start=start, partial=partial
+        )
+    )
+
+
+def state_line(state: State, time: float) -> bytes:
+    """Return a state as a line."""
+    return _encode(ExportedState(state, time))
+
+
+def entry_lines(batch: Batch) -> Iterator[bytes]:
+    """Yield the entries of a batch as lines."""
+    return map(_encode, _exported(batch))
+
+
+def _first_line(
+    reader: LogReader, chosen: Sequence[OpenSegment], *, partial: bool = False
+) -> bytes:
     epoch = ""
-    for record in reader.records(reader.segments[-1]):
-        if record.kind == STATE:
-            epoch = decode_state(record.payload).epoch
-    return epoch
+    with suppress(DamagedError) if partial else nullcontext():
+        for record in reader.records(chosen[-1]):
+            if record.kind == STATE:
+                epoch = decode_state(record.payload).epoch
+    return header_line(reader.pod, epoch, chosen[0].segment.header.position, partial=partial)
+
+
+def _lines(reader: LogReader, each: OpenSegment) -> Iterator[bytes]:
+    for record in reader.records(each):
+        try:
+            if record.kind == STATE:
+                yield state_line(decode_state(record.payload), record.time)
+            elif record.kind == BATCH:
+                yield from entry_lines(decode_batch(record.payload))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DamagedError(each.segment.name, record.offset, str(error)) from error
 
 
 def _exported(batch: Batch) -> Iterator[ExportedEntry]:
@@ -153,6 +211,14 @@ def _lineage(context: ExportedContext) -> Lineage:
     return Lineage(context.id, context.type, context.ancestors)
 
 
+def seal(folder: Path) -> None:
+    """Let no gateway open a log any more, because it goes on elsewhere. Raises LogToolError."""
+    if is_in_use(folder):
+        raise LogToolError("a gateway is running on this log; stop it before you seal the log")
+    (folder / SEALED).touch(mode=0o600)
+    sync(folder)
+
+
 # --- import ---------------------------------------------------------------------------------------
 
 
@@ -164,6 +230,8 @@ def import_lines(lines: Iterable[bytes], folder: Path, new_epoch: str | None = N
     """
     numbered = enumerate(lines, 1)
     first = next(numbered, (1, b""))[1]
+    if not first:
+        raise LogToolError("the input is empty")
     header = _read(_decode_header, 1, first)
     if header.format != FORMAT:
         raise LogToolError("line 1: this is no exported log")
@@ -171,6 +239,8 @@ def import_lines(lines: Iterable[bytes], folder: Path, new_epoch: str | None = N
         raise LogToolError(
             f"the export has version {header.version}; this program reads version {VERSION}"
         )
+    if header.partial and new_epoch is None:
+        raise LogToolError("the export leaves out damaged parts: use --new-epoch")
     with new_folder(folder) as temporary:
         importer = _Importer(SegmentLog(OsDisk(temporary), _OPTIONS), new_epoch)
         for number, line in numbered:

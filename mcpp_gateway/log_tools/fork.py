@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 import uuid6
 
+from mcpp_gateway.core.contexts.live_context import postponed
 from mcpp_gateway.core.journal import Window
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
@@ -131,7 +132,8 @@ class _Forking:
             now,
             tuple(core.participants),
             _window(state, batches),
-            live,
+            # The time between the two is not idle time of the fork.
+            postponed(live, now - (last.time if last else state.time)),
             dormant,
             origin=Origin(pod, state.epoch, position, id),
         )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from mcpp_gateway.core.records import Origin, decode_state
 from mcpp_gateway.log_tools.reader import LogReader
 from mcpp_gateway.storage import segments
-from mcpp_gateway.storage.segments import BATCH
+from mcpp_gateway.storage.segments import BATCH, DamagedError
 
 
 class LogInfo(NamedTuple):
@@ -26,22 +26,29 @@ class LogInfo(NamedTuple):
     in_use: bool
     stopped: bool
     unfinished_bytes: int
+    damage: tuple[str, ...]  # what headers and the newest segment show; `verify` reads everything
 
 
 def inspect(folder: Path) -> LogInfo:
-    """Return the facts of a pod's log. Raises McppError and OSError."""
-    reader = LogReader(folder)
+    """Return the facts of a pod's log, of a damaged one too. Raises McppError and OSError."""
+    reader = LogReader(folder, tolerant=True)
+    damage = list(reader.damage)
+    if not reader.segments:
+        raise damage[0]
     newest, epoch, end, data_bytes = reader.segments[-1], "", 0, 0
     origin: Origin | None = None
     first_time = reader.segments[0].segment.header.created
     last_time = newest.segment.header.created
-    for record in reader.records(newest):
-        if record.kind == segments.STATE:
-            state = decode_state(record.payload)
-            epoch, origin = state.epoch, state.origin
-        elif record.kind == BATCH:
-            last_time = record.time
-        end, data_bytes = record.position + record.entries, record.end
+    try:
+        for record in reader.records(newest):
+            if record.kind == segments.STATE:
+                state = decode_state(record.payload)
+                epoch, origin = state.epoch, state.origin
+            elif record.kind == BATCH:
+                last_time = record.time
+            end, data_bytes = record.position + record.entries, record.end
+    except DamagedError as error:
+        damage.append(error)
     data_bytes += sum(each.segment.size_bytes for each in reader.segments[:-1])
     return LogInfo(
         pod=reader.pod,
@@ -58,4 +65,5 @@ def inspect(folder: Path) -> LogInfo:
         in_use=reader.running,
         stopped=reader.stopped,
         unfinished_bytes=reader.unfinished_bytes,
+        damage=tuple(map(str, damage)),
     )

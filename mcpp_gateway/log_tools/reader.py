@@ -142,14 +142,12 @@ class LogReader:
         Raises DamagedError.
         """
         try:
-            check_end(segment, file, offset)
+            self.unfinished_bytes = check_end(segment, file, offset)
         except DamagedError:
             # Written and followed by others while this was reading?
             if segments.read_record(file, segment.header.salt, offset) is not None:
                 return False
             raise
-        rest = file.read(offset, file.size - offset)
-        self.unfinished_bytes = len(rest.rstrip(b"\0"))
         return True
 
 
@@ -172,7 +170,8 @@ def pod_folder(path: Path, pod: str | None) -> Path:
             raise LogToolError(f"{path} holds no log of pod {pod!r}")
         return path / pod
     if not path.is_dir():
-        raise LogToolError(f"{path} is no folder")
+        problem = "is no folder" if path.exists() else "does not exist"
+        raise LogToolError(f"{path} {problem}")
     if _has_segments(path):
         return path
     pods = sorted(each for each in path.iterdir() if each.is_dir() and _has_segments(each))

@@ -1,4 +1,7 @@
-"""Serves prompts to signed-in participants (H-40): one at a time, bounded in time and size."""
+"""Serves prompts to signed-in participants (H-40): one at a time, bounded in time and size.
+
+Askers have their turns one after the other, and none of them can take all places in the queue.
+"""
 
 import asyncio
 import json
@@ -6,26 +9,28 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 
+from mcpp.agent.shares import FairLimiter, Shares
 from mcpp.protocol.envelope import PARTICIPANT_PATTERN
-from mcpp_gateway.core.history.pages import MemorySource
-from mcpp_gateway.core.journal import MemoryJournal, UnreadableError
+from mcpp_gateway.core.history.pages import Source
+from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.prompts.reading import PromptReading, UnknownEnvelopeError
 from mcpp_gateway.prompts.task import Task
-from mcpp_gateway.storage.log_store import LogStore
 
 logger = logging.getLogger("mcpp.gateway")
+
+T = TypeVar("T")
 
 _is_participant: Final = re.compile(PARTICIPANT_PATTERN).fullmatch
 
 PROMPT_SECONDS: Final = 20.0
 _MAX_BUDGET: Final = 1_000_000
-_MAX_WAITING: Final = 4
+_PLACES: Final = 8  # of all askers; one that is alone gets half of them
 
 
 class PromptError(Exception):
@@ -37,23 +42,30 @@ class PromptError(Exception):
         self.reason = reason
 
 
+class ReadableLogs(Protocol):
+    """Logs that are not in memory."""
+
+    def read(self, pod: PodCore, function: Callable[[Source], T]) -> "asyncio.Future[T]":
+        """Call a function with a pod's log, on another thread."""
+
+
 class PromptService:
     """Computes prompts in a process for each. Owns the queue of those that wait."""
 
-    def __init__(self, logs: Callable[[], LogStore | None]) -> None:
+    def __init__(self, logs: Callable[[], ReadableLogs | None]) -> None:
         self._logs = logs
-        self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._turns = FairLimiter(1)
+        self._places = Shares(_PLACES)
 
     async def answer(self, pod: PodCore, asker: str, query: str) -> bytes:
         """Return the prompt that a query asks for, as JSON. Raises PromptError."""
         viewer, at, budget = _parse(query)
-        if self._waiting >= _MAX_WAITING:
+        requester = f"{pod.name}/{asker}"
+        if not self._places.take(requester):
             raise PromptError(429, "too many prompts are being computed; try again soon")
-        self._waiting += 1
         try:
-            async with asyncio.timeout(PROMPT_SECONDS), self._turn:
-                reading = PromptReading([pod.listener(asker), pod.listener(viewer)], at)
+            async with asyncio.timeout(PROMPT_SECONDS), self._turns.place(requester):
+                reading = PromptReading([pod.members.rights(asker), pod.members.rights(viewer)], at)
                 await self._read(pod, reading)
                 texts = reading.texts[::-1]
                 return await _compute(Task(viewer=viewer, token_budget=budget, texts=texts))
@@ -64,14 +76,13 @@ class PromptService:
         except UnreadableError:
             raise PromptError(503, "the log cannot be read") from None
         finally:
-            self._waiting -= 1
+            self._places.release(requester)
 
     async def _read(self, pod: PodCore, reading: PromptReading) -> None:
-        journal = pod.journal
-        if isinstance(journal, MemoryJournal):
-            while reading.read(MemorySource(journal)):  # noqa: ASYNC110 - no event is awaited
-                await asyncio.sleep(0)  # other participants come first
-            return
+        while (source := pod.memory_source()) is not None:
+            if not reading.read(source):
+                return
+            await asyncio.sleep(0)  # other participants come first
         logs = self._logs()
         assert logs is not None
         await logs.read(pod, reading.read_all)

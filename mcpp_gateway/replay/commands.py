@@ -20,6 +20,7 @@ from mcpp_gateway.replay.server import ReplayGateway
 
 VIEWER: Final = "viewer"
 _EXIT_FAILURE: Final = 1
+_MAX_PORT: Final = 65_535
 
 
 def main(argv: list[str]) -> int:
@@ -53,11 +54,11 @@ def _serve(recording: LogRecording, config: Config, speed: float, token: str) ->
     def create(config: Config, loop: asyncio.AbstractEventLoop, key: bytes | None) -> Gateway:
         return ReplayGateway(config, loop, recording, speed)
 
-    def announce(gateway: Gateway) -> None:
+    async def announce(gateway: Gateway) -> None:
         entries = recording.end - recording.start
         address = f"localhost:{gateway.port}"
         print(f"Replaying {name!r}: {entries} entries at {speed:g} times the recorded pace.")
-        code = gateway.invite(name, VIEWER)
+        code = await gateway.invite(name, VIEWER)
         print(f"  inspector  http://{address}/#{code}  (works once, for two minutes)")
         print(f"  agents     ws://{address}/ws?pod={name}, token {token}")
         print("It begins when the first participant joins. Stop with Ctrl-C.", flush=True)
@@ -85,9 +86,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--speed", type=_speed, default=1.0, help="1 is the recorded pace (default: 1)"
     )
-    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any)")
+    parser.add_argument("--port", type=_port, default=0, help="port to listen on (default: any)")
     parser.add_argument("--token", help=f"token of the participant {VIEWER!r} (default: random)")
     return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to {_MAX_PORT}, not {text!r}")
+    return int(text)
 
 
 def _speed(text: str) -> float:

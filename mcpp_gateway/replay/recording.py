@@ -127,7 +127,10 @@ def open_recording(
         if source.is_file():
             folder = Path(temporary, _pod_name(source.name.partition(".")[0]))
             with source.open("rb") as lines:
-                import_lines(lines, folder)
+                try:
+                    import_lines(lines, folder)
+                except LogToolError as error:
+                    raise LogToolError(f"{source} is no exported log, {error}") from None
         else:
             original = pod_folder(source, pod).resolve()
             folder = Path(temporary, _pod_name(original.name))

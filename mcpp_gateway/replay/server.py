@@ -1,12 +1,15 @@
 """A gateway that serves one recording."""
 
 import asyncio
+import socket
+from collections.abc import Sequence
 from typing import Final
 
 import uuid6
 
 from mcpp_gateway.config import Config
 from mcpp_gateway.core.effects import ReadHistory
+from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.replay.pod import ReplayPod
 from mcpp_gateway.edge.server import Gateway
@@ -36,17 +39,17 @@ class ReplayGateway(Gateway):
         super().__init__(config, loop)
         self._history = HistoryReader(loop, self.hub.clock, self.hub.perform_all)
 
-    async def listen(self) -> None:
+    async def listen(self, inherited: Sequence[socket.socket] = ()) -> None:
         """Open the port and begin to play."""
-        await super().listen()
+        await super().listen(inherited)
         self._step()
 
-    async def drain(self) -> None:
+    async def drain(self, *, handing_over: bool = False) -> None:
         """Stop playing and close all connections."""
         if self._step_timer is not None:
             self._step_timer.cancel()
         self._history.close()
-        await super().drain()
+        await super().drain(handing_over=handing_over)
 
     def _open_logs(self) -> LogStore | None:
         return None
@@ -63,7 +66,7 @@ class ReplayGateway(Gateway):
 
     def _read_history(self, request: ReadHistory) -> None:
         pod = request.session.peer.pod
-        self._history.read(pod, self._recording.log, self._recording.index, request)
+        self._history.read(pod, _PlayedLog(self._recording, pod.journal), request)
 
     def _step(self) -> None:
         wait = _MAX_STEP_SECONDS
@@ -74,3 +77,15 @@ class ReplayGateway(Gateway):
             due = pod.next_due_seconds(now)
             wait = wait if due is None else min(wait, due)
         self._step_timer = self.loop.call_later(max(wait, _MIN_STEP_SECONDS), self._step)
+
+
+class _PlayedLog:
+    """The part of a recording that was played so far, for pages of history."""
+
+    def __init__(self, recording: LogRecording, journal: Journal) -> None:
+        self.log = recording.log
+        self.index = recording.index
+        self._journal = journal
+
+    def readable(self) -> tuple[int, int]:
+        return self._journal.start, self._journal.committed

@@ -15,8 +15,16 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcpp.errors import McppError
+from mcpp.protocol.contexts import Lineage
 from mcpp_gateway.core.history.erasing import Erasure, tombstone
-from mcpp_gateway.core.records import Batch, decode_batch, decode_state, encode_batch
+from mcpp_gateway.core.records import (
+    Batch,
+    LogEntry,
+    decode_batch,
+    decode_state,
+    encode_batch,
+    encode_state,
+)
 from mcpp_gateway.storage import segments
 from mcpp_gateway.storage.disk import Disk, DiskFile
 from mcpp_gateway.storage.recovery import END_BYTES
@@ -85,7 +93,7 @@ def is_decided(disk: Disk) -> bool:
 def count_entries(disk: Disk, erasure: Erasure) -> int:
     """Return how many entries an erasure would change. Raises DamagedError and OSError."""
     names = filter(segments.is_segment_name, disk.names())
-    return sum(_count(disk, name, erasure) for name in names)
+    return sum(len(_affected(disk, name, erasure)) for name in names)
 
 
 def erase(
@@ -102,16 +110,24 @@ def erase(
     ErasureError and OSError.
     """
     names = [name for name in disk.names() if segments.is_segment_name(name)]
-    counts = {name: _count(disk, name, erasure) for name in names}
+    contexts: dict[tuple[object, ...], Lineage] = {}  # as it was at different times
+    counts: dict[str, int] = {}
+    for name in names:
+        affected = _affected(disk, name, erasure)
+        counts[name] = len(affected)
+        for context in filter(None, map(erasure.erased_context, affected)):
+            contexts[context.id, context.type, context.ancestors] = context
+    with_cards = {name for name in names if _has_card(disk, name, erasure)}
     total = sum(counts.values())
-    if not total:
+    if not total and not with_cards:
         return 0
     try:
         for name in names[:-1]:
-            if counts[name]:
+            if counts[name] or name in with_cards:
                 _Rewriting(disk, name, erasure).finish(b"")
         rewriting = _Rewriting(disk, names[-1], erasure)
-        rewriting.announce(erasure, new_id(), total, now)
+        known = tuple(contexts.values())
+        rewriting.announce(lambda time: erasure.announcement(new_id(), total, time, known), now)
         rewriting.finish(bytes(END_BYTES))
     except (OSError, DamagedError):
         finish(disk)
@@ -147,14 +163,28 @@ def _open(disk: Disk, name: str) -> tuple[DiskFile, SegmentHeader]:
     return file, header
 
 
-def _count(disk: Disk, name: str, erasure: Erasure) -> int:
+def _affected(disk: Disk, name: str, erasure: Erasure) -> list[LogEntry]:
+    """Return the entries of a segment that an erasure changes, without their texts."""
     file, header = _open(disk, name)
-    count = 0
+    found: list[LogEntry] = []
     for record in _records(file, name, header):
         if record.kind == BATCH:
             batch = _decode(name, record)
-            count += sum(erasure.includes(entry, batch.time) for entry in batch.entries)
-    return count
+            found += [
+                msgspec.structs.replace(entry, text=b"")
+                for entry in batch.entries
+                if erasure.includes(entry, batch.time)
+            ]
+    return found
+
+
+def _has_card(disk: Disk, name: str, erasure: Erasure) -> bool:
+    """Return whether a state of a segment has a card that an erasure removes."""
+    file, header = _open(disk, name)
+    states = [
+        decode_state(one.payload) for one in _records(file, name, header) if one.kind == STATE
+    ]
+    return any(erasure.without_cards(state) is not state for state in states)
 
 
 def _decode(name: str, record: segments.Record) -> Batch:
@@ -181,15 +211,16 @@ class _Rewriting:
                 payload = self._rewrite(_decode(name, record), erasure)
             elif record.kind == STATE:
                 state = decode_state(payload)
+                payload = encode_state(erasure.without_cards(state))
                 self._end = _End(state.term, state.index, record.position, record.time)
             self._stopped = record.kind == SEAL and payload == STOPPED
             self._add(NewRecord(record.kind, record.position, record.time, payload, record.entries))
 
-    def announce(self, erasure: Erasure, id: str, count: int, now: float) -> None:
+    def announce(self, announcement: Callable[[float], LogEntry], now: float) -> None:
         """Add the announcement at the end of the log, which is this segment's."""
         end = self._end
         time = max(now, end.time)
-        entries = [erasure.announcement(id, count, time)]
+        entries = [announcement(time)]
         batch = Batch(end.term, end.batch_index, end.position, time, entries)
         self._add(NewRecord(BATCH, end.position, time, encode_batch(batch), 1))
         if self._stopped:

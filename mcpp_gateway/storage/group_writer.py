@@ -4,7 +4,8 @@ The event loop collects what a tick accepts into one batch. While one group is b
 batches of further ticks wait and become the next group, so the cost of a sync is shared by all that
 arrived during the one before. Nothing is committed before its sync has returned. A write or a sync
 that fails is never retried: after a failed sync the kernel may have dropped the data, and reports
-that only once. The process ends instead, and recovery finds out what there is.
+that only once. The process ends instead, and recovery finds out what there is. When nothing waits
+any more, a mark behind the last group says that it is synced.
 """
 
 import asyncio
@@ -123,6 +124,7 @@ class GroupWriter:
         if first is not None:
             self._log.write([state_record(first)])
             self._log.sync()
+        self._log.mark()
         self._log.grow()
         self.room_bytes = self._log.room_bytes - self._options.reserve_bytes
 
@@ -218,11 +220,14 @@ class GroupWriter:
             while True:
                 with self._lock:
                     group, self._queue = self._queue, []
-                    if not group:
+                    if not group and not self._log.needs_mark:
                         self._writing = False
                         self._idle.notify_all()
                         return
-                self._write_group(group)
+                if group:
+                    self._write_group(group)
+                else:
+                    self._log.mark()
         except BaseException as error:  # whatever it is: nothing more can be committed
             self._on_failure(error)
 
@@ -261,6 +266,7 @@ class GroupWriter:
     def _keep_house(self) -> None:
         if self._options.sync_interval_seconds is not None:
             self._log.sync()
+        self._log.sync_mark()
         self._retain()
 
     def _retain(self) -> None:

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from mcpp_gateway.core.effects import Effect, ReadHistory
 from mcpp_gateway.core.history.pages import Page, Source, read_page
@@ -37,6 +37,16 @@ _REST_SECONDS: Final = 0.0005
 T = TypeVar("T")
 
 
+class ReadableLog(Protocol):
+    """A log in files, of which pages are read."""
+
+    log: SegmentLog
+    index: LogIndex
+
+    def readable(self) -> tuple[int, int]:
+        """Return the oldest position that can be read and the end. Called on another thread."""
+
+
 class HistoryReader:
     """Answers requests for history, one after another. Owns the helper that reads."""
 
@@ -53,17 +63,14 @@ class HistoryReader:
         self.helper = HelperProcess()
         self._stopping = False
 
-    def read(self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory) -> None:
+    def read(self, pod: PodCore, log: ReadableLog, request: ReadHistory) -> None:
         """Begin to read what a request asks for; the pod is given the page later."""
         if not self._stopping:
-            self._executor.submit(self._read, pod, log, index, request)
+            self._executor.submit(self._read, pod, log, request)
 
-    def run(
-        self, pod: PodCore, log: SegmentLog, index: LogIndex, function: Callable[[Source], T]
-    ) -> "asyncio.Future[T]":
-        """Call a function with a log as it is now, on the thread that reads."""
-        source = FileSource(log, index, pod.journal.committed, pod.journal.start)
-        return self._loop.run_in_executor(self._executor, function, source)
+    def run(self, log: ReadableLog, function: Callable[[Source], T]) -> "asyncio.Future[T]":
+        """Call a function with a log, on the thread that reads."""
+        return self._loop.run_in_executor(self._executor, lambda: function(_source(log)))
 
     def close(self) -> None:
         """Drop what waits, and end the helper."""
@@ -73,12 +80,10 @@ class HistoryReader:
 
     # --- on the executor's thread ---------------------------------------------------------------
 
-    def _read(self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory) -> None:
+    def _read(self, pod: PodCore, log: ReadableLog, request: ReadHistory) -> None:
         page: Page | HistoryError | UnreadableError
         try:
-            page = self._read_elsewhere(pod, log, index, request) or self._read_here(
-                pod, log, index, request
-            )
+            page = self._read_elsewhere(pod, log, request) or self._read_here(pod, log, request)
         except (HistoryError, UnreadableError) as error:
             page = error
         except Exception as error:
@@ -87,33 +92,31 @@ class HistoryReader:
         if not self._stopping:
             self._loop.call_soon_threadsafe(self._answer, pod, request, page)
 
-    def _read_here(
-        self, pod: PodCore, log: SegmentLog, index: LogIndex, request: ReadHistory
-    ) -> Page:
+    def _read_here(self, pod: PodCore, log: ReadableLog, request: ReadHistory) -> Page:
         return read_page(
             request.query,
             request.listener,
-            FileSource(log, index, pod.journal.committed, pod.journal.start),
-            max_bytes=pod.history_bytes,
+            _source(log),
+            max_bytes=pod.history.max_bytes,
             max_work_bytes=MAX_WORK_BYTES,
             in_time=_Pace().go_on,
         )
 
-    def _read_elsewhere(
-        self, pod: PodCore, log: SegmentLog, index: LogIndex, asked: ReadHistory
-    ) -> Page | None:
+    def _read_elsewhere(self, pod: PodCore, log: ReadableLog, asked: ReadHistory) -> Page | None:
         """Let the helper read a page; None if it does not. Raises like `read_page`."""
+        start, committed = log.readable()
+        index = log.index
         data = self.helper.call(
             PageRequest(
-                log=log.view(),
+                log=log.log.view(),
                 ids=index.ids.view(),
                 text=index.text.view(),
-                committed=pod.journal.committed,
-                start=pod.journal.start,
+                committed=committed,
+                start=start,
                 query=asked.query.given,
                 listener=asked.listener.participant,
                 hears=asked.listener.hears.to_json(),
-                max_bytes=pod.history_bytes,
+                max_bytes=pod.history.max_bytes,
             )
         )
         if data is None:
@@ -128,7 +131,12 @@ class HistoryReader:
     def _answer(
         self, pod: PodCore, request: ReadHistory, page: Page | HistoryError | UnreadableError
     ) -> None:
-        self._perform(pod.answer_history(request, page, self._clock()))
+        self._perform(pod.history.answer(request, page, self._clock()))
+
+
+def _source(log: ReadableLog) -> FileSource:
+    start, committed = log.readable()
+    return FileSource(log.log, log.index, committed, start)
 
 
 def _page(answer: PageAnswer) -> Page:

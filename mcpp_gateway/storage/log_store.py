@@ -17,6 +17,7 @@ import uuid6
 
 from mcpp.errors import McppError
 from mcpp_gateway.config import LogSection
+from mcpp_gateway.core.contexts.live_context import postponed
 from mcpp_gateway.core.effects import Effect, ReadHistory
 from mcpp_gateway.core.history.pages import Source
 from mcpp_gateway.core.journal import Window
@@ -24,6 +25,7 @@ from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.records import Batch, State, decode_batch, decode_state
 from mcpp_gateway.core.sessions import ParticipantSettings
+from mcpp_gateway.space_report import SpaceReport
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_journal import FileJournal
 from mcpp_gateway.storage.group_writer import (
@@ -41,6 +43,7 @@ from mcpp_gateway.storage.segments import DamagedError
 logger = logging.getLogger("mcpp.gateway")
 
 LOCK: Final = ".lock"  # no pod's name begins with a dot
+SEALED: Final = "sealed"  # a file in the folder of a log that goes on elsewhere
 _LOCK_ATTEMPTS: Final = 5
 _LOCK_SECONDS: Final = 0.1
 _DAY_SECONDS: Final = 86_400.0
@@ -61,6 +64,11 @@ class _OpenPod:
     writer: GroupWriter
     log: SegmentLog
     index: LogIndex
+    space: SpaceReport
+
+    def readable(self) -> tuple[int, int]:
+        """Return the oldest position that can be read, and the end."""
+        return self.journal.start, self.journal.committed
 
 
 class LogStore:
@@ -92,11 +100,16 @@ class LogStore:
         self._lock = take_lock(self._path)
 
     def open_pod(
-        self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
+        self,
+        name: str,
+        settings: Iterable[ParticipantSettings],
+        limits: PodLimits,
+        *,
+        admits_signed: bool = False,
     ) -> PodCore:
         """Open a pod's log and return the pod as its log describes it."""
         try:
-            return self._open(name, settings, limits)
+            return self._open(name, settings, limits, admits_signed)
         except DamagedError as error:
             raise LogStoreError(
                 f"the log of pod {name!r} is damaged, {error}; `mcpp log verify` tells more"
@@ -116,26 +129,32 @@ class LogStore:
         return self._unwritten.bytes
 
     @property
+    def sync_times(self) -> tuple[float, int]:
+        """The seconds that syncs took so far, and their number, over all logs."""
+        logs = [each.log for each in self._pods.values()]
+        return sum(log.sync_seconds for log in logs), sum(log.syncs for log in logs)
+
+    @property
     def disk_bytes(self) -> int:
         """The bytes that all logs take on the disk."""
         return sum(each.journal.disk_bytes for each in self._pods.values())
 
     def read_history(self, pod: PodCore, request: ReadHistory) -> None:
         """Read a page of a pod's log on another thread, and let the pod answer with it."""
-        each = self._pods[pod.name]
-        self._history.read(pod, each.log, each.index, request)
+        self._history.read(pod, self._pods[pod.name], request)
 
     def read(self, pod: PodCore, function: Callable[[Source], T]) -> "asyncio.Future[T]":
         """Call a function with a pod's log as it is now, on the thread that reads history."""
-        each = self._pods[pod.name]
-        return self._history.run(pod, each.log, each.index, function)
+        return self._history.run(self._pods[pod.name], function)
 
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
         if os.fstat(self._lock).st_nlink == 0:
             self._on_failure(FileNotFoundError(f"{self._path} was deleted"))
+        now = self._clock()
         for each in self._pods.values():
             each.writer.check()
+            each.space.check(now, accepting=each.writer.accepting)
 
     def close(self) -> None:
         """Write and sync what waits, and release the folder. Blocks."""
@@ -151,9 +170,16 @@ class LogStore:
     # --- private --------------------------------------------------------------------------------
 
     def _open(
-        self, name: str, settings: Iterable[ParticipantSettings], limits: PodLimits
+        self,
+        name: str,
+        settings: Iterable[ParticipantSettings],
+        limits: PodLimits,
+        admits_signed: bool,
     ) -> PodCore:
         section = self._section
+        seal = self._path / name / SEALED
+        if seal.exists():
+            raise LogStoreError(f"the log of pod {name!r} was moved; to go on here, delete {seal}")
         log = SegmentLog(
             OsDisk(self._path / name),
             SegmentOptions(
@@ -173,7 +199,14 @@ class LogStore:
             unwritten=self._unwritten,
         )
         journal = FileJournal(log, writer, _window(limits, state, batches))
-        pod = PodCore(name, settings, limits, new_id=lambda: str(uuid6.uuid7()), journal=journal)
+        pod = PodCore(
+            name,
+            settings,
+            limits,
+            new_id=lambda: str(uuid6.uuid7()),
+            journal=journal,
+            admits_signed=admits_signed,
+        )
         last = batches[-1] if batches else None
         if state is not None:
             self.time = max(self.time, state.time, last.time if last else 0.0)
@@ -197,13 +230,17 @@ class LogStore:
             log.create(state_record(snapshot(index)), secrets.randbits(32))
         else:
             new_epoch = pod.epoch
+            is_new_fork = not batches and state.is_fork_beginning
+            if is_new_fork:  # H-11: idle time begins when it is served
+                live = postponed(state.live, now - state.time)
+                state = msgspec.structs.replace(state, live=live)
             pod.restore(state, batches, now + section.rejoin_seconds)
             if _may_have_lost_its_end(state, recovery, boot):
                 pod.epoch = new_epoch
                 logger.warning("the log may have lost its end: new epoch", extra={"pod": name})
-            if (pod.epoch, section.fsync) != (state.epoch, state.fsync) or (
-                section.fsync == "interval" and boot != state.boot
-            ):
+            is_changed = (pod.epoch, section.fsync) != (state.epoch, state.fsync)
+            is_booted = section.fsync == "interval" and boot != state.boot
+            if is_changed or is_booted or is_new_fork:
                 first = snapshot(index)
         opened = _OpenPod(
             pod,
@@ -211,6 +248,7 @@ class LogStore:
             writer,
             log,
             LogIndex(self._path / name, log, pod.epoch, self._indexer.index_texts),
+            SpaceReport(name),
         )
         journal.use_index(opened.index)
         writer.begin(

@@ -8,7 +8,8 @@ It relies on these rules of writing:
   without zeros behind its last record was truncated.
 - A segment that has a successor ends with a seal that names it.
 - A record says how far its file was synced when it was written. So an invalid record in front of
-  one that was written after it was synced is damage, and no interrupted write.
+  one that was written after it was synced is damage, and no interrupted write. Where no record
+  follows, a mark says so.
 
 Recovery itself may be interrupted anywhere: it writes what is already there, or zeros over what was
 never acknowledged. Nothing is deleted before everything that decides about it was read.
@@ -171,7 +172,7 @@ def _read_newest(file: DiskFile, segment: Segment, found: Recovered) -> Record:
 
 
 def check_end(segment: Segment, file: DiskFile, end: int) -> int:
-    """Return how much of an interrupted write follows the last valid record.
+    """Return how much of an interrupted write follows the last valid record and its mark.
 
     Raises DamagedError if something else follows.
     """
@@ -185,7 +186,13 @@ def check_end(segment: Segment, file: DiskFile, end: int) -> int:
     for record in segments.find_records(file, segment.header.salt, end, used):
         if record.durable > end:
             raise DamagedError(segment.name, end, BAD_CHECKSUM)
-    return max(0, used - end)
+    return max(0, used - _behind_mark(segment, file, end))
+
+
+def _behind_mark(segment: Segment, file: DiskFile, end: int) -> int:
+    """Return where a mark ends that stands behind the last record, or where that ends."""
+    is_marked = segments.is_marked(file, segment.header.salt, end)
+    return end + segments.MARK_BYTES if is_marked else end
 
 
 def _rewrite_tail(file: DiskFile, segment: Segment, last: Record, found: Recovered) -> None:
@@ -197,8 +204,9 @@ def _rewrite_tail(file: DiskFile, segment: Segment, last: Record, found: Recover
     end = found.end_offset
     # Zeros, not a truncation: that would give up the reserved space, and a crash right behind it
     # would leave a file that ends with its last record.
-    clear_to = end + found.result.dropped_bytes
-    for offset in range(end, clear_to, _CHUNK_BYTES):
+    clear_from = _behind_mark(segment, file, end)
+    clear_to = clear_from + found.result.dropped_bytes
+    for offset in range(clear_from, clear_to, _CHUNK_BYTES):
         file.write(offset, bytes(min(_CHUNK_BYTES, clear_to - offset)))
     start = max(last.durable, HEADER_BYTES)
     for offset in range(start, end, _CHUNK_BYTES):

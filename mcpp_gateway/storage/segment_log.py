@@ -6,6 +6,7 @@ What is written counts only after `sync`. See `recovery` for the rules that writ
 
 import errno
 import os
+import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from mcpp_gateway.storage.segment_files import Segment, SegmentFiles, heads_sinc
 from mcpp_gateway.storage.segments import (
     BATCH,
     HEADER_BYTES,
+    MARK,
     SEAL,
     DamagedError,
     NewRecord,
@@ -64,6 +66,8 @@ class SegmentLog:
 
     def __init__(self, disk: Disk, options: SegmentOptions | None = None) -> None:
         self.start = 0  # the oldest position that may be read
+        self.syncs = 0
+        self.sync_seconds = 0.0
         self._files = SegmentFiles(disk)
         self._options = options or SegmentOptions()
         self._segments: tuple[Segment, ...] = ()
@@ -72,6 +76,8 @@ class SegmentLog:
         self._offset = 0
         self._allocated = 0
         self._durable = 0
+        self._marked = 0  # the offset of the last mark
+        self._mark_is_synced = True
         self._end_position = 0
         self._state_time = 0.0
         self._state_end = 0  # where the batches of the newest segment begin
@@ -177,8 +183,35 @@ class SegmentLog:
 
     def sync(self) -> None:
         """Return when everything written is on stable storage."""
+        began = time.monotonic()
         self._writing.sync()
+        self.sync_seconds += time.monotonic() - began
+        self.syncs += 1
         self._durable = self._offset
+        self._mark_is_synced = True
+
+    @property
+    def needs_mark(self) -> bool:
+        """Whether everything written is synced, and nothing on the disk says so."""
+        return self._durable == self._offset != self._marked
+
+    def mark(self) -> None:
+        """State behind the last record that it is synced. The next record overwrites this.
+
+        Damage to the last record then differs from an interrupted write. The mark itself does not
+        have to be synced for that, except against a power failure.
+        """
+        salt = self._segments[-1].header.salt
+        record = NewRecord(MARK, self._end_position, self._state_time, b"")
+        offset = self._offset
+        data = segments.encode_record(record, salt=salt, offset=offset, durable=offset)
+        self._writing.write(offset, data)
+        self._marked, self._mark_is_synced = offset, False
+
+    def sync_mark(self) -> None:
+        """Return when the last mark is on stable storage. Nothing is synced twice."""
+        if not self._mark_is_synced and self._marked == self._offset:
+            self.sync()
 
     def grow(self) -> bool:
         """Allocate ahead what the reserve and the next writes need; False if the disk is full."""
@@ -376,6 +409,7 @@ class SegmentLog:
         segment.size_bytes = size
         self._writing = file
         self._offset = self._durable = self._state_end = len(data)
+        self._marked = 0  # an equal offset of the old segment does not count
         self._allocated = size
         self._end_position = state.position
         self._state_time = state.time

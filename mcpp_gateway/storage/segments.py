@@ -11,13 +11,17 @@ All numbers are little-endian. Records begin at multiples of 8 bytes.
 
     record header (40 bytes), then the payload, then zeros up to a multiple of 8
         magic     u32       marks the beginning of a record, for the search behind damage
-        kind      u8        state, batch or seal
+        kind      u8        state, batch, seal or mark
         count     u24       the number of entries (batch)
         length    u32       of the payload
         checksum  u32       CRC-32 of salt, offset, the other fields and the payload
         position  u64       the log position of the first entry (batch), or the end so far
         time      f64       Unix time at which the record was made
         durable   u64       the length of this file that was synced when this record was written
+
+A mark has no payload. It stands behind the last record, says that everything before it is synced,
+and is overwritten by the next record. So it is no part of the log: only the search for damage reads
+it.
 
 The payload of a state is a MessagePack `State`, that of a batch a `Batch`, and that of a seal
 "stopped", or "rolled" and the salt of the segment that follows as u32.
@@ -54,6 +58,7 @@ _HEADS_BYTES: Final = 1 << 17  # a lookup reads this much
 STATE: Final = 1
 BATCH: Final = 2
 SEAL: Final = 3  # the segment is continued by another one, or the gateway stopped
+MARK: Final = 4  # everything before it is synced
 KINDS: Final = (STATE, BATCH, SEAL)
 STOPPED: Final = b"stopped"
 _ROLLED: Final = b"rolled"
@@ -134,6 +139,7 @@ def rolled(salt: int) -> bytes:
 
 
 ROLL_SEAL_BYTES: Final = RECORD_HEADER_BYTES + 16
+MARK_BYTES: Final = RECORD_HEADER_BYTES
 
 
 def encode_header(header: SegmentHeader, version: int = VERSION) -> bytes:
@@ -180,7 +186,18 @@ def record_bytes(payload_bytes: int) -> int:
 
 
 def read_record(file: DiskFile, salt: int, offset: int) -> Record | None:
-    """Return the record at an offset if a valid one begins there."""
+    """Return the record of the log at an offset if a valid one begins there."""
+    record = _read(file, salt, offset)
+    return None if record is None or record.kind == MARK else record
+
+
+def is_marked(file: DiskFile, salt: int, offset: int) -> bool:
+    """Return whether a valid mark stands at an offset."""
+    record = _read(file, salt, offset)
+    return record is not None and record.kind == MARK
+
+
+def _read(file: DiskFile, salt: int, offset: int) -> Record | None:
     head = file.read(offset, RECORD_HEADER_BYTES)
     if len(head) < RECORD_HEADER_BYTES:
         return None
@@ -230,9 +247,9 @@ def used_bytes(file: DiskFile) -> int:
 
 
 def find_records(file: DiskFile, salt: int, offset: int, end: int) -> Iterator[Record]:
-    """Yield every valid record that begins between two offsets, searching behind invalid ones."""
+    """Yield every valid record or mark that begins between two offsets, behind invalid ones too."""
     while (found := find_magic(file, offset, end)) is not None:
-        record = read_record(file, salt, found)
+        record = _read(file, salt, found)
         if record is None:
             offset = found + 8
         else:

@@ -13,8 +13,9 @@ from mcpp.client.tasks import background
 from mcpp.errors import RemoteError
 from mcpp.testing import MemoryPod
 from mcpp_agents.bridge.agent import bridge
-from mcpp_agents.bridge.stdio import Lines
-from mcpp_agents.bridge.upstream import Upstream, over_stdio
+from mcpp_agents.bridge.openers import over_stdio
+from mcpp_agents.bridge.upstream import Upstream
+from mcpp_agents.lines import Lines
 from tests.agents.processes import Commands
 from tests.attacks.conftest import at_most
 from tests.interaction.conftest import SocketPod

@@ -12,7 +12,8 @@ from mcpp import ToolCall
 from mcpp.testing import MemoryPod
 from mcpp_agents import toolbox
 from mcpp_agents.mcp_server.server import PodServer
-from mcpp_agents.model.openai_chat import _definition
+from mcpp_agents.mcp_server.shared_pod import SharedPod
+from mcpp_agents.model.apis.openai_chat import _definition
 from mcpp_agents.model.tool_definitions import select_tools
 from mcpp_agents.tool_schemas import is_valid_schema
 from mcpp_agents.toolbox import _MAX_LIST_BYTES, Toolbox
@@ -72,8 +73,9 @@ async def test_a_huge_list_costs_a_model_little_and_hides_no_other(pages: int) -
 async def test_a_huge_list_costs_an_mcp_client_little(pages: int) -> None:
     pod = MemoryPod(limits=UNLIMITED)
     async with pod.run(hostile(pages, 40, 17_000)), pod.run(honest()), pod.connect("ide") as ide:
-        server = PodServer(ide)
-        server._toolbox.grace_seconds = 20
+        link = SharedPod(ide)
+        link.toolbox.grace_seconds = 20
+        server = PodServer(link)
         async with Client(server.server) as client:
             for most in (6.0, 3.0):  # was 110 s; the second time the verdicts are known
                 names, cursor = list[str](), None
@@ -121,15 +123,17 @@ async def test_a_list_that_always_changes_is_announced_once_a_second() -> None:
             nonlocal announced
             announced += 1
 
-    async with pod.connect("mallory") as mallory, pod.connect("ide") as ide:
-        server = PodServer(ide)
-        server._changes = Changes()  # type: ignore[assignment]
+    async with pod.connect("mallory") as mallory, pod.connect("ide", own=True) as ide:
+        link = SharedPod(ide)
+        server = PodServer(link)
+        server._bus = Changes()  # type: ignore[assignment]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.listen)
+            tasks.start_soon(link.listen)
+            tasks.start_soon(server.announce_changes)
             for _ in range(300):
                 await mallory.notify("notifications/tools/list_changed")
             await mallory.send("chat", {"text": "last"})
-            while not any(one.kind == "chat" for one in server._handlers._log):  # noqa: ASYNC110
+            while not any(one.kind == "chat" for one in link.handlers._log):  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
     assert 1 <= announced <= 5

@@ -4,13 +4,12 @@ import asyncio
 import json
 import re
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
 import tomllib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,10 @@ import trustme
 import mcpp
 from mcpp.cli.main import main
 from mcpp_gateway import config
+from mcpp_gateway.cluster.nats_servers import find_program
+from mcpp_gateway.edge.server import Gateway
 from tests.gateway.sockets import BOUND, config_text, running, token
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -33,11 +35,6 @@ def anyio_backend() -> str:
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin")
 SYSTEMD_ANALYZE = shutil.which("systemd-analyze")
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        return int(listening.getsockname()[1])
 
 
 def test_the_sample_configuration_is_valid() -> None:
@@ -200,3 +197,54 @@ def test_the_images_command_is_one_that_mcpp_has(capsys: pytest.CaptureFixture[s
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert all(option in shown for option in options if option.startswith("--"))
+
+
+def start_server(path: Path, name: str) -> subprocess.Popen[bytes]:
+    environment = {"NAME": name, "NATS_PASSWORD": "secret123"}
+    command = [find_program(), "-c", str(path)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+async def test_the_files_of_the_cluster_start_one(tmp_path: Path) -> None:
+    """The sample configurations, with the names of hosts replaced by loopback."""
+    ports = [free_port() for _ in range(6)]
+    servers = []
+    routes = [f"nats://127.0.0.1:{port}" for port in ports[3:]]
+    try:
+        for number in range(3):
+            text = (DEPLOY / "cluster/nats.conf").read_text()
+            text = re.sub(r"routes: \[.*\]", f"routes: [{', '.join(routes)}]", text)
+            text = text.replace("0.0.0.0:4222", f"127.0.0.1:{ports[number]}")
+            text = text.replace("0.0.0.0:6222", f"127.0.0.1:{ports[3 + number]}")
+            text = text.replace("http: 127.0.0.1:8222", "")
+            text = text.replace("/data", str(tmp_path / f"nats-{number}"))
+            (tmp_path / f"{number}.conf").write_text(text)
+            servers.append(start_server(tmp_path / f"{number}.conf", f"nats-{number}"))
+        addresses = [f"nats://gateway:secret123@127.0.0.1:{port}" for port in ports[:3]]
+        environment = {
+            "MCPP_TOKEN_ALICE": token("alice"),
+            "MCPP_CLUSTER__SERVERS": json.dumps(addresses),
+            "MCPP_GATEWAY__PORT": "0",
+            "MCPP_LOG__PATH": str(tmp_path / "copies"),
+        }
+        parsed = config.load(DEPLOY / "cluster/gateway.toml", environment)
+        gateway = Gateway(parsed, asyncio.get_running_loop())
+        async with asyncio.timeout(60):
+            await gateway.listen()
+            address = f"ws://127.0.0.1:{gateway.port}/ws"
+            async with mcpp.connect(address, token=token("alice")) as alice:
+                await alice.send("chat", "hello")
+            await gateway.drain()
+    finally:
+        for server in servers:
+            server.terminate()
+        for server in servers:
+            server.wait(10)
+
+
+def test_the_compose_file_of_the_cluster_names_what_exists() -> None:
+    text = (DEPLOY / "cluster/compose.yaml").read_text()
+    for name in re.findall(r"\./([\w.]+):", text):
+        assert (DEPLOY / "cluster" / name).is_file()
+    assert "ARG EXTRAS" in (DEPLOY / "Dockerfile").read_text()

@@ -61,6 +61,10 @@ class HarnessClient:
         pass
 
     @property
+    def waiting_bytes(self) -> int:
+        return 0
+
+    @property
     def session(self) -> Session:
         return self.peer.session
 
@@ -184,6 +188,7 @@ class DelayedJournal:
     """A journal in memory that commits only when it is told to."""
 
     kind = "file"
+    commits_at_once = False
     accepting = True
     admitting = True
 
@@ -195,6 +200,7 @@ class DelayedJournal:
         self.seek = self._journal.seek
         self.read = self._journal.read
         self.window = self._journal.window
+        self.resize = self._journal.resize
 
     @property
     def start(self) -> int:
@@ -237,6 +243,10 @@ class RecordingTransport:
 
     def set_outbox(self, max_bytes: int) -> None:
         self._outbox = max_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self.waiting
 
     @property
     def texts(self) -> list[bytes]:

@@ -30,6 +30,7 @@ from tests.gateway.sockets import (
     token,
     upgrade_request,
 )
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -300,12 +301,6 @@ async def test_logs_can_be_json_lines(tmp_path: Path) -> None:
         assert json.loads(line)["event"] == "listening"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def test_a_gateway_without_a_pod_fails(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text("")
     ended = run("gateway", "--config", "gateway.toml", folder=tmp_path)
@@ -313,7 +308,8 @@ def test_a_gateway_without_a_pod_fails(tmp_path: Path) -> None:
     assert "no pods; add" in ended.stderr
 
 
-async def test_limits_wait_for_a_restart(tmp_path: Path) -> None:
+@pytest.mark.rule("O-03")
+async def test_limits_are_reloaded_with_a_signal(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(config_text(max_message_bytes=1024))
     async with started("gateway", "--config", "gateway.toml", folder=tmp_path) as process:
@@ -322,8 +318,9 @@ async def test_limits_wait_for_a_restart(tmp_path: Path) -> None:
         process.process.send_signal(signal.SIGHUP)
         await process.wait_for("configuration reloaded")
         async with joined(url, token("alice")) as (alice, welcome):
-            assert welcome["limits"]["max_message_bytes"] == 1024
+            assert welcome["limits"]["max_message_bytes"] == 100_000
             await alice.send(chat("alice", "x" * 3000))
+            await alice.send(chat("alice", "x" * 200_000))
             assert await closed_with(alice) == 1009
 
 
@@ -345,13 +342,23 @@ async def test_a_draining_gateway_tells_those_who_ask(tmp_path: Path) -> None:
         assert await process.exit_code() == 0
 
 
-@pytest.mark.parametrize("command", ["gateway", "up", "token"])
-def test_help_needs_no_extras(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "entry"),
+    [
+        ("gateway", "mcpp_gateway.commands:gateway"),
+        ("up", "mcpp_gateway.commands:up"),
+        ("token", "mcpp_gateway.tokens.commands:main"),
+        ("admin", "mcpp_gateway.admin.commands:main"),
+    ],
+)
+def test_help_needs_no_extras(command: str, entry: str) -> None:
+    module, _, name = entry.partition(":")
+    extras = ["prometheus_client", "uvloop", "hypothesis", "mcp", "jwt", "cryptography"]
     program = (
         "import sys\n"
-        "sys.modules.update(dict.fromkeys(['prometheus_client', 'uvloop', 'hypothesis', 'mcp']))\n"
-        "from mcpp_gateway import commands\n"
-        f"commands.{command}(['--help'])\n"
+        f"sys.modules.update(dict.fromkeys({extras}))\n"
+        f"from {module} import {name}\n"
+        f"{name}(['--help'])\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND

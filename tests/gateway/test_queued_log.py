@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from mcpp_gateway.log_format import _TextLines
 from mcpp_gateway.queued_log import QueuedHandler
 
 
@@ -38,6 +39,38 @@ def test_a_pipe_that_is_not_read_stops_nobody(pipe: tuple[int, QueuedHandler]) -
     while b"log lines were dropped" not in text:
         text += os.read(reading, 1 << 16)
     assert text.startswith(b"line 0 ")
+
+
+def test_on_a_terminal_a_progress_bar_is_drawn_in_place() -> None:
+    reading, writing = os.openpty()
+    with os.fdopen(writing, "w") as stream:
+        handler = QueuedHandler(stream)
+        handler.setFormatter(_TextLines())
+        for share in (0.0, 0.25, 0.999):
+            handler.emit(record("indexing", progress=share))
+        handler.emit(record("indexed", seconds=3))
+        handler.flush()
+        text = os.read(reading, 4096).decode()
+        handler.close()
+    os.close(reading)
+    first, *others = text.split("\r\x1b[K")
+    assert "indexing [....................] 0 %" in first
+    assert "\n" not in "".join([first, *others[:-1]])
+    assert [line.partition("] ")[2] for line in others[:-1]] == ["25 %", "99 %"]
+    assert others[-1].endswith("indexed seconds=3\r\n")
+
+
+def test_elsewhere_each_report_of_progress_is_a_line() -> None:
+    stream = io.StringIO()
+    handler = QueuedHandler(stream)
+    handler.setFormatter(_TextLines())
+    for share in (0.0, 0.5):
+        handler.emit(record("indexing", progress=share))
+    handler.close()
+    assert [line.partition("indexing ")[2] for line in stream.getvalue().splitlines()] == [
+        "[....................] 0 %",
+        "[##########..........] 50 %",
+    ]
 
 
 @pytest.mark.rule("G-67")

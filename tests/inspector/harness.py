@@ -19,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 
 import mcpp
 from mcpp.protocol.envelope import Context
+from tests.ports import free_port
 
 BOUND = 20.0  # seconds that any step may take
 MCPP = str(Path(sys.executable).parent / "mcpp")
@@ -51,13 +52,6 @@ CHROMIUM_FLAGS = [
 ]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class InspectorHarness:
     """A gateway process that can be restarted on the same port, and the clients of one pod.
 
@@ -71,6 +65,7 @@ class InspectorHarness:
         pods: int = 1,
         origins: tuple[str, ...] = (),
         log: Path | None = None,
+        people: tuple[str, ...] = (),
         **limits: float,
     ) -> None:
         self.port = free_port()
@@ -78,7 +73,7 @@ class InspectorHarness:
         self.pod = "demo"
         names = [self.pod, *(f"demo{number}" for number in range(1, pods))]
         self._path = folder / "pod.toml"
-        config = _config(self.port, names, origins, limits)
+        config = _config(self.port, names, origins, limits, people)
         if log is not None:
             config += f"\n[log]\nkind = 'file'\npath = {json.dumps(str(log))}\n"
         self._path.write_text(config)
@@ -148,7 +143,11 @@ def _token(pod: str, participant: str) -> str:
 
 
 def _config(
-    port: int, pods: list[str], origins: tuple[str, ...], limits: Mapping[str, float]
+    port: int,
+    pods: list[str],
+    origins: tuple[str, ...],
+    limits: Mapping[str, float],
+    people: tuple[str, ...],
 ) -> str:
     lines = ["[gateway]", f"port = {port}", f"allowed_origins = {json.dumps(origins)}"]
     lines += ["[limits]", *(f"{name} = {value}" for name, value in limits.items())]
@@ -157,6 +156,7 @@ def _config(
             lines += [f"[pods.{pod}.participants.{name}]", f'token = "{_token(pod, name)}"']
             lines += [f'capabilities = [{{ kind = "{kinds}" }}]']
             lines += [f"multiple = {str(name == 'ada').lower()}"]
+            lines += [f"person = {str(name in people).lower()}"]
     return "\n".join(lines)
 
 
@@ -205,6 +205,9 @@ class InspectorClient:
             envelope = json.loads(self._connection.recv(BOUND))
             if envelope["kind"].startswith(prefix):
                 return envelope
+
+    def leave(self) -> None:
+        self._connection.close()
 
     def chat(self, text: str, **more: Any) -> str:
         return self.send("chat", {"text": text}, **more)

@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, WebSocket, expect
 
+import mcpp
 from mcpp.protocol.envelope import Context
 from mcpp.transient.summaries import summarize
 from tests.inspector.conftest import press, sign_in
 from tests.inspector.harness import (
     BreakableProxy,
+    InspectorClient,
     InspectorHarness,
     breakable_proxy,
-    free_port,
     inspector_harness,
     up,
 )
 from tests.inspector.scenario import run_scenario
+from tests.ports import free_port
 
 NewPage = Callable[..., Page]
 
@@ -1230,3 +1232,215 @@ def test_a_narrow_page_has_tabs_and_no_horizontal_overflow(
     page.locator("#tree .tree-item", has_text="Main context").click()
     expect(page.locator("#composer-problem")).to_contain_text("This goes to reasoning reason-789")
     assert page.locator("#composer-context").evaluate("one => one.clientWidth") > 100
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+QUESTION: dict[str, Any] = {
+    "mode": "form",
+    "message": "Where should it go?",
+    "requestedSchema": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "title": "City", "minLength": 3},
+            "boxes": {"type": "integer", "default": 2},
+            "size": {"type": "string", "enum": ["s", "l"], "enumNames": ["Small", "Large"]},
+            "extras": {"type": "array", "items": {"type": "string", "enum": ["card", "bow"]}},
+            "gift": {"type": "boolean", "default": True},
+        },
+        "required": ["city", "size"],
+    },
+}
+
+
+def question(files: InspectorClient, **params: Any) -> str:
+    """Put a question to ada, as a bridge does, with a JSON-RPC id of its own."""
+    payload = {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "method": "elicitation/create",
+        "params": QUESTION | params,
+    }
+    return files.send("mcp/request:elicitation/create", payload, to="ada")
+
+
+@pytest.mark.rule("P-61")
+def test_a_question_is_answered_by_a_form(page: Page, harness: InspectorHarness) -> None:
+    files = harness.join("files")
+    asked = question(files)
+    card = page.get_by_role("article", name="files asks")
+    expect(card).to_contain_text("Where should it go?")
+    expect(page).to_have_title(f"(1) {harness.pod} · MCPP inspector")
+    press(card.get_by_text("Answer…"))
+    page.click("dialog >> text=Send answer")
+    expect(page.locator("dialog .problem")).to_have_text("City: enter a value.")
+    page.get_by_label("City").fill("Os")
+    page.get_by_label("size").select_option("l")
+    page.get_by_label("extras").select_option(["card", "bow"])
+    page.click("dialog >> text=Send answer")
+    expect(page.locator("dialog .problem")).to_have_text("City: at least 3 characters.")
+    page.get_by_label("City").fill("Oslo")
+    page.click("dialog >> text=Send answer")
+    answer = files.receive_kind("mcp/response:elicitation/create")
+    assert answer["correlation_id"] == asked
+    assert answer["to"] == ["files"]
+    content = {"city": "Oslo", "boxes": 2, "size": "l", "extras": ["card", "bow"], "gift": True}
+    assert answer["payload"] == {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "result": {"action": "accept", "content": content},
+    }
+    expect(page.locator("#questions-section")).to_be_hidden()
+
+
+def test_a_question_is_declined_and_a_cancelled_one_disappears(
+    page: Page, harness: InspectorHarness
+) -> None:
+    files = harness.join("files")
+    question(files, message="First?")
+    press(page.get_by_role("article", name="files asks").get_by_text("Decline"))
+    declined = files.receive_kind("mcp/response:elicitation/create")
+    assert declined["payload"]["result"] == {"action": "decline"}
+    asked = question(files, message="Second?")
+    expect(page.locator("#questions")).to_contain_text("Second?")
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {}}
+    files.send("mcp/notification:notifications/cancelled", cancelled, to="ada", about=asked)
+    expect(page.locator("#questions-section")).to_be_hidden()
+
+
+def test_a_question_to_another_participant_is_not_shown(
+    page: Page, harness: InspectorHarness
+) -> None:
+    files = harness.join("files")
+    payload = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": QUESTION}
+    files.send("mcp/request:elicitation/create", payload, to="crm")
+    files.chat("that was not for you")
+    expect(page.locator("#log")).to_contain_text("that was not for you")
+    expect(page.locator("#questions-section")).to_be_hidden()
+
+
+# --- live text and loops --------------------------------------------------------------------------
+
+
+@pytest.mark.rule("G-80", "P-71")
+def test_a_text_grows_while_it_is_written_and_the_message_replaces_it(
+    page: Page, harness: InspectorHarness
+) -> None:
+    analyst = harness.join("analyst")
+    final = mcpp.new_envelope("chat", {"text": "The total is <b>42</b>."}, sender="analyst")
+
+    def write(offset: int, text: str) -> None:
+        payload = {"offset": offset, "text": text}
+        analyst.send("live/text", payload, about=final.id, wait=False)
+
+    live = page.locator("#live")
+    expect(live).to_be_hidden()
+    write(0, "The total ")
+    expect(live).to_contain_text("analyst is writing The total")
+    write(10, "is <b>42")
+    expect(live.locator(".live-words")).to_have_text("The total is <b>42")
+    write(25, "later")
+    expect(live.locator(".live-words")).to_have_text("The total is <b>42…later")
+    analyst._connection.send(mcpp.encode(final).decode())
+    expect(live).to_be_hidden()
+    expect(page.locator("#log")).to_contain_text("The total is <b>42</b>.")
+    write(0, "too late")
+    analyst.chat("next")
+    expect(page.locator("#log")).to_contain_text("next")
+    expect(live).to_be_hidden()
+
+
+@pytest.mark.rule("G-85")
+def test_a_suspected_loop_is_shown(new_page: NewPage, tmp_path: Path) -> None:
+    with inspector_harness(tmp_path, max_hops=2, people=("ada",)) as harness:
+        page = new_page()
+        sign_in(page, harness)
+        analyst = harness.join("analyst")
+        for number in range(3):
+            analyst.chat(f"n {number}")
+        expect(page.locator("#log")).to_contain_text(
+            "2 chats followed each other without a person. Chats such as that of analyst are"
+        )
+
+
+@pytest.mark.rule("C-19")
+@pytest.mark.rule("C-20")
+@pytest.mark.rule("C-21")
+def test_the_tree_shows_titles_steps_and_outcomes(page: Page, harness: InspectorHarness) -> None:
+    analyst = harness.join("analyst")
+    steps = {"title": "Review of 7", "steps": ["read", "tests", "style", "verdict"]}
+    review = mcpp.new_context("code-review", id="review", metadata=steps)
+    analyst.send("reflection", {"thought": "read", "step": "read"}, context=review)
+    analyst.send("reflection", {"thought": "tests", "step": "tests"}, context="review")
+    for id, title, ending in (
+        ("paris", "Book Paris", {"outcome": "failed", "error": {"type": "Full", "message": "!"}}),
+        ("rome", "Book Rome", {"outcome": "cancelled"}),
+    ):
+        titled = mcpp.new_context("task", id=id, metadata={"title": title})
+        analyst.send("reflection", {"thought": "hm"}, context=titled)
+        analyst.send("conclusion", ending, context=id)
+    tree = page.locator("#tree")
+    expect(tree.locator(".tree-item", has_text="Review of 7")).to_contain_text("open2 of 4")
+    expect(tree.locator(".tree-item", has_text="Book Paris")).to_contain_text("failed")
+    expect(tree.locator(".tree-item", has_text="Book Rome")).to_contain_text("cancelled")
+    folded = page.locator("#log .fold", has_text="Book Paris")
+    expect(folded.locator(".outcome")).to_have_text("failed: Full: !")
+    expect(page.locator("#log .chip", has_text="Review of 7").first).to_be_visible()
+
+
+@pytest.mark.rule("P-51")
+def test_a_proposal_without_its_proposer_takes_a_second_click(
+    page: Page, harness: InspectorHarness
+) -> None:
+    files, analyst = harness.join("files"), harness.join("analyst")
+    analyst.send(
+        "mcp/proposal:tools/call:write",
+        {
+            "method": "tools/call",
+            "params": {"name": "write", "arguments": {"path": "a.txt"}},
+            "reason": "The date is wrong.",
+            "preview": {"before": "1926", "after": "2026"},
+        },
+        to="files",
+    )
+    card = page.locator("#proposals .card")
+    expect(card).to_contain_text("The date is wrong.")
+    expect(card.locator(".preview-before")).to_contain_text("1926")
+    expect(card.locator(".preview-after")).to_contain_text("2026")
+    expect(card.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+    analyst.leave()
+    expect(card.locator(".abandoned")).to_contain_text("analyst is not in the pod")
+    card.get_by_role("button", name="Approve…").click()
+    card.get_by_role("button", name="Approve anyway").click()
+    assert files.receive_kind("mcp/request")["payload"]["params"]["arguments"] == {"path": "a.txt"}
+
+
+@pytest.mark.rule("P-55")
+def test_the_claims_that_are_held_are_listed(page: Page, harness: InspectorHarness) -> None:
+    analyst = harness.join("analyst")
+    expect(page.locator("#claims-section")).to_be_hidden()
+    claim = analyst.send("claim:task-42", {})
+    expect(page.locator("#claims .claim")).to_have_text("task-42analyst")
+    analyst.send("release:task-42", {"done": True}, about=claim)
+    expect(page.locator("#claims-section")).to_be_hidden()
+    expect(page.locator("#log .row", has_text="has done")).to_contain_text("task-42")
+
+
+@pytest.mark.rule("G-87")
+def test_a_participant_shows_what_its_card_says(page: Page, harness: InspectorHarness) -> None:
+    files = harness.join("files")
+    card = {
+        "description": "Reads <i>files</i>.",
+        "tools": [{"name": "read_file", "description": "Read one."}, {"name": 7}, "x"],
+    }
+    files.send("pod/card", {"card": card})
+    person = page.locator("#participants .person", has_text="files")
+    person.locator("summary").click()
+    expect(person).to_contain_text("Reads <i>files</i>.")
+    expect(person).to_contain_text("read_file Read one.")
+    files.send("pod/card", {"card": {"description": "Writes, too."}})
+    expect(page.locator("#log")).to_contain_text("announces its card")
+    person.locator("summary").click()
+    if person.locator("details").get_attribute("open") is None:
+        person.locator("summary").click()
+    expect(person).to_contain_text("Writes, too.")

@@ -44,9 +44,12 @@ def long_log(
 
 
 def history(client: InspectorClient, **query: Any) -> list[Any]:
-    payload = client.receive(client.send("pod/history", query, wait=False))["payload"]
-    entries: list[Any] = payload["entries"]
-    return entries
+    while True:  # a page may be empty and have another (H-05)
+        payload = client.receive(client.send("pod/history", query, wait=False))["payload"]
+        entries: list[Any] = payload["entries"]
+        if entries or "next" not in payload:
+            return entries
+        query["cursor"] = payload["next"]
 
 
 def opened(new_page: NewPage, harness: InspectorHarness, **options: Any) -> Page:
@@ -174,6 +177,28 @@ def test_a_match_is_shown_among_the_messages_around_it(
     expect(page.locator("#log")).to_contain_text("the refund is on its way")
 
 
+def test_a_match_in_a_concluded_context_stays_in_view(
+    new_page: NewPage, long_log: InspectorHarness
+) -> None:
+    page = opened(new_page, long_log)
+    page.fill("#search", '"paid twice" kind:reflection')
+    expect(page.locator("#matches-text")).to_have_text("1 match")
+    page.click("text=Show in log")
+    # What surrounds it is loaded later: its context and the one above turn out to be concluded.
+    expect(page.locator("#log")).to_contain_text("the very first message")
+    expect(page.locator("#log")).to_contain_text("paid twice indeed")
+    row = page.locator("#log .row", has_text="the order was paid twice")
+    expect(row).to_be_in_viewport()
+    expect(row).to_be_focused()
+    # A browser does not show the focus after a click: the row has a mark of its own.
+    expect(page.locator('#log .row[aria-current="true"]')).to_have_count(1)
+    expect(row).to_have_attribute("aria-current", "true")
+    assert row.evaluate("row => getComputedStyle(row).boxShadow") != "none"
+    expect(row).not_to_contain_text("Show in log")
+    page.locator("#log .row", has_text="the very first message").focus()
+    expect(page.locator('#log .row[aria-current="true"]')).to_have_count(0)
+
+
 def test_the_log_is_shown_at_a_time(new_page: NewPage, long_log: InspectorHarness) -> None:
     reader = long_log.join("crm")
     (entry,) = history(reader, text='"envelope 245"', order="oldest", limit=1)
@@ -221,6 +246,9 @@ def test_a_context_of_the_past_is_opened_with_tree_timeline_and_conclusion(
     again = opened_link(new_page, long_log, page.url.partition("/#")[2])
     expect(again.locator("#selection")).to_contain_text("Showing only task old")
     expect(again.locator("#log .row")).to_have_count(3)
+    expect(again.locator("#tree .tree-item:not(.general)").nth(1)).to_contain_text("below")
+    again.click("text=Timeline")
+    expect(again.locator("#timeline .bar-row")).to_have_count(2)
 
 
 def opened_link(new_page: NewPage, harness: InspectorHarness, fragment: str) -> Page:
@@ -274,3 +302,21 @@ def test_what_a_model_sees_is_shown_at_a_message(
     page.locator("#participants summary").first.click()
     page.locator("#participants").get_by_text("What does it see?").first.click()
     expect(prompt.locator(".prompt-facts")).to_contain_text("10,000 envelopes")
+
+
+# The last one: the others expect the log to end as it did.
+def test_a_message_that_was_found_stays_in_view_while_others_arrive(
+    new_page: NewPage, long_log: InspectorHarness
+) -> None:
+    page = opened(new_page, long_log)
+    page.fill("#search", '"on its way"')
+    expect(page.locator("#matches-text")).to_have_text("1 match")
+    page.click("text=Show in log")
+    row = page.locator("#log .row", has_text="the refund is on its way")
+    expect(row).to_be_in_viewport()
+    writer = long_log.join("crm")
+    for number in range(30):
+        writer.chat(f"meanwhile {number}")
+    expect(page.locator("#follow")).to_be_visible()
+    expect(page.locator("#follow-text")).to_contain_text("new")
+    expect(row).to_be_in_viewport()

@@ -3,8 +3,13 @@
 import pytest
 
 from mcpp_gateway import config
-from mcpp_gateway.edge.admission import CODE_HEADER, AdmissionControl, Denial, SignIn
-from mcpp_gateway.edge.sign_in import CODE_SECONDS, SESSION_SECONDS, Invitations, SessionTokens
+from mcpp_gateway.edge.admission import CODE_HEADER, Admission, AdmissionControl, Denial, SignIn
+from mcpp_gateway.edge.admission.sign_in import (
+    CODE_SECONDS,
+    SESSION_SECONDS,
+    Invitations,
+    SessionTokens,
+)
 from tests.gateway.sockets import config_text, token
 
 ADA = ("demo", "ada")
@@ -88,7 +93,7 @@ def test_a_code_is_exchanged_for_a_token_that_joins_as_the_participant(
     again = control.sign_in(headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)
     assert again == SignIn(ADA)
     admission = control.admit("", headers(authorization=f"Bearer {found.token}"), "127.0.0.1", 1.0)
-    assert not isinstance(admission, Denial)
+    assert isinstance(admission, Admission)
     assert (admission.pod, admission.participant) == ADA
 
 

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 import mcpp
 from mcpp import filters
 from mcpp.errors import FilterError
+from mcpp.live import LiveTexts
 from mcpp.payloads import text_of
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.tree import ContextTree
+from mcpp.session.claims import ClaimRegister
 from mcpp.testing.strategies import json_values
 from mcpp.transient import TransientTracker, transient
 from mcpp.transient.marks import cut
@@ -60,6 +62,64 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 def as_json(envelopes: list[Envelope]) -> list[Any]:
     return [json.loads(mcpp.encode(envelope)) for envelope in envelopes]
+
+
+# --- live parts -----------------------------------------------------------------------------------
+
+PARTS = st.lists(
+    st.one_of(
+        st.builds(
+            lambda sender, about, payload: ("live/text", sender, about, payload),
+            st.sampled_from("abc"),
+            st.sampled_from(["x", "y", None]),
+            st.fixed_dictionaries(
+                {"offset": st.integers(-1, 8), "text": st.text("ab🙂é", max_size=4)},
+                optional={"ended": st.booleans()},
+            ),
+        ),
+        st.sampled_from("xy").map(lambda name: ("chat", name, None, {"text": "…"})),
+        st.sampled_from("abc").map(
+            lambda who: (
+                "system/presence",
+                who,
+                None,
+                {"event": "leave", "participant": {"id": who}},
+            )
+        ),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.rule("P-71")
+@hypothesis_settings(max_examples=100)
+@given(parts=PARTS)
+def test_live_parts_are_put_together_as_the_sdk_does(node: Node, parts: list[Any]) -> None:
+    envelopes = []
+    for number, (kind, who, about, payload) in enumerate(parts):
+        id, sender = (who, "a") if kind == "chat" else (f"n-{number}", who)
+        sender = "system:gateway" if kind.startswith("system/") else sender
+        envelopes.append(
+            mcpp.new_envelope(kind, payload, sender=sender, correlation_id=about, id=id)
+        )
+    texts, expected = LiveTexts(), []
+    for envelope in envelopes:
+        texts.observe(envelope, 0.0)
+        expected.append([[text.sender, text.id, text.text] for text in texts])
+    assert node.call("live", envelopes=as_json(envelopes)) == expected
+
+
+@pytest.mark.rule("P-71", "G-80")
+def test_a_live_part_is_no_position_and_not_in_the_log_of_the_page(node: Node) -> None:
+    welcome = {"you": {"id": "ada"}, "pod": {"name": "p", "epoch": "e"}, "replayed": 0}
+    said = mcpp.new_envelope("chat", {"text": "hi"}, sender="a")
+    part = mcpp.new_envelope(
+        "live/text", {"offset": 0, "text": "so"}, sender="a", correlation_id="later"
+    )
+    first = mcpp.new_envelope("system/welcome", welcome, sender="system:gateway")
+    texts = [mcpp.encode(each).decode() for each in (first, said, part)]
+    found = node.call("afterParts", texts=texts)
+    assert found == {"classes": ["welcome", "live", "part"], "lastId": said.id, "size": 1}
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -211,7 +271,6 @@ def test_a_text_is_cut_as_in_the_sdk(node: Node, text: str, limit: int) -> None:
 
 @given(LOGS)
 def test_the_tree_equals_that_of_the_sdk(node: Node, log: list[Envelope]) -> None:
-    words = {"idle": "expired"}
     expected = [
         [
             found.id,
@@ -219,9 +278,11 @@ def test_the_tree_equals_that_of_the_sdk(node: Node, log: list[Envelope]) -> Non
             None if found.parent is None else found.parent.id,
             len(found.envelopes),
             list(found.participants),
-            words.get(found.state, found.state),
+            found.state,
             None if found.conclusion is None else found.conclusion.id,
             found.creator,
+            found.title,
+            found.progress,
         ]
         for found in ContextTree(log)
     ]
@@ -935,8 +996,9 @@ def test_what_is_received_is_searched_as_the_gateway_searches(
     node: Node, query: str, texts: list[str]
 ) -> None:
     payload = {"texts": texts, "number": 4471, "refund": None}
-    found = node.call("found", text=query, payload=payload)
-    text = json.dumps({"kind": "chat", "payload": payload}).encode()
+    context = {"id": "k", "metadata": {"title": texts[-1], "author": query}}
+    found = node.call("found", text=query, payload=payload, context=context)
+    text = json.dumps({"kind": "chat", "payload": payload, "context": context}).encode()
     assert found["found"] == Words.parse(found["sent"]).match(text)
 
 
@@ -974,6 +1036,64 @@ def test_matches_are_counted_up_to_a_bound(node: Node) -> None:
     assert found == {"asked": 4, "count": 5, "isComplete": True, "ranks": [1, 3, 5, None]}
     found = node.call("matches", pages=pages, ask=[50], maxCount=3)
     assert found == {"asked": 3, "count": 3, "isComplete": False, "ranks": [None]}
+
+
+def test_counting_goes_on_as_far_as_the_user_goes(node: Node) -> None:
+    pages = [[90, 80], [70], [], [60, 50], [40]]
+    found = node.call("matches", pages=pages, ask=[50], maxCount=3, countTo=[80, 50, 50])
+    assert found == {"asked": 5, "count": 6, "isComplete": True, "ranks": [5]}
+    found = node.call("matches", pages=pages, ask=[80], maxCount=3, countTo=[80, 70])
+    assert found == {"asked": 2, "count": 3, "isComplete": False, "ranks": [2]}
+
+
+@pytest.mark.rule("H-04")
+def test_an_index_that_is_being_built_is_shown_with_its_share(node: Node) -> None:
+    def page(start: int, indexed_to: int, end: int) -> dict[str, Any]:
+        return {"entries": [], "start": start, "indexed_to": indexed_to, "end": end, "epoch": "e"}
+
+    pages = [page(0, 0, 10_000), page(2_000, 4_000, 10_000), page(0, 9_990, 10_000), {}]
+    assert node.call("indexing", pages=pages) == [0, 0.25, None, None]
+
+
+UUIDS = ["01a1ebdb-46bd-7f76-916b-bf7d684cd8c3", "01a1ebdb-46bd-7f76-9999-000000" + "4cd8c3"]
+
+
+def test_a_context_that_ends_like_another_one_gets_a_longer_name(node: Node) -> None:
+    names = node.call("labels", ids=[*UUIDS, "task", UUIDS[0]])
+    assert names == ["…4cd8c3", "…04cd8c3", "task", "…4cd8c3"]
+    begin = "a-long-id-of-mallory-"
+    names = node.call("labels", ids=[f"{begin}1-abcdef", f"{begin}2-abcdef", "a-long…abcdef"])
+    assert len(set(names)) == 3
+    assert node.call("labels", ids=["a-1", "b-2"], title="Refund") == ["Refund", "Refund b-2"]
+
+
+@given(st.lists(st.text("ab…~2", min_size=1, max_size=24), max_size=30))
+def test_two_contexts_never_have_the_same_name(node: Node, ids: list[str]) -> None:
+    assert len(set(node.call("labels", ids=ids))) == len(set(ids))
+
+
+@pytest.mark.rule("H-13")
+def test_changes_of_a_replay_are_asked_for_until_they_are_answered(node: Node) -> None:
+    def ask(*steps: Any) -> Any:
+        return node.call("replay", steps=steps)
+
+    paused, moved = {"state": "paused"}, {"time": 7}
+    assert ask(paused, 0, moved) == {"sent": [paused, moved], "wanted": moved}
+    assert ask(paused, 0, "lost") == {"sent": [paused], "wanted": {}}
+    # What was not answered before the connection was lost is one request on the next one.
+    found = ask({"state": "playing"}, moved, paused, "lost")
+    assert found["sent"][3:] == [paused | moved] == [found["wanted"]]
+    assert ask(moved, "lost", 1, "lost") == {"sent": [moved, moved], "wanted": {}}
+
+
+@pytest.mark.rule("H-13")
+def test_a_replay_that_was_moved_is_joined_again_at_once(node: Node) -> None:
+    payload = welcome()["payload"]
+    replay = payload | {"pod": payload["pod"] | {"replay": {"state": "paused"}}}
+    held = [100, 100, 100]
+    assert node.call("delays", held=held, code=4002, welcome=replay) == [50, 50, 50]
+    assert node.call("delays", held=held, code=4002, welcome=payload) == [250, 500, 1000]
+    assert node.call("delays", held=[0, 0], code=4002, welcome=replay) == [250, 500]
 
 
 @pytest.mark.rule("H-10")
@@ -1041,11 +1161,26 @@ def test_the_colour_of_a_name_depends_on_nothing_else(node: Node) -> None:
         {"decision": None, "text": "It is not safe."},
         {"decision": "", "text": "", "found": [1, 2]},
         {"text": "Only this."},
+        {"outcome": "failed", "error": {"type": "KeyError", "message": "'k'"}},
+        {"outcome": "failed", "error": {"type": "KeyError", "message": ""}, "text": "no hotel"},
+        {"outcome": "failed", "error": {"type": "KeyError"}, "found": 1},
+        {"outcome": "cancelled"},
+        {"outcome": "cancelled", "decision": "wait", "found": 1},
+        {"outcome": "concluded", "text": "done"},
+        {"outcome": "other"},
     ],
 )
 def test_a_conclusion_has_the_same_text_as_in_the_sdk(node: Node, payload: Any) -> None:
     conclusion = mcpp.new_envelope("conclusion", payload, sender="a")
     assert node.call("conclusion", payload=payload) == (text_of(conclusion) or "")
+
+
+@pytest.mark.rule("H-10")
+@pytest.mark.parametrize("payload", [None, "failed", {"outcome": "x"}, {"outcome": "failed"}])
+def test_an_erased_conclusion_ends_a_context_as_in_the_sdk(node: Node, payload: Any) -> None:
+    erased = mcpp.new_envelope("tombstone", payload, sender="a", context=mcpp.new_context(id="c"))
+    (found,) = node.call("tree", envelopes=as_json([erased]))
+    assert mcpp.ContextTree([erased])["c"].state in found
 
 
 def test_progress_is_one_line(node: Node) -> None:
@@ -1114,3 +1249,30 @@ def test_a_link_contains_the_view_and_a_code_is_not_a_view(node: Node) -> None:
     assert node.call("view", view=view) == view
     assert node.call("code", fragment="#" + "a" * 22) == "a" * 22
     assert node.call("code", fragment="#filter=main&context=kkkk") is None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["claim:a", "claim:b", "release:a", "release:b", "leave"]),
+            st.sampled_from(["w1", "w2"]),
+            st.integers(0, 9),
+        ),
+        max_size=30,
+    )
+)
+@pytest.mark.rule("P-55")
+def test_claims_are_held_by_the_same_as_in_the_sdk(
+    node: Node, steps: list[tuple[str, str, int]]
+) -> None:
+    log: list[Envelope] = []
+    for kind, who, which in steps:
+        if kind == "leave":
+            payload = {"event": "leave", "participant": {"id": who}}
+            log.append(mcpp.new_envelope("system/presence", payload, sender="system:gateway"))
+        else:
+            about = log[-1 - which % len(log)].id if log else None
+            log.append(mcpp.new_envelope(kind, {}, sender=who, correlation_id=about))
+    held = ClaimRegister(log).held.values()
+    expected = [[claim.name, claim.holder, claim.id] for claim in held]
+    assert sorted(node.call("claims", envelopes=as_json(log))) == sorted(expected)

@@ -281,8 +281,11 @@ async def test_a_context_is_read_with_its_descendants_and_outcome(harness: AnyPo
         assert found.conclusion.payload == {"text": "done"}
         assert [m.text for m in found.messages] == ["begin", "hm", "not mine to conclude", "done"]
         assert [(child.id, child.state) for child in found.node.children] == [("r", "open")]
+        # The outcome is known, however little is read.
         part = await bob.context_of("t", limit=2)
-        assert (len(part.messages), part.complete, part.state) == (2, False, "open")
+        assert (len(part.messages), part.complete, part.state) == (2, False, "concluded")
+        assert part.conclusion is not None
+        assert part.conclusion.payload == {"text": "done"}
         with pytest.raises(NotInHistoryError):
             await bob.context_of("unknown")
 

@@ -15,6 +15,7 @@ from anyio.abc import Process
 import mcpp
 from mcpp.client import local_pod
 from mcpp.errors import AddressError, BusyError, PodNotFoundError, WrongParticipantError
+from tests.interaction.conftest import SocketPod
 
 pytestmark = pytest.mark.anyio
 
@@ -141,3 +142,74 @@ def test_a_gateway_that_answers_is_not_said_to_be_silent() -> None:
     assert str(BusyError("ws://x/ws", "401 who are you?")) == (
         "the gateway at ws://x/ws cannot accept the connection now: 401 who are you?"
     )
+
+
+async def test_an_agent_says_where_it_has_joined_and_what_it_offers(
+    sockets: SocketPod, tmp_path: Path
+) -> None:
+    tool = "@agent.tool\ndef double(text: str) -> str:\n    return text * 2\n\nmcpp.run(agent)"
+    (tmp_path / "agent.py").write_text(AGENT.replace("mcpp.run(agent)", tool))
+    sockets.add("parrot")
+    environ = {"MCPP_URL": sockets.url, "MCPP_TOKEN": sockets.token("parrot")}
+    with anyio.fail_after(30):
+        async with await anyio.open_process(
+            [sys.executable, "agent.py"], cwd=tmp_path, env=os.environ | environ
+        ) as process:
+            assert process.stderr is not None
+            line = await process.stderr.receive()
+            process.kill()
+    assert line.decode() == "parrot: joined pod 'test'; tools: double\n"
+
+
+async def test_the_same_reason_for_a_retry_is_logged_once(
+    free_tcp_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts = anyio.Event()
+
+    def backoff(attempt: int) -> float:
+        if attempt == 5:
+            attempts.set()
+        return 0.0
+
+    options = mcpp.Options(keep_trying=True, backoff=backoff)
+    url = f"ws://127.0.0.1:{free_tcp_port}/ws?pod=test"
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+
+            async def connect() -> None:
+                async with mcpp.connect(url, token="secret-token", options=options):
+                    pass
+
+            tasks.start_soon(connect)
+            await attempts.wait()
+            tasks.cancel_scope.cancel()
+    lines = [record.getMessage() for record in caplog.records if "retrying" in record.getMessage()]
+    assert len(lines) == 1
+
+
+async def test_the_environment_is_enough_to_connect(
+    sockets: SocketPod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sockets.add("ada")
+    monkeypatch.setenv("MCPP_URL", sockets.url)
+    monkeypatch.setenv("MCPP_TOKEN", sockets.token("ada"))
+    with anyio.fail_after(30):
+        async with mcpp.connect() as pod:
+            assert pod.me == "ada"
+    monkeypatch.delenv("MCPP_TOKEN")
+    with pytest.raises(PodNotFoundError, match="MCPP_TOKEN is not set"):
+        async with mcpp.connect():
+            pass
+    monkeypatch.delenv("MCPP_URL")
+    with pytest.raises(PodNotFoundError, match="set MCPP_URL and MCPP_TOKEN"):
+        async with mcpp.connect():
+            pass
+
+
+@pytest.mark.parametrize("form", ["ws://{}?pod=test", "ws://{}/?pod=test", "http://{}?pod=test"])
+async def test_an_address_without_its_path_works(sockets: SocketPod, form: str) -> None:
+    sockets.add("ada")
+    url = form.format(f"127.0.0.1:{sockets.port}")
+    with anyio.fail_after(30):
+        async with mcpp.connect(url, token=sockets.token("ada")) as pod:
+            assert pod.name == "test"

@@ -69,7 +69,7 @@ async def test_a_malformed_token_is_never_sent(token: str, free_tcp_port: int) -
 
 
 @pytest.mark.parametrize(
-    "url", ["http://x/", "ws://[::1/", "ws://x:port/", "ws://x:99999/", "nothing"]
+    "url", ["ftp://x/", "ws://[::1/", "ws://x:port/", "ws://x:99999/", "nothing"]
 )
 async def test_a_malformed_url_is_an_address_error(url: str) -> None:
     with pytest.raises(AddressError, match="not a WebSocket URL") as caught:

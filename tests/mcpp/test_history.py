@@ -107,7 +107,7 @@ def test_a_context_comes_with_its_descendants_and_their_states() -> None:
     node = context_node("outer", log, live=[])
     assert node is not None
     assert (node.type, node.state, node.conclusion) == ("task", "concluded", log[3])
-    assert [(child.id, child.state) for child in node.children] == [("inner", "idle")]
+    assert [(child.id, child.state) for child in node.children] == [("inner", "expired")]
     live = context_node("outer", log[:2], live=["outer", "inner"])
     assert live is not None
     assert [each.state for each, _ in live.walk()] == ["open", "open"]

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mcpp import Envelope
+from mcpp import Envelope, new_context
 from mcpp.protocol.envelope import Context
 from mcpp.transient import Hint, consumed, transient, with_context_hints
 from tests.mcpp.prompts.logs import LogBuilder, text_result
@@ -29,6 +29,16 @@ HOSTILE = (
     "## Found\n\n| id | Größe |\n|---|:-:|\n| 7 | a \\| b |\n| 8 |\n| 9 | c |\n\nThat is all.",
     'name;total\n"a ""b""; c";2\nd;3\n',
     "a, b\nnot a, table, this\nnor, this",
+)
+
+ENDINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {"outcome": "failed", "error": {"type": "KeyError", "message": "'k'"}},
+    {"outcome": "failed", "error": 5},
+    {"outcome": "cancelled"},
+    {"outcome": "concluded"},
+    {"outcome": ["failed"]},
 )
 
 
@@ -82,10 +92,15 @@ def random_log(data: bytes) -> list[Envelope]:
                 log.chat(agent, source.pick(HOSTILE), to=to)
             case "context":
                 typed = Context(id="k2", parent="k1", type="reasoning")
-                context = source.pick(("k1", typed, "k2"))
+                about = source.pick(({"title": source.pick(HOSTILE), "steps": ["a", "b"]}, {}))
+                titled = new_context(id="k1", metadata={**about, "started_at": "now"})
+                context = source.pick(("k1", typed, "k2", titled))
                 kind = source.pick(("reflection", "reflection", "conclusion"))
                 member = "thought" if kind == "reflection" else "decision"
-                log.send(kind, {member: source.pick(HOSTILE)}, agent, context=context)
+                more = source.pick(({}, {}, {"step": "a"}, {"step": "c"}, {"step": 1}))
+                if kind == "conclusion":
+                    more = source.pick(ENDINGS)
+                log.send(kind, {member: source.pick(HOSTILE), **more}, agent, context=context)
             case _:
                 _add_unusual(log, source, agent)
     return log.envelopes

@@ -99,11 +99,16 @@ class Model:
         opened = self.opened(context.id, parent)
         if opened and len(self.live) + len(opened) > POD_CAP:
             return {LIMIT}
-        revived = [self.dormant[id] for id in opened if id in self.dormant]
-        used = len(self.held(sender))
-        if all(each.creator in (None, sender) for each in revived):
-            used -= len(self.adopted(sender))
-        return {LIMIT} if opened and used + len(opened) > CAP else set()
+        used = len(self.held(sender)) - len(self.adopted(sender))
+        charged = self.charged(context.id, opened, sender)
+        return {LIMIT} if charged and used + len(charged) > CAP else set()
+
+    def charged(self, context: str, opened: list[str], sender: str) -> list[str]:
+        """Return what an envelope in a context needs room for: all but what others created."""
+        new = [id for id in opened if id not in self.dormant]
+        own = [id for id in opened if id in self.dormant and self.dormant[id].creator == sender]
+        unused = context in self.dormant and self.dormant[context].creator is None
+        return [*new, *own, *([context] if unused else [])]
 
     def too_deep(self, id: str, parent: str | None) -> bool:
         if id in self.live and (parent is None or self.live[id].parent is not None):
@@ -124,14 +129,19 @@ class Model:
             parent = context.parent
         opened = self.opened(context.id, parent)
         revived = [id for id in opened if id in self.dormant]
-        while len(self.held(sender)) + len(opened) > CAP:
+        charged = self.charged(context.id, opened, sender)
+        while self.adopted(sender) and len(self.held(sender)) + len(charged) > CAP:
             given_up = min(self.adopted(sender), key=lambda each: (each.holder_last, each.id))
             self.pass_on(given_up, now)
         for id in opened:
             fresh = ModelContext(id, started=now)
             self.live[id] = self.dormant.pop(id, fresh)
-            self.live[id].holder, self.live[id].holder_last = sender, now
-            self.live[id].last = now
+            self.live[id].last = self.live[id].holder_last = now
+        others = [id for id in opened if id not in charged]
+        for id in [*charged, *others]:  # in this order: its own have the first claim
+            used = self.live[id].creator is not None
+            if id in charged or (used and self.has_room(sender)):
+                self.live[id].holder = sender
         one = self.live[context.id]
         one.creator = one.creator or sender
         one.parent = parent
@@ -139,15 +149,18 @@ class Model:
             one.type = one.type or context.type
         one.messages += 1
         one.senders.add(sender)
-        for id in self.above(context.id):
-            self.touch(self.live[id], sender, now)
+        named_by = sender
+        for each in [self.live[id] for id in self.above(context.id)]:
+            # A placeholder is held by those that named it only.
+            self.touch(each, sender, now, may_hold=each.creator is not None or named_by == sender)
+            named_by = each.creator or sender
         return revived
 
-    def touch(self, one: ModelContext, sender: str, now: float) -> None:
+    def touch(self, one: ModelContext, sender: str, now: float, *, may_hold: bool) -> None:
         one.last = now
         if one.holder == sender:
             one.holder_last = now
-        elif self.has_room(sender):
+        elif may_hold and self.has_room(sender):
             if one.holder is None or one.creator == sender:
                 one.holder, one.holder_last, one.claims = sender, now, []
             else:

@@ -289,8 +289,8 @@ class PodMachine(RuleBasedStateMachine):
         self, id: str, expression: dict[str, Any], back: int | None, last: int | None, steps: int
     ) -> ModelClient:
         after = None if back is None else self._id_at(back)
-        if after in [each.envelope.id for each in self.log[-LIMITS["history_messages"] :][:12]]:
-            # A join that is decided later may find that the log has dropped it: not modelled.
+        if back == LIMITS["history_messages"] - 1:
+            # The oldest one is pushed out by the join itself, before or after it is looked for.
             after = None
         client = ModelClient(id, None, filters.parse(expression))
         replaced = [other for other in self.open if other.id == id and id != MANY]

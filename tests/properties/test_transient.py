@@ -57,7 +57,7 @@ def expected(log: list[Envelope]) -> dict[str, str]:
                 elif {to_one(asked[c][1]) for c in here} - {request.sender} <= {server}:
                     paired = {fetcher for fetcher, _ in named}
                     usable = [c for c in here if not fetched(asked[c][1], server, paired)]
-                    usable = [c for c in usable if to_one(asked[c][1]) == server]
+                    usable = [c for c in usable if to_one(asked[c][1]) == server != request.sender]
                 else:
                     usable = []
                 chosen = sorted(set(usable) & set(ready), key=lambda c: answered[c][0])[:1]

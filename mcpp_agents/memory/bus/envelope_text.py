@@ -7,7 +7,7 @@ from typing import Any, Final, TypeGuard
 import msgspec
 
 from mcpp import Envelope, Kind, ToolResult, kinds
-from mcpp.payloads import Conclusion, text_of
+from mcpp.payloads import outcome_in, text_of
 from mcpp_agents.memory.errors import InvalidMemory
 from mcpp_agents.memory.redaction import WITHHELD, is_password_name, redact
 from mcpp_agents.memory.requests import clean, to_seconds, without_passwords
@@ -16,9 +16,10 @@ from mcpp_agents.memory.requests import clean, to_seconds, without_passwords
 _MAX_READ_CHARS: Final = 32_768
 
 # The members that `text_of` returns; memory keeps the others of a conclusion, too.
-_CONCLUSION_MEMBERS: Final = frozenset(Conclusion.__struct_fields__)
+_CONCLUSION_MEMBERS: Final = frozenset({"decision", "text"})
+_FAILURE_MEMBERS: Final = _CONCLUSION_MEMBERS | {"outcome", "error"}
 # Metadata with a meaning of their own; all other metadata describe a context's subject (M-38).
-_NOT_SUBJECT: Final = frozenset({"memory", "confidence", "started_at", "ended_at"})
+_NOT_SUBJECT: Final = frozenset({"memory", "confidence", "started_at", "ended_at", "steps"})
 
 # Characters of a secret that a cut may have split.
 _SECRET_CHARS: Final = "".join(map(chr, range(ord("!"), ord("~") + 1)))
@@ -105,10 +106,12 @@ def _conclusion_text(envelope: Envelope) -> str:
     payload = without_passwords(envelope.payload)
     others = {}
     if isinstance(payload, dict):
-        others = {name: payload[name] for name in payload if name not in _CONCLUSION_MEMBERS}
+        is_concluded = outcome_in(payload) == "concluded"
+        told = _CONCLUSION_MEMBERS if is_concluded else _FAILURE_MEMBERS
+        others = {name: payload[name] for name in payload if name not in told}
         if _is_number(others.get("confidence")):
             del others["confidence"]
-        payload = {name: payload[name] for name in payload if name in _CONCLUSION_MEMBERS}
+        payload = {name: payload[name] for name in payload if name in told}
     raw = msgspec.Raw(msgspec.json.encode(payload))
     parts = [_said(msgspec.structs.replace(envelope, raw_payload=raw)), _as_lines(others)]
     return "\n".join(dict.fromkeys(filter(None, parts)))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcpp import Envelope
+from mcpp.outcomes import outcome_of
 from mcpp.protocol.contexts import Lineage
 from mcpp_agents.memory.bus.context_record import MAX_TURN_CHARS, ContextRecord, EnvelopeRef
 from mcpp_agents.memory.bus.envelope_text import (
@@ -18,7 +19,8 @@ from mcpp_agents.memory.bus.extracted_memory import (
     join_own_text,
 )
 from mcpp_agents.memory.bus.extractive_summary import SpokenTurn, headline, summarize
-from mcpp_agents.memory.requests import BUS_SCHEME, MemoryDraft
+from mcpp_agents.memory.redaction import redact
+from mcpp_agents.memory.requests import BUS_SCHEME, MemoryDraft, clean
 
 # The kind of memory that a conclusion becomes, by the type of its context.
 KINDS_BY_TYPE: Final = {
@@ -30,6 +32,9 @@ KINDS_BY_TYPE: Final = {
     "workflow": "summary",
     "task": "summary",
 }
+
+# What did not come to an end teaches something else than a decision.
+KINDS_BY_OUTCOME: Final = {"failed": "gotcha", "cancelled": "session"}
 
 
 @dataclass(frozen=True)
@@ -48,9 +53,15 @@ class MemoryExtractor:
             return self.end(ref)
         # A conclusion is kept in full, so it needs no place in the summary.
         turns = tuple(t for t in self.record.turns if t.text != text[:MAX_TURN_CHARS])
-        kind = KINDS_BY_TYPE.get(self.lineage.type or "", "summary")
+        outcome = outcome_of(conclusion)
+        kind = KINDS_BY_OUTCOME.get(outcome) or KINDS_BY_TYPE.get(
+            self.lineage.type or "", "summary"
+        )
         own_text = join_own_text(attribute_lines(conclusion.sender, text), self.record.subject_text)
-        memory = self._memory(ref, kind, headline(text), own_text, turns=turns)
+        named = text if self.lineage.title is None else f"{clean(self.lineage.title)}: {text}"
+        memory = self._memory(ref, kind, headline(redact(named)), own_text, turns=turns)
+        if outcome != "concluded":
+            memory = memory.with_metadata(outcome=outcome)
         sure = confidence(conclusion)
         if sure is not None:
             memory = memory.with_metadata(confidence=sure)

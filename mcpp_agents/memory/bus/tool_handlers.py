@@ -26,7 +26,7 @@ MAX_MESSAGE_BYTES: Final = 1_048_576
 _AROUND_BYTES: Final = 4_352
 
 # Calls at once, of which one requester gets half: a few keep the processor and the disk busy, and
-# whoever asks next waits for one of them, not for a queue (M-39).
+# the next requester waits for one of them, not for a queue (M-39).
 _CONCURRENT_CALLS: Final = 4
 
 _MCP_VERSION: Final = "2025-06-18"

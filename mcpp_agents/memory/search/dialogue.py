@@ -15,7 +15,7 @@ from mcpp_agents.memory.search.terms import Query
 from mcpp_agents.memory.search.times import asks_when, tells_when
 from mcpp_agents.memory.storage.engine import Item
 
-# What a turn loses that somebody else than the named person speaks, and one without a time.
+# What a turn by another speaker than the named person loses, and one without a time.
 OTHER_SPEAKER: Final = 0.3
 NO_TIME: Final = 0.15
 

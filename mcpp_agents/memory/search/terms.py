@@ -13,22 +13,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from mcpp.scripts import UNSPACED
+
 # Bounds the cost of a long goal.
 MAX_TERMS: Final = 48
 
-_UNSPACED = (
-    "\u0e00-\u0eff"  # Thai, Lao
-    "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
-    "\u3040-\u30ff\u31f0-\u31ff"  # Hiragana, Katakana
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Han
-    "\uac00-\ud7af\u1100-\u11ff"  # Hangul
-    "\U00020000-\U0003ffff"  # rarer Han
-)
-_RUN = re.compile(f"[{_UNSPACED}]+")
-_WORD = re.compile(rf"[^\W_{_UNSPACED}]+")
+_RUN = re.compile(f"[{UNSPACED}]+")
+_WORD = re.compile(rf"[^\W_{UNSPACED}]+")
 # The ends of "it's", "don't" and "we'll" are not words.
 _CLITIC = re.compile(r"(?<=\w['\u2019])(?:s|t|d|m|re|ve|ll)\Z", re.IGNORECASE)
-_MIXED = re.compile(rf"(?:[^\W_]*[{_UNSPACED}][^\W_]*)+")
+_MIXED = re.compile(rf"(?:[^\W_]*[{UNSPACED}][^\W_]*)+")
 
 # English words without information. In other languages the rarity weights take care of them.
 _STOP_WORDS: Final = """

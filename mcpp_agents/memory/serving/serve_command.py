@@ -1,7 +1,6 @@
 """`mcpp memory serve`: the MCP server as a process, over stdio or HTTP."""
 
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from mcpp.cli.extras import importing
-from mcpp_agents.memory.errors import MemoryStoreError
+from mcpp_agents.cli.listening import address_of, listen
 from mcpp_agents.memory.serving import mcp_server
 from mcpp_agents.memory.serving.credentials import Credentials
 from mcpp_agents.memory.store import MemoryStore
@@ -28,28 +27,15 @@ def serve_http(
 ) -> None:
     """Serve HTTP until Ctrl-C, and print the address. The store is opened last.
 
-    Raises MemoryStoreError if the file of principals is invalid or the address cannot be used.
+    Raises MemoryStoreError if the file of principals is invalid, and McppError if the address
+    cannot be used.
     """
     with importing("memory"):
         import uvicorn
 
     credentials = Credentials.read(principals)
-    with _listen(host, port) as listener, open_store() as store:
-        host, port = listener.getsockname()[:2]
-        app = mcp_server.http_app(store, credentials, host=host)
-        sys.stderr.write(f"mcpp memory: http://{_bracketed(host)}:{port}/mcp\n")
+    with listen(host, port) as listener, open_store() as store:
+        app = mcp_server.http_app(store, credentials, host=listener.getsockname()[0])
+        sys.stderr.write(f"mcpp memory: http://{address_of(listener)}/mcp\n")
         with suppress(KeyboardInterrupt):  # raised after uvicorn has shut down
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except (OSError, UnicodeError) as error:
-        address = f"{_bracketed(host)}:{port}"
-        raise MemoryStoreError(f"Cannot listen on {address}: {error}") from error
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

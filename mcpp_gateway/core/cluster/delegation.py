@@ -5,6 +5,7 @@ safety: of several claims the first in the log counts. A gateway that learns tha
 be reached claims at once; otherwise they claim one after another, in the order of `ranking`.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -16,6 +17,7 @@ from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward, encode
 from mcpp_gateway.core.cluster.records import Claim, encode_record
 from mcpp_gateway.core.cluster.replica import Replica
 from mcpp_gateway.core.cluster.wire import ClusterOptions, Wire
+from mcpp_gateway.core.contexts.hops import Hops
 from mcpp_gateway.core.records import Batch
 from mcpp_gateway.core.sessions import Session
 
@@ -25,6 +27,7 @@ _RANK_SECONDS: Final = 0.1
 _FORWARD_BYTES: Final = 262_144
 _COMMAND_BYTES: Final = 64
 _PORTIONS: Final = 150
+_MAX_EARLY: Final = 16  # messages; what is lost is sent again
 _ALIVE_SECONDS: Final = 0.75
 
 
@@ -43,6 +46,7 @@ class Delegation:
         settings: FindSettings,
         new_id: Callable[[], str],
         on_join: Callable[[int], None],
+        new_hops: Callable[[], Hops | None],
     ) -> None:
         self.gateway = gateway
         self.outgoing = PendingCommands()
@@ -56,9 +60,12 @@ class Delegation:
         self._options = options
         self._settings = settings
         self._new_id = new_id
+        self._new_hops = new_hops
         self._on_join = on_join  # told the number of a session of this gateway, decided here
         self._incarnation = 0
+        self._origin = f"{gateway}/0"
         self._unsent: list[Command] = []
+        self._early: deque[Forward] = deque(maxlen=_MAX_EARLY)  # from before this gateway led
         self._suspected_since: float | None = None
         self._claimed_at = float("-inf")
         self._progress_at = float("-inf")
@@ -68,7 +75,7 @@ class Delegation:
     @property
     def origin(self) -> str:
         """This incarnation of the gateway, as the log names it."""
-        return f"{self.gateway}/{self._incarnation}"
+        return self._origin
 
     @property
     def waiting_bytes(self) -> int:
@@ -85,20 +92,34 @@ class Delegation:
         now: float,
         *,
         participant: str = "",
-        text: bytes = b"",
-        envelope: Envelope | None = None,
     ) -> None:
-        """Ask for a decision on behalf of a session of this gateway."""
+        """Ask for something else on behalf of a session of this gateway."""
         if not self.outgoing:
             self._progress_at = now
-        id = "" if envelope is None else envelope.id
+        seen = self._replica.fence.index
         command = self.outgoing.add(
-            event, number, session, participant=participant, text=text, id=id, now=now
+            event, number, session, participant=participant, seen=seen, now=now
         )
         if self.leader is None:
             self._unsent.append(command)
         else:
-            self._hear_own(self.leader, command, now, envelope)
+            self._hear_own(self.leader, command, now)
+        self._wire.wake()
+
+    def send(
+        self, number: int, session: Session, text: bytes, envelope: Envelope, now: float
+    ) -> None:
+        """Ask for a decision on a text of a session of this gateway."""
+        outgoing, leader = self.outgoing, self.leader
+        if not outgoing.commands:
+            self._progress_at = now
+        command = outgoing.add_text(number, session, text, envelope.id, now)
+        if leader is None:
+            self._unsent.append(command)
+        else:
+            leader.hear(self._origin, command, now, envelope)
+            if leader.is_full:
+                self._seal(leader, now)
         self._wire.wake()
 
     def cancel_join(self, session: int) -> None:
@@ -113,6 +134,8 @@ class Delegation:
         """Take commands of another gateway, if this one leads."""
         leader = self.leader
         if leader is None:
+            # Another gateway may know sooner than this one that it leads.
+            self._early.append(forward)
             return
         for command in forward.commands:
             leader.hear(forward.origin, command, now)
@@ -129,6 +152,12 @@ class Delegation:
             unsent, self._unsent = self._unsent, []
             self._forward(unsent)
 
+    def limit_hops(self, has_persons: bool) -> None:
+        """Begin or stop to limit hops, where a person was added or the last one removed."""
+        leader = self.leader
+        if leader is not None and (leader.hops is None) == has_persons:
+            leader.hops = self._new_hops()
+
     def hold(self, until: float) -> None:
         """Send no commands before a time.
 
@@ -140,6 +169,7 @@ class Delegation:
     def start_again(self) -> None:
         """Drop all commands, and begin a new incarnation."""
         self._incarnation += 1
+        self._origin = f"{self.gateway}/{self._incarnation}"
         self.outgoing = PendingCommands()
         self._unsent.clear()
 
@@ -219,7 +249,9 @@ class Delegation:
         self._progress_at = now
         if claim.gateway == self.gateway:
             self._lead(now)
-        elif now >= self._held_until:
+            return
+        self._early.clear()
+        if now >= self._held_until:
             self._send_again()
         else:
             self._resend_soon = True
@@ -233,10 +265,8 @@ class Delegation:
 
     # --- private --------------------------------------------------------------------------------
 
-    def _hear_own(
-        self, leader: Leader, command: Command, now: float, envelope: Envelope | None = None
-    ) -> None:
-        leader.hear(self.origin, command, now, envelope)
+    def _hear_own(self, leader: Leader, command: Command, now: float) -> None:
+        leader.hear(self.origin, command, now)
         if command.event == JOIN:
             self._on_join(command.session)
         if leader.is_full:
@@ -266,10 +296,14 @@ class Delegation:
             self._new_id,
             refused=self.refused,
             checkpoint_entries=self._options.checkpoint_entries,
+            hops=self._new_hops(),
         )
         self._unsent.clear()
         for command in self.outgoing.unresolved():
             self._hear_own(self.leader, command, now)
+        early, self._early = self._early, deque(maxlen=_MAX_EARLY)
+        for forward in early:
+            self.hear(forward, now)
         self._wire.wake()
 
     def _watch_leader(self, now: float) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mcpp.filters import Filter
-from mcpp_gateway.core.cluster.messages import JOIN, NOTHING, Command
+from mcpp_gateway.core.cluster.messages import JOIN, NOTHING, SEND, Command
+from mcpp_gateway.core.requests.answers import Answer
 from mcpp_gateway.core.sessions import Session
 
 
@@ -27,25 +27,17 @@ class Pending(msgspec.Struct, gc=False):
     since: float
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
-    """A direct answer of this gateway that waits for the commands before it."""
-
-    session: Session
-    text: bytes
-    filter: Filter | None
-
-
 class PendingCommands:
     """What waits for the leader. Owns the numbers and the queue of one incarnation."""
 
     def __init__(self) -> None:
         self.last = 0  # number of the last command
         self.waiting_bytes = 0
-        self._queue: deque[Pending | Held] = deque()
-        self._commands: deque[Pending] = deque()
+        self._queue: deque[Pending | Answer] = deque()
+        self.commands: deque[Pending] = deque()  # without an outcome, oldest first
 
     def __len__(self) -> int:
-        return len(self._commands)
+        return len(self.commands)
 
     def add(
         self,
@@ -54,33 +46,41 @@ class PendingCommands:
         session: Session | None,
         *,
         participant: str = "",
-        text: bytes = b"",
-        id: str = "",
+        seen: int = 0,
         now: float,
     ) -> Command:
         """Number a command of a session and keep it."""
         self.last += 1
-        command = Command(self.last, event, number, participant, text)
-        pending = Pending(self.last, session, id, command, now)
+        command = Command(self.last, event, number, participant, b"", seen)
+        pending = Pending(self.last, session, "", command, now)
         self._queue.append(pending)
-        self._commands.append(pending)
+        self.commands.append(pending)
+        return command
+
+    def add_text(self, number: int, session: Session, text: bytes, id: str, now: float) -> Command:
+        """Number a text of a session and keep it."""
+        self.last = last = self.last + 1
+        command = Command(last, SEND, number, "", text)
+        pending = Pending(last, session, id, command, now)
+        self._queue.append(pending)
+        self.commands.append(pending)
         self.waiting_bytes += len(text)
         return command
 
-    def hold(self, answer: Held) -> bool:
+    def hold(self, answer: Answer) -> bool:
         """Keep an answer behind the commands before it; False if it may leave at once."""
-        if not self._commands:
+        if not self.commands:
             return False
         self._queue.append(answer)
         return True
 
     def unresolved(self) -> list[Command]:
         """Return the commands without an outcome, in their order."""
-        return [pending.command for pending in self._commands]
+        return [pending.command for pending in self.commands]
 
     def text_of(self, number: int) -> bytes:
         """Return the text of a command without an outcome."""
-        texts = (each.command.text for each in self._commands if each.number == number)
+        texts = (each.command.text for each in self.commands if each.number == number)
         return next(texts, b"")
 
     def cancel_join(self, session: int) -> Command | None:
@@ -88,26 +88,25 @@ class PendingCommands:
 
         Sent again much later, the join would replace a newer connection at another gateway.
         """
-        for pending in self._commands:
+        for pending in self.commands:
             command = pending.command
             if command.event == JOIN and command.session == session:
                 pending.command = Command(command.number, NOTHING, session)
                 return pending.command
         return None
 
+    def has_texts_of(self, session: Session) -> bool:
+        """Return whether a session waits for the outcome of a text."""
+        return any(each.session is session and each.id for each in self.commands)
+
     @property
     def oldest_since(self) -> float | None:
         """Since when the oldest command waits."""
-        return self._commands[0].since if self._commands else None
+        return self.commands[0].since if self.commands else None
 
-    @property
-    def next_id(self) -> str:
-        """The envelope id of the oldest command."""
-        return self._commands[0].id if self._commands else ""
-
-    def resolve(self, number: int) -> Iterator[Held]:
+    def resolve(self, number: int) -> Iterator[Answer]:
         """Remove the commands up to a number; yield the answers whose turn has come."""
-        queue, commands = self._queue, self._commands
+        queue, commands = self._queue, self.commands
         while queue:
             first = queue[0]
             if type(first) is Pending:
@@ -126,6 +125,6 @@ class PendingCommands:
         This is the common case of `resolve`, without a generator: 0.5 µs.
         """
         queue = self._queue
-        self.waiting_bytes -= len(self._commands.popleft().command.text)
+        self.waiting_bytes -= len(self.commands.popleft().command.text)
         queue.popleft()
         return not queue or type(queue[0]) is Pending

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from msgspec import Raw
+
 from mcpp import kinds
 from mcpp.errors import DecodeError
 from mcpp.protocol.codec import decode
@@ -22,6 +24,7 @@ from mcpp_gateway.core.cluster.records import (
     GONE,
     JOINED,
     LEFT,
+    OUTRUN,
     REPEATED,
     REPLACED,
     ClusterBatch,
@@ -29,10 +32,14 @@ from mcpp_gateway.core.cluster.records import (
     encode_record,
 )
 from mcpp_gateway.core.cluster.replica import Replica, apply_note
-from mcpp_gateway.core.decisions import Decisions, Revival
+from mcpp_gateway.core.cluster.roster import SessionKey
+from mcpp_gateway.core.contexts.hops import Hops
+from mcpp_gateway.core.decisions import Decisions, LivePart, Revival, SuspectedLoop
+from mcpp_gateway.core.joining.cards import Cards
 from mcpp_gateway.core.records import Batch, LogEntry
 from mcpp_gateway.core.refusals import Refusal
-from mcpp_gateway.core.sessions import ParticipantSettings
+from mcpp_gateway.core.requests.cards import NewCard, card_refusal, read_card_request
+from mcpp_gateway.core.sessions import ParticipantSettings, participant_info
 
 # A batch is sealed at this size: a record has to fit into a message of the log's servers.
 MAX_BATCH_BYTES: Final = 524_288
@@ -58,9 +65,11 @@ class Leader:
         *,
         refused: dict[str, int],
         checkpoint_entries: int,
+        hops: Hops | None = None,
     ) -> None:
         self.term = replica.fence.term
         self.roster = replica.roster.copy()
+        self._cards = Cards(replica.cards.snapshot())  # ahead of the log
         self.in_flight: deque[tuple[ClusterBatch, bytes]] = deque()
         self._refused = refused
         self._checkpoint_entries = checkpoint_entries
@@ -72,13 +81,24 @@ class Leader:
         self._position = replica.journal.end
         self._time = replica.time
         self._ahead: dict[str, LogEntry] = {}
+        self._journal_find = replica.journal.find
         self._entries: list[LogEntry] = []
         self._notes: list[Note] = []
         self._heard_now: dict[str, int] = {}
         self._bytes = 0
-        self._since_entries, self._since_bytes, self._since_time = 0, 0, self._time
+        # Its claim, at least, is not in any state yet.
+        self._since_entries, self._since_bytes, self._since_time = 0, 1, self._time
         replica.run_ahead()
-        self._decisions = Decisions(replica.tree, self)  # type: ignore[arg-type]
+        self._decisions = Decisions(replica.tree, self, hops)  # type: ignore[arg-type]
+
+    @property
+    def hops(self) -> Hops | None:
+        """How many chats follow each other without a person, as far as that is limited."""
+        return self._decisions.hops
+
+    @hops.setter
+    def hops(self, hops: Hops | None) -> None:
+        self._decisions.hops = hops
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -116,7 +136,7 @@ class Leader:
     def end_gateway(self, origin: str, now: float, number: int = 0) -> None:
         """Remove a gateway that stops or is silent, with its sessions."""
         self._note(GONE, origin, number)
-        apply_note(self.roster, self._heard, self._notes[-1], now)
+        apply_note(self.roster, self._heard, self._notes[-1], now, self._index)
 
     def expire(self, now: float) -> int:
         """Expire some idle contexts; return how many, 0 if there are no more."""
@@ -153,12 +173,18 @@ class Leader:
         return bool(self._entries or self._notes or self._heard_now)
 
     def seal(self, now: float) -> bytes | None:
-        """Return the record of what was decided since the last one, if anything was."""
-        if not self.has_outcomes:
+        """Return the record of what was decided since the last one, if anything was.
+
+        A state that is due comes with an empty batch where nothing was: it must be stored before
+        retention deletes what it holds.
+        """
+        if not (self.has_outcomes or self._is_state_due(now)):
             return None
         self._time = now = max(now, self._time)
         batch = Batch(self.term, self._index, self._position, now, self._entries)
-        record = ClusterBatch(batch, self._heard_now, self._notes)
+        replica = self._replica
+        known = {"applied": replica.sequence, "expected": replica.fence.index}
+        record = ClusterBatch(batch, self._heard_now, self._notes, **known)
         data = encode_record(record)
         self.in_flight.append((record, data))
         self._keep_checkpoint(len(data), now)
@@ -167,6 +193,10 @@ class Leader:
         self._entries, self._notes, self._heard_now = [], [], {}
         self._bytes = 0
         return data
+
+    def _is_state_due(self, now: float) -> bool:
+        is_old = now - self._since_time >= _CHECKPOINT_SECONDS
+        return is_old and self._since_bytes > 0 and not self.in_flight
 
     def _keep_checkpoint(self, size_bytes: int, now: float) -> None:
         """Keep a state now and then: by entries, bytes and time, so that retention cuts nothing."""
@@ -199,7 +229,8 @@ class Leader:
 
     def find(self, id: str) -> LogEntry | None:
         """Return the entry of an envelope id that is decided or committed."""
-        return self._ahead.get(id) or self._replica.journal.find(id)
+        found = self._ahead.get(id)
+        return self._journal_find(id) if found is None else found
 
     # --- private --------------------------------------------------------------------------------
 
@@ -227,13 +258,52 @@ class Leader:
             self._append(verdict.entry)
         elif isinstance(verdict, Refusal):
             self._refuse(origin, command, verdict, envelope.id, now)
+        elif isinstance(verdict, SuspectedLoop):
+            payload = system_envelopes.loop(participant, verdict.hops, verdict.context)
+            place = () if verdict.context is None else (verdict.context,)
+            self._system(kinds.LOOP, payload, now, contexts=place)
+            self._refuse(origin, command, verdict.refusal, envelope.id, now)
+        elif isinstance(verdict, LivePart):
+            self._note(DROPPED, origin, command.number)  # gateways relay these themselves
         elif verdict is not None:
             # Its gateway has the original: a short text must not make the log grow by a long one.
             id = envelope.id.encode()
             self._note(REPEATED, origin, command.number, command.session, text=id)
+        elif envelope.kind == kinds.CARD_REQUEST:
+            self._set_card(origin, command, settings, envelope, now)
         else:
             refusal = refusals.reserved_kind(envelope.kind)
             self._refuse(origin, command, refusal, envelope.id, now)
+
+    def _set_card(
+        self,
+        origin: str,
+        command: Command,
+        settings: ParticipantSettings,
+        request: Envelope,
+        now: float,
+    ) -> None:
+        """Keep a participant's card, announce it if it is another one, and acknowledge it."""
+        try:
+            card = read_card_request(request)
+        except DecodeError as error:
+            self._refuse(origin, command, refusals.invalid_card(error), request.id, now)
+            return
+        assert isinstance(card, NewCard), "other requests are served where they arrive"
+        id = settings.id
+        if self._cards.would_change(id, card.text):
+            refusal = card_refusal(self._cards, id, card)
+            if refusal is not None:
+                self._refuse(origin, command, refusal, request.id, now)
+                return
+            self._cards.set(id, card.text)
+            info = Raw(participant_info(settings, self._cards.digest(id)))
+            self._system(kinds.UPDATE, {"participant": info}, now, card=card.text)
+        payload = system_envelopes.card(id, self._cards.digest(id))
+        text = system_envelopes.system(
+            self._new_id(), kinds.CARD, payload, now, correlation_id=request.id
+        )
+        self._note(ANSWER, origin, command.number, command.session, text=text)
 
     def _refuse(
         self, origin: str, command: Command, refusal: Refusal, id: str | None, now: float
@@ -254,11 +324,22 @@ class Leader:
             self._presence("join", participant, now)
             self.roster.present[participant] = None
         elif not settings.multiple:
-            for old_origin, old in self.roster.sessions_of(participant):
-                self._note(REPLACED, old_origin, 0, old)
-                self.roster.remove((old_origin, old))
-        self.roster.add(key, participant)
+            replaced = self.roster.sessions_of(participant)
+            if any(self._is_outrun(origin, command, old) for old in replaced):
+                self._note(OUTRUN, origin, command.number, command.session)
+                return
+            for old in replaced:
+                self._note(REPLACED, old[0], 0, old[1])
+                self.roster.remove(old)
+        self.roster.add(key, participant, self._index)
         self._note(JOINED, origin, command.number, command.session, participant)
+
+    def _is_outrun(self, origin: str, command: Command, old: SessionKey) -> bool:
+        """Return whether a session may be newer than a join that would replace it.
+
+        It is not if the gateway knew of it when it asked, or has it itself.
+        """
+        return old[0] != origin and command.seen <= self.roster.index(old)
 
     def _leave(self, origin: str, command: Command, now: float) -> None:
         key = (origin, command.session)
@@ -272,8 +353,8 @@ class Leader:
 
     def _presence(self, event: str, participant: str, now: float) -> None:
         settings = self._settings(participant) or ParticipantSettings.unknown(participant)
-        about = {"id": participant, "capabilities": settings.capabilities.patterns}
-        payload = {"event": event, "participant": about}
+        about = participant_info(settings, self._cards.digest(participant))
+        payload = {"event": event, "participant": Raw(about)}
         self._system(kinds.PRESENCE, payload, now, about=(participant,))
 
     def _system(
@@ -284,15 +365,17 @@ class Leader:
         *,
         about: tuple[str, ...] = (),
         contexts: tuple[Lineage, ...] = (),
+        card: bytes = b"",
     ) -> None:
         id = self._new_id()
         text = system_envelopes.system(id, kind, payload, now)
-        self._append(LogEntry(id, GATEWAY, None, kind, None, text, about, contexts))
+        to = () if card else None
+        self._append(LogEntry(id, GATEWAY, to, kind, None, text, about, contexts, card=card))
 
     def _append(self, entry: LogEntry) -> None:
         self._entries.append(entry)
         self._ahead[entry.id] = entry
-        self._bytes += len(entry.text) + _ENTRY_BYTES
+        self._bytes += len(entry.text) + len(entry.card) + _ENTRY_BYTES
 
     def _note(
         self,

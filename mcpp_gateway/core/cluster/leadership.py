@@ -7,9 +7,12 @@ repeated one, and one behind a record that was lost are all recognised from the 
 """
 
 from hashlib import blake2b
+from typing import Any, TypeVar
 
-from mcpp_gateway.core.cluster.records import Claim
-from mcpp_gateway.core.records import Batch
+from mcpp_gateway.core.cluster.records import BareBatch, Claim, ClusterBatch
+from mcpp_gateway.core.records import Batch, BatchHead
+
+R = TypeVar("R", BareBatch | Claim, ClusterBatch | Claim)
 
 
 class Fence:
@@ -20,7 +23,7 @@ class Fence:
         self.index = index  # of the next batch
         self.leader = leader
 
-    def admits(self, batch: Batch) -> bool:
+    def admits(self, batch: Batch | BatchHead) -> bool:
         """Return whether a batch counts; if so, the one after it is expected next."""
         if batch.term != self.term or batch.index != self.index:
             return False
@@ -33,6 +36,35 @@ class Fence:
             return False
         self.term, self.leader = claim.term, claim.gateway
         return True
+
+
+class StreamFence:
+    """Which records of a stream count, if its beginning may have been deleted (N-11).
+
+    A batch says what its leader knew about the records before it. Until the first one that does,
+    records are kept and not judged.
+    """
+
+    def __init__(self, first: int = 1, fence: Fence | None = None) -> None:
+        # What came before a stream's first record is unknown, unless it is the very first.
+        self.fence = fence or (Fence() if first == 1 else None)
+        self._first = first
+        self._unjudged: list[tuple[int, Any]] = []
+
+    def take(self, sequence: int, record: R) -> list[R]:
+        """Take the next record; return those that count: this one, or some before it, too."""
+        if self.fence is not None:
+            return [record] if _admits(self.fence, record) else []
+        self._unjudged.append((sequence, record))
+        if isinstance(record, Claim) or record.applied < self._first - 1:
+            return []
+        fence = self.fence = Fence(record.batch.term, record.expected)
+        waiting, self._unjudged = self._unjudged, []
+        return [each for at, each in waiting if at > record.applied and _admits(fence, each)]
+
+
+def _admits(fence: Fence, record: BareBatch | ClusterBatch | Claim) -> bool:
+    return fence.admits_claim(record) if isinstance(record, Claim) else fence.admits(record.batch)
 
 
 class Silence:

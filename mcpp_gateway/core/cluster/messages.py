@@ -21,6 +21,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True, gc=False):
     session: int
     participant: str = ""
     text: bytes = b""
+    seen: int = 0  # of a join: the index of the batch that its gateway expected next
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -28,6 +29,13 @@ class Forward(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     origin: str
     commands: Sequence[Command]
+
+
+class RelayedParts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Live parts that the sessions of a gateway sent in one tick, for all other gateways."""
+
+    gateway: str
+    texts: Sequence[bytes]
 
 
 class PodBeat(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -50,4 +58,5 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 encode = msgspec.msgpack.Encoder().encode
 decode_forward = msgspec.msgpack.Decoder(Forward).decode
+decode_live = msgspec.msgpack.Decoder(RelayedParts).decode
 decode_beat = msgspec.msgpack.Decoder(Beat).decode

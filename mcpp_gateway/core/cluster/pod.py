@@ -7,26 +7,27 @@ So it makes no difference to a session which gateway leads, and a failover chang
 on the commands that have no outcome yet.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
+from mcpp import kinds
 from mcpp.errors import DecodeError
 from mcpp.filters import Filter, everything
 from mcpp.protocol.codec import decode
+from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core import effects as close_codes
 from mcpp_gateway.core import refusals
 from mcpp_gateway.core.cluster.delegation import Delegation
-from mcpp_gateway.core.cluster.forwarding import Held
 from mcpp_gateway.core.cluster.leadership import Fence, Silence
-from mcpp_gateway.core.cluster.messages import JOIN, LEAVE, SEND, STOP, PodBeat
+from mcpp_gateway.core.cluster.messages import JOIN, LEAVE, STOP, PodBeat
 from mcpp_gateway.core.cluster.records import (
     ANSWER,
     DENIED,
     GONE,
     JOINED,
+    OUTRUN,
     REPEATED,
     REPLACED,
     VERSION,
@@ -39,11 +40,23 @@ from mcpp_gateway.core.cluster.records import (
 from mcpp_gateway.core.cluster.replica import Replica, is_join
 from mcpp_gateway.core.cluster.wire import ClusterOptions, Wire
 from mcpp_gateway.core.contexts.live_context import LiveContext
-from mcpp_gateway.core.effects import CatchUp, Close, Effect
+from mcpp_gateway.core.contexts.tree import LiveContexts
+from mcpp_gateway.core.decisions import (
+    Decisions,
+    LivePart,
+    Verdict,
+    live_entry,
+    sender_refusal,
+)
+from mcpp_gateway.core.effects import Broadcast, CatchUp, Close, Effect
 from mcpp_gateway.core.history.pages import MemorySource
+from mcpp_gateway.core.joining.cards import replay_card, updated_participant
+from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.records import LogEntry
+from mcpp_gateway.core.requests.answers import Answer
+from mcpp_gateway.core.requests.cards import NewCard, read_card_request
 from mcpp_gateway.core.sessions import Member, ParticipantSettings, Session
 
 _NOT_YET: Final = 1 << 62  # a position that no log reaches
@@ -62,6 +75,48 @@ class _Listed(LiveContext):
         self.creator = node.creator
         self.messages = node.messages
         self.lineage = node.lineage
+
+
+class _EdgeDecisions(Decisions):
+    """Decides as far as any gateway can; the rest is the leader's."""
+
+    __slots__ = ("leads",)
+
+    def __init__(self, tree: LiveContexts, journal: Journal) -> None:
+        super().__init__(tree, journal)
+        self.leads = False  # the leader is here, and checks everything itself
+
+    def follow(self, tree: LiveContexts, *, leads: bool) -> None:
+        """Take note that another gateway decides, or this one: its tree is another one then."""
+        self._tree = tree
+        self.leads = leads
+
+    def decide(
+        self, settings: ParticipantSettings, envelope: Envelope, text: bytes, now: float
+    ) -> Verdict:
+        """Return a refusal, None for `pod/*`, a live part, or the text for the leader to decide."""
+        refusal = sender_refusal(settings, envelope)
+        if refusal is not None or envelope.kind.startswith("pod/"):
+            return text if refusal is None and _sets_card(envelope) else refusal
+        if kinds.is_live(envelope.kind):
+            return self.decide_live(settings, envelope, text, now)
+        if self.leads:
+            return text
+        capabilities = settings.capabilities
+        if not (capabilities.reads_context or capabilities.allow(envelope, None)):
+            # Where no pattern reads a context, this gateway knows as much as the leader.
+            return refusals.capability_violation(envelope.kind, capabilities.patterns)
+        return text
+
+
+def _sets_card(envelope: Envelope) -> bool:
+    """Return whether a request sets a card: that is for the leader."""
+    if envelope.kind != kinds.CARD_REQUEST:
+        return False
+    try:
+        return isinstance(read_card_request(envelope), NewCard)
+    except DecodeError:
+        return False
 
 
 class ClusterPod(PodCore):
@@ -91,13 +146,15 @@ class ClusterPod(PodCore):
             wire=wire,
             silence=silence,
             options=options,
-            settings=lambda participant: self._settings.get(participant),
+            settings=self.members.settings,
             new_id=new_id,
             on_join=self._capture,
+            new_hops=self._new_hops,
         )
-        self.refused = self.delegation.refused
+        self.members.cards = self.replica.cards
+        self.answers.refused = self.delegation.refused
         self.tree = self.replica.tree
-        self._gate = None
+        self._decisions: _EdgeDecisions = _EdgeDecisions(self.tree, self.journal)
         self._wire = wire
         self._sessions: dict[int, Session] = {}
         self._numbers: dict[Session, int] = {}
@@ -132,6 +189,11 @@ class ClusterPod(PodCore):
         leader = self.delegation.leader
         return None if leader is None else PodBeat(leader.term, self.replica.sequence)
 
+    def memory_source(self) -> MemorySource | None:
+        """Return the log for queries while there is no archive."""
+        journal = self.replica.journal
+        return MemorySource(journal) if journal.archive is None else None
+
     # --- sessions -------------------------------------------------------------------------------
 
     def join(
@@ -145,20 +207,18 @@ class ClusterPod(PodCore):
         peer: Any = None,
     ) -> tuple[Session, list[Effect]]:
         """Ask for a session. It is welcomed once the log shows that it has joined."""
-        member = self._local.get(participant) or self._members.get(participant)
+        member = self._local.get(participant) or self.members.present.get(participant)
         if member is None:
-            member = self._new_member(self._settings[participant])
+            member = self.members.new(participant)
         self._local[participant] = member
-        session = Session(member, filter, peer, opens_at=_NOT_YET, waiting=deque())
-        member.sessions.append(session)
-        self.sessions += 1
-        self.filter_counts.add(participant, filter)
+        session = self._attach(member, filter, peer)
+        session.opens_at = _NOT_YET
         self._last_number += 1
         number = self._last_number
         self._sessions[number] = session
         self._numbers[session] = number
         self._joining[number] = after, last
-        self.delegation.command(JOIN, number, session, now, participant=participant)
+        self._ask_to_join(number, session, now)
         return session, []
 
     def can_join(self, participant: str) -> bool:
@@ -202,49 +262,24 @@ class ClusterPod(PodCore):
 
     def reconfigure(self, settings: Iterable[ParticipantSettings], now: float) -> list[Effect]:
         """Apply a new list of participants; those no longer on it are closed for good."""
-        self._settings = {each.id: each for each in settings}
-        for buckets in (self._buckets, self._joins):
-            for id in buckets.keys() - self._settings.keys():
-                del buckets[id]
+        self.members.configure(settings, now)
+        self._limit_hops()
         effects: list[Effect] = []
-        for id, member in {**self._members, **self._local}.items():
-            found = self._settings.get(id)
+        for id, member in {**self.members.present, **self._local}.items():
+            found = self.members.settings(id)
             if found is not None:
-                member.update(found)
+                effects += self._update(member, found)
             elif id in self._local:
                 effects += self.revoke(id, now)
         return effects
 
-    def receive(self, session: Session, text: bytes, now: float) -> Effect | None:
-        """Check one text of a session as far as its gateway can, and pass it to the leader."""
-        member = session.member
-        wait = member.bucket.take(now)
-        if wait:
-            member.rate_limited += 1
-            refusal = refusals.rate_limited(wait, "participant")
-            return self._refuse(session, refusal, refusals.readable_id(text), now)
-        try:
-            envelope = decode(text)
-        except DecodeError as error:
-            refusal = refusals.invalid_envelope(error)
-            return self._refuse(session, refusal, refusals.readable_id(text), now)
-        id, kind = member.settings.id, envelope.kind
-        if envelope.sender != id:
-            refusal = refusals.sender_mismatch(envelope.sender, id)
-            return self._refuse(session, refusal, envelope.id, now)
-        if kind.startswith("system/"):
-            return self._refuse(session, refusals.reserved_kind(kind), envelope.id, now)
-        if kind.startswith("pod/"):
-            return self._serve(session, envelope, now)
-        capabilities = member.settings.capabilities
-        if not (capabilities.reads_context or capabilities.allow(envelope, None)):
-            # Where no pattern reads a context, this gateway knows as much as the leader.
-            refusal = refusals.capability_violation(kind, capabilities.patterns)
-            return self._refuse(session, refusal, envelope.id, now)
-        number = self._numbers.get(session)
-        if number is not None:
-            self.delegation.command(SEND, number, session, now, text=text, envelope=envelope)
-        return None
+    def change_limits(self, limits: PodLimits, now: float) -> None:
+        """Apply new limits."""
+        self.replica.change_limits(limits)
+        super().change_limits(limits, now)
+
+    def _limit_hops(self) -> None:
+        self.delegation.limit_hops(self.members.has_persons)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due by the clock, about once a second. Only the leader has to."""
@@ -263,7 +298,7 @@ class ClusterPod(PodCore):
         self.replica.restore(state)
         self.epoch = self.replica.epoch
         for id in self.replica.roster.present:
-            self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
+            self._add_member(id)
 
     def fill(self, data: bytes) -> None:
         """Add the texts of a record that the state includes, for clients that resume."""
@@ -289,28 +324,39 @@ class ClusterPod(PodCore):
             return []
         return self._apply_batch(record, sequence, now)
 
+    def relay(self, text: bytes, now: float) -> Effect | None:
+        """Relay a live part of another gateway, where its context is live here, too."""
+        try:
+            envelope = decode(text)
+        except DecodeError:
+            return None
+        context = envelope.context
+        node = None if context is None else self.tree.begun(context.id)
+        if context is not None and node is None:
+            return None
+        entry = live_entry(envelope, None if node is None else node.lineage, text, now)
+        return self._delivery.relay(entry, None)
+
     # --- private: sessions ----------------------------------------------------------------------
 
-    def _memory_source(self) -> MemorySource:
-        return MemorySource(self.replica.journal)  # what this gateway holds of the log
+    def _hold(self, answer: Answer) -> bool:
+        """Keep an answer behind this gateway's commands so far (G-30)."""
+        return self.delegation.outgoing.hold(answer)
 
-    def _answer(self, session: Session, text: bytes, filter: Filter | None = None) -> Effect | None:
-        """Send one session a text, in its place behind its commands so far (G-30)."""
-        if not self.delegation.outgoing.hold(Held(session, text, filter)):
-            return self._deliver(session, text, filter)
-        session.waiting_bytes += len(text)
-        if session.waiting_bytes > self.limits.outbox_bytes:
-            return Close(
-                session, close_codes.SLOW_READER, "outbox full: answers wait for the log; resume"
-            )
+    def _carry_out(
+        self, verdict: Verdict, session: Session, envelope: Envelope, now: float
+    ) -> Effect | None:
+        """Pass to the leader what is to be decided there."""
+        number = self._numbers.get(session)
+        if isinstance(verdict, LivePart):
+            if number is None or number in self._joining:
+                return None  # it cannot be live before its participant is
+            self._wire.relay(verdict.entry.text)
+        if type(verdict) is not bytes:
+            return super()._carry_out(verdict, session, envelope, now)
+        if number is not None:
+            self.delegation.send(number, session, verdict, envelope, now)
         return None
-
-    def _deliver(self, session: Session, text: bytes, filter: Filter | None) -> Effect | None:
-        if session not in self._numbers:
-            return None
-        if session.audience is None:
-            return self._delivery.queue(session, text, filter)
-        return self._delivery.answer(session, text, filter)
 
     def _apply_claim(self, claim: Claim, now: float) -> list[Effect]:
         replica = self.replica
@@ -323,6 +369,7 @@ class ClusterPod(PodCore):
         self._captured.clear()
         self.delegation.change(claim, now)
         self.tree = replica.tree
+        self._decisions.follow(self.tree, leads=self.is_leader)
         return []
 
     # --- private: applying ----------------------------------------------------------------------
@@ -334,17 +381,25 @@ class ClusterPod(PodCore):
         replica.heard.update(record.heard)
         heard = record.heard.get(self.delegation.origin)
         at = 0
-        outgoing = self.delegation.outgoing
-        broadcast, apply_entry = self._delivery.broadcast, replica.apply_entry
+        outgoing, delivery = self.delegation.outgoing, self._delivery
+        waiting = outgoing.commands if heard is not None else ()
+        append, is_ahead = replica.journal.append, replica.is_ahead
         for place, entry in enumerate(batch.entries):
             while at < len(notes) and notes[at].place <= place:
                 self._apply_note(notes[at], batch.time, effects, now)
                 at += 1
-            apply_entry(entry, batch.time)
-            if entry.about:
+            append(entry)
+            if entry.about or not is_ahead:
+                replica.apply_entry(entry, batch.time)
                 self._apply_presence(entry)
-            effects.append(broadcast(entry))
-            if heard is not None and entry.id == outgoing.next_id:
+            if entry.kind == kinds.UPDATE:
+                self._apply_update(entry)
+            # The common case without a call, as in `PodCore.release`.
+            if delivery.unfiltered:
+                effects.append(Broadcast(entry.text, delivery.all))
+            else:
+                effects.append(delivery.broadcast(entry))
+            if waiting and entry.id == waiting[0].id:
                 if not outgoing.pop_next():
                     self._release(outgoing.resolve(0), effects)
             elif entry.sender in self._local:
@@ -365,14 +420,18 @@ class ClusterPod(PodCore):
     def _apply_presence(self, entry: LogEntry) -> None:
         for id in entry.about:
             if is_join(entry):
-                self._add_member(self._settings.get(id) or ParticipantSettings.unknown(id))
+                self._add_member(id)
             else:
-                self._members.pop(id, None)
+                self.members.present.pop(id, None)
 
-    def _add_member(self, settings: ParticipantSettings) -> Member:
-        member = self._local.get(settings.id) or self._new_member(settings)
-        self._members[settings.id] = member
-        return member
+    def _apply_update(self, entry: LogEntry) -> None:
+        replay_card(self.replica.cards, entry)
+        id = updated_participant(entry)
+        local = self._local.get(id)
+        self.members.show_card(id, *(() if local is None else (local,)))
+
+    def _add_member(self, id: str) -> None:
+        self.members.present[id] = self._local.get(id) or self.members.new(id)
 
     def _apply_note(self, note: Note, time: float, effects: list[Effect], now: float) -> None:
         self.replica.apply_note(note, time)
@@ -388,10 +447,10 @@ class ClusterPod(PodCore):
                 session.joined = now
                 captured = self._captured.pop(note.session, None)
                 contexts: Iterable[LiveContext] = self.tree if captured is None else captured
-                self._begin(session, contexts, after, last)
+                self._openings.begin(session, contexts, after=after, last=last)
                 self._opened.append(session)
             elif note.event in (ANSWER, REPEATED):
-                effect = self._deliver(session, self._answer_of(note), None)
+                effect = self.answers.deliver(Answer(session, self._answer_of(note)))
                 if effect is not None:
                     effects.append(effect)
             elif note.event == REPLACED:
@@ -402,9 +461,24 @@ class ClusterPod(PodCore):
                 self._remove(note.session)
                 reason = "not yet configured everywhere; try again"
                 effects.append(Close(session, close_codes.LOG_UNREACHABLE, reason))
+            elif note.event == OUTRUN:
+                effects += self._join_again(note.session, session, now)
         self._captured.pop(note.session, None)
         if note.number:
             self._release(self.delegation.outgoing.resolve(note.number), effects)
+
+    def _ask_to_join(self, number: int, session: Session, now: float) -> None:
+        participant = session.member.settings.id
+        self.delegation.command(JOIN, number, session, now, participant=participant)
+
+    def _join_again(self, number: int, session: Session, now: float) -> list[Effect]:
+        """Ask once more for a session that is to replace one that was not known here before."""
+        if self.delegation.outgoing.has_texts_of(session):
+            # These are decided on before the next join, and dropped.
+            self._remove(number)
+            return [Close(session, close_codes.LOG_UNREACHABLE, "joined elsewhere; resume")]
+        self._ask_to_join(number, session, now)
+        return []
 
     def _answer_of(self, note: Note) -> bytes:
         """Return the text of an answer. The original of a repeated envelope is in the log (G-27).
@@ -416,10 +490,9 @@ class ClusterPod(PodCore):
         found = self.journal.find(note.text.decode())
         return (found and found.text) or self.delegation.outgoing.text_of(note.number)
 
-    def _release(self, answers: Iterator[Held], effects: list[Effect]) -> None:
-        for held in answers:
-            held.session.waiting_bytes -= len(held.text)
-            effect = self._deliver(held.session, held.text, held.filter)
+    def _release(self, answers: Iterator[Answer], effects: list[Effect]) -> None:
+        for answer in answers:
+            effect = self.answers.release(answer)
             if effect is not None:
                 effects.append(effect)
 

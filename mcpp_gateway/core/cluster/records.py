@@ -5,17 +5,30 @@ which number the leader has decided on each gateway's commands, and `notes` are 
 not envelopes: answers to one session, and what happened to sessions. A note stands before the entry
 with the number `place`, so that direct answers keep their position (G-30).
 
+`applied` and `expected` say how far the leader had read the log when it sealed the batch, and which
+index would have counted next there. That is true whether or not the batch itself counts. So a
+reader that begins in the middle of the log, because its beginning was deleted, learns from the
+first batches which records count.
+
 Members that later versions add come last and have defaults, so that an older gateway can still
 apply what a newer one has written; but it no longer claims the leadership (N-09).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
-from mcpp_gateway.core.records import Batch, State, decode_batch, encode_batch, encode_state
+from mcpp_gateway.core.records import (
+    Batch,
+    BatchHead,
+    State,
+    decode_batch,
+    decode_batch_head,
+    encode_batch,
+    encode_state,
+)
 
 VERSION: Final = 1
 
@@ -31,6 +44,9 @@ DENIED: Final = 4  # the participant is not configured where the pod is decided
 DROPPED: Final = 5  # a command of a session that is no longer part of the pod
 REPEATED: Final = 7  # an envelope that is in the log already; `text` is its id (G-27)
 GONE: Final = 6  # the gateway is gone, and its sessions with it
+# The participant has a session that the gateway did not know of when it asked for this one: it asks
+# again if the connection still exists.
+OUTRUN: Final = 8
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -52,6 +68,8 @@ class ClusterBatch(msgspec.Struct, frozen=True, gc=False):
     heard: Mapping[str, int] = {}
     notes: Sequence[Note] = ()
     version: int = VERSION
+    applied: int = 0  # the sequence number of the last record that the leader had applied
+    expected: int = 0  # the index that counted next there
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +88,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     origin: str
     number: int
     participant: str
+    index: int = 0  # of the batch with which it joined
 
 
 class ClusterState(msgspec.Struct, frozen=True, array_like=True):
@@ -94,6 +113,29 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: Raw
     heard: dict[str, int] = {}
     notes: tuple[Note, ...] = ()
+    applied: int = 0
+    expected: int = 0
+
+
+class _BareRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A row without what only deciding needs."""
+
+    version: int
+    kind: int
+    body: Raw
+    heard: Raw = Raw()
+    notes: Raw = Raw()
+    applied: int = 0
+    expected: int = 0
+
+
+class BareBatch(NamedTuple):
+    """A batch as a copy of the log keeps it: `payload` is the encoded `Batch`."""
+
+    batch: BatchHead
+    payload: bytes
+    applied: int
+    expected: int
 
 
 class _ClaimRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -105,6 +147,7 @@ class _ClaimRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(_Row).decode
+_decode_bare_row = msgspec.msgpack.Decoder(_BareRow).decode
 _decode_claim = msgspec.msgpack.Decoder(_ClaimRow).decode
 _decode_state = msgspec.msgpack.Decoder(ClusterState).decode
 
@@ -115,7 +158,8 @@ def encode_record(record: Record) -> bytes:
         body = (record.term, record.gateway, record.time, record.epoch)
         return _encode((record.version, _CLAIM, body))
     batch = Raw(encode_batch(record.batch))
-    return _encode((record.version, _BATCH, batch, record.heard, record.notes))
+    known = record.applied, record.expected
+    return _encode((record.version, _BATCH, batch, record.heard, record.notes, *known))
 
 
 def decode_record(data: bytes) -> Record | None:
@@ -125,11 +169,27 @@ def decode_record(data: bytes) -> Record | None:
     """
     row = _decode_row(data)
     if row.kind == _BATCH:
-        return ClusterBatch(decode_batch(bytes(row.body)), row.heard, row.notes, row.version)
-    if row.kind == _CLAIM:
-        claim = _decode_claim(row.body)
-        return Claim(claim.term, claim.gateway, claim.time, claim.epoch, row.version)
-    return None
+        batch = decode_batch(bytes(row.body))
+        known = row.applied, row.expected
+        return ClusterBatch(batch, row.heard, row.notes, row.version, *known)
+    return _claim(row.body, row.version) if row.kind == _CLAIM else None
+
+
+def decode_bare(data: bytes) -> BareBatch | Claim | None:
+    """Return the same without decoding the entries: a copy of the log does not need them.
+
+    Raises msgspec.DecodeError.
+    """
+    row = _decode_bare_row(data)
+    if row.kind == _BATCH:
+        payload = bytes(row.body)
+        return BareBatch(decode_batch_head(payload), payload, row.applied, row.expected)
+    return _claim(row.body, row.version) if row.kind == _CLAIM else None
+
+
+def _claim(body: Raw, version: int) -> Claim:
+    claim = _decode_claim(body)
+    return Claim(claim.term, claim.gateway, claim.time, claim.epoch, version)
 
 
 def encode_cluster_state(state: ClusterState) -> bytes:

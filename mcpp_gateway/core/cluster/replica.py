@@ -13,6 +13,7 @@ from mcpp_gateway.core.cluster.records import GONE, JOINED, LEFT, REPLACED, Clus
 from mcpp_gateway.core.cluster.roster import ClusterRoster
 from mcpp_gateway.core.contexts.replay import replay
 from mcpp_gateway.core.contexts.tree import LiveContexts
+from mcpp_gateway.core.joining.cards import Cards
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.records import Batch, DormantState, LiveState, LogEntry, State
 
@@ -35,10 +36,15 @@ class Replica:
         self.roster = ClusterRoster()
         self.journal = ClusterJournal(limits.history_messages, limits.history_bytes)
         self.tree = LiveContexts(limits)
+        self.cards = Cards()
         self._limits = limits
         self._base: TreeState | None = None  # None: the tree does not run ahead
         self._since: list[Batch] = []
         self._checkpoint: tuple[int, TreeState] | None = None  # as of the end of this batch
+
+    def change_limits(self, limits: PodLimits) -> None:
+        """Apply new limits, also to what is decided after a leader has stepped down."""
+        self._limits = limits
 
     # --- applying -------------------------------------------------------------------------------
 
@@ -50,8 +56,7 @@ class Replica:
             self._since.append(batch)
 
     def apply_entry(self, entry: LogEntry, time: float) -> None:
-        """Apply the next entry."""
-        self.journal.append(entry)
+        """Apply an entry that was appended to the journal."""
         if self._base is None:
             replay(self.tree, entry, time)
         if entry.about and entry.sender == GATEWAY and entry.kind == kinds.PRESENCE:
@@ -63,7 +68,7 @@ class Replica:
 
     def apply_note(self, note: Note, time: float) -> None:
         """Apply a note: what it says about sessions."""
-        apply_note(self.roster, self.heard, note, time)
+        apply_note(self.roster, self.heard, note, time, self.fence.index - 1)
 
     def end_batch(self, batch: Batch) -> bool:
         """End a batch. Return whether the tree's state as of it is known now."""
@@ -89,13 +94,18 @@ class Replica:
     def fall_back(self) -> None:
         """Undo what was decided and is not committed."""
         assert self._base is not None
-        self.tree = LiveContexts(self._limits)
+        self.tree = LiveContexts(self._limits, caps=self.tree.caps)
         self.tree.restore(*self._base)
         for batch in self._since:
             for entry in batch.entries:
                 replay(self.tree, entry, batch.time)
         self._base = self._checkpoint = None
         self._since.clear()
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the tree holds what is decided, so that entries need not be applied to it."""
+        return self._base is not None
 
     @property
     def since_checkpoint(self) -> int:
@@ -117,6 +127,7 @@ class Replica:
             self.journal.window(),
             live,
             dormant,
+            cards=self.cards.snapshot(),
         )
         return ClusterState(
             1,
@@ -139,13 +150,17 @@ class Replica:
         self.roster.restore(inner.present, state.sessions, state.absent)
         self.journal.restore(inner.position, inner.window, state.window_sequence)
         self.tree.restore(inner.live, inner.dormant)
+        for card in inner.cards:
+            self.cards.set(card.participant, card.text)
 
 
-def apply_note(roster: ClusterRoster, heard: dict[str, int], note: Note, time: float) -> None:
-    """Apply what a note says about sessions to a roster."""
+def apply_note(
+    roster: ClusterRoster, heard: dict[str, int], note: Note, time: float, index: int
+) -> None:
+    """Apply what a note of the batch with an index says about sessions to a roster."""
     key = (note.origin, note.session)
     if note.event == JOINED:
-        roster.add(key, note.participant)
+        roster.add(key, note.participant, index)
     elif note.event in (LEFT, REPLACED):
         roster.remove(key)
     elif note.event == GONE:

@@ -19,6 +19,7 @@ class ClusterRoster:
         self.present: dict[str, None] = {}  # in the order in which they joined
         self.absent: dict[str, float] = {}  # present without a session, since when
         self._sessions: dict[SessionKey, str] = {}
+        self._indexes: dict[SessionKey, int] = {}  # of the batches with which they joined
         self._of: dict[str, dict[SessionKey, None]] = {}  # of each participant
         self._at: dict[str, dict[SessionKey, None]] = {}  # at each incarnation of a gateway
 
@@ -38,15 +39,18 @@ class ClusterRoster:
         self.present = dict.fromkeys(present)
         self.absent = dict(absent)
         for each in sessions:
-            self._insert((each.origin, each.number), each.participant)
+            self._insert((each.origin, each.number), each.participant, each.index)
 
     def snapshot(self) -> tuple[SessionState, ...]:
         """Return all sessions, oldest first."""
-        return tuple(SessionState(*key, participant) for key, participant in self._sessions.items())
+        return tuple(
+            SessionState(*key, participant, self._indexes[key])
+            for key, participant in self._sessions.items()
+        )
 
-    def add(self, key: SessionKey, participant: str) -> None:
-        """Add a session of a participant that is present."""
-        self._insert(key, participant)
+    def add(self, key: SessionKey, participant: str, index: int) -> None:
+        """Add a session of a participant that is present, which joins with a batch."""
+        self._insert(key, participant, index)
         self.absent.pop(participant, None)
 
     def remove(self, key: SessionKey) -> str | None:
@@ -54,6 +58,7 @@ class ClusterRoster:
         participant = self._sessions.pop(key, None)
         if participant is None:
             return None
+        del self._indexes[key]
         del self._at[key[0]][key]
         if not self._at[key[0]]:
             del self._at[key[0]]
@@ -83,7 +88,12 @@ class ClusterRoster:
         """Return the sessions of a participant."""
         return tuple(self._of.get(participant, ()))
 
-    def _insert(self, key: SessionKey, participant: str) -> None:
+    def index(self, key: SessionKey) -> int:
+        """Return the index of the batch with which a session joined."""
+        return self._indexes[key]
+
+    def _insert(self, key: SessionKey, participant: str, index: int) -> None:
         self._sessions[key] = participant
+        self._indexes[key] = index
         self._of.setdefault(participant, {})[key] = None
         self._at.setdefault(key[0], {})[key] = None

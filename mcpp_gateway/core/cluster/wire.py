@@ -16,6 +16,9 @@ class Wire(Protocol):
     def forward(self, gateway: str, message: bytes) -> None:
         """Send commands to a gateway."""
 
+    def relay(self, text: bytes) -> None:
+        """Send a live part to all other gateways, if there is room."""
+
     def wake(self) -> None:
         """Call `flush` at the end of this tick."""
 

@@ -1,5 +1,9 @@
 """One live context and its place in the tree: parent, children, depth, height and lineage."""
 
+from collections.abc import Iterable
+
+import msgspec
+
 from mcpp.protocol.contexts import Lineage
 from mcpp_gateway.core.rates import Bucket, Rate
 from mcpp_gateway.core.records import DormantState, LiveState
@@ -62,6 +66,19 @@ def live_state(node: LiveContext) -> LiveState:
         node.holder,
         node.holder_last,
         tuple(node.heirs.items()) if node.heirs else (),
+    )
+
+
+def postponed(live: Iterable[LiveState], seconds: float) -> tuple[LiveState, ...]:
+    """Return contexts as if all that was said in them had been said later by some seconds."""
+    return tuple(
+        msgspec.structs.replace(
+            each,
+            last=each.last + seconds,
+            holder_last=each.holder_last + seconds,
+            heirs=tuple((id, last + seconds) for id, last in each.heirs),
+        )
+        for each in live
     )
 
 

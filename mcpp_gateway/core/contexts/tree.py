@@ -9,7 +9,8 @@ A live context counts against its holder. That is the participant that opened it
 as soon as it sends; a holder that has sent nothing there for `context_idle_seconds` is followed by
 the last sender with room under its cap. A context without a holder expires with its last child. So
 participants are charged for their own envelopes only. What a participant holds of others it loses
-when it needs the room, so that answering never keeps it from opening contexts of its own.
+when it needs the room, so that answering never keeps it from opening contexts of its own; and what
+it revives of others without room, it does not hold.
 
 An expired context is dormant: using its id again revives it with its type, parent and creator. The
 number of dormant contexts and their size are bounded; the oldest are forgotten first.
@@ -21,7 +22,7 @@ rebuilt from the log.
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -84,6 +85,8 @@ class LiveContexts:
     _next_deadline: float = inf
     _unheld: dict[LiveContext, None] = field(default_factory=dict)  # since the last expiry
     _tie_break: Iterator[int] = field(default_factory=count)
+    # Contexts that some participants may hold, where that differs from the others.
+    caps: dict[str, int] = field(default_factory=dict)
     _rate: Rate = field(init=False)
     _cap: int = field(init=False)  # contexts that one participant may hold
 
@@ -128,6 +131,11 @@ class LiveContexts:
         if named is None or ((parent := node.parent) is not None and parent.id == named):
             return node
         return None
+
+    def begun(self, id: str) -> LiveContext | None:
+        """Return a live context in which something was sent."""
+        node = self._nodes.get(id)
+        return None if node is None or node.creator is None else node
 
     def lineage(self, context: Context, sender: str) -> Lineage:
         """Return where an envelope's context stands, or would stand."""
@@ -270,10 +278,10 @@ class LiveContexts:
             return
         self.advance(now)
         path = (*reversed(lineage.ancestors), lineage.id)
-        self._make_room(sender, sum(id not in self._nodes for id in path), now)
+        self._open_all([id for id in path if id not in self._nodes], lineage.id, sender, now)
         node: LiveContext | None = None
         for id in path:
-            parent, node = node, self._nodes.get(id) or self._open(id, sender, now)
+            parent, node = node, self._nodes[id]
             if parent is not None and node.parent is None:
                 attach(node, parent)
         assert node is not None
@@ -339,26 +347,31 @@ class LiveContexts:
         if is_placed and len(chain) + height_of(node) > self.limits.max_context_depth:
             return DEPTH_EXCEEDED
         revived = tuple(self._dormant[each] for each in opened if each in self._dormant)
-        if opened and not self._has_room(sender, len(opened), revived):
+        if opened and not self._has_room(id, opened, sender):
             return LIMIT
         return Placement(id, type, node, tuple(opened), revived, parent)
 
-    def _has_room(self, sender: str, opened: int, revived: Iterable[DormantState]) -> bool:
-        if len(self._nodes) + opened > self.limits.max_contexts_per_pod:
+    def _has_room(self, id: str, opened: list[str], sender: str) -> bool:
+        if len(self._nodes) + len(opened) > self.limits.max_contexts_per_pod:
             return False
-        held = self._counts.get(sender, 0)
-        # What it holds of others gives way, but not to more of theirs: one participant could
-        # otherwise revive all dormant contexts in turn.
-        if all(state.creator in (None, sender) for state in revived):
-            held -= len(self._adopted.get(sender, ()))
-        return held + opened <= self.limits.max_contexts_per_participant
+        needed = sum(self._is_charged(each, sender, id) for each in opened)
+        held = self._counts.get(sender, 0) - len(self._adopted.get(sender, ()))
+        return not needed or held + needed <= self.caps.get(sender, self._cap)
+
+    def _is_charged(self, id: str, sender: str, context: str) -> bool:
+        """Return whether a sender has to hold what it opens with an envelope in a context.
+
+        All but the dormant ones of others: an answer there must not depend on its sender's cap.
+        """
+        state = self._dormant.get(id)
+        if state is None or state.creator == sender:
+            return True
+        return state.creator is None and id == context  # of which it becomes the creator
 
     # --- private: applying ----------------------------------------------------------------------
 
     def _apply(self, place: Placement, sender: str, now: float) -> LiveContext:
-        self._make_room(sender, len(place.opened), now)
-        for id in place.opened:
-            self._open(id, sender, now)
+        self._open_all(place.opened, place.id, sender, now)
         node = self._nodes[place.id]
         if place.node is None:
             node.bucket.take(now)
@@ -377,8 +390,23 @@ class LiveContexts:
             node.type = type
             node.lineage = Lineage(node.id, type, node.lineage.ancestors)
 
-    def _open(self, id: str, sender: str, now: float) -> LiveContext:
-        """Create a context, or revive it if it is dormant. Its parent is live already."""
+    def _open_all(self, ids: Sequence[str], context: str, sender: str, now: float) -> None:
+        """Open what an envelope in a context needs, parents first: create it, or revive it."""
+        charged = [id for id in ids if self._is_charged(id, sender, context)]
+        self._make_room(sender, len(charged), now)
+        # For dormant contexts of others. Without room they have no holder, and expire soon: the
+        # sender's envelope does not prolong their life.
+        room = self._cap - self._counts.get(sender, 0) - len(charged)
+        for id in ids:
+            node = self._open(id, now)
+            if id not in charged and node.creator is not None:
+                room -= 1
+            if id in charged or (room >= 0 and node.creator is not None):
+                self._hold(node, sender, now)
+            else:
+                self._unheld[node] = None
+
+    def _open(self, id: str, now: float) -> LiveContext:
         node = self._nodes[id] = LiveContext(id, now, self._rate)
         state = self._dormant.pop(id, None)
         if state is not None:
@@ -389,7 +417,6 @@ class LiveContexts:
             parent = None if state.parent is None else self._nodes.get(state.parent)
             if parent is not None:
                 attach(node, parent)
-        self._hold(node, sender, now)
         return node
 
     def _has_ended(self, node: LiveContext) -> bool:
@@ -428,12 +455,14 @@ class LiveContexts:
     def _touch(self, node: LiveContext | None, sender: str, now: float) -> None:
         """Prolong the life of a context and of those above it, unless the sender is at its cap."""
         may_hold: bool | None = None  # asked for only where it matters
+        below: LiveContext | None = None
         while node is not None:
             node.last = now
             holder = node.holder
             if holder == sender:
                 node.holder_last = now
-            else:
+            elif node.creator is not None or (below is not None and below.creator == sender):
+                # A placeholder counts only against those that named it as a parent.
                 if may_hold is None:
                     may_hold = self._counts.get(sender, 0) < self._cap
                 if may_hold and (holder is None or node.creator == sender):
@@ -447,7 +476,7 @@ class LiveContexts:
                     heirs[sender] = now
                     if len(heirs) > _MAX_HEIRS:
                         del heirs[next(iter(heirs))]
-            node = node.parent
+            below, node = node, node.parent
 
     def _hold(self, node: LiveContext, holder: str, last: float) -> None:
         """Count a context against a participant, whose last envelope in it is of this time."""
@@ -480,7 +509,7 @@ class LiveContexts:
             id, last = heirs.popitem()
             if last + idle <= at:
                 heirs.clear()
-            elif self._counts.get(id, 0) < self.limits.max_contexts_per_participant:
+            elif self._counts.get(id, 0) < self.caps.get(id, self._cap):
                 self._hold(node, id, last)
                 return
         self._unheld[node] = None
@@ -488,7 +517,7 @@ class LiveContexts:
     def _make_room(self, sender: str, opened: int, now: float) -> None:
         """Take from a participant what it holds of others, as far as it needs the room."""
         adopted = self._adopted.get(sender)
-        room = self.limits.max_contexts_per_participant - opened
+        room = self.caps.get(sender, self._cap) - opened
         while adopted and self._counts[sender] > room:
             self._pass_on(min(adopted, key=lambda node: (node.holder_last, node.id)), now)
 

@@ -20,10 +20,14 @@ class FilterCounts:
     __slots__ = ("_limits", "_used", "_weights", "total")
 
     def __init__(self, limits: PodLimits) -> None:
-        self._limits = limits
+        self.change_limits(limits)
         self._used: dict[tuple[str, bytes], int] = {}  # (participant or "", filter): by how many
         self._weights: dict[str, int] = {}  # by participant
         self.total = 0
+
+    def change_limits(self, limits: PodLimits) -> None:
+        """Apply new limits. Filters that are in use stay."""
+        self._limits = limits
 
     def allow(self, participant: str, filter: Filter, previous: Filter = everything) -> bool:
         """Return whether a participant may use a filter, in place of a previous one."""

@@ -5,6 +5,10 @@ only place that decides this, so that no path delivers what another withholds.
 
 A `system/context` and a `system/presence` may name several contexts or participants. Such an
 envelope is reduced to what the participant may hear of it; its id and its place stay the same.
+
+Of a context, the kind, the sender and `to` of the envelopes in it are unknown; of a tombstone, the
+kind and `to` of what was erased. There `hears` is evaluated in three-valued logic. A context may be
+known unless that says no; a tombstone may be heard only if it says yes.
 """
 
 from collections.abc import Callable
@@ -12,30 +16,32 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from mcpp import kinds
 from mcpp.filters import Filter, everything
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import GATEWAY
 from mcpp_gateway.core.hearing.matcher import Selector
-from mcpp_gateway.core.records import LogEntry
+from mcpp_gateway.core.records import UNKNOWN_TYPE, LogEntry
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
 
-# Of a context: whether an envelope in it passes; None: that depends on its kind, sender or `to`.
-_ContextTest: TypeAlias = Callable[[Lineage], bool | None]
+# Whether an envelope in a context (None: the main one) from a sender (None: unknown) passes. None:
+# that depends on its kind, on `to`, or on the sender.
+_PartialTest: TypeAlias = Callable[[Lineage | None, str | None], bool | None]
 
 
 class Rights:
     """What one participant may hear. Owns its compiled `hears`."""
 
-    __slots__ = ("_context_test", "_selector", "hears", "participant", "restricted")
+    __slots__ = ("_partial_test", "_selector", "hears", "participant", "restricted")
 
     def __init__(self, me: str, hears: Filter) -> None:
         self.hears = hears
         self.restricted = hears != everything
         self.participant = me
         self._selector = Selector(hears) if self.restricted else None
-        self._context_test = _compile(hears.to_json())
+        self._partial_test = _compile(hears.to_json())
 
     def view(self, entry: LogEntry) -> bytes | None:
         """Return what the participant may hear of an entry: its text, a part of it, or nothing."""
@@ -44,7 +50,7 @@ class Rights:
         if (
             self._selector is None
             or self.is_own(entry)
-            or self._selector.passes(entry, entry.lineage)
+            or (self._allow_tombstone(entry) if entry.erased else self._passes(entry))
         ):
             return entry.text
         return None
@@ -67,12 +73,36 @@ class Rights:
             entry.to is not None and self.participant in entry.to
         )
 
+    def may_read_card(self, participant: str) -> bool:
+        """Return whether it may read a participant's card: its own, and of those it may hear.
+
+        A card is treated as something that its participant has said in the main context.
+        """
+        if self._selector is None or participant == self.participant:
+            return True
+        said = LogEntry("", participant, None, kinds.CARD, None, b"")
+        return self._selector.passes(said, None)
+
     def allow_context(self, lineage: Lineage) -> bool:
         """Return whether the participant may know of a context (F-20).
 
         It may if `hears` does not exclude it whatever the kind, the sender and `to`.
         """
-        return not self.restricted or self._context_test(lineage) is not False
+        return not self.restricted or self._partial_test(lineage, None) is not False
+
+    def _passes(self, entry: LogEntry) -> bool:
+        return self._selector is None or self._selector.passes(entry, entry.lineage)
+
+    def _allow_tombstone(self, entry: LogEntry) -> bool:
+        return self._partial_test(entry.lineage, entry.sender) is True
+
+    def _allow_erased(self, lineage: Lineage) -> bool:
+        """Return whether the participant may know of an erased context, whatever its type was."""
+        if lineage.type != UNKNOWN_TYPE:
+            return self.allow_context(lineage)
+        id, ancestors = lineage.id, lineage.ancestors
+        possible = (None, *_types(self.hears.to_json()))
+        return all(self.allow_context(Lineage(id, type, ancestors)) for type in possible)
 
     def _view_of_gateway(self, entry: LogEntry) -> bytes | None:
         if entry.about:
@@ -81,6 +111,8 @@ class Rights:
             return _reduced(entry.text, "entries", [id != self.participant for id in entry.about])
         if not self.restricted:
             return entry.text
+        if entry.kind == kinds.ERASED:
+            return entry.text if all(map(self._allow_erased, entry.contexts)) else None
         return _reduced(entry.text, "contexts", [*map(self.allow_context, entry.contexts)])
 
 
@@ -96,35 +128,50 @@ def _reduced(text: bytes, name: str, kept: list[bool]) -> bytes | None:
     return _encode(envelope)
 
 
-def _compile(value: dict[str, Any]) -> _ContextTest:
-    """Return the three-valued test of a filter on contexts."""
+def _types(value: dict[str, Any]) -> set[str]:
+    """Return the types of contexts that a filter tells apart."""
+    if "type" in value:
+        return {value["type"]}
+    inner = [value["not"]] if "not" in value else value.get("any") or value.get("all") or []
+    return set().union(*map(_types, inner))
+
+
+def _compile(value: dict[str, Any]) -> _PartialTest:
+    """Return the three-valued test of a filter."""
     if "not" in value:
         part = _compile(value["not"])
-        return lambda lineage: None if (found := part(lineage)) is None else not found
+        return lambda context, sender: (
+            None if (found := part(context, sender)) is None else not found
+        )
     if "any" in value:
         return _decided_by([*map(_compile, value["any"])], decisive=True)
     if "all" in value:
         return _decided_by([*map(_compile, value["all"])], decisive=False)
     if "main" in value:
-        return lambda lineage: False
+        return lambda context, sender: context is None
     if "type" in value:
         type = value["type"]
-        return lambda lineage: lineage.type == type
+        return lambda context, sender: context is not None and context.type == type
     if "context" in value:
         id = value["context"]
         if value.get("descendants"):
-            return lambda lineage: lineage.id == id or id in lineage.ancestors
-        return lambda lineage: lineage.id == id
-    return lambda lineage: None
+            return lambda context, sender: (
+                context is not None and (context.id == id or id in context.ancestors)
+            )
+        return lambda context, sender: context is not None and context.id == id
+    if "from" in value:
+        name = value["from"]
+        return lambda context, sender: None if sender is None else sender == name
+    return lambda context, sender: None
 
 
-def _decided_by(parts: list[_ContextTest], *, decisive: bool) -> _ContextTest:
+def _decided_by(parts: list[_PartialTest], *, decisive: bool) -> _PartialTest:
     """Return the test that has the decisive value if one part has, and else that of all parts."""
 
-    def test(lineage: Lineage) -> bool | None:
+    def test(context: Lineage | None, sender: str | None) -> bool | None:
         found: bool | None = not decisive
         for part in parts:
-            value = part(lineage)
+            value = part(context, sender)
             if value is decisive:
                 return decisive
             if value is None:

@@ -1,22 +1,24 @@
 """Erasing: which entries lose their content, what stands in their place, and how it is announced.
 
-A tombstone keeps what order, contexts and deduplication need: id, sender, time and context. Its
-kind is `tombstone`, so that no participant takes it for a request without arguments.
+A tombstone keeps what order, contexts and deduplication need: id, sender, time and context, and of
+a conclusion how the context ended. Its kind is `tombstone`, so that no participant takes it for a
+request without arguments.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from mcpp import kinds
 from mcpp.errors import DecodeError
+from mcpp.outcomes import outcome_of
 from mcpp.protocol.codec import decode
+from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import GATEWAY, PROTOCOL
-from mcpp_gateway.core.records import LogEntry
+from mcpp_gateway.core.joining.cards import updated_participant
+from mcpp_gateway.core.records import UNKNOWN_TYPE, LogEntry, State
 from mcpp_gateway.core.system_envelopes import system, timestamp
-
-TOMBSTONE: Final = "tombstone"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -28,10 +30,15 @@ class Erasure:
     context: str | None = None
     participant: str | None = None
     before: float | None = None  # Unix time
+    by: str | None = None  # the operator who erases, for the audit
 
     def includes(self, entry: LogEntry, time: float) -> bool:
         """Return whether an entry that was received at a time is to be erased."""
-        if entry.erased or entry.sender == GATEWAY or (self.before and time >= self.before):
+        if entry.card:
+            return self.includes_card(updated_participant(entry), time)
+        if entry.erased or entry.sender == GATEWAY:
+            return False
+        if self.before is not None and time >= self.before:
             return False
         if self.participant is not None and entry.sender != self.participant:
             return False
@@ -40,27 +47,60 @@ class Erasure:
             lineage is not None and self.context in (lineage.id, *lineage.ancestors)
         )
 
-    def announcement(self, id: str, entries: int, now: float) -> LogEntry:
-        """Return the entry that tells participants what was erased."""
+    def includes_card(self, participant: str, time: float) -> bool:
+        """Return whether the card that a participant had at a time is to be erased."""
+        is_early = self.before is None or time < self.before
+        return self.context is None and participant == self.participant and is_early
+
+    def without_cards(self, state: State) -> State:
+        """Return a state without the cards that are to be erased."""
+        kept = [one for one in state.cards if not self.includes_card(one.participant, state.time)]
+        if len(kept) == len(state.cards):
+            return state
+        return msgspec.structs.replace(state, cards=tuple(kept))
+
+    def erased_context(self, entry: LogEntry) -> Lineage | None:
+        """Return the context that is erased, as far as an entry in it or below it tells."""
+        lineage = entry.lineage
+        if self.context is None or lineage is None:
+            return None
+        if lineage.id == self.context:
+            return lineage
+        at = lineage.ancestors.index(self.context)
+        return Lineage(self.context, UNKNOWN_TYPE, lineage.ancestors[at + 1 :])
+
+    def announcement(
+        self, id: str, entries: int, now: float, contexts: tuple[Lineage, ...] = ()
+    ) -> LogEntry:
+        """Return the entry that tells participants what was erased.
+
+        It reaches those that may know of all these contexts (F-20).
+        """
         given = {
             "context": self.context,
             "participant": self.participant,
             "before": self.before,
             "entries": entries,
+            "by": self.by,
         }
         payload = {name: value for name, value in given.items() if value is not None}
         text = system(id, kinds.ERASED, payload, now)
-        return LogEntry(id, GATEWAY, None, kinds.ERASED, None, text)
+        return LogEntry(id, GATEWAY, None, kinds.ERASED, None, text, contexts=contexts)
 
 
 def tombstone(entry: LogEntry, time: float) -> LogEntry:
-    """Return what stands in the place of an entry that was received at a time."""
+    """Return what stands in the place of an entry that was received at a time.
+
+    The announcement of a card stays, without the card: it has only the digest.
+    """
+    if entry.card:
+        return msgspec.structs.replace(entry, to=None, card=b"")
     envelope: dict[str, Any] = {
         "protocol": PROTOCOL,
         "id": entry.id,
         "ts": timestamp(time),
         "from": entry.sender,
-        "kind": TOMBSTONE,
+        "kind": kinds.TOMBSTONE,
     }
     try:
         original = decode(entry.text)
@@ -73,6 +113,8 @@ def tombstone(entry: LogEntry, time: float) -> LogEntry:
         members = {"id": context.id, "type": context.type, "parent": context.parent}
         envelope["context"] = {name: value for name, value in members.items() if value is not None}
     envelope["payload"] = None
+    if original is not None and original.kind == kinds.CONCLUSION:
+        envelope["payload"] = {"outcome": outcome_of(original)}
     return msgspec.structs.replace(
-        entry, to=None, kind=TOMBSTONE, text=_encode(envelope), erased=True
+        entry, to=None, kind=kinds.TOMBSTONE, text=_encode(envelope), erased=True
     )

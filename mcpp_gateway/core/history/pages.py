@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from math import inf, nextafter
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from mcpp_gateway.core.hearing.filter_counts import filter_weight
 from mcpp_gateway.core.hearing.matcher import Selector
 from mcpp_gateway.core.hearing.rights import Rights
@@ -87,7 +89,10 @@ def read_page(
     more: Span | None = None
     selector = Selector(query.filter)
     entry_bytes = _ENTRY_BYTES * (1 + filter_weight(query.filter))
-    for found in source.scan(query, start, end):
+    # An index would find words in what the listener may not hear, and time and pages would tell.
+    hidden = listener.restricted and query.words is not None
+    scanned = msgspec.structs.replace(query, words=None) if hidden else query
+    for found in source.scan(scanned, start, end):
         entry = found.entry
         if entry is not None:
             work += entry_bytes + (0 if query.words is None else _folding_bytes(entry.text))

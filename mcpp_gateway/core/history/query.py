@@ -69,7 +69,7 @@ def parse_query(payload: object) -> HistoryQuery:
     given = {name: value for name, value in payload.items() if value is not None}
     unknown = sorted(given.keys() - _MEMBERS)
     if unknown:
-        raise HistoryError(repr(unknown[0][:40]), "is not a member of a query")
+        raise HistoryError(unknown[0][:40], "is not a member of a query")
     bounds = {name: _bound(given, name) for name in ("after", "before") if name in given}
     given |= bounds
     return HistoryQuery(

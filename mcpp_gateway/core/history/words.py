@@ -19,46 +19,53 @@ from typing import Any, Final
 
 import msgspec
 
+from mcpp.scripts import UNSPACED
+
 # Of one envelope, this much can be searched: folding more would take too long at once.
 MAX_CHARACTERS: Final = 32_768
 # Folding makes up to eighteen characters of one; of the result no more is searched.
 _MAX_FOLDED: Final = 2 * MAX_CHARACTERS
 MAX_QUERY_UNITS: Final = 64
 
-_UNSPACED: Final = (
-    "\u0e00-\u0eff"  # Thai, Lao
-    "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
-    "\u3040-\u30ff\u31f0-\u31ff"  # Hiragana, Katakana
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Han
-    "\uac00-\ud7af\u1100-\u11ff"  # Hangul
-    "\U00020000-\U0003ffff"  # rarer Han
-)
 # Signs that are part of a word but no letters: those of Indic scripts and Tibetan, and combining
 # marks that folding keeps.
 _SIGNS: Final = "\u0900-\u0963\u0966-\u0df3\u0f18-\u0f39\u0f71-\u0f84\u0f90-\u0fbc\u1ab0-\u1aff"
 _SEPARATOR: Final = "\x1f"  # between the strings of a payload: no sequence crosses it
-_UNIT: Final = re.compile(rf"(?:[^\W_{_UNSPACED}]|[{_SIGNS}])+|[{_UNSPACED}]|{_SEPARATOR}")
+_UNIT: Final = re.compile(rf"(?:[^\W_{UNSPACED}]|[{_SIGNS}])+|[{UNSPACED}]|{_SEPARATOR}")
 _ACCENTS: Final = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670]")
-_IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
+_IS_UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _PART: Final = re.compile(r'"([^"]*)(?:"(\*?)|\Z)|([^\s"]+)')
 
 
 class _SearchedEnvelope(msgspec.Struct):
     payload: Any = None
+    context: Any = None
 
 
-_decode: Final = msgspec.json.Decoder(_SearchedEnvelope).decode
+# Floats are not searched, and some take msgspec 8 µs each to convert (P-41).
+_decode: Final = msgspec.json.Decoder(_SearchedEnvelope, float_hook=bool).decode
 
 
 def searchable(text: bytes) -> str:
-    """Return what of an envelope can be searched: strings and whole numbers of its payload."""
+    """Return what of an envelope can be searched: its payload, and the title of its context.
+
+    Of the payload these are the strings and the whole numbers.
+    """
     try:
-        payload = _decode(text).payload
+        found = _decode(text)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return ""
-    if type(payload) is str:
-        return payload[:MAX_CHARACTERS]
-    return _SEPARATOR.join(_strings(payload))
+    title = _title(found.context)
+    if title is None and type(found.payload) is str:
+        return found.payload[:MAX_CHARACTERS]
+    return _SEPARATOR.join(_strings(found.payload if title is None else [title, found.payload]))
+
+
+def _title(context: object) -> str | None:
+    """Return the title that an envelope gives its context (C-20)."""
+    metadata = context.get("metadata") if type(context) is dict else None
+    title = metadata.get("title") if type(metadata) is dict else None
+    return title if type(title) is str else None
 
 
 def _strings(payload: object) -> Iterator[str]:
@@ -87,7 +94,7 @@ def units(text: str) -> list[str]:
 def index_terms(text: str) -> str:
     """Return the terms of a text, separated by what is neither a letter nor a digit.
 
-    An ASCII text is returned as it is: it is cut and folded by whoever reads it.
+    An ASCII text is returned as it is: its reader cuts and folds it.
     """
     if text.isascii():
         return text

@@ -34,6 +34,7 @@ class ReplayJournal:
     """What has been played of a recording. Nothing can be appended."""
 
     kind: Final = "file"
+    commits_at_once: Final = False
     accepting: Final = False
     admitting: Final = True
 
@@ -50,6 +51,9 @@ class ReplayJournal:
     def append(self, entry: LogEntry) -> None:
         """Refuse: the recording does not change."""
         raise AssertionError("a replay is read-only")
+
+    def resize(self, max_messages: int, max_bytes: int) -> None:
+        """Do nothing: nothing is accepted, so nothing is repeated."""
 
     def find(self, id: str) -> LogEntry | None:
         """Return None: nothing is accepted, so nothing is repeated."""

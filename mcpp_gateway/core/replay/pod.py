@@ -9,12 +9,11 @@ from mcpp.protocol.codec import decode_unambiguous
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core import refusals, system_envelopes
 from mcpp_gateway.core.contexts.tree import LiveContexts
-from mcpp_gateway.core.decisions import Decisions, Revival
+from mcpp_gateway.core.decisions import Decisions, Verdict, sender_refusal
 from mcpp_gateway.core.effects import POSITION_LOST, Close, Effect, Several
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.records import LogEntry
-from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.replay.journal import RecordedLog, ReplayJournal
 from mcpp_gateway.core.replay.playhead import Playhead
 from mcpp_gateway.core.sessions import ParticipantSettings, Session
@@ -40,13 +39,12 @@ class _ReadOnlyDecisions(Decisions):
 
     def decide(
         self, settings: ParticipantSettings, envelope: Envelope, text: bytes, now: float
-    ) -> LogEntry | Revival | Refusal | bytes | None:
+    ) -> Verdict:
         """Return a refusal, or None for `pod/*`."""
-        if envelope.sender != settings.id:
-            return refusals.sender_mismatch(envelope.sender, settings.id)
-        if envelope.kind.startswith("system/"):
-            return refusals.reserved_kind(envelope.kind)
-        return None if envelope.kind.startswith("pod/") else refusals.read_only()
+        refusal = sender_refusal(settings, envelope)
+        if refusal is not None or envelope.kind.startswith("pod/"):
+            return refusal
+        return refusals.read_only()
 
 
 class ReplayPod(PodCore):
@@ -69,6 +67,7 @@ class ReplayPod(PodCore):
         self.playhead = Playhead(speed, self._time_at(recording.start))
         self._begun = False
         self._restore_tree()
+        self._requests.add(kinds.SET_REPLAY, self._serve_control)
 
     # --- playing --------------------------------------------------------------------------------
 
@@ -109,7 +108,7 @@ class ReplayPod(PodCore):
             self.playhead.set_state(request["state"], now)
         elif self.playhead.state == "ended":
             self.playhead.set_state("paused", now)
-        answer = self._answer(session, self._status_text(now, envelope.id))
+        answer = self.answers.send(session, self._status_text(now, envelope.id))
         closes = [each for each in effects if isinstance(each, Close)]
         others = [each for each in effects if not isinstance(each, Close)]
         told = [] if not request or closes else self._tell(now, but=session)
@@ -144,23 +143,18 @@ class ReplayPod(PodCore):
 
     def _log_presence(self, now: float) -> list[Effect]:
         """Log nothing: presence is that of the recording."""
-        self._presences.clear()
-        for member in self._unannounced:
-            member.announced = True
-        self._unannounced.clear()
+        self._presence.drop()
         return []
 
     def _pod_info(self, now: float) -> dict[str, Any]:
         return {**super()._pod_info(now), "replay": self.status(now)}
 
-    def _serve(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
-        if envelope.kind != kinds.SET_REPLAY:
-            return super()._serve(session, envelope, now)
+    def _serve_control(self, session: Session, envelope: Envelope, now: float) -> Effect | None:
         try:
             effects = self.control(envelope, session, now)
         except ReplayError as error:
             refusal = refusals.invalid_replay(error.member, error.reason)
-            return self._refuse(session, refusal, envelope.id, now)
+            return self.answers.refuse(session, refusal, envelope.id, now)
         return Several(tuple(effects)) if effects else None
 
     # --- private --------------------------------------------------------------------------------
@@ -189,7 +183,7 @@ class ReplayPod(PodCore):
         else:
             effects = [
                 Close(session, POSITION_LOST, "the replay moved; rejoin")
-                for member in self._members.values()
+                for member in self.members.present.values()
                 for session in member.sessions
             ]
             if target < head:
@@ -238,9 +232,9 @@ class ReplayPod(PodCore):
 
     def _tell(self, now: float, but: Session | None = None) -> list[Effect]:
         """Return the effects that tell all sessions the state."""
-        sessions = [each for member in self._members.values() for each in member.sessions]
+        sessions = [each for member in self.members.present.values() for each in member.sessions]
         answers = (
-            self._answer(each, self._status_text(now)) for each in sessions if each is not but
+            self.answers.send(each, self._status_text(now)) for each in sessions if each is not but
         )
         return [each for each in answers if each is not None]
 
@@ -254,7 +248,7 @@ def _parse(envelope: Envelope) -> dict[str, Any]:
         raise ReplayError("payload", "must be an object")
     given = {name: value for name, value in payload.items() if value is not None}
     for name in sorted(given.keys() - _MEMBERS):
-        raise ReplayError(repr(name[:40]), "is not a member of a request")
+        raise ReplayError(name[:40], "is not a member of a request")
     if given.get("state", "playing") not in ("playing", "paused"):
         raise ReplayError("state", 'must be "playing" or "paused"')
     if type(given.get("position", 0)) not in (int, str):

@@ -1,5 +1,8 @@
-// UUIDv7 by getRandomValues: randomUUID is not available on a page loaded without TLS.
+// New ids, and ids as people read them.
 
+import { Labels } from "./labels.js";
+
+/** UUIDv7 by getRandomValues: randomUUID is not available on a page loaded without TLS. */
 export function newId(now = Date.now()) {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   let time = now;
@@ -11,4 +14,19 @@ export function newId(now = Date.now()) {
   bytes[8] = 0x80 | (bytes[8] & 0x3f);
   const hex = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
+}
+
+const labels = new Labels();
+
+/** Return a short form of a context's id, which no other context has on this page. */
+export const shortId = (id) => labels.of(id);
+
+/** Return what to call a context: its title, or its type and the end of its id. */
+export function contextName(node) {
+  return node.title === undefined ? `${node.type ?? "context"} ${shortId(node.id)}` : titleOf(node);
+}
+
+/** Return the title of a context, which no other context has on this page, or its type. */
+export function titleOf({ title, type, id }) {
+  return title === undefined ? type ?? "context" : labels.of(id, title);
 }

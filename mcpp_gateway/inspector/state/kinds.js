@@ -25,7 +25,7 @@ export const isKind = (text) => /^(?:[!-$&-~]|%[0-9A-F]{2})+$/.test(text) && tex
 export const MAX_KIND_LENGTH = 512;
 
 // Sent to one participant only and not part of the log, so not a position to resume from.
-const DIRECT = new Set(["system/welcome", "system/error", "system/filter", "system/history", "system/replay"]);
+const DIRECT = new Set(["system/welcome", "system/error", "system/filter", "system/history", "system/replay", "system/card"]);
 
 export const isDirect = (envelope) => DIRECT.has(envelope.kind) && envelope.from === GATEWAY;
 

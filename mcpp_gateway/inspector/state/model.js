@@ -7,7 +7,10 @@ import { Outbox } from "./connection/outbox.js";
 import { overlay } from "./log/overlay.js";
 import { Requests } from "./history/requests.js";
 import { Rates } from "./log/rates.js";
-import { readReplay } from "./replay.js";
+import { Questions } from "./questions/questions.js";
+import { Cards } from "./cards.js";
+import { LiveTexts, isLivePart } from "./live.js";
+import { ReplayControl, readReplay } from "./replay.js";
 import { Session, isWelcome } from "./connection/session.js";
 import { Times } from "./log/times.js";
 
@@ -24,7 +27,11 @@ export class Model extends LogModel {
     this.outbox = new Outbox(this.session, { newId, changed: (id) => this._redraw([id]) });
     this.history = new Requests(newId);
     this.replay = null; // of a pod that replays a recorded stretch
+    this.live = new LiveTexts();
+    this.cards = new Cards(newId);
+    this.replayControl = new ReplayControl(newId);
     this.rates = new Rates();
+    this.questions = new Questions();
     this._times = new Times();
     this.participants = new Map(); // id → {id, capabilities, present}
     this.filter = everything;
@@ -40,29 +47,40 @@ export class Model extends LogModel {
     return this.session.you?.id ?? null;
   }
 
-  /** Process a frame and return its class: welcome, filter, page, replay, direct, history, live or unreadable. */
+  /** Process a frame and return its class: welcome, part, filter, page, replay, direct, history, live or unreadable. */
   receive(text, now) {
     const envelope = readEnvelope(text);
     if (!envelope) return "unreadable";
     if (isWelcome(envelope)) {
       this.history.drop();
+      this.cards.drop();
+      this.replayControl.lose();
       this._times.welcome(envelope, now);
-      this.replay = readReplay(envelope.payload.pod.replay, now);
+      this.replay = readReplay(envelope.payload.pod.replay);
       this._isResumed = envelope.payload.resumed === true;
       this._welcome(envelope.payload);
       this.outbox.refuseTooLarge(envelope);
       return "welcome";
     }
+    if (isLivePart(envelope)) {
+      this.live.add(envelope, now); // not in the log, and not a position
+      return "part";
+    }
     const place = this.session.classify(envelope);
+    if (place !== "direct") this.live.observe(envelope);
     if (envelope.kind === "system/filter" && envelope.from === GATEWAY) {
       this.outbox.confirm(envelope.correlation_id);
       if (!isSame(envelope.payload.filter, this.filter)) this._setGeneration(envelope.payload.filter);
       return "filter";
     }
     if (envelope.kind === "system/replay" && place === "direct") {
-      this.outbox.confirm(envelope.correlation_id);
-      this.replay = readReplay(envelope.payload, now) ?? this.replay;
+      this.replayControl.answer(envelope.correlation_id);
+      this.replay = readReplay(envelope.payload) ?? this.replay;
       return "replay";
+    }
+    if (envelope.kind === "system/card" && place === "direct") {
+      this.cards.answer(envelope);
+      return "card";
     }
     if (envelope.kind === "system/history" && place === "direct") {
       this.history.answer(envelope, text);
@@ -70,6 +88,9 @@ export class Model extends LogModel {
     }
     if (envelope.kind === "system/error" && place === "direct") {
       if (this.history.refuse(envelope)) return "page";
+      if (this.cards.refuse(envelope)) return "card";
+      if (envelope.payload?.error === "rate_limited") this.replayControl.lose();
+      else this.replayControl.answer(envelope.correlation_id);
       this.outbox.refuse(envelope);
     }
     // H-10: what was loaded before is still as it was.
@@ -136,10 +157,10 @@ export class Model extends LogModel {
     return node.count && [...mayConclude].every(isSent) ? "open" : "unknown";
   }
 
-  /** Return the state as text: a concluded context may also have expired. */
+  /** Return the state as text: a context that has ended may also have expired. */
   stateLabel(node) {
     const state = this.stateOf(node);
-    return state === "concluded" && node.expired ? "concluded, expired" : state;
+    return node.conclusion && node.expired ? `${state}, expired` : state;
   }
 
   /** Return whether an entry passes the filter; the gateway has checked what arrived under it. */
@@ -187,7 +208,8 @@ export class Model extends LogModel {
 
   _arrive(info) {
     if (!isObject(info) || typeof info.id !== "string") return;
-    this.participants.set(info.id, { id: info.id, capabilities: info.capabilities ?? [], present: true });
+    const card = typeof info.card === "string" ? info.card : undefined;
+    this.participants.set(info.id, { id: info.id, capabilities: info.capabilities ?? [], present: true, card });
   }
 
   _setGeneration(filter) {
@@ -202,6 +224,7 @@ export class Model extends LogModel {
   _break(mark) {
     if (mark === "restart") {
       this.tree.expireAll();
+      this.claims.clear();
       this._redraw(this.proposals.markLost());
     } else {
       this.tree.markUncertain();
@@ -220,6 +243,7 @@ export class Model extends LogModel {
       this.rates.note(isLive ? now : at, now, { context: isNewContext });
     }
     if (isLive && envelope.kind === "system/presence" && envelope.from === GATEWAY) this._presence(envelope);
+    if (isLive && envelope.kind === "system/update" && envelope.from === GATEWAY) this._update(envelope);
     this._forget(this.log.trim());
   }
 
@@ -233,12 +257,28 @@ export class Model extends LogModel {
     }
   }
 
+  /** Note that the user has seen that the proposer is gone. */
+  confirm(proposal) {
+    proposal.isConfirmed = true;
+    this._redraw([proposal.envelope.id]);
+  }
+
+  _update({ payload }) {
+    const info = payload?.participant;
+    if (isObject(info) && this.participants.get(info.id)?.present) this._arrive(info);
+  }
+
   _presence({ payload }) {
+    const changed = new Set(presenceEntries(payload).map(({ participant }) => participant?.id));
+    this._redraw(this.proposals.open.filter(({ envelope }) => changed.has(envelope.from)).map(({ envelope }) => envelope.id));
     for (const entry of presenceEntries(payload)) {
       const info = entry.participant;
       if (!isObject(info)) continue;
       if (entry.event === "join") this._arrive(info);
-      else if (this.participants.has(info.id)) this.participants.get(info.id).present = false;
+      else if (this.participants.has(info.id)) {
+        this.participants.get(info.id).present = false;
+        this.questions.forget(info.id);
+      }
     }
   }
 
@@ -266,6 +306,16 @@ export class Model extends LogModel {
     }
     this._forget(this.log.trim());
     this.changed.clear();
+  }
+
+  _learn(entry) {
+    super._learn(entry);
+    if (!entry.direct && entry.envelope) this.questions.add(entry.envelope, this.me);
+  }
+
+  _clear() {
+    super._clear();
+    this.questions?.forget(); // absent while the base class is constructed
   }
 
   _keep(entry) {

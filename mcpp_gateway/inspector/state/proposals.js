@@ -59,7 +59,7 @@ export class Proposals {
       if (!isCoherent(envelope) || envelope.to?.length !== 1) return undefined;
       const isAmbiguous = hasDuplicateKeys(text);
       const number = this._made++; // distinguishes proposals with the same id
-      const proposal = { envelope, text, number, state: "open", by: undefined, rejections: [], isAmbiguous, isUncertain: false };
+      const proposal = { envelope, text, number, state: "open", by: undefined, rejections: [], isAmbiguous, isUncertain: false, isConfirmed: false };
       this._all.delete(envelope.id); // so that the newest is last
       this._all.set(envelope.id, proposal);
       return envelope.id;
@@ -107,7 +107,6 @@ function fulfils(request, proposal) {
     made.name === asked.name &&
     isSame(request.to ?? null, proposal.to ?? null) &&
     isCoherent(request) &&
-    request.payload.id === request.id &&
     isSame(bare(request.payload.params), bare(proposal.payload.params))
   );
 }

@@ -1,6 +1,7 @@
 // The log grouped by contexts, as mcpp/protocol/tree.py does.
 
 import { GATEWAY, isObject } from "./kinds.js";
+import { endsContext, outcomeOf, stepOf, stepsIn, titleIn } from "./outcomes.js";
 
 export class ContextNode {
   constructor(id, number) {
@@ -14,6 +15,9 @@ export class ContextNode {
     this.count = 0; // own envelopes
     this.total = 0; // including descendants
     this.conclusion = null;
+    this.title = undefined;
+    this.steps = []; // that the creator expects
+    this.done = new Set(); // those of them that were begun
     this.expired = false;
     this.isUncertain = false; // whether its conclusion may be missing
     this.isPlaced = true; // false until an envelope shows how old it is
@@ -23,8 +27,13 @@ export class ContextNode {
   }
 
   get state() {
-    if (this.conclusion) return "concluded";
+    if (this.conclusion) return outcomeOf(this.conclusion);
     return this.expired ? "expired" : "open";
+  }
+
+  /** How many of the expected steps were begun, such as "2 of 4"; null without steps. */
+  get progress() {
+    return this.steps.length ? `${this.done.size} of ${this.steps.length}` : null;
   }
 
   get depth() {
@@ -103,11 +112,17 @@ export class ContextTree {
       if (at < above.start) above.start = at;
       if (at > above.end) above.end = at;
     }
-    // C-17: only the creator's conclusion counts.
-    if (envelope.kind === "conclusion" && envelope.from === node.creator) {
-      node.conclusion = envelope;
-    }
+    if (envelope.from === node.creator) this._describe(node, envelope);
     return node;
+  }
+
+  // C-17, C-19 to C-21: only what the creator says about its context counts.
+  _describe(node, envelope) {
+    node.title ??= titleIn(envelope.context.metadata);
+    if (!node.steps.length) node.steps = stepsIn(envelope.context.metadata);
+    if (endsContext(envelope)) node.conclusion = envelope;
+    const step = node.steps.length ? stepOf(envelope) : undefined;
+    if (node.steps.includes(step)) node.done.add(step);
   }
 
   /** Return a context's lineage for filters: its id, type and ancestors, as of now. */

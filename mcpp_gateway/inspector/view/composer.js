@@ -3,7 +3,8 @@
 import { newId } from "../state/ids.js";
 import { TooLargeError } from "../state/connection/outbox.js";
 import { cut } from "../state/results/summaries.js";
-import { byId, h, plural, setText, shortId } from "./elements/dom.js";
+import { contextName } from "../state/ids.js";
+import { byId, h, plural, setText } from "./elements/dom.js";
 
 const SHOWN_CONTEXTS = 200;
 const CONFIRM_MS = 3_000; // show a note if a confirmation takes longer
@@ -91,7 +92,7 @@ export class Composer {
   _name(id) {
     const node = this._model.tree.get(id);
     const state = node && node.state !== "open" ? `, ${this._model.stateLabel(node)}` : "";
-    return `${node?.type ?? "context"} ${shortId(id)}${state}`;
+    return `${contextName(node ?? { id })}${state}`;
   }
 
   // In the order of the tree: the newest first, each followed by its descendants.

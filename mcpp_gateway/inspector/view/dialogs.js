@@ -72,6 +72,11 @@ export function askReason(name, send) {
   });
 }
 
+/** Show the form of a question; `send` reads it, and throws an Error for what is not valid. */
+export function askQuestion(content, send) {
+  ask("Answer a question", content, { action: "Send answer", run: send });
+}
+
 /** Ask for a moment; `read(text)` returns it in seconds or null, `go(seconds)` shows it. */
 export function askTime(read, go) {
   const field = h("input", { type: "text", "aria-label": "Time", autocomplete: "off", spellcheck: "false", placeholder: "10:00" });

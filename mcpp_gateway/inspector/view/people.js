@@ -1,13 +1,14 @@
-// The side panel: open proposals, participants with their capabilities, and refusals.
+// The side panel: open proposals, participants with their capabilities, claims, and refusals.
 
 import { describe } from "../state/log/describe.js";
 import { reveal, show } from "../state/json.js";
 import { cut } from "../state/results/summaries.js";
 import { byId, clockTime, h, hueOf, setText } from "./elements/dom.js";
 import { Keyed } from "./elements/keyed.js";
-import { decision, proposalActions, resolution } from "./proposals.js";
+import { aboutOf, decision, explanationOf, isAbandoned, proposalActions, resolution } from "./decisions/proposals.js";
 
 const MAX_CARDS = 50;
+const MAX_CLAIMS = 100;
 const SHORT_LINES = 12;
 const SHORT_CHARS = 400;
 
@@ -17,6 +18,7 @@ export class PeopleView {
     this._actions = actions;
     this._cards = new Keyed(byId("proposals"));
     this._people = new Keyed(byId("participants"));
+    this._held = new Keyed(byId("claims"));
     this._refused = null;
     this.waiting = 0; // number of proposals waiting for a decision
     for (const event of ["pointerleave", "focusout"]) {
@@ -34,6 +36,7 @@ export class PeopleView {
     if (byId("proposals").matches(":hover, :has(:focus-visible)")) this._hold(shown);
     else this._proposals(shown);
     this._participants();
+    this._claims();
     if (this._refused !== refusals.at(-1)) this._refusals();
     this._refused = refusals.at(-1);
   }
@@ -58,8 +61,11 @@ export class PeopleView {
       if (!element.matches(".card")) continue;
       const proposal = this._model.proposals.get(id) ?? { envelope: { id }, state: "hidden", rejections: [] };
       const text = resolution(proposal, this._model)?.text ?? "";
-      if (element.dataset.resolution === text) continue;
+      const isConfirmed = String(proposal.isConfirmed ?? false);
+      if (element.dataset.resolution === text && element.dataset.confirmed === isConfirmed) continue;
       this._cards.invalidate(id);
+      element.dataset.confirmed = isConfirmed;
+      element.querySelector(".decision").dataset.about = aboutOf(proposal);
       showDecision(element, text, decision(proposal, this._model, this._actions));
     }
     for (const proposal of shown) {
@@ -69,18 +75,20 @@ export class PeopleView {
   }
 
   _card(proposal) {
-    const { envelope, number, rejections, isUncertain } = proposal;
+    const { envelope, number, rejections, isUncertain, isConfirmed } = proposal;
     const text = resolution(proposal, this._model)?.text ?? "";
-    const version = JSON.stringify([number, rejections, text, isUncertain, this._model.outbox.refusalOf(envelope.id)]);
+    const version = JSON.stringify([number, rejections, text, isUncertain, isConfirmed, isAbandoned(proposal, this._model), this._model.outbox.refusalOf(envelope.id)]);
     return { key: envelope.id, version, make: () => this._proposal(proposal, text) };
   }
 
   _proposal(proposal, text) {
     const { envelope } = proposal;
-    const { name, json, label } = describe(envelope);
+    const reading = describe(envelope);
+    const { name, json, label } = reading;
     const request = json === undefined ? "" : show(json);
     const isLong = request.length > SHORT_CHARS || request.split("\n").length > SHORT_LINES;
     const body = [
+      explanationOf(reading),
       request && h("pre", { class: "json" }, request),
       proposalActions(proposal, this._model, this._actions),
     ];
@@ -91,6 +99,7 @@ export class PeopleView {
         tabindex: -1,
         "aria-label": `${envelope.from} ${label} ${reveal(name ?? "")}`,
         "data-resolution": text,
+        "data-confirmed": String(proposal.isConfirmed),
       },
       h("p", {},
         h("strong", { dir: "auto" }, envelope.from), " ", label, " ",
@@ -103,6 +112,18 @@ export class PeopleView {
     );
   }
 
+  _claims() {
+    const all = [...this._model.claims];
+    byId("claims-section").hidden = !all.length;
+    setText(byId("claims-count"), String(all.length));
+    this._held.update(all.slice(-MAX_CLAIMS).map(({ name, holder, id, at }) => ({
+      key: name,
+      version: id,
+      make: () => h("li", { class: "claim", title: `${name}, since ${new Date(at).toLocaleString()}` },
+        h("code", { dir: "auto" }, name), h("span", { class: `who hue-${hueOf(holder)}`, dir: "auto" }, holder)),
+    })));
+  }
+
   _participants() {
     const { participants, me } = this._model;
     const all = [...participants.values()].sort(
@@ -112,20 +133,23 @@ export class PeopleView {
     this._people.update(
       all.map((one) => ({
         key: one.id,
-        version: JSON.stringify([one, one.id === me]),
+        version: JSON.stringify([one, one.id === me, this._model.cards.get(one)]),
         make: () => this._participant(one),
       })),
     );
   }
 
-  _participant({ id, capabilities, present }) {
+  _participant(participant) {
+    const { id, capabilities, present } = participant;
+    const opened = ({ target }) => target.open && this._actions.readCard(participant);
     return h("li", { class: present ? "person" : "person away" },
-      h("details", {},
+      h("details", { on: { toggle: opened } },
         h("summary", {},
           h("span", { class: `dot ${present ? "dot-concluded" : "dot-expired"}`, "aria-hidden": "true" }),
           h("span", { class: `who hue-${hueOf(id)}`, dir: "auto" }, id),
           id === this._model.me && h("span", { class: "quiet" }, "you"),
           h("span", { class: "quiet end" }, present ? "online" : "offline")),
+        showCard(this._model.cards.get(participant)),
         h("button", { class: "link look", on: { click: () => this._actions.lookAs(id) } }, "What does it see?"),
         h("ul", { class: "plain capabilities" },
           capabilities.length
@@ -148,6 +172,19 @@ export class PeopleView {
         : [h("li", { class: "quiet" }, "None of your messages was refused.")]),
     );
   }
+}
+
+function showCard(card) {
+  if (!card) return null;
+  const offers = (label, list) => list.length > 0 && [
+    h("p", { class: "quiet" }, label),
+    h("ul", { class: "plain" }, list.map(({ name, description }) =>
+      h("li", {}, h("code", { class: "name", dir: "auto" }, reveal(name)), " ", h("span", { dir: "auto" }, cut(description))))),
+  ];
+  return h("div", { class: "participant-card" },
+    card.description && h("p", { dir: "auto" }, card.description),
+    card.instructions && h("p", { class: "quiet", dir: "auto" }, cut(card.instructions)),
+    offers("Tools", card.tools), offers("Prompts", card.prompts), offers("Resources", card.resources));
 }
 
 function showDecision(element, text, parts) {

@@ -5,44 +5,56 @@ import { byId, clockTime, duration, setText } from "./elements/dom.js";
 const STEPS = 1_000; // of the slider
 
 export class ReplayBar {
-  /** `control(payload)` sends a change of the replay. */
+  /** `control(payload)` asks for a change of the replay. */
   constructor(model, control) {
     this._model = model;
     this._slider = byId("replay-slider");
     this._speed = byId("replay-speed");
     this._isDragged = false;
-    byId("replay-play").addEventListener("click", () => control(this._toggled()));
-    this._speed.addEventListener("change", () => control({ speed: Number(this._speed.value) }));
+    const change = (payload) => {
+      control(payload);
+      this.update();
+    };
+    byId("replay-play").addEventListener("click", () => change(this._toggled()));
+    this._speed.addEventListener("change", () => change({ speed: Number(this._speed.value) }));
     this._slider.addEventListener("input", () => {
       this._isDragged = true;
       this._showTime(this._chosen());
     });
     this._slider.addEventListener("change", () => {
       this._isDragged = false;
-      control({ time: this._chosen() });
+      // At a time, the entries of that time are still to come: behind the end there are none.
+      const isEnd = Number(this._slider.value) === STEPS;
+      change({ time: isEnd ? this._model.replay.end + 1 : this._chosen() });
     });
   }
 
-  /** Show the state of the replay; nothing for a pod that is not one. */
-  update(now) {
-    const { replay } = this._model;
+  /** Show the state of the replay, and what the user has asked for since; nothing for a pod that is not one. */
+  update() {
+    const { replay, replayControl } = this._model;
     byId("replay").hidden = replay === null;
     byId("composer").hidden = replay !== null; // it would refuse every message
     if (!replay) return;
     const texts = { playing: "Pause", paused: "Play", ended: "Play again" };
-    setText(byId("replay-play"), texts[replay.state] ?? "Play");
-    this._showSpeed(replay.speed);
+    setText(byId("replay-play"), texts[this._state] ?? "Play");
+    this._showSpeed(replayControl.wanted.speed ?? replay.speed);
     if (this._isDragged) return;
-    const time = replay.timeAt(now);
+    const time = Math.min(replay.end, replayControl.wanted.time ?? replay.time);
     const span = replay.end - replay.start;
     this._slider.value = String(span > 0 ? Math.round(((time - replay.start) / span) * STEPS) : STEPS);
     this._showTime(time);
   }
 
+  // A seek from the end pauses, unless it is to play.
+  get _state() {
+    const { replay, replayControl: { wanted } } = this._model;
+    return wanted.state ?? (replay.state === "ended" && wanted.time < replay.end ? "paused" : replay.state);
+  }
+
   _toggled() {
-    const { replay } = this._model;
-    if (replay.state === "ended") return { state: "playing", time: replay.start };
-    return { state: replay.isPlaying ? "paused" : "playing" };
+    const { start } = this._model.replay;
+    if (this._state === "ended") return { state: "playing", time: start };
+    return { state: this._state === "playing" ? "paused" : "playing" };
   }
 
   _chosen() {

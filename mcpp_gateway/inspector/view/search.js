@@ -65,13 +65,17 @@ export class SearchBar {
     return search;
   }
 
-  /** Show the number of matches: {count, isComplete, isCounting, rank}; null if nothing is searched. */
+  /** Show the number of matches: {count, isComplete, isSearching, indexing, rank}; null if nothing is searched. */
   showMatches(found) {
     byId("matches").hidden = found === null;
     byId("log").classList.toggle("searching", found !== null);
     if (!found) return;
-    const { count, isComplete, isSearching, rank } = found;
+    const { count, isComplete, isSearching, indexing, rank } = found;
     const more = isComplete ? "" : "+";
+    byId("matches-text").title = isComplete ? "" : "At least so many: not all of the log is counted.";
+    const isBehind = indexing !== null && (isSearching || !isComplete);
+    byId("indexing").hidden = !isBehind;
+    if (isBehind) byId("indexing-bar").value = indexing;
     const all = plural(count, "match").replace("matchs", `matches`).replace(/^[\d,]+/, `$&${more}`);
     setText(byId("matches-text"), isSearching && !count ? "Searching…" : rank ? `${rank.toLocaleString("en")} of ${all}` : all);
     for (const name of ["older-match", "newer-match"]) byId(name).disabled = count === 0;

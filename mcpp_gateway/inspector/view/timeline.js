@@ -1,6 +1,7 @@
 // The timeline: a bar for each context, nested, on one time axis.
 
-import { duration, h, shortId } from "./elements/dom.js";
+import { contextName } from "../state/ids.js";
+import { duration, h } from "./elements/dom.js";
 import { VirtualList } from "./elements/list.js";
 
 const ROW_PX = 30;
@@ -76,7 +77,7 @@ export class TimelineView {
     const left = ((start - this._start) / this._span) * 100;
     const whole = node.parent ? node.parent.end - this._startOf(node.parent) : this._span;
     const share = whole > 0 ? Math.round((took / whole) * 100) : null;
-    const name = `${node.type ?? "context"} ${shortId(node.id)}`;
+    const name = contextName(node);
     const model = this._past.has(node) ? this._past : this._model;
     const state = model.stateOf(node);
     return h(

@@ -1,9 +1,10 @@
 // The context tree: nesting, type, participants, number of messages and state.
 
-import { conclusionText } from "../state/log/describe.js";
+import { shortId, titleOf } from "../state/ids.js";
+import { outcomeText } from "../state/log/describe.js";
 import { everything, isSame } from "../state/filter/filter.js";
 import { cut } from "../state/results/summaries.js";
-import { h, plural, shortId } from "./elements/dom.js";
+import { h, plural } from "./elements/dom.js";
 import { VirtualList } from "./elements/list.js";
 
 const ROW_PX = 46;
@@ -114,15 +115,15 @@ export class TreeView {
     const state = model.stateOf(node);
     // The context may have messages that a filter hides.
     const who = [...node.participants].join(", ") || "no messages loaded";
-    const conclusion = node.conclusion && conclusionText(node.conclusion.payload);
+    const conclusion = node.conclusion && outcomeText(node.conclusion);
     return h(
       "span",
       { class: "tree-text", title: `${node.id}${conclusion ? `: ${cut(conclusion, 300)}` : ""}` },
       h(
         "span",
         { class: "tree-first" },
-        h("span", { class: "tree-type", dir: "auto" }, node.type ?? "context"),
-        h("span", { class: "tree-id", dir: "auto" }, shortId(node.id)),
+        h("span", { class: "tree-type", dir: "auto" }, titleOf(node)),
+        h("span", { class: "tree-id", dir: "auto" }, node.title === undefined ? shortId(node.id) : node.type ?? "context"),
         h("span", { class: "count" }, node.count ? node.count.toLocaleString("en") : ""),
       ),
       h(
@@ -130,6 +131,7 @@ export class TreeView {
         { class: "tree-second" },
         h("span", { class: `dot dot-${state}${node.expired ? " gone" : ""}` }),
         h("span", { class: "tree-state" }, model.stateLabel(node)),
+        node.progress && h("span", { class: "tree-steps", title: stepsTitle(node) }, node.progress),
         h("span", { class: "tree-who", dir: "auto" }, who),
       ),
     );
@@ -171,5 +173,7 @@ export class TreeView {
     event.preventDefault();
   }
 }
+
+const stepsTitle = ({ steps, done }) => steps.map((step) => `${done.has(step) ? "✓" : "·"} ${step}`).join("\n");
 
 const keyOf = (item) => (item === null ? "all" : item === "main" ? "main" : `n${item.number}`);

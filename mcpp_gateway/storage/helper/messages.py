@@ -53,7 +53,7 @@ class PageAnswer(msgspec.Struct, kw_only=True):
 
 
 class IndexRequest(msgspec.Struct, kw_only=True, tag="index"):
-    """Index some texts of a log, which nobody else does meanwhile."""
+    """Index some texts of a log; only one process may do so at a time."""
 
     log: LogView
     epoch: str

@@ -2,15 +2,16 @@
 
 `python -m mcpp_gateway.storage.helper.program` reads requests from standard input and writes
 answers to standard output. What is committed, and how far the index is, comes with every request.
-It ends with its input.
+It ends with its input, or when no process reads its answers.
 """
 
+import logging
 import os
 import signal
 import sqlite3
 import time
 from contextlib import suppress
-from typing import Final
+from typing import IO, Final
 
 from mcpp.filters import parse
 from mcpp_gateway.core.hearing.rights import Rights
@@ -106,7 +107,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(_NICE)
+    # The gateway meets the same damage, and reports it; lines of two processes would mix.
+    logging.getLogger("mcpp").addHandler(logging.NullHandler())
     requests, answers = (os.fdopen(os.dup(each), mode, 0) for each, mode in ((0, "rb"), (1, "wb")))
+    with suppress(BrokenPipeError):  # the gateway was killed while it waited for an answer
+        _serve(requests, answers)
+
+
+def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     write_message(answers, b"ready")
     logs = _Logs()
     while (data := read_message(requests)) is not None:

@@ -118,6 +118,18 @@ class IndexDatabase:
             database.execute(f"DROP TABLE IF EXISTS part_{part}")
         return True
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that the files of the database take."""
+        names = (self.path.name, f"{self.path.name}-wal")
+        paths = [self.path.with_name(name) for name in names]
+        return sum(path.stat().st_size for path in paths if path.exists())
+
+    @property
+    def first_position(self) -> int:
+        """A position before which it holds no entries."""
+        return self.parts[0] << self.part_bits if self.parts else self.indexed_to
+
     def close(self) -> None:
         """Close the connection that writes."""
         if self._writer is not None:
@@ -165,6 +177,9 @@ class IndexDatabase:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    # As private as the segments: it holds their words. SQLite's other files get the same mode.
+    path.touch(0o600)
+    path.chmod(0o600)
     # Opened at the start and used by a thread afterwards.
     database = sqlite3.connect(path, check_same_thread=False)
     try:

@@ -20,6 +20,7 @@ import msgspec
 from mcpp_gateway.core.records import Batch, decode_batch
 from mcpp_gateway.storage.index.database import DatabaseView, IndexDatabase
 from mcpp_gateway.storage.index.ids import IdIndex
+from mcpp_gateway.storage.index.progress import IndexProgress
 from mcpp_gateway.storage.index.text import TextIndex
 from mcpp_gateway.storage.segment_log import SegmentLog
 from mcpp_gateway.storage.segments import DamagedError, Record
@@ -40,8 +41,9 @@ _MAX_BEHIND: Final = 20_000
 _REBUILD_AT_ONCE: Final = 100_000
 # `find` reads this much of what is not indexed, from its end: 60 ms.
 _MAX_SCAN_BYTES: Final = 64 << 20
-_PROGRESS_SECONDS: Final = 2.0
-_TEXT_PROGRESS: Final = 100_000  # entries for a line
+# What is deleted from the log leaves the index in parts of many entries. If it takes this much, and
+# as much again as the log, it is built anew from what the log still holds.
+_MAX_STALE_BYTES: Final = 64 << 20
 _RETRY_SECONDS: Final = 30.0
 _ERRORS: Final = (sqlite3.Error, OSError)
 
@@ -87,6 +89,9 @@ class LogIndex:
         self._log = log
         self._epoch = epoch
         self._index_elsewhere = index_elsewhere
+        self._built_from: dict[IndexDatabase, int] = {}  # those that were built anew
+        self._ids_progress = IndexProgress("ids", folder.name)
+        self._text_progress = IndexProgress("texts", folder.name)
         self.committed = 0
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -188,19 +193,13 @@ class LogIndex:
         return False
 
     def _catch_up(self) -> None:
-        began = told = time.monotonic()
         first = max(self.ids.indexed_to, self._log.start)
         if self.committed - first <= _MAX_BEHIND:
             return
+        self._ids_progress.update(first, self.committed)
         while self.ids.indexed_to < self.committed:
             self._index_ids(_REBUILD_AT_ONCE)
-            now = time.monotonic()
-            if now - told > _PROGRESS_SECONDS:
-                told = now
-                done = (self.ids.indexed_to - first) / (self.committed - first)
-                logger.info("indexing the log: %d %%", 100 * done)
-        facts = {"entries": self.committed - first, "seconds": round(time.monotonic() - began, 1)}
-        logger.info("indexed the log", extra=facts)
+            self._ids_progress.update(self.ids.indexed_to, self.committed)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -236,18 +235,35 @@ class LogIndex:
     def _step(self) -> bool | None:
         """Do one piece of work; return whether more of it waits, or None if there was none."""
         for each in (self.ids, self.text):
-            if each.damaged:
+            if each.damaged or self._is_oversized(each):
                 each.reset()
             each.open()
         if self.text.indexed_to < self.committed or self.ids.indexed_to < self.committed:
+            self._drop()
             if self.ids.indexed_to < self.committed:
                 self._index_ids(_IDS_AT_ONCE)
             if self.ids.indexed_to >= self.committed and not self._index_text_elsewhere():
                 self._index_text()
+            indexed_to = max(self.text.indexed_to, self._log.start)
+            self._text_progress.update(indexed_to, self.committed)
             return self.text.indexed_to < self.committed
+        return True if self._drop() else None
+
+    def _drop(self) -> bool:
+        """Drop a part that retention has cut off; return whether there was one."""
         start = self._log.start
-        dropped = self.ids.drop_before(start) or self.text.drop_before(start)
-        return True if dropped else None
+        return self.ids.drop_before(start) or self.text.drop_before(start)
+
+    def _is_oversized(self, index: IndexDatabase) -> bool:
+        """Return whether an index is too large, and at least half of it is of no use any more."""
+        start = self._log.start
+        stale = start - max(index.first_position, self._built_from.get(index, 0))
+        if stale <= 0 or stale < index.indexed_to - start:
+            return False
+        if index.size_bytes <= _MAX_STALE_BYTES + self._log.held_bytes:
+            return False
+        self._built_from[index] = start
+        return True
 
     def _index_ids(self, limit: int) -> None:
         start = max(self.ids.indexed_to, self._log.start)
@@ -300,11 +316,6 @@ class LogIndex:
         except (DamagedError, msgspec.DecodeError) as error:
             end = end if batches else self._skip(start, error)
         self.text.write(batches, start, end)
-        # Of an index that is built again people want to see that it goes on.
-        behind = self.committed - end
-        if behind > _TEXT_PROGRESS and end // _TEXT_PROGRESS > start // _TEXT_PROGRESS:
-            done = (end - self._log.start) / (self.committed - self._log.start)
-            logger.info("indexing the texts of the log: %d %%", 100 * done)
 
     def _skip(self, position: int, error: Exception) -> int:
         """Return where to go on behind a part that cannot be read."""

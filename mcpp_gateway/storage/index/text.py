@@ -29,7 +29,7 @@ class Candidates(NamedTuple):
 class TextIndex(IndexDatabase):
     """The positions of terms."""
 
-    version = 1
+    version = 2
     # A query takes some milliseconds for a part at most, and then asks whether to go on.
     part_bits = 15
     found_at_once = 256

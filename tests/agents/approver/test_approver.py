@@ -166,3 +166,23 @@ async def test_the_command_reads_its_rules_from_a_file(
             read = await bob.propose("files", "read_file", path="a.md")
             assert (await read.result()).text == "text of a.md"
         assert await command.interrupt() == 0
+
+
+@pytest.mark.rule("P-51")
+async def test_a_decision_is_logged_with_reason_and_preview(
+    pod: MemoryPod, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mcpp.approver")
+    async with pod.run(files()), pod.connect("bob") as bob:
+        # It was made before the approver joined.
+        read = await bob.propose(
+            "files", "read_file", path="a.md", reason="to\nknow", preview=("old", "new")
+        )
+        async with pod.run(approver(read_rules(tomllib.loads(RULES)))):
+            await read.result(BOUND)
+    lines = [record.getMessage() for record in caplog.records if record.name == "mcpp.approver"]
+    assert lines == [
+        'fulfil: bob proposes read_file(path="a.md") because: to know',
+        "  - old",
+        "  + new",
+    ]

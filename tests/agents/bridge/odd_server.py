@@ -21,6 +21,7 @@ TOOLS = [
     "deep",
     "nan",
     "chatter",
+    "huge",
 ]
 waiting: set[Any] = set()
 cancelled: list[Any] = []
@@ -88,6 +89,8 @@ def call(id: Any, params: dict[str, Any]) -> dict[str, Any] | None:
             for _ in range(2000):
                 write({"method": "notifications/tools/list_changed"})
             return text("at last")
+        case "huge":
+            return text("x" * 40_000_000)
         case "die":
             os._exit(3)
     raise KeyError(params["name"])

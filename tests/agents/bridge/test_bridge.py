@@ -19,7 +19,9 @@ from mcpp.client.tasks import background
 from mcpp.errors import RemoteError
 from mcpp.testing import MemoryPod
 from mcpp_agents.bridge.agent import bridge
-from mcpp_agents.bridge.upstream import Open, StartError, Upstream, over_http, over_stdio
+from mcpp_agents.bridge.headers import drop_invalid_tools
+from mcpp_agents.bridge.openers import Open, StartError, over_http, over_stdio
+from mcpp_agents.bridge.upstream import Upstream
 from tests.agents.http_server import QuietHandler, serve_http
 from tests.agents.processes import BOUND, Commands, RunningCommand
 from tests.interaction.conftest import SocketPod
@@ -117,6 +119,37 @@ async def test_a_server_that_died_is_started_again_and_its_lists_count_as_change
                 await alice.call("odd", "die")
             assert [m async for m in _until(alice, "prompts/list_changed")]
             assert (await alice.call("odd", "was_cancelled")).value == "false"
+
+
+def test_tools_with_invalid_annotations_of_headers_are_not_offered() -> None:
+    def schema(**annotated: Any) -> dict[str, Any]:
+        return {"type": "object", "properties": {"a": {"type": "string"} | annotated}}
+
+    tools = [
+        {"name": "plain", "inputSchema": schema()},
+        {"name": "valid", "inputSchema": schema(**{"x-mcp-header": "Region"})},
+        {"name": "empty", "inputSchema": schema(**{"x-mcp-header": ""})},
+        {"name": "spaced", "inputSchema": schema(**{"x-mcp-header": "My Region"})},
+        {"name": "number", "inputSchema": schema(**{"x-mcp-header": "R", "type": "number"})},
+    ]
+    kept = drop_invalid_tools({"tools": tools, "nextCursor": "2"})
+    assert [tool["name"] for tool in kept["tools"]] == ["plain", "valid"]
+    assert kept["nextCursor"] == "2"
+
+
+async def test_a_line_of_40_megabytes_delays_no_other_call(pod: MemoryPod) -> None:
+    async with bridged(pod) as alice, background() as tasks:
+
+        async def fail() -> None:
+            with pytest.raises(RemoteError, match="too long"):
+                await alice.call("odd", "huge")
+            refused.set()
+
+        refused = anyio.Event()
+        tasks.start_soon(fail)
+        with anyio.fail_after(BOUND / 2):
+            assert (await alice.call("odd", "was_cancelled")).value == "false"
+            await refused.wait()
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """The bridge with third-party MCP servers, which `make setup-mcp` installs."""
 
+import json
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +18,9 @@ from mcpp.client.tasks import background
 from mcpp.errors import RemoteError, ToolError
 from mcpp.testing import MemoryPod
 from mcpp_agents.bridge.agent import bridge
-from mcpp_agents.bridge.upstream import Open, Upstream, over_http, over_stdio
+from mcpp_agents.bridge.openers import Open, over_http, over_stdio
+from mcpp_agents.bridge.upstream import Upstream
+from tests.agents import conformance
 from tests.agents.processes import BOUND
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -66,20 +70,27 @@ async def test_everything_over_stdio(pod: MemoryPod) -> None:
         assert {part["type"] for part in image} == {"text", "image"}
 
 
-async def test_everything_over_http(pod: MemoryPod) -> None:
-    program = installed("mcp-server-everything")
+@asynccontextmanager
+async def listening(*command: str) -> AsyncIterator[int]:
+    """Run a server that listens on the port in its environment; yield the port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
     process = await anyio.open_process(
-        [program, "streamableHttp"],
-        env=os.environ | {"PORT": str(port)},
-        stdout=DEVNULL,
-        stderr=DEVNULL,
+        command, env=os.environ | {"PORT": str(port)}, stdout=DEVNULL, stderr=DEVNULL
     )
     try:
-        url = f"http://127.0.0.1:{port}/mcp"
-        async with bridged(pod, "everything", over_http(url)) as alice:
+        yield port
+    finally:
+        process.kill()
+        await process.aclose()
+
+
+@pytest.mark.parametrize(("transport", "path"), [("streamableHttp", "mcp"), ("sse", "sse")])
+async def test_everything_over_http(pod: MemoryPod, transport: str, path: str) -> None:
+    async with listening(installed("mcp-server-everything"), transport) as port:
+        opening = over_http(f"http://127.0.0.1:{port}/{path}")
+        async with bridged(pod, "everything", opening) as alice:
             assert (await alice.call("everything", "echo", message="hi")).text == "Echo: hi"
             reports: list[Progress] = []
             await alice.call(
@@ -87,9 +98,18 @@ async def test_everything_over_http(pod: MemoryPod) -> None:
                 on_progress=reports.append,
             )  # fmt: skip
             assert len(reports) == 2
-    finally:
-        process.kill()
-        await process.aclose()
+
+
+async def test_arguments_that_a_server_wants_as_headers_are_sent_as_headers(
+    pod: MemoryPod,
+) -> None:
+    fixture = Path(conformance.__file__).with_name("fixture_server.py")
+    async with listening(sys.executable, str(fixture), "--http") as port:
+        opening = over_http(f"http://127.0.0.1:{port}/mcp")
+        async with bridged(pod, "fixture", opening) as alice:
+            arguments = {"region": "Österreich", "query": "q"}
+            result = await alice.call("fixture", "test_custom_header", arguments)
+            assert json.loads(result.text) == arguments
 
 
 async def test_filesystem(pod: MemoryPod, tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prompt_toolkit.document import Document
 from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.utils import get_cwidth
 
 import mcpp
 from mcpp import Gap, Participant
+from mcpp.cli.shorthand import read_filter
 from mcpp.client.tasks import background
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
@@ -27,7 +29,6 @@ from mcpp_agents.chat.screen import Screen, truncate
 from mcpp_agents.chat.session import run_chat
 from mcpp_agents.chat.transcript import Transcript
 from mcpp_agents.cli.display import clean, describe
-from mcpp_agents.cli.shorthand import read_filter
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.agents import waiting
 from tests.interaction.conftest import SocketPod
@@ -144,7 +145,7 @@ def test_a_lost_log_leaves_nothing_to_decide() -> None:
     assert not proposal.waits_for("me")
     transcript.add(said("reflection", {"thought": "anew"}, "b", context=think))
     assert shown(transcript) == [
-        "|▸ [2] reasoning by a · idle · 2 messages",
+        "|▸ [2] reasoning by a · expired · 2 messages",
         "|Some messages were missed here.",
         "|The gateway has lost its log.",
         "|▸ [2] reasoning by b · open · 1 message",
@@ -159,8 +160,8 @@ def test_a_lost_log_leaves_its_context_ids_to_others() -> None:
         transcript.add_gap(Gap(lost_log=True))
     transcript.add(said("chat", {"text": "why?"}, correlation_id="c"))
     assert [text for text in shown(transcript) if "lost" not in text] == [
-        "|▸ [1] reasoning by a · idle · 1 message",
-        "|▸ [1] plan by a · idle · 1 message",
+        "|▸ [1] reasoning by a · expired · 1 message",
+        "|▸ [1] plan by a · expired · 1 message",
         "a|on [1] plan: why?",
     ]
 
@@ -541,3 +542,158 @@ async def test_it_works_in_a_real_terminal(
             await wait_for("ended with 0")
         finally:
             tmux("kill-server")
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "the destination"},
+        "boxes": {"type": "integer", "default": 2},
+        "gift": {"type": "boolean"},
+        "extras": {"type": "array", "items": {"enum": ["card", "bow"]}},
+    },
+    "required": ["city", "gift"],
+}
+
+
+@asynccontextmanager
+async def asked_person(
+    pod: MemoryPod, schema: dict[str, Any]
+) -> AsyncIterator[tuple[Actions, Transcript, list[Any]]]:
+    """A person in the chat whom `server` asks; yield what the server gets as answers."""
+    answers: list[Any] = []
+    async with (
+        pod.connect("ada", own=True) as ada,
+        pod.connect("server") as server,
+        background() as tasks,
+    ):
+        transcript = Transcript("ada")
+        actions = Actions(ada, transcript, tasks, transcript.notify)
+        shown_question = anyio.Event()
+
+        async def listen() -> None:
+            async for message in ada:
+                transcript.add(message.envelope)
+                actions.observe(message)
+                if "elicitation" in message.kind:
+                    shown_question.set()
+
+        async def ask() -> None:
+            params = {"message": "Where to?", "requestedSchema": schema}
+            answers.append(await server.request("ada", "elicitation/create", params))
+
+        tasks.start_soon(listen)
+        async with anyio.create_task_group() as asking:
+            asking.start_soon(ask)
+            with anyio.fail_after(BOUND):
+                await shown_question.wait()
+                yield actions, transcript, answers
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-61")
+async def test_a_question_is_shown_and_answered_by_typing(pod: MemoryPod) -> None:
+    async with asked_person(pod, SCHEMA) as (actions, transcript, answers):
+        text = "\n".join(shown(transcript))
+        assert "[1] server asks: Where to?" in text
+        assert "city: text (required) the destination" in text
+        assert "extras: several of card, bow" in text
+        for wrong, problem in [
+            ("/answer 1 city=Oslo", "missing: gift"),
+            ("/answer 1 city=Oslo gift=perhaps", "gift: yes or no"),
+            ("/answer 1 town=Oslo", "unknown: town"),
+            ("/answer 1 city=Oslo gift=no extras=cat", "extras: one of card, bow"),
+            ("/answer 1 {city", "not a JSON object"),
+            ("/answer 7 x", "there is no item number"),
+        ]:
+            await actions.do(wrong)
+            assert problem in shown(transcript)[-1]
+        await actions.do('/answer 1 city="New York" gift=yes extras=card,bow')
+    content = {"city": "New York", "gift": True, "extras": ["card", "bow"], "boxes": 2}
+    assert answers == [{"action": "accept", "content": content}]
+
+
+@pytest.mark.anyio
+async def test_the_only_value_of_a_question_needs_no_name(pod: MemoryPod) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    async with asked_person(pod, schema) as (actions, _, answers):
+        await actions.do("/answer 1 Ada Lovelace")
+    assert answers == [{"action": "accept", "content": {"name": "Ada Lovelace"}}]
+
+
+@pytest.mark.anyio
+async def test_a_question_is_declined_once(pod: MemoryPod) -> None:
+    async with asked_person(pod, SCHEMA) as (actions, transcript, answers):
+        await actions.do("/decline 1")
+        while not answers:
+            await anyio.lowlevel.checkpoint()
+        await actions.do("/decline 1")
+        assert "not an open question" in shown(transcript)[-1]
+    assert answers == [{"action": "decline"}]
+
+
+@pytest.mark.rule("P-51")
+def test_a_proposal_shows_its_reason_and_its_preview() -> None:
+    transcript = Transcript()
+    payload = {
+        "method": "tools/call",
+        "params": {"name": "x", "arguments": {}},
+        "reason": "the date\nis wrong",
+        "preview": {"before": "1926", "after": "2026\nnew"},
+    }
+    transcript.add(said("mcp/proposal:tools/call:x", payload, to=["files"]))
+    assert shown(transcript) == [
+        "a|→ files: ◆ [1] open — proposes x() because: the date is wrong",
+        "  |- 1926",
+        "  |+ 2026",
+        "  |+ new",
+    ]
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("P-51")
+async def test_a_proposal_without_its_proposer_is_approved_twice(pod: MemoryPod) -> None:
+    async with pod.run(safe()), pod.connect("carol") as carol:
+        async with pod.connect("bob") as bob:
+            await bob.propose("safe", "unlock", code=7)
+        async with chat_session(pod) as (keys, left):
+            keys.send_text("here\r")
+            await anext(message async for message in carol if message.text == "here")
+            keys.send_text("/approve 1\r")
+            keys.send_text("asked\r")
+            before = [message async for message in until(carol, "asked")]
+            assert not any(message.kind.startswith("mcp/request") for message in before)
+            keys.send_text("/approve 1\r")
+            answer = "mcp/response:tools/call:unlock"
+            await anext(message async for message in carol if message.kind == answer)
+            keys.send_text("\x03")
+            await left.wait()
+
+
+async def until(pod: mcpp.Pod, text: str) -> AsyncIterator[mcpp.Message]:
+    async for message in pod:
+        yield message
+        if message.text == text:
+            return
+
+
+@pytest.mark.anyio
+async def test_a_name_is_completed_and_an_absent_one_is_reported(pod: MemoryPod) -> None:
+    screen = Screen(Transcript(), lambda: "", input=DummyInput(), output=DummyOutput())
+    screen.names = lambda: ["analyst", "anna", "bob"]
+    for typed, completed in (
+        ("hi @b", "hi @bob "),
+        ("@an", "@an"),
+        ("@ana", "@analyst "),
+        ("@x", "@x"),
+    ):
+        screen._typed.document = Document(typed)
+        assert screen._complete_name()
+        assert screen._typed.text == completed
+    screen._typed.document = Document("no name")
+    assert not screen._complete_name()
+    notices: list[str] = []
+    async with pod.connect("alice", own=True) as alice, background() as tasks:
+        actions = Actions(alice, Transcript("alice"), tasks, notices.append)
+        await actions.do("@alcie and @alice: hello")
+    assert notices == ["@alcie is not in the pod, and may not see this. Did you mean @alice?"]

@@ -28,5 +28,5 @@ async def test_a_replaced_agent_reports_it_in_one_line(
             async with sockets.connect("ide"):
                 while (line := await running.line()).endswith("is in the pod"):
                     pass
-                assert line == f"mcpp: {command}: the connection is closed (4500): {REPLACED}"
+                assert line == f"mcpp {command}: the connection is closed (4500): {REPLACED}"
                 assert await running.wait() == 1

@@ -13,12 +13,12 @@ from websockets.asyncio.client import connect
 
 import mcpp
 from mcpp import FilterError, filters
+from mcpp.cli.shorthand import Search, read_filter, read_filters, read_search
 from mcpp.errors import NoAnswerError
 from mcpp.protocol import rpc
 from mcpp.testing import MemoryPod
 from mcpp.testing.strategies import envelopes
 from mcpp_agents.cli.display import Palette, clean, describe, format_answer
-from mcpp_agents.cli.shorthand import Search, read_filter, read_filters, read_search
 from mcpp_agents.send.exchange import send, wait_for_answer
 from mcpp_agents.tail.follow import follow, follow_past
 from mcpp_agents.tail.line_printer import LinePrinter
@@ -378,7 +378,11 @@ async def test_send_accepts_an_answer_only_from_the_addressee_and_cancels_on_tim
     pod: MemoryPod,
 ) -> None:
     request = "mcp/request:tools/call:read"
-    async with pod.connect("bob") as bob, pod.connect("mallory") as mallory:
+    async with (
+        pod.connect("bob") as bob,
+        pod.connect("mallory") as mallory,
+        pod.connect("files"),
+    ):
 
         async def answer() -> None:
             async for message in mallory:

@@ -80,7 +80,7 @@ async def test_matches_are_counted(alice: mcpp.Pod, commands: Commands) -> None:
 async def test_search_prints_the_newest_as_json_lines(alice: mcpp.Pod, commands: Commands) -> None:
     code, output, error = await commands.run("bob", "search", "--json", "--limit", "2", "refund")
     found = [json.loads(line) for line in output.splitlines()]
-    assert (code, error) == (0, "mcpp search: the newest 2 messages; there are more (--limit)\n")
+    assert (code, error) == (0, "mcpp search: the newest 2 messages; there are more (--last)\n")
     assert [one["envelope"]["kind"] for one in found] == [
         "mcp/proposal:tools/call:find",
         "conclusion",
@@ -95,7 +95,7 @@ async def test_search_prints_the_newest_as_json_lines(alice: mcpp.Pod, commands:
         (["search", "--since", "soon"], "'soon' is not a time, such as 10:00"),
         (["search", "a or b"], "into brackets"),
         (["search", "--type", "no type"], "not a text that could match"),
-        (["search", "--limit", "0"], "must be at least 1"),
+        (["search", "--limit", "0"], "must be a whole number of at least 1"),
         (["show", "unknown"], "the log has no 'unknown' that this participant may read"),
         (["show", "\x1b[2J\n"], "context"),
     ],
@@ -157,7 +157,9 @@ async def test_show_prints_json(alice: mcpp.Pod, commands: Commands) -> None:
 async def test_a_long_transcript_says_that_it_is_cut(alice: mcpp.Pod, commands: Commands) -> None:
     _, output, _ = await commands.run("bob", "show", "task-1", "--limit", "2")
     assert "- only the beginning is shown; --limit shows more" in output.splitlines()
-    assert "## Outcome" not in output.splitlines()
+    # How it ended is stated all the same.
+    assert "- state: concluded" in output.splitlines()
+    assert "> pay\n> refund it" in output
 
 
 @pytest.mark.parametrize(
@@ -184,10 +186,64 @@ def test_a_snippet_surrounds_the_first_word() -> None:
     assert Highlighter(None).snippet("short") == "short"
 
 
+@pytest.mark.parametrize(
+    ("query", "text", "painted"),
+    [
+        ("creme", "one crème brûlée", "one [crème] brûlée"),
+        ("crème", "Creme", "[Creme]"),
+        ("creme", "cre\u0300me\u0301 x", "[cre\u0300me\u0301] x"),
+        ("strasse", "Große Straße 7", "Große [Straße] 7"),
+        ("office", "the o\ufb03ce", "the [o\ufb03ce]"),
+        ("e", "\u0301e\u0301\u0301", "\u0301[e\u0301\u0301]"),
+        ('"bref resume"', "bref… RÉSUMÉ", "[bref… RÉSUMÉ]"),
+        ("re-fund", "re fund", "[re fund]"),
+        ("退款", "我要退款了", "我要[退款]了"),
+        ("f f", "\ufb00", "[\ufb00]"),
+        ("… *", "anything", "anything"),
+    ],
+)
+def test_a_match_is_highlighted_as_it_is_written(query: str, text: str, painted: str) -> None:
+    highlighter = Highlighter(query)
+    assert highlighter.paint(text, lambda found: f"[{found}]") == painted
+    assert highlighter.found_in(text)
+    far = "ñ" * 300 + " " + text
+    assert highlighter.snippet(far).endswith(text) or "[" not in painted
+
+
 async def test_a_word_that_a_line_would_not_show_is_shown(sockets: SocketPod) -> None:
     async with sockets.connect("bob") as bob:
         await bob.send("mcp/withdraw", {"reason": "late", "note": "no refund"})
         found = await bob.history(text="refund").all()
     printer = ResultPrinter(Palette(coloured=True), Highlighter("refund"))
-    (line,) = printer.render(found, {})
+    (line,) = printer.render(found)
     assert '"no \x1b[1;7mrefund\x1b[0m"' in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        (["search", "(from:alice or"], 1, "mcpp search: unmatched (\n"),
+        (["search", "refund", "--since", ""], 1, "mcpp search: '' is not a time"),
+        (["search", "refund", "--limit", "many"], 2, "must be a whole number of at least 1"),
+        (["show", "unknown"], 1, "mcpp show: the log has no 'unknown'"),
+        (["prompt", "--viewer", "a", "--at", "x"], 1, "mcpp prompt: the log has no 'x'"),
+        (["prompt", "--verify", "x"], 1, "mcpp prompt: the log has no 'x'"),
+        (["prompt", "--viewer", "a", "--system", "/no/file"], 1, "cannot read /no/file: No such"),
+    ],
+)
+async def test_mistakes_are_named_in_one_line(
+    alice: mcpp.Pod, commands: Commands, arguments: list[str], code: int, problem: str
+) -> None:
+    ended, output, error = await commands.run("bob", *arguments)
+    assert (ended, output) == (code, "")
+    assert problem in error
+    assert "Traceback" not in error
+
+
+async def test_a_message_that_only_its_title_makes_a_match_is_shown_as_usual(
+    alice: mcpp.Pod, commands: Commands
+) -> None:
+    async with alice.context("task", id="titled", title="Holidays") as task:
+        await task.send("chat", {"text": "who is away?"})
+    _, output, _ = await commands.run("bob", "search", "holidays")
+    assert "‹Holidays›  who is away?" in output

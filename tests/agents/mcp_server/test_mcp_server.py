@@ -8,14 +8,26 @@ from typing import Any, Literal
 import anyio
 import pytest
 from anyio.abc import TaskStatus
+from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.shared.subscriptions import ResourceUpdated
+from mcp_types import (
+    EmptyResult,
+    LoggingMessageNotificationParams,
+    PromptReference,
+    Request,
+    ResourceUpdatedNotification,
+)
 
 import mcpp
 from mcpp import Participant
 from mcpp.agent.tools import ToolCall
 from mcpp.client.tasks import background
+from mcpp.protocol.rpc import ToolResult
 from mcpp.testing import MemoryPod
+from mcpp.transient import Hint, read_hints, with_context_hints
 from mcpp_agents.mcp_server.server import PodServer
+from mcpp_agents.mcp_server.shared_pod import SharedPod
 from mcpp_agents.toolbox import Toolbox
 from tests.agents.processes import BOUND, MCPP, Commands
 from tests.interaction.agents import stalling, waiting
@@ -111,6 +123,234 @@ async def test_the_client_sends_and_reads(sockets: SocketPod, commands: Commands
             assert wrong.is_error
 
 
+@asynccontextmanager
+async def served(
+    pod: MemoryPod, mode: Mode = "auto", participant: str | None = None, **options: Any
+) -> AsyncIterator[Client]:
+    """Serve a pod in memory to a client, as the participant `ide`."""
+    async with pod.connect("ide", own=True) as ide, background() as tasks:
+        shared = SharedPod(ide)
+        server = PodServer(shared, participant)
+        tasks.start_soon(shared.listen)
+        tasks.start_soon(server.announce_changes)
+        with anyio.fail_after(BOUND):
+            async with Client(server.server, mode=mode, cache=None, **options) as client:
+                yield client
+
+
+async def request(client: Client, method: str, **params: str) -> None:
+    """Make a request of an older revision, for which the client has no method any more."""
+    wanted = Request[dict[str, str], str](method=method, params=params)
+    await client.session.send_request(wanted, EmptyResult)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "reason"),
+    [
+        ("pod_send", {"text": 5}, "$.arguments.text"),
+        ("pod_read", {"max_tokens": 1}, "$.arguments.max_tokens"),
+        ("pod_propose", {"participant": "calc"}, "tool"),
+        ("pod_ask", {"participant": "nobody", "question": "?"}, "nobody is not in the pod"),
+    ],
+)
+async def test_a_mistake_in_the_arguments_of_a_pod_tool_is_an_error_result(
+    pod: MemoryPod, tool: str, arguments: dict[str, Any], reason: str
+) -> None:
+    async with served(pod) as client:
+        failed = await client.call_tool(tool, arguments)
+        assert failed.is_error
+        assert reason in _text(failed)
+
+
+async def test_other_participants_get_an_empty_list_of_tools_at_once(pod: MemoryPod) -> None:
+    async with served(pod), pod.connect("alice") as alice:
+        assert await alice.request("ide", "tools/list") == {"tools": []}
+        assert await Toolbox(alice, grace_seconds=3600).list_tools() == {}
+
+
+@pytest.mark.parametrize("name", ["n" * 128, "tell me a story", "100 % ünïcode"])
+async def test_long_names_and_names_with_spaces_are_callable(pod: MemoryPod, name: str) -> None:
+    library = Participant("library")
+
+    @library.tool(name=name)
+    async def find() -> str:
+        return "found"
+
+    @library.method("prompts/list")
+    async def list_prompts(params: dict[str, Any], call: ToolCall) -> Any:
+        return {"prompts": [{"name": name}]}
+
+    @library.method("prompts/get")
+    async def get_prompt(params: dict[str, Any], call: ToolCall) -> Any:
+        assert params["name"] == name
+        return {"messages": [{"role": "user", "content": {"type": "text", "text": "told"}}]}
+
+    async with pod.run(library), served(pod) as client:
+        [tool] = [t.name for t in (await client.list_tools()).tools if "__" in t.name]
+        assert _text(await client.call_tool(tool)) == "found"
+        [prompt] = (await client.list_prompts()).prompts
+        assert "told" in (await client.get_prompt(prompt.name)).model_dump_json()
+    async with pod.run(library), served(pod, participant="library") as client:
+        assert _text(await client.call_tool(name)) == "found"
+        assert "told" in (await client.get_prompt(name)).model_dump_json()
+
+
+async def test_hints_name_tools_as_they_are_listed(pod: MemoryPod) -> None:
+    records = Participant("records")
+
+    @records.tool
+    async def get_workflow() -> ToolResult:
+        hints = [Hint("search_records", "store_finding", 2)]
+        return ToolResult.from_json(with_context_hints({"content": []}, hints))
+
+    async with pod.run(records), served(pod) as client:
+        result = await client.call_tool("records__get_workflow")
+        [hint] = read_hints(result)
+        assert (hint.tool, hint.consumed_by, hint.step) == (
+            "records__search_records",
+            "records__store_finding",
+            2,
+        )
+        assert result.meta is not None
+        assert result.meta["contextHints"] == result.meta["mcpp/contextHints"]
+
+
+async def test_a_participant_is_asked_and_its_reply_returned(pod: MemoryPod) -> None:
+    sage = Participant("sage")
+
+    @sage.on("chat")
+    async def answer(message: mcpp.Message) -> None:
+        await message.reply(f"{message.text} 42.")
+
+    async with pod.run(sage), served(pod) as client:
+        asked = {"participant": "sage", "question": "What is the answer?"}
+        assert _text(await client.call_tool("pod_ask", asked)) == "What is the answer? 42."
+        async with pod.connect("mute"):
+            late = {"participant": "mute", "question": "?", "wait_seconds": 1}
+            assert "has not replied within 1 s" in _text(await client.call_tool("pod_ask", late))
+
+
+def shelf() -> Participant:
+    agent = Participant("shelf")
+
+    @agent.resource("book://1", name="first")
+    async def first() -> str:
+        return "one"
+
+    @agent.resource("book://{number}/page")
+    async def page(number: str) -> str:
+        return f"page of {number}"
+
+    @agent.method("resources/subscribe")
+    async def subscribe(params: dict[str, Any], call: ToolCall) -> Any:
+        call.pod.start_soon(
+            call.pod.notify, "notifications/resources/updated", {"uri": params["uri"]}
+        )
+        return {}
+
+    @agent.method("completion/complete")
+    async def complete(params: dict[str, Any], call: ToolCall) -> Any:
+        return {"completion": {"values": [params["argument"]["value"] + "…"]}}
+
+    @agent.prompt
+    def summarise(topic: str) -> str:
+        """Summarise a topic."""
+        return f"Summarise {topic}."
+
+    return agent
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_resources_prompts_and_completions_of_participants_are_served(
+    pod: MemoryPod, mode: Mode
+) -> None:
+    async with pod.run(shelf()), served(pod, mode) as client:
+        assert [r.uri for r in (await client.list_resources()).resources] == ["book://1"]
+        [template] = (await client.list_resource_templates()).resource_templates
+        assert template.uri_template == "book://{number}/page"
+        assert "one" in (await client.read_resource("book://1")).model_dump_json()
+        read = await client.read_resource("book://7/page")
+        assert "page of 7" in read.model_dump_json()
+        with pytest.raises(MCPError, match="no participant offers it"):
+            await client.read_resource("book:2")
+        [prompt] = (await client.list_prompts()).prompts
+        assert prompt.name == "shelf__summarise"
+        got = await client.get_prompt("shelf__summarise", {"topic": "bees"})
+        assert "Summarise bees." in got.model_dump_json()
+        reference = PromptReference(name="shelf__summarise")
+        completed = await client.complete(reference, {"name": "topic", "value": "be"})
+        assert completed.completion.values == ["be…"]
+
+
+async def test_a_subscriber_hears_of_updates_in_both_eras(pod: MemoryPod) -> None:
+    received = anyio.Event()
+
+    async def receive(message: object) -> None:
+        if isinstance(message, ResourceUpdatedNotification):
+            assert str(message.params.uri) == "book://1"
+            received.set()
+
+    async with pod.run(shelf()):
+        async with served(pod, "legacy", message_handler=receive) as client:
+            await request(client, "resources/subscribe", uri="book://1")
+            await received.wait()
+        async with (
+            served(pod) as client,
+            client.listen(resource_subscriptions=["book://1"]) as changes,
+        ):
+            assert await anext(aiter(changes)) == ResourceUpdated("book://1")
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_log_messages_of_a_call_reach_the_client_that_made_it(
+    pod: MemoryPod, mode: Mode
+) -> None:
+    noisy = Participant("noisy")
+
+    @noisy.tool
+    async def work(call: ToolCall) -> str:
+        for level in ("debug", "warning"):
+            await call.pod.notify(
+                "notifications/message",
+                {"level": level, "data": f"{level}!"},
+                to=[call.sender],
+                correlation_id=call.envelope.id,
+            )
+        return "done"
+
+    heard: list[Any] = []
+
+    async def log(params: LoggingMessageNotificationParams) -> None:
+        heard.append(params.data)
+
+    wanted: dict[str, Any] = {"log_level": "info"} if mode == "auto" else {}
+    async with pod.run(noisy), served(pod, mode, logging_callback=log, **wanted) as client:
+        if mode == "legacy":
+            level = Request[dict[str, str], str](
+                method="logging/setLevel", params={"level": "info"}
+            )
+            await client.session.send_request(level, EmptyResult)
+        assert _text(await client.call_tool("noisy__work")) == "done"
+    assert heard == ["warning!"]
+
+
+async def test_a_long_line_of_a_client_is_refused_and_the_next_is_answered(
+    commands: Commands,
+) -> None:
+    command = [MCPP, "mcp"]
+    async with await anyio.open_process(command, env=commands.environ("ide")) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        output = BufferedByteReceiveStream(process.stdout)
+        long = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "x" * 40_000_000}}
+        with anyio.fail_after(2 * BOUND):
+            await process.stdin.send(json.dumps(long).encode() + b"\n")
+            await process.stdin.send(b'{"jsonrpc": "2.0", "id": 2, "method": "ping"}\n')
+            answers = [json.loads(await output.receive_until(b"\n", 1 << 20)) for _ in range(2)]
+            await process.stdin.aclose()
+    assert {answer["id"]: "error" in answer for answer in answers} == {1: True, 2: False}
+
+
 async def test_a_call_that_is_not_allowed_can_be_proposed(
     sockets: SocketPod, commands: Commands
 ) -> None:
@@ -184,8 +424,8 @@ async def test_a_call_ends_when_the_participant_leaves(pod: MemoryPod) -> None:
 
     with anyio.fail_after(BOUND):
         async with pod.connect("ide", own=True) as ide, background() as tasks:
-            server = PodServer(ide)
-            tasks.start_soon(server.listen)
+            server = PodServer(link := SharedPod(ide))
+            tasks.start_soon(link.listen)
             await tasks.start(stay_until_asked)
             async with Client(server.server) as client:
                 ended = await client.call_tool("slow__work")
@@ -234,7 +474,7 @@ async def test_a_request_right_after_joining_waits_for_the_history(pod: MemoryPo
     async with (
         pod.connect("ide", last=10, own=True) as ide,
         background() as tasks,
-        Client((server := PodServer(ide)).server) as client,
+        Client(PodServer(link := SharedPod(ide)).server) as client,
     ):
 
         async def ask(tool: str) -> None:
@@ -245,7 +485,7 @@ async def test_a_request_right_after_joining_waits_for_the_history(pod: MemoryPo
                 asking.start_soon(ask, "pod_read")
                 asking.start_soon(ask, "pod_contexts")
                 await anyio.wait_all_tasks_blocked()
-                tasks.start_soon(server.listen)
+                tasks.start_soon(link.listen)
     assert "you are late" in texts["pod_read"]
     assert "c1" in texts["pod_contexts"]
 
@@ -288,7 +528,7 @@ async def test_invalid_tools_of_one_participant_do_not_hide_the_others(
         pod.run(faulty),
         pod.run(calculator()),
         pod.connect("ide") as ide,
-        Client(PodServer(ide).server, mode=mode) as client,
+        Client(PodServer(SharedPod(ide)).server, mode=mode) as client,
     ):
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert [name for name in names if "__" in name] == ["calc__add", "calc__broken"]
@@ -308,9 +548,9 @@ async def test_an_answer_that_is_invalid_in_the_client_s_revision_is_an_error_re
         return {"content": [], "structuredContent": [1, 2]}
 
     async with pod.run(odd), pod.connect("ide") as ide:
-        async with Client(PodServer(ide).server) as client:
+        async with Client(PodServer(SharedPod(ide)).server) as client:
             assert (await client.call_tool("odd__rows")).structured_content == [1, 2]
-        async with Client(PodServer(ide).server, mode="legacy") as client:
+        async with Client(PodServer(SharedPod(ide)).server, mode="legacy") as client:
             failed = await client.call_tool("odd__rows")
     assert failed.is_error
     assert "odd's answer is not a valid result in MCP 2025" in _text(failed)

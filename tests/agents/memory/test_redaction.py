@@ -1,11 +1,14 @@
-"""Redaction against a checklist of about 120 publicly known forms of secrets (M-08)."""
+"""Redaction against two checklists of about 120 publicly known forms of secrets each (M-08)."""
 
 import time
 
 import pytest
 
 from mcpp_agents.memory.redaction import WITHHELD, redact
-from tests.agents.memory.secret_forms import FORMS, SecretForm
+from tests.agents.memory import scanner_forms, secret_forms
+from tests.agents.memory.secret_forms import SecretForm
+
+FORMS = [*secret_forms.FORMS, *scanner_forms.FORMS]
 
 
 @pytest.mark.rule("M-08")
@@ -39,6 +42,13 @@ def test_a_known_form_is_withheld(form: SecretForm) -> None:
         "Mon.Tuesday.Wednesday",
         "ops_runbook_for_on_call_engineers_2026_q4",
         "EAAccount manager",
+        "see API-REFERENCE-OF-THE-GATEWAY and A3-paper",
+        "re_sub_group_replace_all_matches_in_text",
+        "live_reload_of_the_development_server_2",
+        "s.replace_all_the_things_now and s.ConnectionResetErrorName",
+        "b_tree_of_all_participants_by_name_and_time_v2",
+        "00000000000000000000000000000000000000000000",
+        "X-Auth-Token is a header",
     ],
 )
 def test_ordinary_text_that_resembles_a_form_is_unchanged(text: str) -> None:
@@ -48,7 +58,8 @@ def test_ordinary_text_that_resembles_a_form_is_unchanged(text: str) -> None:
 @pytest.mark.parametrize(
     "piece",
     ["a1B", "cookie: a=", "secret_", "machine a login b ", "Ma.b", "aA1_-", "https://", "EAAA",
-     "x.atlasv1.", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa ", "1Q~", "sid="],
+     "x.atlasv1.", "b_", "b_1a", "00aA", "A3-A1", "AKCp", "s.aA1", "re_aaaaaa_", "pat.",
+     "_a_session=", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa ", "1Q~", "sid="],
 )  # fmt: skip
 def test_redaction_takes_linear_time(piece: str) -> None:
     def seconds(length: int) -> float:

@@ -22,9 +22,10 @@ from mcpp.testing import MemoryPod
 from mcpp.transient import consumed, transient
 from mcpp_agents.memory import MemoryStore, Principal
 from mcpp_agents.model import ModelAgent, ModelLimits, ProviderError, Reply
-from mcpp_agents.model.anthropic_messages import Anthropic
-from mcpp_agents.model.openai_chat import OpenAI
+from mcpp_agents.model.apis.anthropic_messages import Anthropic
+from mcpp_agents.model.apis.openai_chat import OpenAI
 from mcpp_agents.model.progress import ProgressReporter
+from mcpp_agents.model.providers import OnText, ignore_text
 from tests.agents.model.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.agents import waiting
@@ -496,6 +497,39 @@ async def test_keep_alive_reports_only_when_nothing_else_was_reported(pod: Memor
         assert reported == ["thinking", "first", "second"]
 
 
+class WritingProvider:
+    """A model that writes its reply in two pieces, the second when it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = anyio.Event()
+
+    async def reply(
+        self, prompt: object, tools: object, max_tokens: int, on_text: OnText = ignore_text
+    ) -> Reply:
+        await on_text("In stall ")
+        await self.go_on.wait()
+        await on_text("nine.")
+        return Reply("In stall nine.")
+
+
+@pytest.mark.rule("P-70")
+async def test_a_reply_is_shown_while_the_model_writes_it(pod: MemoryPod) -> None:
+    provider = WritingProvider()
+    agent = ModelAgent("model", provider)
+    async with pod.run(agent.participant), pod.connect("alice", live=True) as alice:
+        with anyio.fail_after(BOUND):
+            await alice.send("chat", {"text": "Where are pears?"}, to=["model"])
+            message = await anext(alice)
+            while message.kind != "live/text":
+                message = await anext(alice)
+            assert message.text == "In stall "
+            provider.go_on.set()
+            announced = message.correlation_id
+            while message.kind != "chat":
+                message = await anext(alice)
+        assert (message.id, message.text) == (announced, "In stall nine.")
+
+
 async def test_progress_is_reported_at_intervals_not_for_every_word(pod: MemoryPod) -> None:
     now = [0.0]
     async with pod.connect("mind", own=True) as mind, pod.connect("alice", own=True) as alice:
@@ -781,7 +815,7 @@ async def test_a_missing_key_is_reported_in_one_line(
     code, out, error = await commands.run("model", "agent", "--model", "anthropic:m")
     assert (code, out) == (1, "")
     assert error == (
-        "mcpp: agent: ANTHROPIC_API_KEY is not set; "
+        "mcpp agent: ANTHROPIC_API_KEY is not set; "
         "without a key, use --base-url with a local server\n"
     )
 
@@ -830,6 +864,28 @@ async def test_the_command_recalls_and_remembers(
         assert "Pears ripen in stall nine." in first
         assert "Answer: In stall nine." not in first
         assert "Answer: In stall nine." in second
+
+
+@APIS
+async def test_a_conclusion_says_how_many_tokens_were_used(pod: MemoryPod, api: str) -> None:
+    script = [Scripted("", [("library__search", {"query": "x"})]), Scripted("Found.")]
+    async with joined(pod, api, script) as (alice, _):
+        _, log = await ask(alice, "Where is x?")
+    (conclusion,) = (each for each in log if each.kind == "conclusion")
+    cached = 0 if api == "openai" else 140
+    assert conclusion.payload["usage"] == {
+        "input_tokens": 180,
+        "output_tokens": 20,
+        "cached_tokens": cached,
+        "model": "m",
+    }
+
+
+async def test_no_tokens_are_claimed_where_the_api_does_not_count(pod: MemoryPod) -> None:
+    async with joined(pod, "openai", [Scripted("Hello.", is_counted=False)]) as (alice, _):
+        _, log = await ask(alice, "Hello?")
+    (conclusion,) = (each for each in log if each.kind == "conclusion")
+    assert "usage" not in conclusion.payload
 
 
 async def test_ctrl_c_withdraws_open_proposals(sockets: SocketPod, commands: Commands) -> None:

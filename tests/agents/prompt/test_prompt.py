@@ -111,7 +111,7 @@ async def test_a_false_record_is_detected(
             ({"first": true.id}, "does not have the end"),
             ({"first": "gone"}, "no longer has the beginning"),
             ({"at": "gone"}, "does not have the end"),
-            ({"question": "gone"}, "invalid_history"),
+            ({"question": "gone"}, "the log has no 'gone'"),
             ({"system": "0" * 64}, "pass them with --system FILE"),
         ):
             claimed = msgspec.to_builtins(msgspec.structs.replace(record, **changes))
@@ -190,7 +190,7 @@ async def test_the_report_says_what_was_reduced_and_left_out(
         long = await commands.run("bob", "prompt", "--viewer", "analyst", "--budget", "10")
         assert (long[0], "the budget is 10" in long[2]) == (1, True)
         unknown = await commands.run("bob", "prompt", "--viewer", "analyst", "--at", "gone")
-        assert (unknown[0], "invalid_history" in unknown[2]) == (1, True)
+        assert (unknown[0], "the log has no 'gone'" in unknown[2]) == (1, True)
 
 
 async def test_what_was_erased_is_in_no_further_prompt(

@@ -11,10 +11,20 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-from tests.attacks.gateway.process import Victim, attack, configuration, connect, envelope, gateway
+from tests.attacks.gateway.attackers import discard
+from tests.attacks.gateway.process import (
+    HONEST,
+    Victim,
+    attack,
+    configuration,
+    connect,
+    envelope,
+    gateway,
+)
 from tests.gateway.sockets import RawClient
 
 MCPP = str(Path(sys.executable).parent / "mcpp")
@@ -191,3 +201,56 @@ def test_few_guesses_are_evaluated_and_the_owner_gets_in(guesses: int) -> None:
         seconds = time.monotonic() - began
     unseen = sum(b"too many wrong tokens; try again" in each for each in answers)
     assert guesses - unseen <= 10 + 10 + 5 * seconds + 1
+
+
+async def expire_together(victim: Victim, colluders: int) -> list[int]:
+    """Open as many contexts as colluders may, let them expire; return what readers were told."""
+    per_colluder = 256
+    # None of them hears the others' envelopes: they would measure how fast this process reads.
+    only_own = {name: "filter=" + quote(json.dumps({"from": name})) for name in HONEST}
+    readers = [await connect(victim.port, name, query) for name, query in only_own.items()]
+
+    async def count_expired(reader: RawClient) -> int:
+        expired = 0
+        while expired < colluders * per_colluder:
+            opcode, data = await reader.frame()
+            assert opcode != 0x8, f"closed: {data[2:]!r}"
+            payload = json.loads(data)["payload"] if b'"system/context"' in data else {}
+            if payload.get("event") == "expired":
+                expired += len(payload.get("contexts", [1]))
+        return expired
+
+    async def collude(name: str) -> None:
+        client = await connect(victim.port, name, only_own[HONEST[0]])
+        discarding = asyncio.create_task(discard(client))
+        for number in range(per_colluder):
+            context = {"id": f"{name}-{'c' * 100}-{number}", "type": "t" * 500}
+            client.writer.write(envelope(name, f"{name}-{number}", context=context))
+            await client.writer.drain()
+        await discarding
+
+    counting = [asyncio.create_task(count_expired(each)) for each in readers]
+    tasks = [asyncio.create_task(collude(f"p{index}")) for index in range(colluders)]
+    try:
+        async with asyncio.timeout(BOUND_SECONDS * 3):
+            return await asyncio.gather(*counting)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.rule("C-18", "G-38")
+@pytest.mark.parametrize("colluders", [8, pytest.param(39, marks=pytest.mark.torture)], ids=str)
+def test_contexts_that_expire_together_close_no_reader(colluders: int) -> None:
+    """Before, what 39 colluders let expire was one write, and readers were closed as slow."""
+    text = configuration(
+        colluders,
+        context_idle_seconds=2,
+        max_message_bytes=65_536,
+        outbox_bytes=262_144,
+        messages_per_second=0,
+    )
+    with gateway(text) as victim:
+        told = asyncio.run(expire_together(victim, colluders))
+    assert told == [colluders * 256] * len(HONEST)

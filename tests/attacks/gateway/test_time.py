@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,26 @@ def test_costly_filters_and_new_kinds() -> None:
     assert percentile(found, 0.99) < GOAL_SECONDS
 
 
+@pytest.mark.rule("F-23", "G-65")
+def test_costly_filters_of_some_and_new_kinds_of_many_others() -> None:
+    """Who pays for the filters sends nothing; p99 was 437 ms."""
+    with simulation(160) as simulated:
+        for index in range(80, 160):
+            simulated.join(f"p{index}", f"filter={costly_filter(index)}")
+        attackers = [simulated.join(f"p{index}") for index in range(80)]
+        simulated.clock.waited += 1
+        simulated.loop.turn()  # their joins are announced
+
+        def chunk(index: int, number: int) -> bytes:
+            name = f"{index}-{number}"
+            return envelope(f"p{index}", f"m-{name}", f"x{'y' * 20}-{name}z")
+
+        found = simulated.latencies(attackers, chunk, seconds=3)
+    show(found)
+    # All of them are newcomers once: in the first rounds there is no one to wait.
+    assert percentile(found, 0.98) < GOAL_SECONDS
+
+
 @pytest.mark.rule("G-65")
 def test_large_payloads_that_a_rule_reads() -> None:
     """One sender of 900 kB: before, p99 was 498 ms."""
@@ -66,8 +87,107 @@ def test_large_payloads_that_a_rule_reads() -> None:
         found = simulated.latencies([attacker], chunk, seconds=3)
     # One such text takes longer than the goal, so it is met by reading few of them.
     show(found)
-    assert percentile(found, 0.95) < GOAL_SECONDS
-    assert percentile(found, 0.99) < 0.25
+    assert percentile(found, 0.99) < GOAL_SECONDS
+
+
+@pytest.mark.rule("G-65")
+@pytest.mark.parametrize("form", ["whole", "fragments"])
+def test_first_large_texts_of_many_participants_at_once(form: str) -> None:
+    """30 of 800 kB: before, the honest client waited for 1.7 s, because none of them owed yet."""
+    rules = {f"p{index}": READS_PAYLOADS["p0"] for index in range(30)}
+    pattern = envelope_text("m-000000", "pNN", "x", [{}] * 260_000)
+
+    def text(index: int, number: int) -> bytes:
+        id = b"m-%06d" % number
+        return pattern.replace(b"pNN", b"p%d" % index).replace(b"m-000000", id)
+
+    def chunk(index: int, number: int) -> bytes:
+        if form == "whole":
+            return raw_frame(0x81, text(index, number))
+        # All but the last bytes have been read, and the next round's text begins.
+        return raw_frame(0x80, text(index, 0)[-10:]) + raw_frame(0x01, text(index, number)[:-10])
+
+    with simulation(30, rules) as simulated:
+        attackers = [simulated.join(f"p{index}") for index in range(30)]
+        if form == "fragments":
+            for index, each in enumerate(attackers):
+                each.send(raw_frame(0x01, text(index, 0)[:-10]))
+        found = simulated.latencies(attackers, chunk, seconds=3)
+    show(found)
+    assert percentile(found, 0.99) < GOAL_SECONDS
+    assert max(found) < 0.5  # one such text, and what arrived with it; not thirty
+
+
+@pytest.mark.rule("G-65", "G-38")
+@pytest.mark.parametrize("payload", [[{}] * 9000, "x" * 27_000], ids=["values", "string"])
+@pytest.mark.parametrize("receivers", ["none", "all"])
+def test_texts_of_many_participants_that_fill_ticks(payload: object, receivers: str) -> None:
+    """200 of 27 kB: before, all were read first, which took 54 ms, and 170 if all receive all."""
+    pattern = envelope_text("m-000000", "pNN", "x", payload)
+    query = "" if receivers == "all" else "filter=%7B%22kind%22:%22none%22%7D"
+    with simulation(200) as simulated:
+        attackers = [simulated.join(f"p{index}", query) for index in range(200)]
+        simulated.clock.waited += 1
+        simulated.loop.turn()  # their joins are announced
+
+        def chunk(index: int, number: int) -> bytes:
+            id = b"m-%06d" % (number * 200 + index)
+            text = pattern.replace(b"pNN", b"p%d" % index).replace(b"m-000000", id)
+            return raw_frame(0x81, text)
+
+        found = simulated.latencies(attackers, chunk, seconds=1)
+    show(found)
+    # Two ticks, and what they write: 256 KiB to each receiver.
+    goal = GOAL_SECONDS if receivers == "none" else 2 * GOAL_SECONDS
+    assert percentile(found, 0.95) < goal
+
+
+@pytest.mark.rule("G-65", "H-09")
+@pytest.mark.parametrize("query", [{"text": '"alpha beta" delt*'}, {"limit": 100}], ids=str)
+def test_requests_for_history_of_many_participants_at_once(query: dict[str, Any]) -> None:
+    """200 searches of a log in memory, none of whose senders owes anything: 4.6 s before."""
+    words = "alpha gamma délta beta " * 15
+    with simulation(200, messages_per_second=0) as simulated:
+        writer = simulated.join("bob")
+        for number in range(3000):
+            writer.send(envelope("bob", f"m-{number}", "chat", words))
+            simulated.settle(writer)
+        attackers = [simulated.join(f"p{index}") for index in range(200)]
+        simulated.clock.waited += 1
+        simulated.loop.turn()  # their joins are announced
+
+        def chunk(index: int, number: int) -> bytes:
+            return envelope(f"p{index}", f"q-{index}-{number}", "pod/history", query)
+
+        found = simulated.latencies(attackers, chunk, seconds=2)
+    show(found)
+    # An echo may wait for two full ticks with a turn of pages each, and for their pages being
+    # written: 12 to 45 ms, depending on what else the machine does.
+    assert percentile(found, 0.99) < 4 * GOAL_SECONDS
+
+
+@pytest.mark.rule("G-65", "F-22")
+@pytest.mark.parametrize("parts", [7, 60])
+def test_filters_that_change_all_the_time(parts: int) -> None:
+    """Each change compiles a filter and forgets the routes, which new kinds then find again."""
+
+    def filter(name: str) -> dict[str, Any]:
+        return {"any": [{"kind": f"x{'y' * (i % 20)}*{name}-{i}z"} for i in range(parts)]}
+
+    with simulation(20, messages_per_second=0) as simulated:
+        attackers = [simulated.join(f"p{index}") for index in range(20)]
+
+        def chunk(index: int, number: int) -> bytes:
+            me, found = f"p{index}", b""
+            for i in range(4):
+                name = f"{index}-{number}-{i}"
+                found += envelope(me, f"f-{name}", "pod/filter", {"filter": filter(name)})
+                found += envelope(me, f"m-{name}", f"x{'y' * 20}-{name}-1z")
+            return found
+
+        found = simulated.latencies(attackers, chunk, seconds=2)
+    show(found)
+    assert percentile(found, 0.99) < GOAL_SECONDS
 
 
 @pytest.mark.rule("G-65", "C-16")
@@ -87,9 +207,7 @@ def test_resumptions_with_costly_filters() -> None:
         for number in range(5000):
             kind = f"x{'y' * 20}-0-{number}z"
             writer.send(envelope("p0", f"m-{number}", kind))
-            while not writer.reads:
-                simulated.clock.waited += 0.01
-                simulated.loop.turn()
+            simulated.settle(writer)
         found = []
         for index in range(1, 20):
             began = simulated.clock()

@@ -76,6 +76,9 @@ class ClusterPodHarness(PodHarness):
     def forward(self, gateway: str, message: bytes) -> None:
         self._gateways[gateway].delegation.hear(decode_forward(message), self.now)
 
+    def relay(self, text: bytes) -> None:
+        self._gateways["there"].relay(text, self.now)
+
     def wake(self) -> None:
         if self._is_ready:
             self._scheduler.call_soon(self.run_cluster)
@@ -105,6 +108,7 @@ class _LoopWire:
         self.append: Callable[[bytes], None] = harness.append
         self.forward: Callable[[str, bytes], None] = harness.forward
         self.wake: Callable[[], None] = harness.wake
+        self.relay: Callable[[bytes], None] = harness.relay
 
     def save(self, state: ClusterState) -> None:
         """Keep nothing: no gateway starts later."""

@@ -29,7 +29,7 @@ from mcpp_gateway.core.cluster.records import (
 )
 from mcpp_gateway.core.cluster.wire import ClusterOptions
 from mcpp_gateway.core.limits import PodLimits
-from mcpp_gateway.core.records import Batch
+from mcpp_gateway.core.records import Batch, BatchHead
 from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.edge.frames import decode_texts
 from mcpp_gateway.edge.hub import Hub
@@ -49,7 +49,7 @@ OPTIONS = ClusterOptions(rejoin_seconds=4.0, gone_seconds=3.0, checkpoint_entrie
 class OpenFence(Fence):
     """A fence that lets every record pass: what compare-and-set alone would give."""
 
-    def admits(self, batch: Batch) -> bool:
+    def admits(self, batch: Batch | BatchHead) -> bool:
         self.index = batch.index + 1
         return True
 
@@ -64,7 +64,7 @@ class World:
     def __init__(self, random: Random, gateways: int = 3, *, fenced: bool = True) -> None:
         self.random = random
         self.fenced = fenced
-        self.now = 1000.0
+        self.now = 1_000_000.0
         self.loss = 0.0  # share of messages that are lost or repeated
         self.log: list[bytes] = []
         self.log_is_open = True
@@ -163,7 +163,7 @@ class SimGateway:
         self.is_mute = False  # cannot send
         self.is_deaf = False  # cannot receive
         # Clocks differ, but that of one process does not go back (`steady_clock`).
-        self.clock_offset = world.random.choice((-5.0, 0.0, 5.0))
+        self.clock_offset = world.random.choice((-3600.0, -5.0, 0.0, 5.0))
         self._paused: list[Callable[[], None]] | None = None
         self._wake = False
         self._scheduler = ManualScheduler()
@@ -220,6 +220,16 @@ class SimGateway:
 
     def forward(self, gateway: str, message: bytes) -> None:
         self.world.forward(self, gateway, message)
+
+    def relay(self, text: bytes) -> None:
+        for other in self.world.gateways.values():
+            if other is not self:
+                other.call(partial(other.relay_here, text))
+
+    def relay_here(self, text: bytes) -> None:
+        effect = self.pod.relay(text, self.world.now)
+        if effect is not None:
+            self.hub.perform(effect)
 
     def wake(self) -> None:
         if not self._wake:
@@ -476,6 +486,10 @@ class _Transport:
 
     def set_outbox(self, max_bytes: int) -> None:
         pass
+
+    @property
+    def waiting_bytes(self) -> int:
+        return 0
 
 
 def check_settled(world: World) -> list[str]:

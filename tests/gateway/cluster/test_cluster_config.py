@@ -34,6 +34,8 @@ def test_a_mistake_in_the_cluster_names_its_key(key: str, lines: list[str]) -> N
 def test_retention_must_leave_room_between_two_states() -> None:
     with pytest.raises(ConfigError, match="at least 256 MiB"):
         parse(SERVERS, log="retention = { max_bytes = 10_000_000 }")
+    with pytest.raises(ConfigError, match=r"at least 0\.1 with jetstream"):
+        parse(SERVERS, log="retention = { max_age_days = 0.01 }")
 
 
 def test_the_environment_sets_the_servers() -> None:
@@ -44,3 +46,16 @@ def test_the_environment_sets_the_servers() -> None:
 def test_a_reload_does_not_change_the_cluster() -> None:
     old, new = parse(SERVERS), parse(SERVERS, "replicas = 1")
     assert without_restart(old, new).cluster == old.cluster
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        '[tokens]\npath = "tokens"\n',
+        '[issuers.x]\njwks_url = "https://example.org"\naudience = "mcpp"\n',
+    ],
+)
+def test_signed_tokens_are_refused_with_a_cluster(lines: str) -> None:
+    text = f'[log]\nkind = "jetstream"\n[cluster]\nservers = ["nats://a:4222"]\n{lines}'
+    with pytest.raises(ConfigError, match="not supported with jetstream"):
+        config.parse(text, {})

@@ -3,42 +3,77 @@
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.durability.workload import MCPP, free_port
+from tests.gateway.durability.workload import MCPP
+from tests.ports import are_free, free_port
 
 pytestmark = pytest.mark.slow
 
 
-def _are_free(first: int) -> bool:
-    try:
-        for port in (first + offset + number for offset in (0, 100, 200) for number in range(3)):
-            socket.create_server(("127.0.0.1", port)).close()
-    except (OSError, OverflowError):
-        return False
-    return True
+def _ports(first: int) -> list[int]:
+    """Return the ports of gateways and NATS servers, which follow from the first."""
+    return [first + offset + number for offset in (0, 100, 200) for number in range(3)]
+
+
+def _first_port() -> int:
+    first = free_port()
+    while not are_free(_ports(first)):
+        first = free_port()
+    return first
+
+
+def _up(folder: Path, port: int) -> subprocess.Popen[str]:
+    command = [MCPP, "up", "--cluster", "3", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "Stop with" in line:
+            return process
+    raise AssertionError("the cluster did not start")
+
+
+def _wait_until_free(port: int) -> None:
+    deadline = time.monotonic() + 30
+    while not are_free(_ports(port)):
+        assert time.monotonic() < deadline, "a process of the cluster goes on"
+        time.sleep(0.05)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    port = free_port()
-    while not _are_free(port):  # the ports of gateways and NATS servers follow from it
-        port = free_port()
-    command = [MCPP, "up", "--cluster", "3", "--port", str(port)]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "Stop with" in line:
-            break
-    else:
-        raise AssertionError("the cluster did not start")
+    process = _up(tmp_path, _first_port())
     yield tmp_path
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
+    assert process.stdout is not None
     process.stdout.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_all_processes_of_a_local_cluster_end_with_it(tmp_path: Path, how: signal.Signals) -> None:
+    port = _first_port()
+    process = _up(tmp_path, port)
+    process.send_signal(how)
+    process.wait(30)
+    _wait_until_free(port)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("offset", [1, 101, 202])
+def test_a_port_in_use_ends_a_local_cluster_and_is_named(tmp_path: Path, offset: int) -> None:
+    port = _first_port()
+    with socket.create_server(("127.0.0.1", port + offset)):
+        command = [MCPP, "up", "--cluster", "3", "--port", str(port)]
+        found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 2
+    assert str(port + offset) in found.stderr
+    _wait_until_free(port)
 
 
 @pytest.mark.rule("G-52")

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from mcpp_gateway.core.cluster.leadership import Fence, Silence, ranking
+from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward
 from mcpp_gateway.core.cluster.ordering import Ordering
 from mcpp_gateway.core.cluster.records import (
     ANSWER,
@@ -131,6 +132,42 @@ def test_a_gateway_that_was_suspended_first_finds_out_which_connections_have_end
     assert client.gateway is other
 
 
+@pytest.mark.rule("N-06")
+def test_a_join_that_is_delayed_on_the_network_does_not_replace_a_newer_connection() -> None:
+    world = settled_world()
+    first, second = (each for each in world.gateways.values() if not each.pod.is_leader)
+    delayed: list[tuple[str, bytes]] = []
+    first.forward = lambda gateway, message: delayed.append((gateway, message))  # type: ignore[method-assign]
+    late, client = SimClient(world, "a"), world.clients["a"]
+    late.connect(first)
+    world.run(0.2)
+    late.lose_connection()
+    client.connect(second)
+    world.run(0.2)
+    assert client.welcomed
+    for gateway, message in delayed:
+        world.forward(first, gateway, message)
+    world.run(2.0)
+    assert REPLACED not in client.closes
+    assert "a" in first.pod.participants
+
+
+@pytest.mark.rule("N-06", "G-34")
+def test_a_connection_replaces_one_that_its_gateway_did_not_know_of() -> None:
+    world = settled_world()
+    first, second = (each for each in world.gateways.values() if not each.pod.is_leader)
+    old, new = SimClient(world, "a"), world.clients["a"]
+    second.is_deaf = True  # so that it does not see the other session join
+    old.connect(first)
+    world.run(0.2)
+    assert old.welcomed
+    new.connect(second)
+    second.is_deaf = False
+    world.run(2.0)
+    assert REPLACED in old.closes
+    assert new.welcomed
+
+
 @pytest.mark.rule("N-06", "G-34", "G-52")
 def test_a_connection_at_another_gateway_replaces_the_older_one() -> None:
     world = settled_world()
@@ -242,13 +279,44 @@ def test_a_gateway_that_starts_goes_on_from_a_state() -> None:
     assert check_settled(world) == []
 
 
+@pytest.mark.rule("N-02")
+def test_commands_that_reach_a_gateway_before_it_knows_that_it_leads_are_decided() -> None:
+    world = settled_world()
+    old, new = leader(world), follower(world)
+    for other in [each for each in world.gateways.values() if each not in (old, new)]:
+        world.kill(other.name)
+    new.pod.delegation.hear(Forward("other/0", [Command(1, JOIN, 1, "a")]), new.clock())
+    world.kill(old.name)
+    while not new.pod.is_leader:
+        world.run(0.01)
+    world.run(0.02)
+    assert new.pod.replica.roster.sessions_of("a") == (("other/0", 1),)
+
+
+@pytest.mark.rule("N-08")
+def test_a_state_is_stored_in_a_quiet_pod_too() -> None:
+    world = settled_world()
+    world.clients["a"].connect(leader(world))
+    world.run(1.0)
+    world.clients["a"].send("plain")
+    world.run(1.0)
+    world.states.clear()
+    before = len(world.log)
+    leader(world).clock_offset += 3600.0
+    world.run(3.0)
+    assert decode_cluster_state(world.states[-1]).sequence == len(world.log) == before + 1
+    leader(world).clock_offset += 3600.0
+    world.run(3.0)
+    assert len(world.log) == before + 1  # nothing new, so nothing to store
+
+
 @pytest.mark.rule("N-09")
 def test_a_gateway_that_meets_a_newer_version_applies_it_and_does_not_claim() -> None:
     world = settled_world()
     old = leader(world)
     behind = follower(world)
     claim = Claim(old.pod.replica.fence.term + 1, "newer", 0.0, "", VERSION + 1)
-    fields = [*msgspec.msgpack.decode(encode_record(claim)), {}, [], "a member of a later version"]
+    fields = [*msgspec.msgpack.decode(encode_record(claim)), {}, [], 0, 0, "a later version's"]
     world._store(msgspec.msgpack.encode(fields), None)
     world.run(10.0)
     assert behind.pod.outdated
@@ -266,7 +334,7 @@ def test_the_recorded_records_of_version_1_can_be_read() -> None:
     entry = LogEntry("id-1", "a", ("b",), "chat", None, b"{}", time=1.5)
     note = Note(1, ANSWER, "g/0", 3, 2, "", b"{}")
     known: dict[str, Record] = {
-        "batch": ClusterBatch(Batch(2, 5, 9, 1.5, [entry]), {"g/0": 3}, (note,)),
+        "batch": ClusterBatch(Batch(2, 5, 9, 1.5, [entry]), {"g/0": 3}, (note,), 1, 41, 4),
         "claim": Claim(2, "g", 1.5, "epoch"),
     }
     recorded = json.loads((VECTORS / "records-1.json").read_text())

@@ -1,6 +1,9 @@
 """Gateways in one process with real NATS servers: what clients see at each of them."""
 
 import asyncio
+import json
+import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,10 +15,12 @@ import pytest
 import mcpp
 from mcpp import Options
 from mcpp_gateway import config
+from mcpp_gateway.cluster.cluster_log import ClusterLog, new_link
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.edge.server import Gateway
 from tests.gateway.sockets import token
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -30,7 +35,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def nats(tmp_path: Path) -> Iterator[NatsServers]:
-    servers = NatsServers(tmp_path, 1)
+    servers = NatsServers(tmp_path, 1, free_ports(2))
     servers.start()
     yield servers
     process = servers.processes[0]
@@ -46,6 +51,7 @@ def configure(nats: NatsServers, *more: str, participants: str = "ab") -> Config
         "drain_seconds = 1.0",
         "[log]",
         'kind = "jetstream"',
+        f'path = "{nats.folder}"',
         "rejoin_seconds = 5.0",
         "[cluster]",
         f'servers = ["{nats.addresses[0]}"]',
@@ -78,16 +84,24 @@ async def gateways(found: Config, count: int = 2) -> AsyncIterator[list[Gateway]
                 await gateway.drain()
 
 
+def cluster_of(gateway: Gateway) -> ClusterLog:
+    assert gateway.cluster is not None
+    return gateway.cluster
+
+
 def url(gateway: Gateway) -> str:
     return f"ws://127.0.0.1:{gateway.port}/ws"
 
 
-async def get(gateway: Gateway, path: str) -> str:
-    """Return the head of an HTTP answer."""
+async def get(gateway: Gateway, path: str, headers: str = "") -> str:
+    """Return an HTTP answer."""
+    text = b""
     async with await anyio.connect_tcp("127.0.0.1", gateway.port) as stream:
-        await stream.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        await stream.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
         with anyio.fail_after(5):
-            return (await stream.receive()).decode()
+            async for part in stream:
+                text += part
+    return text.decode()
 
 
 async def eventually(condition: object, seconds: float = 10.0) -> None:
@@ -165,6 +179,36 @@ async def test_a_drained_gateway_hands_over_its_leadership_and_its_clients(
             assert [entry.kind for entry in entries] == ["system/presence", "chat", "chat"]
 
 
+@pytest.mark.torture  # it measures, so it runs alone
+@pytest.mark.rule("N-05")
+async def test_a_drained_gateway_moves_its_leaderships_and_clients_within_300_ms(
+    nats: NatsServers,
+) -> None:
+    worst: dict[str, float] = {"moved": 0.0, "stayed": 0.0}
+
+    async def send(pod: mcpp.Pod, name: str, seconds: float) -> None:
+        end = anyio.current_time() + seconds
+        while anyio.current_time() < end:
+            began = anyio.current_time()
+            await pod.send("chat", 1)
+            worst[name] = max(worst[name], anyio.current_time() - began)
+
+    async with gateways(configure(nats)) as (first, second):
+        links = [link for gateway in (first, second) for link in cluster_of(gateway).links]
+        await eventually(lambda: any(link.pod.is_leader for link in links))
+        leader, other = (first, second) if links[0].pod.is_leader else (second, first)
+        async with (
+            mcpp.connect(f"{url(leader)},{url(other)}", token=token("a")) as moved,
+            mcpp.connect(url(other), token=token("b")) as stayed,
+            anyio.create_task_group() as tasks,
+        ):
+            await moved.send("chat", 0)
+            tasks.start_soon(send, moved, "moved", 2.0)
+            tasks.start_soon(send, stayed, "stayed", 2.0)
+            tasks.start_soon(leader.drain)
+    assert max(worst.values()) <= 0.3, worst
+
+
 @pytest.mark.rule("G-53")
 async def test_without_its_log_a_gateway_neither_echoes_nor_refuses(nats: NatsServers) -> None:
     server = nats.processes[0]
@@ -176,6 +220,8 @@ async def test_without_its_log_a_gateway_neither_echoes_nor_refuses(nats: NatsSe
         await a.send("chat", 1)
         assert "200" in await get(only, "/healthz")
         server.send_signal(signal.SIGSTOP)
+        stopped = os.WSTOPPED | os.WNOWAIT  # when all of its threads have stopped
+        await anyio.to_thread.run_sync(os.waitid, os.P_PID, server.pid, stopped)
         echoes: list[str] = []
 
         async def send() -> None:
@@ -219,10 +265,22 @@ async def test_a_revoked_participant_leaves_at_every_gateway(nats: NatsServers) 
         await eventually(lambda: set(a.participants) == {"a"})
 
 
-@pytest.mark.rule("G-61", "G-52")
-async def test_a_session_token_of_one_gateway_is_valid_at_another(nats: NatsServers) -> None:
+async def sign_in(gateway: Gateway, code: str) -> str:
+    return await get(gateway, "/session", f"mcpp-code: {code}\r\n")
+
+
+@pytest.mark.rule("G-37", "G-61", "G-63", "G-52")
+async def test_an_invitation_of_one_gateway_works_once_at_any(nats: NatsServers) -> None:
     async with gateways(configure(nats)) as (first, second):
-        assert first._sessions._key == second._sessions._key
+        code = await first.invite("demo", "a")
+        answers = await asyncio.gather(*(sign_in(each, code) for each in (second, first, second)))
+        assert sorted(each.split()[1] for each in answers) == ["200", "401", "401"]
+        answer = next(each for each in answers if each.split()[1] == "200")
+        session = json.loads(answer.partition("\r\n\r\n")[2])["token"]
+        for gateway in (first, second):
+            async with mcpp.connect(url(gateway), token=session, options=QUICK) as a:
+                assert a.connected
+        assert "401" in (await sign_in(first, "unknown")).split("\r\n")[0]
 
 
 async def test_servers_that_accept_no_large_messages_are_refused(nats: NatsServers) -> None:
@@ -232,3 +290,66 @@ async def test_servers_that_accept_no_large_messages_are_refused(nats: NatsServe
     with pytest.raises(ConfigError, match="max_payload"):
         async with gateways(found, 1):
             pass
+
+
+SHORT = ("[limits]", "history_messages = 10")
+
+
+async def history(pod: mcpp.Pod) -> list[str]:
+    """Return the ids of all chats, oldest first."""
+    return [each.id for each in await pod.history({"kind": "chat"}).all()]
+
+
+@pytest.mark.rule("N-10", "G-52")
+async def test_every_gateway_serves_what_is_no_longer_in_memory(nats: NatsServers) -> None:
+    found = configure(nats, *SHORT)
+    async with gateways(found, 1) as (first,):
+        async with mcpp.connect(url(first), token=token("a"), options=QUICK) as a:
+            sent = [(await a.send("chat", {"text": f"word{n} all"})).id for n in range(60)]
+        async with gateways(found, 1) as (second,):  # it has nothing copied yet
+            for gateway in (first, second):
+                async with mcpp.connect(
+                    url(gateway), token=token("b"), after=sent[4], options=QUICK
+                ) as b:
+                    with anyio.fail_after(10):
+                        assert [(await anext(b)).id for _ in sent[5:]] == sent[5:]
+                    assert await history(b) == sent
+                    assert [each.id for each in await b.history(text="word7").all()] == [sent[7]]
+
+
+@pytest.mark.rule("N-10")
+async def test_a_copy_goes_on_where_it_stopped_and_may_be_deleted(nats: NatsServers) -> None:
+    found = configure(nats, *SHORT)
+    copies = nats.folder / ".copies"
+    sent: list[str] = []
+    for is_deleted in (False, False, True, False):
+        if is_deleted:
+            shutil.rmtree(copies)
+        async with (
+            gateways(found, 1) as (only,),
+            mcpp.connect(url(only), token=token("a"), options=QUICK) as a,
+        ):
+            sent += [(await a.send("chat", n)).id for n in range(20)]
+            assert await history(a) == sent
+
+
+@pytest.mark.rule("N-10")
+async def test_a_copy_of_another_stream_is_made_again(nats: NatsServers) -> None:
+    found = configure(nats, *SHORT)
+    async with (
+        gateways(found, 1) as (only,),
+        mcpp.connect(url(only), token=token("a"), options=QUICK) as a,
+    ):
+        for number in range(20):
+            await a.send("chat", number)
+    link = new_link(found.cluster, "test")
+    await link.connect()
+    for stream in ("MCPP_demo", "MCPP=STATES"):
+        await link.request(f"$JS.API.STREAM.DELETE.{stream}", b"")
+    await link.close()
+    async with (
+        gateways(found, 1) as (only,),
+        mcpp.connect(url(only), token=token("a"), options=QUICK) as a,
+    ):
+        sent = (await a.send("chat", "new")).id
+        assert await history(a) == [sent]

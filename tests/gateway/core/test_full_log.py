@@ -67,9 +67,9 @@ def test_a_revoked_participant_is_closed_at_once_and_leaves_later() -> None:
     assert a.last["payload"]["event"] == "leave"
 
 
-@pytest.mark.rule("G-55", "G-64")
-def test_joins_that_are_not_logged_yet_do_not_use_up_the_reserve() -> None:
-    names = [f"p{number}" for number in range(40)]
+def joined_at_once(count: int) -> tuple[PodHarness, list[str]]:
+    """Let participants join a full log until one is refused, and return who has joined."""
+    names = [f"p{number}" for number in range(count)]
     journal = MemoryJournal(1000, 1 << 20)
     harness = PodHarness(*names, limits=FREE, log=journal)
     journal.accepting = False
@@ -77,8 +77,23 @@ def test_joins_that_are_not_logged_yet_do_not_use_up_the_reserve() -> None:
     for name in names:
         if not harness.pod.can_join(name):
             break
-        joined.append(harness.pod.join(name, harness.now))
-    assert harness.pod.presence_wait(harness.now)  # a join waits to be announced
-    assert not harness.pod.can_join(names[-1])
-    assert harness.pod.can_join(names[0])
-    assert len(joined) < len(names)
+        harness.pod.join(name, harness.now)
+        joined.append(name)
+    return harness, joined
+
+
+@pytest.mark.rule("G-55", "G-64")
+def test_joins_that_are_not_logged_yet_do_not_use_up_the_reserve() -> None:
+    harness, joined = joined_at_once(4000)
+    assert harness.pod.presence_wait(harness.now)  # joins wait to be announced
+    assert len(joined) < 4000
+    assert not harness.pod.can_join("p3999")
+    assert harness.pod.can_join("p0")
+    harness.tick(1)
+    assert harness.pod.can_join("p3999")
+
+
+@pytest.mark.rule("G-55")
+def test_many_join_at_once_while_there_is_a_reserve() -> None:
+    _, joined = joined_at_once(300)
+    assert len(joined) == 300

@@ -131,24 +131,24 @@ def test_what_was_read_delays_the_next_join() -> None:
     harness, _, first = long_log(messages_per_second=1)
     harness.leave(harness.join("m", after=first))
     harness.now += 1
-    assert harness.pod.join_wait("m", harness.now) == 0
+    assert harness.pod.members.join_wait("m", harness.now) == 0
     for _ in range(4):
         m = harness.join("m", last=1, filter=NOTHING)
         harness.leave(m)
     # 100,000 entries count as 200 joins.
-    assert harness.pod.join_wait("m", harness.now) > 5
+    assert harness.pod.members.join_wait("m", harness.now) > 5
 
 
 @pytest.mark.rule("G-57")
 def test_a_participant_with_many_connections_looks_for_few_beginnings_at_a_time() -> None:
     harness, _, first = long_log()
     clients = []
-    while harness.pod.join_wait("m", harness.now) == 0:
+    while harness.pod.members.join_wait("m", harness.now) == 0:
         clients.append(harness.join("m", behind=True, after=first))
         assert len(clients) < 10
     while clients[0].session.opening is not None:
         harness.catch_up(clients[0])
-    assert harness.pod.join_wait("m", harness.now) == 0
+    assert harness.pod.members.join_wait("m", harness.now) == 0
     harness.leave(clients[0])
     assert clients[1].session.opening is not None
     harness.leave(clients[1])

@@ -448,7 +448,7 @@ def test_where_more_messages_are_allowed_more_joins_are(
 ) -> None:
     harness = PodHarness("m", limits=limits, multiple=["m"])
     allowed = 0
-    while harness.pod.join_wait("m", harness.now) == 0 and allowed < 1_000:
+    while harness.pod.members.join_wait("m", harness.now) == 0 and allowed < 1_000:
         harness.join("m")
         allowed += 1
     assert allowed == (joins or 1_000)

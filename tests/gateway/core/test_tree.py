@@ -1,8 +1,11 @@
 """The tree of live contexts, without a pod."""
 
+import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mcpp.protocol.envelope import Context
 from mcpp_gateway.core.contexts.live_context import LiveContext
@@ -259,6 +262,7 @@ def test_contexts_of_all_depths_expire_in_one_go_children_first() -> None:
 @pytest.mark.rule("C-08")
 def test_a_context_passes_to_the_last_sender_when_its_creator_is_idle() -> None:
     grove = Grove(context_idle_seconds=10)
+    grove.enter("p")
     grove.enter("c", "p")
     grove.now = 4
     grove.enter("c", by="b")
@@ -313,6 +317,68 @@ def test_of_several_senders_the_last_with_room_is_charged() -> None:
 
 
 @pytest.mark.rule("C-08", "P-19")
+@pytest.mark.parametrize("revived", [False, True])
+def test_answering_does_not_charge_for_the_placeholders_of_others(revived: bool) -> None:
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=8)
+    for i in range(4):
+        grove.enter(f"c{i}", f"placeholder{i}")
+    if revived:
+        grove.now = 20
+        grove.tree.expire(grove.now)
+    grove.now += 9
+    for i in range(4):
+        grove.enter(f"c{i}", by="tool")
+    grove.now += 4
+    grove.tree.expire(grove.now)
+    assert {node.holder for node in grove.tree if node.creator is None} == {None}
+    for i in range(8):
+        assert grove.enter(f"own{i}", by="tool") is None
+
+
+@pytest.mark.rule("C-08")
+def test_a_placeholder_counts_again_against_the_one_that_named_it() -> None:
+    grove = Grove(context_idle_seconds=10)
+    grove.enter("c", "placeholder")
+    grove.now = 9
+    grove.enter("c", by="b")
+    grove.now = 12
+    grove.tree.expire(grove.now)
+    assert grove.nodes["placeholder"].holder is None
+    grove.enter("c", by="b")
+    assert grove.nodes["placeholder"].holder is None
+    grove.enter("c")
+    assert grove.nodes["placeholder"].holder == "a"
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 1 << 32))
+@pytest.mark.rule("C-08", "C-16")
+def test_whatever_others_do_a_participant_may_open_as_many_as_its_cap(seed: int) -> None:
+    chosen = random.Random(seed)
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=3)
+    opened: dict[str, float] = {}  # by the tool itself
+    for _ in range(150):
+        step = chosen.choice(["wait", "other", "other", "other", "answer", "answer", "open"])
+        if step == "wait":
+            grove.now += chosen.choice([1, 4, 11])
+            grove.tree.expire(grove.now)
+        elif step == "other":
+            parent = chosen.choice([None, *"pqrstuvw"])
+            grove.enter(chosen.choice("cdefghp"), parent, by="other")
+        elif step == "answer":
+            live = [node.id for node in grove.tree if node.creator == "other"]
+            if live:
+                assert grove.enter(chosen.choice(live), by="tool") is None
+        else:
+            id = f"tool{len(opened)}"
+            active = [each for each, last in opened.items() if grove.now - last < 10]
+            refusal = grove.enter(id, by="tool")
+            assert refusal is None or len(active) >= 3
+            if refusal is None:
+                opened[id] = grove.now
+
+
+@pytest.mark.rule("C-08", "P-19")
 def test_answering_in_contexts_of_others_leaves_room_for_ones_own() -> None:
     grove = Grove(context_idle_seconds=10, max_contexts_per_participant=4)
     for i in range(4):
@@ -363,19 +429,48 @@ def test_children_of_another_do_not_use_up_the_cap_of_a_parents_creator() -> Non
     assert [node.id for node in grove.tree.expire(25)][:4] == ["1", "p", "2", "q"]
 
 
-@pytest.mark.rule("C-07", "C-12")
-def test_reviving_contexts_of_others_needs_room_and_takes_none_from_ones_own() -> None:
+@pytest.mark.rule("C-07", "C-08", "C-12", "P-19")
+def test_a_sender_at_its_cap_revives_contexts_of_others_without_holding_them() -> None:
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=2)
+    for id in ("1", "2"):
+        grove.enter(id, parent=f"above{id}", by=id)
+    grove.now = 10
+    grove.tree.expire(10)
+    for id in ("own1", "own2"):
+        assert grove.enter(id, by="tool") is None
+    assert grove.enter("1", by="tool") is None
+    assert [(node.id, node.holder) for node in grove.tree] == [
+        ("1", None), ("above1", None), ("own2", "tool"), ("own1", "tool"),
+    ]  # fmt: skip
+    assert grove.nodes["1"].creator == "1"
+    assert grove.enter("own3", by="tool") == LIMIT
+    assert grove.enter("own3", "2", by="tool") == LIMIT
+    assert [node.id for node in grove.tree.expire(10.5)] == ["1", "above1"]
+
+
+@pytest.mark.rule("C-08", "C-12")
+def test_contexts_of_others_are_held_where_there_is_room_and_give_way_to_ones_own() -> None:
     grove = Grove(context_idle_seconds=10, max_contexts_per_participant=2)
     for id in ("1", "2", "3"):
         grove.enter(id, by=id)
     grove.now = 10
     grove.tree.expire(10)
-    assert grove.enter("1") is None
-    assert grove.enter("2") is None
-    assert grove.enter("3") == LIMIT
+    for id in ("1", "2", "3"):
+        assert grove.enter(id) is None
+    assert [grove.nodes[id].holder for id in "123"] == ["a", "a", None]
     assert grove.enter("own") is None
     assert grove.enter("own2") is None
     assert grove.enter("own3") == LIMIT
+
+
+@pytest.mark.rule("C-07", "C-12")
+def test_reviving_contexts_of_others_is_bounded_by_the_pod() -> None:
+    grove = Grove(context_idle_seconds=10, max_contexts_per_participant=1, max_contexts_per_pod=3)
+    for id in ("1", "2", "3"):
+        grove.enter(id, by=id)
+    grove.now = 10
+    grove.tree.expire(10)
+    assert [grove.enter(id) for id in ("own", "1", "2", "3")] == [None, None, None, LIMIT]
 
 
 # --- dormant contexts -----------------------------------------------------------------------------

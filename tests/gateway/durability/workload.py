@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -18,19 +17,13 @@ import anyio
 import mcpp
 from mcpp import Gap, Options
 from tests.gateway.sockets import token
+from tests.ports import free_port
 
 MCPP = str(Path(sys.executable).parent / "mcpp")
 QUICK = Options(
     keep_trying=True, backoff=lambda attempt: random.uniform(0.01, 0.05), buffer_messages=100_000
 )
 _START_SECONDS = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
 
 
 class DurableProcess:
@@ -73,11 +66,13 @@ class DurableProcess:
         command = [MCPP, "gateway", "--config", str(self.folder / "gateway.toml")]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
+        lines: list[str] = []
         for line in self._process.stderr:
+            lines.append(line)
             if "listening" in line:
                 break
         else:
-            raise AssertionError("the gateway did not start")
+            raise AssertionError("the gateway did not start:\n" + "".join(lines))
         # Read on, or a full pipe would stop the gateway.
         os.set_blocking(self._process.stderr.fileno(), False)
 

@@ -1,10 +1,12 @@
 """Admission: tokens, origins, wrong tokens, queries."""
 
+from functools import partial
+
 import pytest
 
 from mcpp import filters
 from mcpp_gateway import config
-from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers
+from mcpp_gateway.edge.admission import Admission, AdmissionControl, Denial, Headers, Waiting
 
 TOKEN = "alice-token-0123456789"
 METRICS = "metrics-token-0123456789"
@@ -32,7 +34,7 @@ def request(token: str | None = TOKEN, **headers: str | list[str]) -> Headers:
     return found
 
 
-def status(decision: Admission | Denial | None) -> int | None:
+def status(decision: Admission | Denial | Waiting | None) -> int | None:
     return decision.status if isinstance(decision, Denial) else None
 
 
@@ -41,7 +43,7 @@ def admit(
     query: str = "",
     address: str = "192.0.2.1",
     at: AdmissionControl | None = None,
-) -> Admission | Denial:
+) -> Admission | Denial | Waiting:
     return (at or new_admission()).admit(query, headers, address, 0.0)
 
 
@@ -182,6 +184,17 @@ def test_from_an_attackers_address_only_some_tokens_are_looked_at() -> None:
     assert refused.retry_after_seconds == 1.0
     assert isinstance(admission.admit("", request(), "127.0.0.1", 1.3), Admission)
     assert status(admission.admit("", request("wrong"), "192.0.2.1", 1.0)) == 401
+
+
+@pytest.mark.rule("G-06")
+@pytest.mark.parametrize("path", ["admit", "sign_in", "recognise", "recognise_owner"])
+def test_tokens_are_looked_at_as_rarely_on_every_path(path: str) -> None:
+    admission = new_admission()
+    decide = partial(admission.admit, "") if path == "admit" else getattr(admission, path)
+    for _ in range(100):
+        assert isinstance(decide(request("wrong"), "192.0.2.1", 0.0), Denial)
+    assert status(decide(request(), "192.0.2.1", 0.0)) == 429
+    assert not isinstance(decide(request(), "192.0.2.1", 2.0), Denial)
 
 
 @pytest.mark.rule("G-06")

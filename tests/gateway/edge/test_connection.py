@@ -13,11 +13,12 @@ from websockets.frames import Close, Frame, Opcode
 from websockets.http11 import Response
 
 from mcpp_gateway import config, log_format
-from mcpp_gateway.edge import http
 from mcpp_gateway.edge.admission import AdmissionControl, Denial
 from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.frames import decode_texts
 from mcpp_gateway.edge.server import Gateway
+from mcpp_gateway.edge.web import routes
+from mcpp_gateway.edge.web.requests import HttpRequest
 from tests.gateway.harness import ManualLoop, text
 
 CONFIG = """
@@ -296,6 +297,34 @@ def test_the_writes_of_one_tick_fit_into_an_outbox(gateway: Gateway) -> None:
     assert decode_texts(bob.socket.sent) == texts
 
 
+@pytest.mark.rule("G-38", "G-65")
+def test_what_waits_for_a_tick_with_room_costs_nothing_and_comes_first(gateway: Gateway) -> None:
+    alice, bob = ByteClient(gateway).upgrade(), ByteClient(gateway).upgrade("bob")
+    texts = [text(f"{number}", "alice", payload="x" * 700) for number in range(30)]
+    burst = b"".join(Frame(Opcode.TEXT, each).serialize(mask=True) for each in texts)
+    gateway.hub.flush()
+    bob.socket.sent = b""
+    now, spent = gateway.hub.clock() + 1, [0.0]
+
+    def cpu_clock() -> float:
+        spent[0] += 0.00001
+        return spent[0]
+
+    gateway.hub.clock = lambda: now
+    gateway.quota.budget.clock = lambda: now + 0.00001
+    gateway.quota.budget.cpu_clock = cpu_clock
+    gateway.quota.tick_bytes = 4096
+    alice.connection.data_received(burst)
+    assert gateway.quota.room_bytes < 0
+    read = gateway.hub.received
+    mine = text("mine", "bob")
+    bob.connection.data_received(Frame(Opcode.TEXT, mine).serialize(mask=True))
+    assert gateway.hub.received == read
+    for _ in range(30):
+        gateway.loop.turn()  # type: ignore[attr-defined]
+    assert decode_texts(bob.socket.sent) == [*texts[:read], mine, *texts[read:]]
+
+
 @pytest.mark.rule("G-47", "G-65")
 def test_who_owes_cpu_time_waits_until_it_has_repaid_and_nobody_else_does(gateway: Gateway) -> None:
     alice, bob = ByteClient(gateway).upgrade(), ByteClient(gateway).upgrade("bob")
@@ -414,16 +443,16 @@ def test_metrics_contain_no_ids(gateway: Gateway) -> None:
     client = ByteClient(gateway).upgrade()
     client.send(text("secret-id", "alice", "secret-kind", context={"id": "secret-context"}))
     client.send(b"{}")
-    request = http.HttpRequest("GET", "/metrics", "", {"host": ["localhost"]}, "127.0.0.1")
-    response = http.handle(gateway, request)
+    request = HttpRequest("GET", "/metrics", "", {"host": ["localhost"]}, "127.0.0.1")
+    response = routes.handle(gateway, request)
     assert isinstance(response, Response)
     assert response.status_code == 200
     body = response.body.decode()
     for line in (
         "mcpp_connections 1.0",
-        "mcpp_contexts 1.0",
+        'mcpp_contexts{pod="demo"} 1.0',
         "mcpp_received_total 2.0",
-        'mcpp_refused_total{code="invalid_envelope"} 1.0',
+        'mcpp_refused_total{code="invalid_envelope",pod="demo"} 1.0',
     ):
         assert line in body
     assert "secret" not in body

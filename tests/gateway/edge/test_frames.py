@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from mcpp_gateway.edge.frames import FrameError, FrameParser, RawFrame, decode_texts, encode_text
+from mcpp_gateway.edge.frames import (
+    FrameError,
+    FrameParser,
+    RawFrame,
+    close_code,
+    decode_texts,
+    encode_text,
+)
 
 MAX_BYTES = 100_000
 SIZES = [0, 1, 125, 126, 65_535, 65_536]
@@ -14,15 +21,19 @@ SIZES = [0, 1, 125, 126, 65_535, 65_536]
 class FrameRecorder:
     """Records what a parser finds, and stops it after `most` frames."""
 
-    def __init__(self, most: int = 1_000_000) -> None:
+    def __init__(self, most: int = 1_000_000, *, admits_large: bool = True) -> None:
         self.found: list[bytes] = []
         self._most = most
+        self._admits_large = admits_large
 
     def receive(self, peer: None, text: bytes, now: float) -> bool:
         self.found.append(text)
         return len(self.found) >= self._most
 
     receive_frame = receive
+
+    def admit_large(self, text: bytes, now: float) -> bool:
+        return self._admits_large
 
 
 def parse(
@@ -136,3 +147,37 @@ def test_parsing_stops_behind_the_limit_or_when_the_receiver_returns_true() -> N
     assert parser.parsed == 3 * len(frames[0])
     assert parse(parser, b"".join(frames), limit=-1) == []
     assert parser.parsed == 0
+
+
+@pytest.mark.rule("G-65")
+@pytest.mark.parametrize("fragmented", [False, True])
+def test_a_large_text_waits_until_it_is_admitted_and_what_follows_it_waits_too(
+    fragmented: bool,
+) -> None:
+    large = masked(b"x" * 70_000)
+    parser = FrameParser(MAX_BYTES)
+    if fragmented:  # the last fragment is small, and completes a large text
+        large = masked(b"x", Opcode.CONT)
+        parser.add_fragment(Frame(Opcode.TEXT, b"x" * 70_000, fin=False))
+    data = large + masked(b"next")
+    recorder = FrameRecorder(admits_large=False)
+    parser.parse(data, 1 << 30, recorder, recorder, None, 0.0)
+    assert recorder.found == []
+    parser.keep(data[parser.parsed :])
+    assert parser.take_pending() == data
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (b"", 1000),
+        (b"\x03\xe8bye", 1000),
+        (b"\x0f\xa0", 4000),
+        (b"\x03\xed", None),  # 1005 must not be sent
+        (b"\x00", None),
+        (b"\x03\xe8\xff", None),
+    ],
+)
+def test_the_code_of_a_close_frame_is_read_if_it_is_legal(payload: bytes, code: int | None) -> None:
+    frame = Frame(Opcode.CLOSE, payload).serialize(mask=True)
+    assert close_code(frame) == code

@@ -10,8 +10,8 @@ from websockets.exceptions import InvalidStatus
 
 from mcpp_gateway.config import digest
 from mcpp_gateway.core.effects import SESSION_EXPIRED
+from mcpp_gateway.edge.admission.sign_in import SESSION_SECONDS
 from mcpp_gateway.edge.server import Gateway
-from mcpp_gateway.edge.sign_in import SESSION_SECONDS
 from tests.gateway.sockets import (
     BOUND,
     chat,
@@ -184,7 +184,7 @@ async def test_health_and_metrics_are_on_the_same_port_and_hold_no_ids() -> None
         assert status == 200
         assert "mcpp_connections 2.0" in figures
         assert "mcpp_received_total 2.0" in figures
-        assert 'mcpp_refused_total{code="invalid_envelope"} 1.0' in figures
+        assert 'mcpp_refused_total{code="invalid_envelope",pod="demo"} 1.0' in figures
         assert "alice" not in figures
 
 
@@ -243,4 +243,4 @@ async def test_a_connection_ends_with_the_session_that_opened_it() -> None:
         async with asyncio.timeout(BOUND), connect(url, additional_headers=admitted) as client:
             await client.wait_closed()
         assert client.close_code == SESSION_EXPIRED
-        assert gateway._expiries == {}
+        assert gateway.leases._timers == {}

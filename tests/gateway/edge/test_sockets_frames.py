@@ -89,6 +89,20 @@ async def test_fragments_that_are_not_utf8_together_close_with_1007() -> None:
         assert await alice.close_code() == 1007
 
 
+async def test_a_fragment_that_is_not_utf8_closes_before_the_message_is_complete() -> None:
+    async with running() as gateway, raw(gateway, "alice") as alice:
+        alice.send(TEXT, b"gr\xc3\xbc\xc3")
+        alice.send(CONTINUATION, b"\x9fe \xf4\x90")
+        assert await alice.close_code() == 1007
+
+
+async def test_a_close_between_fragments_is_answered_with_its_code() -> None:
+    async with running() as gateway, raw(gateway, "alice") as alice:
+        alice.send(TEXT, b"begun")
+        alice.send(FINAL | CLOSE, b"\x03\xe8bye")
+        assert await alice.close_code() == 1000
+
+
 async def test_fragments_that_are_too_large_together_close_with_1009() -> None:
     text = config_text(max_message_bytes=1024)
     async with running(text) as gateway, raw(gateway, "alice") as alice:

@@ -4,6 +4,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcpp import filters
 from mcpp.filters import Filter
@@ -11,10 +13,19 @@ from mcpp.protocol.capabilities import Capabilities
 from mcpp.protocol.contexts import Lineage
 from mcpp_gateway.core.hearing.filter_counts import FilterCounts
 from mcpp_gateway.core.hearing.matcher import Matcher
+from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.history.erasing import Erasure, tombstone
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import ParticipantSettings
-from mcpp_gateway.core.records import LogEntry
+from mcpp_gateway.core.records import (
+    UNKNOWN_TYPE,
+    Batch,
+    LogEntry,
+    decode_batch,
+    encode_batch,
+)
 from tests.gateway.harness import FREE, HarnessClient, PodHarness
+from tests.properties.hearing_oracle import may_hear
 from tests.properties.test_hears import GLOBS, GUESTS, IDS, KINDS, TYPES, random_filter
 
 NO_REASONING = {"not": {"type": "reasoning"}}
@@ -164,12 +175,13 @@ def test_too_many_different_filters_are_refused_and_the_previous_one_stays() -> 
     assert c.errors == ["filter_limit"]
     harness.send(a, "pod/filter", payload={"filter": wide_filter(4)})  # counts no more than before
     assert a.errors == []
-    assert harness.pod.join_refusal("c", filters.parse(wide_filter(5))) is None  # it replaces
+    # It replaces its connection.
+    assert harness.pod.members.join_refusal("c", filters.parse(wide_filter(5))) is None
     harness.leave(c)
-    assert harness.pod.join_refusal("c", filters.parse(wide_filter(5))) is not None
-    assert harness.pod.join_refusal("c", filters.parse(wide_filter(2))) is None
+    assert harness.pod.members.join_refusal("c", filters.parse(wide_filter(5))) is not None
+    assert harness.pod.members.join_refusal("c", filters.parse(wide_filter(2))) is None
     harness.leave(b)
-    assert harness.pod.join_refusal("c", filters.parse(wide_filter(5))) is None
+    assert harness.pod.members.join_refusal("c", filters.parse(wide_filter(5))) is None
 
 
 @pytest.mark.rule("G-66")
@@ -178,13 +190,13 @@ def test_connections_are_limited_by_participant_and_pod() -> None:
     harness = PodHarness("many", "a", "b", "c", limits=limits, multiple=["many"])
     pod, free = harness.pod, filters.everything
     joined = [harness.join("many") for _ in range(3)]
-    assert "max_connections_per_participant" in (pod.join_refusal("many", free) or "")
+    assert "max_connections_per_participant" in (pod.members.join_refusal("many", free) or "")
     harness.join("a")
     harness.join("b")
-    assert "max_connections_per_pod" in (pod.join_refusal("c", free) or "")
-    assert pod.join_refusal("a", free) is None  # it replaces its own
+    assert "max_connections_per_pod" in (pod.members.join_refusal("c", free) or "")
+    assert pod.members.join_refusal("a", free) is None  # it replaces its own
     harness.leave(joined[0])
-    assert pod.join_refusal("c", free) is None
+    assert pod.members.join_refusal("c", free) is None
 
 
 @pytest.mark.rule("F-22")
@@ -202,3 +214,70 @@ def test_counts_of_filters_end_with_those_who_use_them() -> None:
         counts.remove(*each)
     assert counts.total == 0
     assert counts.allow("a", filters.parse(wide_filter(0)))
+
+
+@pytest.mark.rule("F-20", "H-10")
+@given(st.integers(0, 2**32))
+def test_a_tombstone_is_heard_only_where_the_original_was_whatever_it_was(seed: int) -> None:
+    """Against the oracle, for every kind and recipient that the original may have had."""
+    random = Random(seed)
+    hears = random_filter(random)
+    lineage = random.choice([None, Lineage("c1", "t", ("c2",)), Lineage("c3")])
+    original = LogEntry("e", random.choice(GUESTS), None, random.choice(KINDS), lineage, b"{}")
+    rights = Rights("me", filters.parse(hears))
+    if rights.view(tombstone(original, 0.0)) is None:
+        return
+    for kind in (*KINDS, "none", "x"):
+        for to in (None, *((name,) for name in GUESTS)):
+            envelope = {"from": original.sender, "kind": kind, "to": to}
+            assert may_hear("me", hears, envelope, lineage), (hears, envelope)
+
+
+@pytest.mark.rule("F-20", "H-10")
+def test_tombstones_and_erasures_of_what_may_not_be_heard_are_withheld() -> None:
+    thought = Lineage("c", "reasoning")
+    hidden = tombstone(LogEntry("t", "a", None, "chat", thought, b"{}"), 0.0)
+    plain = tombstone(LogEntry("m", "a", None, "chat", None, b"{}"), 0.0)
+    named = tombstone(LogEntry("k", "a", ("guest",), "plan/x", None, b"{}"), 0.0)
+    by_type = Rights("guest", filters.parse(NO_REASONING))
+    assert [by_type.view(each) is None for each in (hidden, plain, named)] == [True, False, False]
+    by_kind = Rights("guest", filters.parse({"not": {"kind": "plan/*"}}))
+    assert [by_kind.view(each) is None for each in (hidden, plain, named)] == [True, True, True]
+    own = Rights("a", filters.parse({"kind": "none"}))
+    assert own.view(named) == named.text
+    erasure = Erasure(context="c")
+    announced = erasure.announcement("x", 1, 0.0, (thought,))
+    assert by_type.view(announced) is None
+    assert by_kind.view(announced) == announced.text
+    below = LogEntry("d", "a", None, "chat", Lineage("d", "t", ("c", "root")), b"{}")
+    found = erasure.erased_context(below)
+    assert found is not None
+    assert (found.id, found.type, found.ancestors) == ("c", UNKNOWN_TYPE, ("root",))
+    everyone = Erasure(participant="a").announcement("y", 3, 0.0)
+    assert by_type.view(everyone) == everyone.text
+
+
+@pytest.mark.rule("F-20", "H-10")
+@pytest.mark.parametrize(
+    ("hears", "heard"),
+    [
+        (NO_REASONING, False),
+        ({"type": "reasoning"}, False),
+        ({"any": [{"type": "reasoning"}, {"not": {"type": "reasoning"}}]}, True),
+        ({"any": [{"context": "c"}, {"type": "plan"}]}, True),
+        ({"not": {"context": "root", "descendants": True}}, False),
+        ({"not": {"kind": "plan/*"}}, True),
+        ({"all": []}, True),
+    ],
+)
+def test_an_erased_context_of_unknown_type_is_announced_where_every_type_may_be_heard(
+    hears: dict[str, Any], heard: bool
+) -> None:
+    """Nothing is left in the context itself, only below it."""
+    below = LogEntry("d", "a", None, "chat", Lineage("d", "t", ("c", "root")), b"{}")
+    erasure = Erasure(context="c")
+    context = erasure.erased_context(below)
+    assert context is not None
+    announced = erasure.announcement("x", 1, 0.0, (context,))
+    [restored] = decode_batch(encode_batch(Batch(1, 0, 0, 0.0, (announced,)))).entries
+    assert (Rights("guest", filters.parse(hears)).view(restored) is not None) == heard

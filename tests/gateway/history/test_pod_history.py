@@ -1,12 +1,18 @@
 """`pod/history` on a pod: answered in its place, to one session, one at a time."""
 
+import time
 from typing import Any
 
 import pytest
 
+from mcpp.filters import parse
+from mcpp.protocol.capabilities import Capabilities
 from mcpp_gateway.core.effects import Direct, ReadHistory
-from mcpp_gateway.core.history.pages import Page
+from mcpp_gateway.core.history.pages import Found, Page
+from mcpp_gateway.core.history.words import Words
 from mcpp_gateway.core.journal import UnreadableError
+from mcpp_gateway.core.records import LogEntry
+from mcpp_gateway.core.sessions import ParticipantSettings
 from tests.gateway.harness import FREE, DelayedJournal, HarnessClient, PodHarness, text
 
 
@@ -53,6 +59,7 @@ def test_an_invalid_query_is_refused_with_its_member() -> None:
     payload = ask(harness, a, limit=0)["payload"]
     assert (payload["error"], payload["member"]) == ("invalid_history", "limit")
     assert ask(harness, a, "q2", after="gone")["payload"]["member"] == "after"
+    assert ask(harness, a, "q3", color="red")["payload"]["member"] == "color"
     harness.send_text(a, text("q3", "a", "pod/history").replace(b"null", b'{"limit":1,"limit":2}'))
     assert a.last["payload"]["error"] == "invalid_history"
     assert a.last["correlation_id"] == "q3"
@@ -100,7 +107,7 @@ class ReadingPod:
     def answer(self, page: Any = None) -> None:
         request = self.requests.pop(0)
         page = page or Page([], None, 0, self.journal.committed, 0)
-        self.harness.perform(self.harness.pod.answer_history(request, page, self.harness.now))
+        self.harness.perform(self.harness.pod.history.answer(request, page, self.harness.now))
 
 
 @pytest.mark.rule("H-09")
@@ -163,8 +170,89 @@ def test_a_log_that_cannot_be_read_is_reported_without_its_reason() -> None:
     assert "broken" not in a.last["payload"]["message"]
 
 
-def test_an_answer_is_a_direct_effect() -> None:
+@pytest.mark.rule("H-09", "G-65")
+def test_a_request_is_not_read_where_it_is_received_even_from_memory() -> None:
     harness = PodHarness("a")
     a = harness.join("a")
-    effect = harness.pod.receive(a.session, text("q", "a", "pod/history"), harness.now)
-    assert isinstance(effect, Direct)
+    request = harness.pod.receive(a.session, text("q", "a", "pod/history"), harness.now)
+    assert isinstance(request, ReadHistory)
+    (answer,) = harness.pod.history.read(request, harness.now, lambda: True)
+    assert isinstance(answer, Direct)
+
+
+@pytest.mark.rule("H-05", "G-65")
+def test_a_page_ends_when_its_time_is_over_and_says_where_to_go_on() -> None:
+    harness = PodHarness("a")
+    a = harness.join("a")
+    for number in range(5):
+        harness.send(a, id=f"m{number}")
+    request = harness.pod.receive(a.session, text("q", "a", "pod/history"), harness.now)
+    assert isinstance(request, ReadHistory)
+    harness.perform(harness.pod.history.read(request, harness.now, lambda: False))
+    payload = a.last["payload"]
+    assert [each["envelope"]["id"] for each in payload["entries"]] == ["m4"]
+    rest = ask(harness, a, "q2", cursor=payload["next"])["payload"]
+    assert [each["envelope"]["id"] for each in rest["entries"]][:4] == ["m3", "m2", "m1", "m0"]
+
+
+@pytest.mark.rule("H-06", "F-19")
+def test_requests_that_wait_are_read_with_the_rights_of_the_moment() -> None:
+    harness = PodHarness("a", "b")
+    a, b = harness.join("a"), harness.join("b")
+    harness.send(a, "plan", id="secret")
+    request = harness.pod.receive(b.session, text("q", "b", "pod/history"), harness.now)
+    assert isinstance(request, ReadHistory)
+    settings = [
+        ParticipantSettings("a", Capabilities([])),
+        ParticipantSettings("b", Capabilities([]), hears=parse({"not": {"kind": "plan"}})),
+    ]
+    harness.perform(harness.pod.reconfigure(settings, harness.now))
+    harness.perform(harness.pod.history.read(request, harness.now, lambda: True))
+    assert b.last["correlation_id"] == "q"
+    assert "secret" not in [each["envelope"]["id"] for each in b.last["payload"]["entries"]]
+
+
+@pytest.mark.rule("G-47", "G-65")
+@pytest.mark.parametrize("number", ["1e300", "4.9e-324", "0.1"])
+def test_searching_a_text_takes_no_longer_for_its_numbers(number: str) -> None:
+    """A megabyte of `1e300` took 1.2 s."""
+    values = f"[{','.join([number] * (900_000 // (len(number) + 1)))}]"
+    found = text("m", "a").replace(b"null", values.encode())
+    began = time.thread_time()
+    assert not Words.parse("refund").match(found)
+    assert time.thread_time() - began < 0.5
+
+
+@pytest.mark.rule("H-06", "F-19")
+def test_a_page_that_was_read_before_rights_were_narrowed_is_read_again() -> None:
+    pod = ReadingPod()
+    pod.join("a")
+    b = pod.join("b")
+    pod.harness.send(b, "pod/history", id="q")
+    hears = parse({"not": {"kind": "plan"}})
+    settings = [
+        ParticipantSettings("a", Capabilities([])),
+        ParticipantSettings("b", Capabilities([]), hears=hears),
+    ]
+    pod.harness.perform(pod.harness.pod.reconfigure(settings, pod.harness.now))
+    before = len(b.texts)
+    secret = LogEntry("s", "a", None, "plan", None, text("s", "a", "plan"))
+    pod.answer(Page([Found(0, 0.0, secret)], None, 0, 1, 0))
+    assert len(b.texts) == before, "what was read is not for it any more"
+    (again,) = pod.requests
+    assert (again.id, again.listener.hears) == ("q", hears)
+    pod.answer()
+    assert b.last["correlation_id"] == "q"
+    assert b.last["payload"]["entries"] == []
+
+
+@pytest.mark.rule("G-47", "F-08")
+@pytest.mark.parametrize("kind", ["pod/history", "pod/filter"])
+def test_a_long_request_to_the_gateway_is_refused_without_being_parsed(kind: str) -> None:
+    """900 kB of small values took 60 ms to parse, and cost no more than a short request."""
+    harness = PodHarness("a")
+    a = harness.join("a")
+    long = text("q", "a", kind).replace(b"null", b'{"filter":[' + b"{}," * 250_000 + b"{}]}")
+    harness.send_text(a, long)
+    assert "longer than" in a.last["payload"]["message"]
+    assert a.last["correlation_id"] == "q"

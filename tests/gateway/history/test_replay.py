@@ -39,7 +39,7 @@ class Replaying:
 
     def __init__(self, recording: LogRecording, speed: float = 1.0) -> None:
         self.harness = PodHarness("viewer", "other", multiple=("viewer",))
-        settings = list(self.harness.pod._settings.values())
+        settings = list(self.harness.pod.members._settings.values())
         self.pod = ReplayPod(
             "pod",
             settings,
@@ -188,12 +188,12 @@ def test_a_seek_goes_to_a_time_and_stays_within_the_recording(replaying: Replayi
         ("time", 1e300),
         ("speed", 0),
         ("speed", 1e9),
-        ("'typo'", 1),
+        ("typo", 1),
     ],
 )
 def test_an_invalid_request_names_its_member(replaying: Replaying, member: str, value: Any) -> None:
     viewer = replaying.join()
-    found = replaying.control(viewer, **{member.strip("'"): value})
+    found = replaying.control(viewer, **{member: value})
     assert (found["error"], found["member"]) == ("invalid_replay", member)
 
 

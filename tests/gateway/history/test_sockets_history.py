@@ -39,15 +39,27 @@ async def say(client: ClientConnection, *envelopes: bytes) -> None:
         await client.send(each.decode())
 
 
-async def ask(client: ClientConnection, id: str, **query: Any) -> Any:
+async def ask_once(client: ClientConnection, id: str, **query: Any) -> Any:
+    """Return one page, which may end early: if memory is cleaned up while it is read (H-03)."""
     await client.send(text(id, "bob", "pod/history", query).decode())
     return (await receive_until(client, id))[-1]["payload"]
+
+
+async def ask(client: ClientConnection, id: str, limit: int = 100, **query: Any) -> Any:
+    """Return a page with as many entries as there are, up to `limit`."""
+    page = await ask_once(client, id, limit=limit, **query)
+    while "next" in page and (left := limit - len(page["entries"])) > 0:
+        query["cursor"] = page["next"]
+        rest = await ask_once(client, f"{id}.{left}", limit=left, **query)
+        page = {**rest, "entries": page["entries"] + rest["entries"]}
+        id += "."
+    return page
 
 
 async def ask_all(client: ClientConnection, id: str, **query: Any) -> list[str]:
     """Return the ids of all pages."""
     found: list[str] = []
-    cursor: dict[str, str] = {}
+    cursor: dict[str, Any] = {}
     for number in count():
         page = await ask(client, f"{id}-{number}", **query, **cursor)
         found += ids(page)
@@ -108,7 +120,7 @@ async def test_a_participant_reads_back_what_it_missed(config: str) -> None:
         )
         await receive_until(alice, "m3")
         async with joined(gateway, "bob") as bob:
-            chats = {"filter": {"kind": "chat"}}
+            chats: dict[str, Any] = {"filter": {"kind": "chat"}}
             assert ids(await ask(bob, "q1", **chats)) == ["m3", "m2", "m1", "m0"]
             assert ids(await ask(bob, "q2", text="refund", order="oldest")) == ["m0", "m2"]
             assert ids(await ask(bob, "q3", context="task")) == ["m2", "m1"]
@@ -128,7 +140,7 @@ async def test_a_participant_reads_back_what_it_missed(config: str) -> None:
 @pytest.mark.rule("H-03", "H-08")
 async def test_a_cursor_outlives_a_restart(tmp_path: Path) -> None:
     config = config_text(None, **FREE) + f'\n[log]\nkind = "file"\npath = "{tmp_path}"\n'
-    chats = {"filter": {"kind": "chat"}, "limit": 2}
+    chats: dict[str, Any] = {"filter": {"kind": "chat"}, "limit": 2}
     async with running(config) as gateway, joined(gateway, "bob") as bob:
         await say(bob, *(text(f"m{number}", "bob") for number in range(5)))
         await receive_until(bob, "m4")
@@ -234,7 +246,9 @@ async def test_expensive_queries_of_others_do_not_hold_up_an_echo(config: str) -
 
         async def attack() -> int:
             for number in count():
-                await ask(bob, f"q{number}", **(costly if number % 2 else {"text": '"7 7" 1*'}))
+                await ask_once(
+                    bob, f"q{number}", **(costly if number % 2 else {"text": '"7 7" 1*'})
+                )
                 if stop.is_set():
                     return number
             raise AssertionError

@@ -40,15 +40,28 @@ def roll(log: SegmentLog, number: int, state: bytes = b"state") -> None:
 
 def stopped_log() -> tuple[SimulatedDisk, list[bytes]]:
     """Return the disk of a log with three segments that was stopped, and what it holds."""
+    disk, log, written = _written_log()
+    log.stop(len(written), 99.0)
+    return disk, written
+
+
+def quiet_log() -> tuple[SimulatedDisk, list[bytes]]:
+    """Return the same of a log whose writer was killed when nothing waited any more."""
+    disk, log, written = _written_log()
+    log.mark()
+    return disk, written
+
+
+def _written_log() -> tuple[SimulatedDisk, SegmentLog, list[bytes]]:
     disk = SimulatedDisk()
     log = started(disk)
     written: list[bytes] = []
     for number in range(24):
         written.append(write(log, number, 100 + 37 * number))
+        log.mark()  # overwritten by what follows
         if number in (7, 15):
             roll(log, number + 1)
-    log.stop(len(written), 99.0)
-    return disk, written
+    return disk, log, written
 
 
 def read_all(disk: Disk) -> list[bytes]:

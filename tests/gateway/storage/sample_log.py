@@ -4,16 +4,23 @@
 version of the format. Never record an old version again: its files show that it can still be read.
 """
 
+import json
+import os
 import sys
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.history.erasing import Erasure
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import ParticipantSettings, PodCore, Session
 from mcpp_gateway.core.records import Batch, encode_batch, encode_state
+from mcpp_gateway.log_tools.erase import erase_entries
 from mcpp_gateway.log_tools.export import export
+from mcpp_gateway.log_tools.fork import fork
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord
@@ -28,9 +35,11 @@ NAMES = ["alice", "bob", "carol"]
 class PodWithLog:
     """A pod whose entries are written to a folder as they are accepted, tick by tick."""
 
-    def __init__(self, folder: Path, options: SegmentOptions = OPTIONS) -> None:
+    def __init__(
+        self, folder: Path, options: SegmentOptions = OPTIONS, names: Sequence[str] = NAMES
+    ) -> None:
         ids = count()
-        settings = [ParticipantSettings(name, Capabilities(EVERYTHING)) for name in NAMES]
+        settings = [ParticipantSettings(name, Capabilities(EVERYTHING)) for name in names]
         self.pod = PodCore("pod", settings, LIMITS, new_id=lambda: f"sys-{next(ids)}")
         self.log = SegmentLog(OsDisk(folder), options)
         self.log.recover()
@@ -56,6 +65,7 @@ class PodWithLog:
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass, and write what was accepted as one batch."""
         self.now += seconds
+        self.pod.announce(self.now)
         self.pod.tick(self.now)
         entries = self.pod.journal.read(self._position, 1_000_000)
         if not entries:
@@ -112,10 +122,47 @@ def write_sample(folder: Path, *, stop: bool) -> None:
         file.write(b"\xa1\x5e\x0c\xe1 the beginning of a record")
 
 
+def write_fork(folder: Path) -> None:
+    """Write a fork with erased entries and joint announcements, whose writer was killed at rest."""
+    names = [f"agent-{number}" for number in range(30)]
+    with TemporaryDirectory() as original:
+        pod = PodWithLog(Path(original) / "pod", names=names)
+        for number, name in enumerate(names):  # the last ten are announced together
+            pod.join(name)
+            if number % 10 == 9:
+                pod.tick()
+        for number in range(4):
+            pod.say("agent-0", f"m{number}", context={"id": f"task-{number}", "type": "task"})
+        pod.say("agent-1", "m4", "to be erased", context={"id": "task-0"})
+        pod.tick(1.0)
+        pod.tick(120.0)  # the contexts expire together
+        pod.say("agent-2", "m5", context={"id": "task-3"})
+        pod.tick(1.0)
+        pod.stop()
+        erasure = Erasure(participant="agent-1", by="operator")
+        erase_entries(Path(original) / "pod", erasure, dry_run=False)
+        last = json.loads(list(export(Path(original) / "pod"))[-1])
+        fork(Path(original) / "pod", folder, last["id"])
+    log = SegmentLog(OsDisk(folder), OPTIONS)
+    log.recover()
+    log.mark()
+    os.truncate(max(folder.glob("*.seg")), log.written_bytes + OPTIONS.reserve_bytes)
+
+
+SAMPLES: Final[dict[str, Callable[[Path], None]]] = {
+    "stopped": lambda folder: write_sample(folder, stop=True),
+    "crashed": lambda folder: write_sample(folder, stop=False),
+    "fork": write_fork,
+}
+
+
 def main() -> None:
-    for name, stop in (("stopped", True), ("crashed", False)):
+    """Write the samples of a version that are not recorded yet."""
+    for name, write in SAMPLES.items():
         folder = VECTORS / sys.argv[1] / name
-        write_sample(folder, stop=stop)
+        if folder.exists():
+            continue
+        write(folder)
         lines = b"".join(line + b"\n" for line in export(folder))
         (VECTORS / sys.argv[1] / f"{name}.jsonl").write_bytes(lines)
 

@@ -1,8 +1,11 @@
 """Erasing leaves the old log or the new one, wherever it is interrupted."""
 
 import errno
+import getpass
+import json
 import os
 import random
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mcpp.protocol.codec import decode
-from mcpp_gateway.core.history.erasing import Erasure
+from mcpp_gateway.core.history.erasing import Erasure, tombstone
 from mcpp_gateway.core.records import LogEntry, decode_batch
 from mcpp_gateway.log_tools.commands import main
 from mcpp_gateway.log_tools.export import export, import_lines
@@ -20,6 +23,7 @@ from mcpp_gateway.storage.disk import Disk, OsDisk
 from mcpp_gateway.storage.erasure import DECISION, NEW, erase
 from mcpp_gateway.storage.log_store import take_lock
 from mcpp_gateway.storage.segment_log import SegmentLog
+from tests.gateway.harness import text
 from tests.gateway.storage.sample_log import OPTIONS, PodWithLog, write_sample
 from tests.gateway.storage.simulated_disk import SimulatedDisk
 
@@ -114,6 +118,45 @@ def test_tombstones_keep_order_ids_senders_and_contexts(folder: Path) -> None:
     told = decode(announcement.text)
     assert (told.kind, told.sender) == ("system/erased", "system:gateway")
     assert told.payload == {"participant": "alice", "entries": 3}
+
+
+@pytest.mark.rule("H-10")
+@pytest.mark.parametrize(
+    ("payload", "outcome"),
+    [
+        ({"decision": SECRET}, "concluded"),
+        ({"outcome": "failed", "error": {"message": SECRET}}, "failed"),
+        ({"outcome": SECRET}, "concluded"),
+    ],
+)
+def test_the_tombstone_of_a_conclusion_keeps_how_the_context_ended(
+    payload: dict[str, object], outcome: str
+) -> None:
+    context = {"id": "task", "type": "task", "metadata": {"title": SECRET}}
+    data = text("c", "alice", "conclusion", payload, context=context)
+    erased = tombstone(LogEntry("c", "alice", None, "conclusion", None, data), 1.0)
+    assert SECRET.encode() not in erased.text
+    assert decode(erased.text).payload == {"outcome": outcome}
+
+
+@pytest.mark.rule("H-10", "L-20")
+def test_a_participant_is_erased_with_its_card(tmp_path: Path) -> None:
+    pod = PodWithLog(tmp_path / "pod")
+    pod.join("alice")
+    pod.say("alice", "card", {"card": {"description": SECRET}}, kind="pod/card")
+    pod.tick(1.0)
+    pod.roll()
+    pod.say("alice", "a0", "harmless")
+    pod.tick(1.0)
+    pod.roll()  # a segment of nothing but a state
+    pod.stop()
+    files = list((tmp_path / "pod").iterdir())
+    assert sum(SECRET.encode() in path.read_bytes() for path in files) == 3
+    assert run(OsDisk(tmp_path / "pod"), Erasure(participant="alice", before=1.0)) == 0
+    assert run(OsDisk(tmp_path / "pod")) == 2
+    assert all(SECRET.encode() not in path.read_bytes() for path in files)
+    assert run(OsDisk(tmp_path / "pod")) == 0
+    assert Verification(tmp_path / "pod").run() == []
 
 
 @pytest.mark.rule("L-21")
@@ -227,6 +270,32 @@ def test_the_command_erases_log_and_index(folder: Path, capsys: pytest.CaptureFi
     assert command(capsys, *where) == (0, "3 entries erased\n")
     assert all(SECRET.encode() not in path.read_bytes() for path in folder.iterdir())
     assert command(capsys, *where) == (0, "0 entries erased\n")
+
+
+@pytest.mark.rule("L-24", "H-10")
+def test_who_erased_what_and_when_survives_export_and_import(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = [str(folder), "--participant", "alice"]
+    with pytest.raises(SystemExit):
+        command(capsys, *where, "--by", "a\x1b name")
+    assert command(capsys, *where, "--by", "the DPO")[0] == 0
+    assert main(["export", str(folder), "--output", str(tmp_path / "all.jsonl")]) == 0
+    copy = tmp_path / "copies" / "demo"
+    assert main(["import", str(copy), "--input", str(tmp_path / "all.jsonl"), "--new-epoch"]) == 0
+    assert command(capsys, str(copy), "--context", "task", "--before", "now")[0] == 0
+    assert main(["erasures", "--json", str(copy)]) == 0
+    *_, first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert {"by": "the DPO", "participant": "alice", "entries": 3}.items() <= first.items()
+    assert {"by": getpass.getuser(), "context": "task"}.items() <= second.items()
+    assert 0 < second["before"] <= second["time"] <= time.time()
+    assert first["position"] < second["position"]
+    assert main(["erasures", str(copy)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("UTC ")[1].split(" before")[0] for line in lines] == [
+        "the DPO: 3 entries of alice",
+        f"{getpass.getuser()}: {second['entries']} entry in context task",
+    ]
 
 
 @pytest.mark.rule("L-23")

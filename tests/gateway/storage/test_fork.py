@@ -10,7 +10,7 @@ from mcpp_gateway.log_tools.info import inspect
 from mcpp_gateway.log_tools.verify import Verification
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.segment_log import SegmentLog
-from tests.gateway.sockets import config_text, joined, receive, running
+from tests.gateway.sockets import chat, config_text, id_of, joined, receive, receive_until, running
 from tests.gateway.storage.sample_log import OPTIONS, write_sample
 
 
@@ -72,6 +72,26 @@ async def test_a_gateway_runs_on_a_fork_and_keeps_its_origin(original: Path) -> 
             assert pod["origin"]["id"] == "m3"
             assert pod["epoch"] != pod["origin"]["epoch"]
     assert Verification(original.parent / "demo").run() == []
+
+
+@pytest.mark.rule("H-11", "C-10")
+@pytest.mark.anyio
+async def test_contexts_that_were_open_at_the_point_are_open_in_the_fork(original: Path) -> None:
+    # The original is weeks old, and its contexts expired a minute later.
+    assert fork([str(original), "--at", "m2", "demo"]) == 0
+    log = f'\n[log]\nkind = "file"\npath = "{original.parent}"\n'
+    async with running(config_text() + log) as gateway, joined(gateway, "carol") as client:
+        await receive(client)  # nothing is said
+    config = config_text(context_idle_seconds=3600) + log
+    async with running(config) as gateway, joined(gateway, "alice") as client:
+        contexts = (await receive(client))["payload"]["contexts"]
+        assert {each["id"] for each in contexts} == {"task", "step"}
+        gateway.hub.perform_all(gateway.pods["demo"].tick(gateway.hub.clock()))
+        said = chat("alice", context="step")
+        await client.send(said)
+        arrived = await receive_until(client, id_of(said))
+        assert not [each for each in arrived if each["kind"] == "system/context"]
+    assert not [each for each in entries(original.parent / "demo") if "context" in each.kind]
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import logging
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +23,16 @@ from mcpp_gateway.core.history.query import parse_query
 from mcpp_gateway.core.records import Batch, LogEntry, encode_batch
 from mcpp_gateway.storage.disk import OsDisk
 from mcpp_gateway.storage.file_source import FileSource
+from mcpp_gateway.storage.helper.messages import (
+    IndexRequest,
+    encode,
+    read_message,
+    write_message,
+)
 from mcpp_gateway.storage.helper.process import HelperProcess
 from mcpp_gateway.storage.index import log_index as index_module
 from mcpp_gateway.storage.index.log_index import LogIndex
+from mcpp_gateway.storage.index.progress import IndexProgress
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segments import BATCH, STATE, NewRecord, segment_name
 
@@ -152,6 +161,17 @@ def many(count: int) -> list[IndexedItem]:
     return [IndexedItem(f"m{number}", "alice", "chat", "task") for number in range(count)]
 
 
+@pytest.mark.rule("L-01")
+def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
+    log = IndexedLog(tmp_path)
+    log.path.touch(0o644)  # as an earlier release left it
+    log.add(many(3))
+    with log.index():
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert {"index.sqlite", "index.sqlite-wal", "text.sqlite", "text.sqlite-wal"} < modes.keys()
+    assert set(modes.values()) == {0o600}
+
+
 @settings(max_examples=30)
 @given(
     steps=st.lists(
@@ -262,7 +282,8 @@ def test_far_behind_the_index_catches_up_before_the_start_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(index_module, "_MAX_BEHIND", 100)
-    monkeypatch.setattr(index_module, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(IndexProgress, "least_entries", 100)
+    monkeypatch.setattr(IndexProgress, "report_seconds", 0.0)
     monkeypatch.setattr(index_module, "_REBUILD_AT_ONCE", 150)
     caplog.set_level(logging.INFO, "mcpp.gateway")
     log = IndexedLog(tmp_path)
@@ -271,7 +292,34 @@ def test_far_behind_the_index_catches_up_before_the_start_ends(
     with log.index(caught_up=False) as index:
         assert index.ids.indexed_to == 1000
         log.check(index)
-    assert "indexing the log: 60 %" in caplog.messages
+    records = [each for each in caplog.records if "indexing the ids" in each.message]
+    shares = [vars(each)["progress"] for each in records]
+    assert shares == [0.0, 0.2, 0.4, 0.6, 0.8]
+    assert "indexed the ids of the log" in caplog.messages
+
+
+def test_a_deleted_text_index_is_built_again_with_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = IndexedLog(tmp_path)
+    log.add(many(500))
+    with log.index():
+        pass
+    (tmp_path / "text.sqlite").unlink()
+    monkeypatch.setattr(IndexProgress, "least_entries", 100)
+    monkeypatch.setattr(IndexProgress, "report_seconds", 0.0)
+    monkeypatch.setattr(index_module, "_TEXT_AT_ONCE", 1)
+    caplog.set_level(logging.INFO, "mcpp.gateway")
+    for _ in range(9):
+        log.add(many(500))
+    with log.index() as index:
+        log.check(index)
+    records = [each for each in caplog.records if "texts of the log" in each.message]
+    *building, end = records
+    shares = [vars(each)["progress"] for each in building]
+    assert len(shares) >= 8
+    assert shares == sorted(shares)
+    assert end.message == "indexed the texts of the log"
 
 
 def test_retention_drops_parts(tmp_path: Path) -> None:
@@ -289,6 +337,36 @@ def test_retention_drops_parts(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         log.check(index)
+
+
+@pytest.mark.rule("L-25")
+def test_an_index_that_outgrows_the_log_is_built_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_MAX_STALE_BYTES", 0)
+    log = IndexedLog(tmp_path)
+    for _ in range(5):
+        log.add(many(200))
+        log.roll()
+    index = log.open()
+    index.text.part_bits = 15  # a part that holds everything, and so is not dropped
+    index.start(1000)
+    try:
+        log.wait(index)
+        before = index.text.generation
+        log.log.retain(since=None, max_bytes=1)
+        log.add(many(300))
+        index.advance(1300)
+        log.wait(index)
+        after = index.text.generation
+        assert after > before
+        log.add(many(1))
+        index.advance(1301)
+        log.wait(index)
+        assert index.text.generation == after
+        log.check(index)
+    finally:
+        index.stop()
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
@@ -377,6 +455,23 @@ def test_many_texts_are_indexed_by_another_process(tmp_path: Path) -> None:
         log.check(index)
     finally:
         index.stop()
+
+
+def test_the_other_process_ends_silently_with_a_gateway_that_was_killed(tmp_path: Path) -> None:
+    log = IndexedLog(tmp_path)
+    log.add(many(10))
+    request = IndexRequest(log=log.log.view(), epoch="epoch", generation=0, committed=10)
+    command = [sys.executable, "-m", "mcpp_gateway.storage.helper.program"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as helper:
+        assert helper.stdin is not None
+        assert helper.stdout is not None
+        assert helper.stderr is not None
+        assert read_message(helper.stdout) == b"ready"
+        helper.stdout.close()
+        write_message(helper.stdin, encode(request))
+        assert helper.stderr.read() == b""
+    assert helper.returncode == 0
 
 
 def test_without_the_other_process_a_thread_indexes(tmp_path: Path) -> None:

@@ -59,6 +59,68 @@ def problems(folder: Path) -> list[str]:
 # --- export and import ----------------------------------------------------------------------------
 
 
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.rule("L-11", "G-16")
+@pytest.mark.parametrize(("name", "kept"), [(FIRST, (10, 15)), (SECOND, (0, 14))])
+def test_what_is_readable_of_a_damaged_log_can_go_on_in_a_new_epoch(
+    sample: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    kept: tuple[int, int],
+) -> None:
+    content = (sample / name).read_bytes()
+    flip(sample / name, content.rindex(b'"m6"' if name == SECOND else b'"m3"'))
+    out = tmp_path / "lines"
+    assert main(["export", str(sample), "--output", str(out)]) == 1
+    assert not out.exists()
+    assert main(["export", str(sample), "--readable", "--output", str(out)]) == 0
+    assert f"left out: {name} is damaged" in capsys.readouterr().err
+    other = tmp_path / "other" / "pod"
+    assert main(["import", str(other), "--input", str(out)]) == 1
+    assert "use --new-epoch" in capsys.readouterr().err
+    assert main(["import", str(other), "--input", str(out), "--new-epoch"]) == 0
+    lines = [json.loads(line) for line in export(other)]
+    positions = [line["position"] for line in lines if "position" in line]
+    assert (positions[0], positions[-1] + 1) == kept
+    assert problems(other) == []
+
+
+@pytest.mark.rule("L-08")
+@pytest.mark.parametrize(("name", "entries"), [(FIRST, "5, positions 10 to 15"), (SECOND, "10")])
+def test_info_shows_what_is_left_of_a_damaged_log(
+    sample: Path, capsys: pytest.CaptureFixture[str], name: str, entries: str
+) -> None:
+    flip(sample / name, 20 if name == FIRST else 80)  # in the header; in the state
+    code, lines, _ = run(capsys, "info", sample)
+    shown = "\n".join(lines)
+    assert code == 1
+    assert f"entries   {entries}" in shown
+    assert "state     damaged" in shown
+    assert f"damage    {name} is damaged at byte" in shown
+    code, lines, _ = run(capsys, "info", "--json", sample)
+    assert code == 1
+    assert json.loads(lines[0])["damage"][0].startswith(name)
+
+
+@pytest.mark.rule("L-13", "L-26")
+def test_a_mark_is_no_incomplete_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = PodWithLog(tmp_path / "pod")
+    pod.join("alice")
+    pod.tick()
+    pod.log.mark()
+    assert main(["verify", str(tmp_path / "pod")]) == 0
+    assert main(["info", str(tmp_path / "pod")]) == 0
+    shown = capsys.readouterr().out
+    assert "incomplete" not in shown
+    assert "state     interrupted\n" in shown
+
+
 @pytest.mark.rule("L-11")
 def test_an_exported_log_is_imported_again_without_a_difference(
     sample: Path, tmp_path: Path
@@ -124,7 +186,7 @@ def test_an_import_never_adds_to_a_folder(sample: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda lines: [], "line 1"),
+        (lambda lines: [], "the input is empty"),
         (lambda lines: [b'{"a":1}'], "line 1"),
         (lambda lines: [lines[0].replace(b"mcpp-log", b"other")], "no exported log"),
         (lambda lines: [lines[0].replace(b'"version":1', b'"version":2')], "has version 2"),
@@ -138,6 +200,9 @@ def test_an_import_never_adds_to_a_folder(sample: Path) -> None:
             "line 5: the term",
         ),
         (lambda lines: [*lines[:5], lines[5].replace(b'"term":1', b'"term":9')], "line 6: term or"),
+        # Programs that show the time as a date would end with an error.
+        (lambda lines: [*lines[:4], lines[4].replace(b'"time":', b'"time":9e300,"t":')], "line 5"),
+        (lambda lines: [*lines[:4], lines[4].replace(b'"time":', b'"time":-1,"t":')], "line 5"),
     ],
 )
 @pytest.mark.rule("L-11")
@@ -436,7 +501,7 @@ def test_export_and_import_use_files_or_standard_streams(
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
-        (["info", "nowhere"], 1, "nowhere is no folder"),
+        (["info", "nowhere"], 1, "nowhere does not exist"),
         (["info", "log", "--pod", "other"], 1, "holds no log of pod 'other'"),
         (["info", "log", "--pod", ".."], 1, "'..' is no name of a pod"),
         (["info", "empty"], 1, "empty holds no log"),

@@ -1,7 +1,9 @@
 """The file log: damage, foreign files, retention and reading beside the writer."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from tests.gateway.storage.logs import (
     OPTIONS,
     opened,
     payload,
+    quiet_log,
     read_all,
     roll,
     started,
@@ -23,20 +26,36 @@ from tests.gateway.storage.logs import (
 )
 from tests.gateway.storage.simulated_disk import SimulatedDisk, SimulatedFile
 
+NewLog: TypeAlias = Callable[[], tuple[SimulatedDisk, list[bytes]]]
+ended = pytest.mark.parametrize("log", [stopped_log, quiet_log])
 
-def test_an_undamaged_log_is_read_completely() -> None:
-    disk, written = stopped_log()
+
+@ended
+def test_an_undamaged_log_is_read_completely(log: NewLog) -> None:
+    disk, written = log()
+    assert opened(disk)[1].dropped_bytes == 0
     assert read_all(disk) == written
+
+
+@pytest.mark.rule("L-26")
+def test_a_mark_of_the_segment_before_does_not_count() -> None:
+    log = started(SimulatedDisk())
+    for number in range(2):  # segments whose records have the same sizes
+        write(log, number, 100)
+        assert log.needs_mark
+        log.mark()
+        roll(log, number + 1)
 
 
 # --- damage ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("L-08")
+@pytest.mark.rule("L-08", "L-26")
+@ended
 @settings(max_examples=300)
 @given(data=st.data())
-def test_a_flipped_bit_is_detected_or_without_consequence(data: st.DataObject) -> None:
-    disk, written = stopped_log()
+def test_a_flipped_bit_is_detected_or_without_consequence(log: NewLog, data: st.DataObject) -> None:
+    disk, written = log()
     name = data.draw(st.sampled_from(disk.names()))
     content = disk.content(name)
     used = len(bytes(content).rstrip(b"\0"))
@@ -49,11 +68,14 @@ def test_a_flipped_bit_is_detected_or_without_consequence(data: st.DataObject) -
     assert found == written
 
 
-@pytest.mark.rule("L-08")
+@pytest.mark.rule("L-08", "L-26")
+@ended
 @settings(max_examples=200)
 @given(data=st.data())
-def test_a_truncated_file_is_detected_or_without_consequence(data: st.DataObject) -> None:
-    disk, written = stopped_log()
+def test_a_truncated_file_is_detected_or_without_consequence(
+    log: NewLog, data: st.DataObject
+) -> None:
+    disk, written = log()
     name = data.draw(st.sampled_from(disk.names()))
     content = disk.content(name)
     del content[data.draw(st.integers(0, len(content) - 1)) :]

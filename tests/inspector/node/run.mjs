@@ -5,9 +5,9 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const load = (name) => import(new URL(`state/${name}.js`, folder));
-const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words] =
+const [filters, expressions, { ContextTree }, { Tracker }, { Heights, SplitHeights }, { Model }, { Rows }, json, link, reading, { Session }, { LivenessMonitor }, { cut }, { Past }, { Shown }, searches, { readPage }, { readMoment }, { queryOf }, { Matches }, words, { Labels }, { Claims }, { LiveTexts, isLivePart }] =
   await Promise.all(
-    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words"].map(load),
+    ["filter/filter", "filter/expression", "tree", "results/transient", "log/heights", "model", "log/rows", "json", "filter/link", "log/describe", "connection/session", "connection/liveness", "results/summaries", "history/past", "log/shown", "history/search", "history/requests", "history/moments", "history/query", "history/matches", "history/words", "labels", "claims", "live"].map(load),
   );
 
 const { hueOf } = await import(new URL("view/elements/dom.js", folder));
@@ -59,7 +59,13 @@ const functions = {
     return [...tree].map((node) => [
       node.id, node.type ?? null, node.parent?.id ?? null, node.count, [...node.participants],
       node.state, node.conclusion?.id ?? null, node.creator ?? null,
+      node.title ?? null, node.progress,
     ]);
+  },
+  claims({ envelopes }) {
+    const claims = new Claims();
+    for (const envelope of envelopes) claims.receive(envelope, 0);
+    return [...claims].map(({ name, holder, id }) => [name, holder, id]);
   },
   heights({ steps, head }) {
     const heights = head ? new SplitHeights() : new Heights();
@@ -261,9 +267,9 @@ const functions = {
     }
   },
   // Returns whether a text matches, and the parts of it that would be highlighted.
-  found({ text, payload }) {
+  found({ text, payload, context }) {
     const search = searches.readSearch(text, 0);
-    const envelope = { kind: "chat", payload };
+    const envelope = { kind: "chat", payload, context };
     const found = search?.matches({ envelope, lineage: null, at: 0, text: JSON.stringify(envelope) }) ?? false;
     const parts = typeof payload === "string" && search ? words.occurrences(payload, search.terms) : [];
     return { found, sent: search?.text ?? "", marked: parts.map(([from, to]) => payload.slice(from, to)) };
@@ -271,14 +277,21 @@ const functions = {
   moment: ({ text, now, isEnd }) => readMoment(text, now, { isEnd }),
   query: ({ filter, me, view, search, now }) => queryOf({ filter, me }, { ...view, search: searches.readSearch(search, now) }),
   // Counts in pages of these positions each, and returns the ranks of some.
-  matches({ pages, ask, maxCount }) {
+  matches({ pages, ask, maxCount, countTo = [] }) {
     const matches = new Matches({ maxCount });
     matches.start({ text: "x" });
     let asked = 0;
-    for (let request = matches.ask(); request; request = matches.ask()) {
-      const entries = pages[asked].map((position) => ({ position }));
-      asked += 1;
-      matches.accept(request, { entries, next: asked < pages.length ? `${asked}` : null });
+    const count = () => {
+      for (let request = matches.ask(); request; request = matches.ask()) {
+        const entries = pages[asked].map((position) => ({ position }));
+        asked += 1;
+        matches.accept(request, { entries, next: asked < pages.length ? `${asked}` : null });
+      }
+    };
+    count();
+    for (const position of countTo) {
+      matches.countTo(position);
+      count();
     }
     return { asked, count: matches.positions.length, isComplete: matches.isComplete, ranks: ask.map((one) => matches.rank(one)) };
   },
@@ -309,10 +322,55 @@ const functions = {
     const liveness = new LivenessMonitor();
     return steps.map(([what, seconds]) => liveness[what](seconds * 1_000) ?? null);
   },
+  // Returns what the page shows of an index: the share of the log that it has, or null.
+  indexing({ pages }) {
+    const past = new Past(new Model({ newId: () => "new" }));
+    return pages.map((payload) => {
+      past.noteIndex(readPage(payload, JSON.stringify({ payload })));
+      return past.indexing;
+    });
+  },
+  labels({ ids, title }) {
+    const labels = new Labels();
+    return ids.map((id) => labels.of(id, title));
+  },
+  // Asks for changes of a replay: each step is a change, the number of one that is answered, or "lost".
+  replay({ steps }) {
+    let ids = 0;
+    const model = new Model({ newId: () => `${(ids += 1)}` });
+    const control = model.replayControl;
+    const sent = [];
+    for (const step of steps) {
+      if (typeof step === "number") control.answer(sent[step].id);
+      else if (step !== "lost") sent.push(control.ask(step));
+      else {
+        control.lose();
+        const again = control.repeat();
+        if (again) sent.push(again);
+      }
+    }
+    return { sent: sent.map(({ payload }) => payload), wanted: control.wanted };
+  },
   // Returns the delays after connections that lasted this long each.
-  delays({ held }) {
+  delays({ held, code = 1006, welcome }) {
     const session = new Session();
-    return held.map((heldMs) => session.closed(1006, heldMs).delay);
+    if (welcome) session.welcome(welcome);
+    return held.map((heldMs) => session.closed(code, heldMs).delay);
+  },
+  // Returns the texts that are being written after each envelope: sender, id, text.
+  live({ envelopes }) {
+    const texts = new LiveTexts();
+    return envelopes.map((envelope) => {
+      if (isLivePart(envelope)) texts.add(envelope, 0);
+      else texts.observe(envelope);
+      return texts.all.map(({ from, id, text }) => [from, id, text]);
+    });
+  },
+  // Returns the position to resume from, and the size of the log, after live parts.
+  afterParts({ texts }) {
+    const model = new Model();
+    const classes = texts.map((text) => model.receive(text, 1_000));
+    return { classes, lastId: model.session.lastId, size: model.log.size };
   },
   cut: ({ text, limit }) => cut(text, limit),
   reveal: ({ text }) => json.reveal(text),

@@ -48,12 +48,12 @@ def test_a_flood_of_proposals_reopens_none_that_is_closed(flooder: str) -> None:
 
 
 @pytest.mark.rule("P-20")
-def test_a_request_that_would_be_refused_does_not_use_up_a_proposal() -> None:
+def test_a_request_with_a_json_rpc_id_of_its_own_fulfils_a_proposal() -> None:
     proposals = Fulfilments()
     mine = proposal("intern")
     proposals.add(mine)
-    assert proposals.fulfil(request(mine, "another-id")) is not None
-    assert proposals.fulfil(request(mine)) is None
+    assert proposals.fulfil(request(mine, "another-id")) is None
+    assert proposals.fulfil(request(mine)) is not None
 
 
 def test_what_is_kept_is_bounded() -> None:

@@ -189,3 +189,11 @@ def test_a_result_that_is_not_as_annotated_is_an_error() -> None:
         True,
         "the result is not as annotated at $.result[0]: Expected `int`, got `str`",
     )
+
+
+def test_a_type_that_is_not_defined_is_reported_with_its_parameter() -> None:
+    def take(first: int, second: "list[Missing]") -> None:  # type: ignore[name-defined]  # noqa: F821
+        pass
+
+    with pytest.raises(TypeError, match="tool take: parameter second: name 'Missing'"):
+        Tool.from_function(take)

@@ -139,7 +139,7 @@ def test_the_help_of_every_command_works_without_extras(command: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "code", "printed"),
     [
-        ("__import__('mcpp').decode('{}')", 1, "mcpp: acme: $.protocol: is missing\n"),
+        ("__import__('mcpp').decode('{}')", 1, "mcpp acme: $.protocol: is missing\n"),
         ("raise KeyboardInterrupt", 130, ""),
     ],
 )
@@ -208,3 +208,16 @@ def test_ctrl_c_during_an_import_ends_it_silently(imported: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=20)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize(
+    "command", ["tail", "search", "show", "send", "call", "chat", "approver", "prompt", "mcp"]
+)
+def test_commands_of_participants_have_the_same_flags(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main.main([command, "--help"])
+    text = capsys.readouterr().out
+    assert all(flag in text for flag in ("--as NAME", "--url URL", "--token TOKEN"))
+    assert ("--last N" in text) == (command in ("tail", "search", "chat", "prompt"))

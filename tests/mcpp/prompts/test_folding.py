@@ -253,3 +253,17 @@ def test_an_expanded_context_keeps_consumed_pages_collapsed() -> None:
     handle = expanded.partition("[collapsed; handle ")[2].partition("]")[0]
     assert prompt.expand(handle)["content"][0]["text"].startswith("page 0 data")
     assert len(prompt.originals(change.handle)) == 20
+
+
+@pytest.mark.rule("C-19")
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [("failed", "reports that it failed"), ("cancelled", "reports that it was cancelled")],
+)
+def test_a_folded_context_shows_its_title_and_how_it_ended(outcome: str, words: str) -> None:
+    log = LogBuilder()
+    titled = new_context("task", id="k", metadata={"title": "Book\nParis"})
+    log.send("reflection", {"thought": "hm"}, "b", context=titled)
+    log.send("conclusion", {"outcome": outcome}, "b", context="k")
+    text = PromptBuilder("analyst", contexts="fold").build(log.envelopes).markdown()
+    assert f"@b {words}:\n> Book Paris\n> {outcome}" in text

@@ -69,7 +69,7 @@ def test_only_its_creator_concludes_a_context() -> None:
 def test_an_expired_context_is_idle_and_its_id_starts_a_new_node() -> None:
     tree = ContextTree([say("alice", "c", type="old"), expiry("c")])
     old = tree["c"]
-    assert old.state == "idle"
+    assert old.state == "expired"
     tree.add(say("bob", "c", type="new"))
     assert (tree["c"].type, tree["c"].creator, tree["c"].state) == ("new", "bob", "open")
     assert [node.type for node in tree] == ["old", "new"]
@@ -105,7 +105,7 @@ def test_a_parent_without_envelopes_is_in_the_tree() -> None:
 
 def test_a_placeholder_that_expired_is_open_once_its_id_is_used() -> None:
     tree = ContextTree([say("alice", "child", parent="p"), expiry("child"), expiry("p")])
-    assert tree["p"].state == "idle"
+    assert tree["p"].state == "expired"
     for _ in range(2):
         tree.add(say("bob", "p"))
     assert (tree["p"].state, len(tree["p"].envelopes)) == ("open", 2)
@@ -170,3 +170,14 @@ def test_a_group_keeps_the_order_of_the_log(log: list[Envelope]) -> None:
     for node in ContextTree(log):
         order = [places[envelope.id] for envelope in node.envelopes]
         assert order == sorted(order)
+
+
+@pytest.mark.rule("H-10", "C-17")
+def test_an_erased_conclusion_still_ends_its_context() -> None:
+    tree = ContextTree([say("alice", "c"), say("alice", "c", kind="tombstone")])
+    assert tree["c"].state == "open"
+    tree.add(say("mallory", "c", kind="tombstone", payload={"outcome": "failed"}))
+    tree.add(say("alice", "c", kind="tombstone", payload={"outcome": "text"}))
+    assert tree["c"].conclusion is None
+    tree.add(say("alice", "c", kind="tombstone", payload={"outcome": "failed"}))
+    assert tree.outline().endswith("failed (erased)")

@@ -7,6 +7,8 @@ export const HISTORY = 10_000; // envelopes requested at first, and after a gap
 const FIRST_DELAY_MS = 250;
 const LONGEST_DELAY_MS = 8_000;
 const HELD_MS = 10_000;
+const POSITION_LOST = 4002;
+const MOVED_DELAY_MS = 50;
 
 export class Session {
   constructor() {
@@ -62,6 +64,8 @@ export class Session {
   closed(code, heldMs) {
     this.isOpen = false;
     if (code >= 4500 && code <= 4999) return { retry: false };
+    // H-13: a replay that is moved closes its connections, which is no failure.
+    if (code === POSITION_LOST && heldMs > 0 && isObject(this.pod?.replay)) return { retry: true, delay: MOVED_DELAY_MS };
     // A welcome alone does not reset the delay: a connection that keeps closing must back off.
     if (heldMs >= HELD_MS) this._failures = 0;
     const delay = Math.min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** this._failures);

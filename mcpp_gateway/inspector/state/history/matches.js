@@ -1,10 +1,10 @@
 // Counts what a search finds in the past, page by page and without keeping the pages.
 
-const MAX_COUNT = 5_000;
+const MAX_COUNT = 5_000; // beyond it counting goes on only as far as the user goes
 
 export class Matches {
   constructor({ maxCount = MAX_COUNT } = {}) {
-    this._maxCount = maxCount;
+    this._step = maxCount;
     this.stop();
   }
 
@@ -16,6 +16,7 @@ export class Matches {
   }
 
   stop() {
+    this._maxCount = this._step;
     this._request = null;
     this._asked = false;
     this.isCounting = false;
@@ -37,7 +38,14 @@ export class Matches {
     for (const { position } of entries) if (position < last) this.positions.push(position);
     this.isComplete = next === null;
     this.isCounting = next !== null && this.positions.length < this._maxCount;
-    if (this.isCounting) this._request = { ...request, cursor: next };
+    this._request = next === null ? null : { ...request, cursor: next };
+  }
+
+  /** Go on counting until a position has its place, because the user has come to it. */
+  countTo(position) {
+    if (!this._request || this.isCounting || position >= (this.positions.at(-1) ?? Infinity)) return;
+    this._maxCount = this.positions.length + this._step;
+    this.isCounting = true;
   }
 
   /** Stop waiting for an answer that will not come. */

@@ -12,6 +12,7 @@ const PAGE = 250; // entries requested at once
 const MAX_ENTRIES = 2_000; // deriving everything from these takes a few milliseconds
 const MAX_CHARS = 16 * 1024 * 1024;
 const FIRST_NODE = 1e9;
+const MUCH_UNINDEXED = 3_000; // entries; an index that follows the log is closer behind it
 const INSTANT = 0.001; // seconds; bounds are exclusive
 const MIN_ENTRIES = 100; // never dropped: they may be in view
 
@@ -26,6 +27,7 @@ export class Past extends LogModel {
     this.query = {};
     this.version = 0; // changes with everything that is shown
     this.start = 0; // the oldest position that the gateway can read
+    this.indexing = null; // the share of the log that is indexed, while the index is being built
     this.restart();
   }
 
@@ -121,6 +123,16 @@ export class Past extends LogModel {
     this.version += 1;
   }
 
+  /** Note how far the index of a page's log is. */
+  noteIndex({ start, end, indexedTo }) {
+    this.indexing = end - indexedTo >= MUCH_UNINDEXED ? Math.max(0, indexedTo - start) / (end - start) : null;
+  }
+
+  /** Return whether an entry of a page is among those that are shown. */
+  shows({ envelope }) {
+    return !isPresenceOf(envelope, this.me); // the received log has none, either (G-33)
+  }
+
   /** Note that a request was refused; without a message it is made again. */
   refuse(name, request, message) {
     const edge = this[name];
@@ -171,7 +183,7 @@ export class Past extends LogModel {
 
   stateLabel(node) {
     const state = this.stateOf(node);
-    return state === "concluded" && node.expired ? "concluded, expired" : state;
+    return node.conclusion && node.expired ? `${state}, expired` : state;
   }
 
   // --- private ----------------------------------------------------------------------------------
@@ -257,7 +269,7 @@ export class Past extends LogModel {
   _derive() {
     this._clear();
     for (const { position, time, envelope, text, erased } of this._pages.flat()) {
-      if (isPresenceOf(envelope, this.me)) continue; // the received log has none, either (G-33)
+      if (!this.shows({ envelope })) continue;
       this._learn(this.log.add(envelope, text, { position, time, at: time * 1000, erased }));
     }
     this.changed.clear();

@@ -41,13 +41,14 @@ export class Requests {
   }
 }
 
-/** Return {entries, next, epoch, start}; each entry has its envelope also as the text that its sender wrote. */
+/** Return {entries, next, epoch, start, end, indexedTo}; each entry has its envelope also as the text that its sender wrote. */
 export function readPage(payload, text) {
-  const { entries, next, epoch, start } = isObject(payload) ? payload : {};
+  const { entries, next, epoch, start, end, indexed_to: indexedTo } = isObject(payload) ? payload : {};
   const list = Array.isArray(entries) ? entries : [];
   const texts = sourcesOf(text, ["payload", "entries"], "envelope");
   const read = list.map((entry, i) => ({ ...entry, text: texts[i] ?? "" }));
-  return { entries: read.filter(isEntry), next: typeof next === "string" ? next : null, epoch, start: Number(start) || 0 };
+  const positions = { start: Number(start) || 0, end: Number(end) || 0, indexedTo: Number(indexedTo) || 0 };
+  return { entries: read.filter(isEntry), next: typeof next === "string" ? next : null, epoch, ...positions };
 }
 
 const isEntry = ({ position, time, envelope }) =>

@@ -33,7 +33,8 @@ export class Search {
     // The raw text first: it decides most cases, and ten times as fast.
     const raw = fold(unescaped(text));
     if (!this.terms.every(({ longest }) => raw.includes(longest))) return false;
-    const texts = textsIn(envelope.payload).map(fold);
+    const title = envelope.context?.metadata?.title;
+    const texts = textsIn(typeof title === "string" ? [title, envelope.payload] : envelope.payload).map(fold);
     return this.terms.every((term) => texts.some((one) => term.isIn(one)));
   }
 }

@@ -1,6 +1,7 @@
 // Descriptions of envelopes by kind: a tone for styling, a label, and text. No markup.
 
 import { isCoherent, isObject, parseKind, presenceEntries } from "../kinds.js";
+import { outcomeOf, stepOf } from "../outcomes.js";
 import { blocksOf, visibleText } from "../results/summaries.js";
 import { readResult } from "../results/transient.js";
 
@@ -11,18 +12,22 @@ export function describe(envelope) {
   switch (family) {
     case "chat":
       return { tone: "chat", label: "chat", ...prose(payload.text, envelope.payload) };
-    case "reflection":
-      return { tone: "thought", label: "thinks", ...prose(payload.thought, envelope.payload) };
+    case "reflection": {
+      const step = stepOf(envelope);
+      const label = step === undefined ? "thinks" : "begins";
+      const said = step === undefined || payload.thought !== step ? prose(payload.thought, envelope.payload) : {};
+      return { tone: "thought", label, name: step, ...said };
+    }
     case "conclusion":
       return {
-        tone: "conclusion",
-        label: "concludes",
+        tone: outcomeOf(envelope) === "failed" ? "failure" : "conclusion",
+        label: outcomeOf(envelope) === "concluded" ? "concludes" : "ends",
         ...prose(conclusionText(envelope.payload) || undefined, envelope.payload),
       };
     case "mcp/request":
       return call("call", name ? "calls" : method ?? "asks", name, envelope);
     case "mcp/proposal":
-      return call("proposal", name ? "proposes" : `proposes ${method ?? ""}`, name, envelope);
+      return { ...call("proposal", name ? "proposes" : `proposes ${method ?? ""}`, name, envelope), ...explanation(payload) };
     case "mcp/response":
       return response(payload, method, name);
     case "mcp/notification":
@@ -31,12 +36,22 @@ export function describe(envelope) {
       return { tone: "reject", label: "rejects", ...prose([payload.reason, payload.text].filter(isText).join(": ")) };
     case "mcp/withdraw":
       return { tone: "system", label: "withdraws", ...prose(payload.reason ?? "") };
+    case "claim":
+      return { tone: "system", label: "claims", name: envelope.kind.slice(family.length + 1) };
+    case "release": {
+      const label = payload.done === true ? "has done" : "releases";
+      return { tone: "system", label, name: envelope.kind.slice(family.length + 1) };
+    }
     case "system/presence":
       return presence(payload);
     case "system/context":
       return contextChange(payload);
     case "system/erased":
       return { tone: "system", label: "erased", text: erasure(payload) };
+    case "system/update":
+      return { tone: "system", label: "announces its card", who: isObject(payload.participant) ? text(payload.participant.id) : "" };
+    case "system/loop":
+      return { tone: "error", label: "stopped a loop", text: suspectedLoop(payload) };
     case "tombstone":
       return { tone: "system", label: "sent a message that was erased" };
     case "system/error":
@@ -46,13 +61,32 @@ export function describe(envelope) {
   }
 }
 
+/** Return what a context's conclusion says; one that was erased says only how the context ended. */
+export function outcomeText({ kind, payload }) {
+  return kind === "tombstone" ? `${payload.outcome} (erased)` : conclusionText(payload);
+}
+
 /** Return a conclusion as text: `decision` and `text`, else the payload as JSON, as the SDK's `text_of`. */
 export function conclusionText(payload) {
   if (!isObject(payload)) return payload === null ? "" : text(payload);
   const { decision, text: reason, ...rest } = payload;
+  const failure = takeFailure(rest);
   const parts = [decision, reason].filter((part) => part !== undefined && part !== null && part !== "");
-  if (parts.length === 0 && Object.keys(rest).length > 0) parts.push(rest);
-  return [...new Set(parts.map(text))].join("\n");
+  if (parts.length === 0 && !failure && Object.keys(rest).length > 0) parts.push(rest);
+  return [failure, [...new Set(parts.map(text))].join("\n")].filter(Boolean).join(": ");
+}
+
+// Remove how a context failed from the members of its conclusion, and return it as text (C-19).
+function takeFailure(members) {
+  const outcome = outcomeOf({ payload: members });
+  if (["concluded", outcome].includes(members.outcome)) delete members.outcome;
+  if (outcome === "concluded") return "";
+  const { error } = members;
+  delete members.error;
+  if (error === undefined || error === null) return outcome;
+  const isPlain = isObject(error) && Object.keys(error).length === 2 && isText(error.type) && isText(error.message);
+  if (!isPlain) return `${outcome}: ${text(error)}`;
+  return error.message ? `${outcome}: ${error.type}: ${error.message}` : `${outcome}: ${error.type}`;
 }
 
 const isText = (value) => typeof value === "string";
@@ -74,6 +108,13 @@ function call(tone, label, name, envelope) {
   const isBare = tone !== "proposal" || _meta === undefined;
   const onlyArguments = isBare && name !== undefined && Object.keys(rest).join() === "arguments";
   return { tone, label, name, json: onlyArguments ? rest.arguments : params };
+}
+
+/** Return the reason of a proposal and what it would change, as far as they are texts (P-51). */
+function explanation({ reason, preview }) {
+  const { before, after } = isObject(preview) ? preview : {};
+  const isShown = [before, after].some(isText) && [before, after].every((one) => isText(one) || one === undefined || one === null);
+  return { reason: isText(reason) && reason ? reason : undefined, preview: isShown ? { before, after } : undefined };
 }
 
 function response(payload, method, name) {
@@ -98,6 +139,7 @@ function textOf({ type, text: own, resource, name, uri }) {
   return type === "resource_link" ? [name, uri].filter(isText).join(": ") : undefined;
 }
 
+const MAX_SECONDS = 8.64e12; // of a Date
 const NOUNS = new Map([["image", "image"], ["audio", "recording"], ["resource", "file"]]);
 
 function notShown(result) {
@@ -129,9 +171,18 @@ function presence(payload) {
   return { tone: "system", ...(first ?? { label: "presence" }), ...(more ? { text: more } : {}) };
 }
 
-function erasure({ context, participant, entries }) {
-  const what = context === undefined ? `of ${text(participant)}` : `in context ${text(context)}`;
-  return `${text(entries)} ${entries === 1 ? "message" : "messages"} ${what}`;
+function erasure({ context, participant, before, entries, by }) {
+  const parts = [`${text(entries)} ${entries === 1 ? "message" : "messages"}`];
+  if (participant !== undefined) parts.push(`of ${text(participant)}`);
+  if (context !== undefined) parts.push(`in context ${text(context)}`);
+  if (Number.isFinite(before) && Math.abs(before) < MAX_SECONDS) parts.push(`before ${new Date(before * 1000).toISOString()}`);
+  if (by !== undefined) parts.push(`by ${text(by)}`);
+  return parts.join(" ");
+}
+
+function suspectedLoop({ participant, hops, context }) {
+  const where = isObject(context) ? ` in ${context.type ? text(context.type) : "context"} ${text(context.id)}` : "";
+  return `${text(hops - 1)} chats followed each other without a person${where}. Chats such as that of ${text(participant)} are refused until a person says something there.`;
 }
 
 function contextChange(payload) {

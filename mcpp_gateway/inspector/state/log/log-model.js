@@ -1,6 +1,7 @@
-// A log and what is derived from it in log order: contexts, results, proposals.
+// A log and what is derived from it in log order: contexts, results, proposals, claims.
 
 import { Log } from "./log.js";
+import { Claims } from "../claims.js";
 import { Proposals } from "../proposals.js";
 import { Tracker } from "../results/transient.js";
 import { ContextTree } from "../tree.js";
@@ -25,6 +26,7 @@ export class LogModel {
     this.tree = new ContextTree(this._firstNode);
     this.tracker = new Tracker();
     this.proposals = new Proposals();
+    this.claims = new Claims();
     this.types = new Set();
     this.kinds = new Set();
     this.rebuilt += 1;
@@ -45,6 +47,7 @@ export class LogModel {
     entry.about = this.log.find(answered) ? undefined : this.tree.get(answered); // E-16
     if (entry.node?.conclusion === envelope) this.concluded.push(entry.node);
     if (envelope.kind === "system/context") this.expired += 1;
+    this.claims.receive(envelope, entry.at);
     this.kinds.add(envelope.kind);
     if (entry.node?.type) this.types.add(entry.node.type);
     this._redraw([...this.tracker.add(envelope), this.proposals.add(envelope, entry.text)]);

@@ -13,6 +13,7 @@ export class Rows {
     this.descendants = true;
     this.foldConcluded = true;
     this.search = null; // has matches(entry)
+    this.revealed = null; // id of an envelope that is shown on its own account: no fold hides it
     this._folds = new Map(); // id of a context → whether it is folded, where the user has chosen
     this._foldRows = new Map();
     this._next = 0;
@@ -43,7 +44,7 @@ export class Rows {
   }
 
   isFolded(node) {
-    return this._folds.get(node.id) ?? (this.foldConcluded && node.state === "concluded");
+    return this._folds.get(node.id) ?? (this.foldConcluded && node.conclusion !== null && !this._holdsRevealed(node));
   }
 
   /** Fold or unfold a context; return the index of the first new row. */
@@ -111,6 +112,10 @@ export class Rows {
   // A conclusion that is no longer loaded is older than everything loaded.
   _isSinceConclusion({ seq }, { conclusion }) {
     return Boolean(conclusion) && seq > (this.model.log.find(conclusion.id)?.seq ?? -1);
+  }
+
+  _holdsRevealed(node) {
+    return this.revealed !== null && Boolean(this.model.log.find(this.revealed)?.node?.isWithin(node));
   }
 
   // The selected context itself does not fold, only its descendants do.

@@ -76,9 +76,3 @@ export function clockTime(ts) {
   if (date.toDateString() === new Date().toDateString()) return time;
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}`;
 }
-
-/** Return a short form of an id. UUIDv7s of one day begin alike, so they are shown by their end. */
-export function shortId(id) {
-  if (/^[0-9a-f]{8}-[0-9a-f]{4}-7/.test(id)) return `…${id.slice(-6)}`;
-  return id.length > 18 ? `${id.slice(0, 6)}…${id.slice(-6)}` : id;
-}

@@ -23,8 +23,10 @@ export class VirtualList {
     this._isHeld = false;
     this._pointer = null;
     this.isAtEnd = true;
+    this._isPinned = false; // whether a row was asked for, and the user has not scrolled since
     this.active = 0; // index of the row with the keyboard focus
     this._activeKey = null;
+    this._askedKey = null; // the row that was asked for is marked, until another has the focus
     this._source = source;
     this.schedule = oncePerFrame(() => this.draw());
     this._heights = new SplitHeights();
@@ -40,7 +42,9 @@ export class VirtualList {
     scroller.addEventListener("scroll", () => this._scrolled(), { passive: true });
     scroller.addEventListener("focusin", ({ target }) => {
       const row = target.closest("[data-index]");
-      if (row) this._setActive(Number(row.dataset.index));
+      if (!row) return;
+      if (row.dataset.key !== this._askedKey) this._mark(null);
+      this._setActive(Number(row.dataset.index));
     });
     if (holds) this._watchPointer();
     this._observer = new ResizeObserver(() => this.schedule());
@@ -107,7 +111,8 @@ export class VirtualList {
       if (this._isFollowing) scroller.scrollTop = this._heights.total;
       if (!this._drawRange()) break;
     }
-    this._stale.clear();
+    // A row with the focus stays in the page, out of view: it is redrawn when it comes into view again.
+    for (const key of this._stale) if (!this._drawn.has(key)) this._stale.delete(key);
     if (held) this._giveFocusBack(held);
     this._top = scroller.scrollTop;
     this._keepPlace();
@@ -126,21 +131,33 @@ export class VirtualList {
     if (!count) return;
     const at = Math.max(0, Math.min(count - 1, index));
     const [top, height] = [this._heights.top(at), this._heights.get(at)];
+    // Rows may have been added since the last drawing: the browser would not scroll further than to the old end.
+    this._spacer.style.height = `${this._heights.total}px`;
     const { scrollTop, clientHeight } = this.scroller;
     if (center) this.scroller.scrollTop = top - clientHeight / 3;
     else if (top < scrollTop) this.scroller.scrollTop = top;
     else if (top + height > scrollTop + clientHeight) {
       this.scroller.scrollTop = Math.min(top, top + height - clientHeight);
     }
-    this.isAtEnd = this._atEnd();
-    this._anchor = null;
+    this._isPinned = center;
+    this.isAtEnd = !center && this._atEnd();
+    // Heights around it are estimates: the row keeps its place while they are measured.
+    this._anchor = { key: this._source.key(at), offset: this.scroller.scrollTop - top };
     this.draw();
-    this._setActive(at); // after drawing, which first restores the previous focus
+    this._mark(center ? this._source.key(at) : null); // after drawing, which first restores the previous focus
+    this._setActive(at);
     if (focus) this.element(at)?.focus({ preventScroll: true });
   }
 
+  /** Whether all rows fit into the view. */
+  get isWhole() {
+    return this._heights.total <= this.scroller.clientHeight;
+  }
+
   toEnd() {
+    this._mark(null);
     this.isAtEnd = true;
+    this._isPinned = false;
     this._anchor = null;
     this.draw();
   }
@@ -171,6 +188,7 @@ export class VirtualList {
       element.dataset.index = i;
       element.dataset.key = key;
       setTabStop(element, i === this.active);
+      setCurrent(element, key === this._askedKey);
       const [position, size] = this._source.place?.(i) ?? [i + 1, count];
       element.setAttribute("aria-posinset", position);
       element.setAttribute("aria-setsize", size);
@@ -259,10 +277,17 @@ export class VirtualList {
     for (const element of this._drawn.values()) setTabStop(element, Number(element.dataset.index) === index);
   }
 
+  _mark(key) {
+    this._askedKey = key;
+    for (const [drawn, element] of this._drawn) setCurrent(element, drawn === key);
+  }
+
   _scrolled() {
     // The event is late: the content may have grown since. Only scrolling up leaves the end.
-    const wentUp = this.scroller.scrollTop < this._top - 1;
-    this.isAtEnd = this._atEnd() || (this.isAtEnd && !wentUp);
+    const { scrollTop } = this.scroller;
+    const wentUp = scrollTop < this._top - 1;
+    this._isPinned = this._isPinned && Math.abs(scrollTop - this._top) <= 1;
+    this.isAtEnd = !this._isPinned && (this._atEnd() || (this.isAtEnd && !wentUp));
     this._top = this.scroller.scrollTop;
     this._keepPlace();
     this.schedule();
@@ -291,6 +316,12 @@ export class VirtualList {
     this._spacer.style.height = `${this._heights.total}px`;
     this.scroller.scrollTop = top;
   }
+}
+
+// The mark does not depend on the keyboard focus, which a browser hides after a click.
+function setCurrent(row, isCurrent) {
+  if (isCurrent) row.setAttribute("aria-current", "true");
+  else row.removeAttribute("aria-current");
 }
 
 // Only the active row and its controls are tab stops, not each of thousands of rows.

@@ -114,7 +114,7 @@ export class LogView {
     if (hole < 0) return;
     const [top, bottom] = this.list.range(hole);
     if (bottom < scrollTop - NEAR_PX || top > scrollTop + clientHeight + NEAR_PX) return;
-    // Whoever comes from below goes on with what is just before the received log.
+    // Scrolling up continues with what is just before the received log.
     this._actions.load(top > scrollTop ? "newer" : "latest");
   }
 

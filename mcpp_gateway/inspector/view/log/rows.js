@@ -1,11 +1,12 @@
 // The rows of the log view: an envelope by its kind, a folded context, a mark; with raw JSON and originals.
 
-import { conclusionText, describe } from "../../state/log/describe.js";
+import { describe, outcomeText } from "../../state/log/describe.js";
+import { contextName, shortId, titleOf } from "../../state/ids.js";
 import { indent, reveal, show } from "../../state/json.js";
 import { keyOf } from "../../state/log/shown.js";
 import { cut } from "../../state/results/summaries.js";
-import { clockTime, duration, h, hueOf, plural, shortId } from "../elements/dom.js";
-import { proposalActions } from "../proposals.js";
+import { clockTime, duration, h, hueOf, plural } from "../elements/dom.js";
+import { explanationOf, proposalActions } from "../decisions/proposals.js";
 import { edgeRow } from "./edges.js";
 
 const SHOWN_CHARS = 1_600;
@@ -112,7 +113,8 @@ export class RowRenderer {
     const { conclusion } = node;
     const model = this._modelOf(entry);
     const state = model.stateOf(node);
-    const outcome = conclusion ? cut(conclusionText(conclusion.payload), 400) : `${state}…`;
+    const progress = node.progress ? `, ${node.progress}` : "";
+    const outcome = conclusion ? cut(outcomeText(conclusion), 400) : `${state}${progress}…`;
     return h(
       "article",
       { class: `row fold depth-${Math.min(8, node.depth)} state-${state}` },
@@ -121,14 +123,14 @@ export class RowRenderer {
         {},
         h("time", { datetime: entry.envelope.ts }, clockTime(entry.envelope.ts)),
         this._foldButton(node, true),
-        h("span", { class: "fold-type" }, node.type ?? "context"),
+        h("span", { class: "fold-type", dir: "auto" }, titleOf(node)),
         // If the beginning is not loaded, the creator is uncertain: name the author of the conclusion.
         conclusion && h("span", { class: `who hue-${hueOf(conclusion.from)}`, dir: "auto" }, conclusion.from),
         h("span", { class: "outcome", dir: "auto", title: outcome }, outcome),
         since > 0 && h("span", { class: "badge badge-since" }, `${since.toLocaleString("en")} newer`),
         forMe > 0 && h("span", { class: "badge badge-for-me" }, `${forMe.toLocaleString("en")} to you`),
         h("span", { class: "quiet" }, [plural(node.total, "message"), duration(node.end - node.start), ...(conclusion && node.expired ? ["expired"] : [])].join(" · ")),
-        h("span", { class: "row-end" }, this._chip(node, model, shortId(node.id))),
+        h("span", { class: "row-end" }, this._chip(node, model, node.title === undefined ? shortId(node.id) : node.type ?? "context")),
       ),
     );
   }
@@ -149,7 +151,7 @@ export class RowRenderer {
     );
   }
 
-  _chip(node, model, text = `${node.type ?? "context"} ${shortId(node.id)}`) {
+  _chip(node, model, text = contextName(node)) {
     const state = model.stateOf(node);
     return [
       h(
@@ -198,7 +200,7 @@ export class RowRenderer {
       h("button", { class: "link", title, "data-keep": "about", on: { click: run } }, h("span", { dir: "auto" }, text));
     if (about) {
       const title = `Answers context ${about.id}. Show only that context`;
-      return link(`on ${about.type ?? "context"} ${shortId(about.id)}`, title, () => this._actions.select(about));
+      return link(`on ${contextName(about)}`, title, () => this._actions.select(about));
     }
     const other = (model.log.find(envelope.correlation_id) ?? this._past.log.find(envelope.correlation_id))?.envelope;
     if (!other || model.tracker.call(envelope)?.response === envelope) return null; // its duration links there
@@ -255,6 +257,14 @@ export class RowRenderer {
     const isProse = text !== undefined;
     const full = fullText(reading);
     if (!full) return note ? h("p", { class: "quiet" }, note) : null;
+    if (tone === "proposal") return [explanationOf(reading), this._full(entry, reading)];
+    return this._full(entry, reading);
+  }
+
+  _full(entry, reading) {
+    const { tone, text, note } = reading;
+    const isProse = text !== undefined;
+    const full = fullText(reading);
     const isCut = this._isCut(entry, reading);
     const size = `${full.length.toLocaleString("en")} characters`;
     const more = tone === "proposal" ? `Read all ${size} to decide` : `Show all ${size}`;

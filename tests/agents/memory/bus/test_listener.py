@@ -804,3 +804,22 @@ def test_the_first_question_of_a_long_conversation_is_kept() -> None:
 @given(st.lists(st.builds(SpokenTurn, st.text(max_size=5), st.text(max_size=80)), max_size=20))
 def test_a_summary_keeps_within_its_length(turns: list[SpokenTurn]) -> None:
     assert len(summarize(turns, max_chars=100)) <= 100
+
+
+@pytest.mark.rule("C-19")
+@pytest.mark.parametrize(
+    ("outcome", "kind", "title"),
+    [
+        ("failed", "gotcha", "Book Paris: failed: ValueError: no rooms"),
+        ("cancelled", "session", "Book Paris: cancelled: ValueError: no rooms"),
+    ],
+)
+def test_a_context_that_did_not_come_to_an_end_is_no_decision(
+    outcome: str, kind: str, title: str
+) -> None:
+    bus = Bus()
+    bus.think("ann", "Which hotel?", metadata={"title": "Book Paris"})
+    error = {"type": "ValueError", "message": "no rooms"}
+    [memory] = bus.say("ann", "conclusion", {"outcome": outcome, "error": error})
+    assert (memory.draft.kind, memory.draft.title) == (kind, title)
+    assert memory.metadata["outcome"] == outcome

@@ -17,8 +17,8 @@ from mcpp_agents.memory.bus.extractive_summary import SpokenTurn
 from mcpp_agents.memory.bus.participant import MemoryAgent
 from mcpp_agents.memory.bus.summarizer import Summarizer, SummarizerLimits
 from mcpp_agents.model import Reply
-from mcpp_agents.model.anthropic_messages import Anthropic
-from mcpp_agents.model.openai_chat import OpenAI
+from mcpp_agents.model.apis.anthropic_messages import Anthropic
+from mcpp_agents.model.apis.openai_chat import OpenAI
 from mcpp_agents.model.providers import OnText, ignore_text
 from mcpp_agents.toolbox import RemoteTool
 from tests.agents.memory.conftest import ManualClock

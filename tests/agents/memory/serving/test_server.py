@@ -275,7 +275,7 @@ def test_input_that_is_not_text_is_reported_in_one_line(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8", "strict"))
     assert main(["remember", "Rotation", "-", "--file", str(path)]) == 1
-    assert capsys.readouterr().err == "mcpp: memory: standard input is not utf-8 text\n"
+    assert capsys.readouterr().err == "mcpp memory: standard input is not utf-8 text\n"
     assert not path.exists()
 
 
@@ -352,7 +352,7 @@ def test_an_address_in_use_is_reported_in_one_line(
         options = ["--file", str(path), "--principals", str(principals)]
         assert main(["serve", "--http", used, *options]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"mcpp: memory: Cannot listen on {used}: ")
+    assert line.startswith(f"mcpp memory: Cannot listen on {used}: ")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:http", "8788"])
@@ -435,7 +435,7 @@ def test_a_folder_that_cannot_be_created_is_reported_in_one_line(
     (tmp_path / "file").touch()
     assert main(["remember", "a", "b", "--file", str(tmp_path / "file" / "memory.db")]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("mcpp: memory: Cannot create the folder of ")
+    assert line.startswith("mcpp memory: Cannot create the folder of ")
 
 
 @contextmanager

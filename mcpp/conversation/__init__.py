@@ -1,0 +1,1 @@
+"""What participants say beyond single envelopes: texts as they are written, and cards."""

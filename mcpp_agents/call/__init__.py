@@ -1,0 +1,1 @@
+"""`mcpp call`: a tool call from a terminal or a script."""

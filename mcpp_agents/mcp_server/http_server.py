@@ -1,0 +1,235 @@
+"""Serving a pod over streamable HTTP, to many clients at once.
+
+Every client sends a participant's token with each request. The clients of one participant share its
+connection to the pod, which is opened with the first request and closed when none has used it for a
+while. `/mcp` is the whole pod, `/mcp/NAME` what a single participant offers.
+"""
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+import anyio
+import uvicorn
+from anyio.abc import TaskGroup, TaskStatus
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+
+import mcpp
+from mcpp.client.tasks import background
+from mcpp.errors import JoinError
+from mcpp_agents.mcp_server.server import PodServer
+from mcpp_agents.mcp_server.shared_pod import SharedPod
+from mcpp_agents.mcp_server.tool_handlers import KEPT_ENVELOPES
+
+PATH: Final = "/mcp"
+# Participants that are connected at the same time, and how long one stays without a request.
+MAX_MEMBERS: Final = 1000
+IDLE_SECONDS: Final = 1800.0
+_MAX_VIEWS: Final = 100
+_MAX_TOKEN_BYTES: Final = 4096
+_MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+_JOIN_SECONDS: Final = 15.0
+_LOCAL: Final = ["127.0.0.1:*", "localhost:*", "[::1]:*", "127.0.0.1", "localhost", "[::1]"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+logger = logging.getLogger("mcpp.mcp_server")
+
+
+@dataclass(slots=True)
+class _Member:
+    """A participant that is connected for its clients. Owns its views."""
+
+    shared: SharedPod
+    tasks: TaskGroup
+    security: TransportSecuritySettings | None
+    views: dict[str | None, StreamableHTTPSessionManager] = field(default_factory=dict)
+    requests: int = 0  # being served
+    used_at: float = 0.0
+
+    async def view(self, participant: str | None) -> StreamableHTTPSessionManager:
+        """Return the MCP server for the pod, or for one participant."""
+        manager = self.views.get(participant)
+        if manager is None:
+            manager = await self.tasks.start(self._run_view, participant)
+        return manager
+
+    async def _run_view(
+        self,
+        participant: str | None,
+        *,
+        task_status: TaskStatus[StreamableHTTPSessionManager],
+    ) -> None:
+        server = PodServer(self.shared, participant)
+        manager = StreamableHTTPSessionManager(
+            server.server,
+            security_settings=self.security,
+            max_request_body_size=_MAX_BODY_BYTES,
+            max_sessions=_MAX_VIEWS,
+        )
+        async with manager.run():
+            self.views[participant] = manager
+            task_status.started(manager)
+            await server.announce_changes()
+
+
+class PodHttpServer:
+    """An ASGI application that serves a pod. Owns the participants that are connected.
+
+    Args:
+        url: the gateway's address.
+        checks_host: whether only requests to this machine's own names are served, against pages
+            that reach it by another name (DNS rebinding).
+    """
+
+    def __init__(self, url: str, *, checks_host: bool = True) -> None:
+        self._url = url
+        self._tasks: TaskGroup
+        self._members: dict[bytes, _Member] = {}
+        self._joining: dict[bytes, anyio.Lock] = {}
+        origins = [f"http://{name}" for name in _LOCAL]
+        self._security = (
+            TransportSecuritySettings(
+                enable_dns_rebinding_protection=True,
+                allowed_hosts=_LOCAL,
+                allowed_origins=origins,
+            )
+            if checks_host
+            else None
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve requests while the block runs."""
+        async with background() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._close_idle_members)
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        path, token = scope["path"].rstrip("/"), _bearer(scope)
+        if path != PATH and not path.startswith(f"{PATH}/"):
+            await _refuse(send, 404, "not found")
+        elif token is None:
+            await _refuse(send, 401, "send a participant's token: Authorization: Bearer TOKEN")
+        else:
+            await self._serve(token, path[len(PATH) + 1 :] or None, scope, receive, send)
+
+    async def _serve(
+        self, token: str, participant: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        try:
+            member = await self._member(token)
+        except JoinError as error:
+            await _refuse(send, error.status, error.reason)
+            return
+        except (mcpp.McppError, TimeoutError) as error:
+            await _refuse(send, 503, str(error) or "the gateway does not answer")
+            return
+        if participant is not None and participant not in member.shared.pod.participants:
+            await _refuse(send, 404, "this participant is not in the pod")
+            return
+        if len(member.views) >= _MAX_VIEWS and participant not in member.views:
+            await _refuse(send, 503, "too many participants are used")
+            return
+        member.requests += 1
+        try:
+            manager = await member.view(participant)
+            await manager.handle_request(scope, receive, send)
+        finally:
+            member.requests -= 1
+            member.used_at = anyio.current_time()
+
+    async def _member(self, token: str) -> _Member:
+        """Return the participant that a token belongs to. Raises McppError and TimeoutError."""
+        key = sha256(token.encode()).digest()
+        lock = self._joining.setdefault(key, anyio.Lock())
+        try:
+            async with lock:
+                member = self._members.get(key)
+                if member is None:
+                    if len(self._members) >= MAX_MEMBERS:
+                        raise mcpp.McppError("too many participants are connected")
+                    with anyio.fail_after(_JOIN_SECONDS):
+                        member = await self._join(key, token)
+                return member
+        finally:
+            if not lock.statistics().tasks_waiting:
+                self._joining.pop(key, None)
+
+    async def _join(self, key: bytes, token: str) -> _Member:
+        joined: _Member | Exception | None = None
+        done = anyio.Event()
+
+        async def run() -> None:
+            nonlocal joined
+            try:
+                async with AsyncExitStack() as stack:
+                    connecting = mcpp.connect(self._url, token=token, last=KEPT_ENVELOPES, own=True)
+                    pod = await stack.enter_async_context(connecting)
+                    tasks = await stack.enter_async_context(background())
+                    shared = SharedPod(pod)
+                    joined = self._members[key] = _Member(shared, tasks, self._security)
+                    joined.used_at = anyio.current_time()
+                    done.set()
+                    try:
+                        await shared.listen()
+                    finally:
+                        del self._members[key]
+                        with anyio.move_on_after(5, shield=True):
+                            await shared.close()
+            except mcpp.McppError as error:
+                if joined is None:
+                    joined = error
+                else:
+                    logger.info("a participant was disconnected: %s", error)
+            finally:
+                done.set()
+
+        self._tasks.start_soon(run)
+        await done.wait()
+        if isinstance(joined, _Member):
+            return joined
+        raise joined or mcpp.McppError("the gateway does not answer")
+
+    async def _close_idle_members(self) -> None:
+        while True:
+            await anyio.sleep(IDLE_SECONDS / 10)
+            now = anyio.current_time()
+            for member in list(self._members.values()):
+                if not member.requests and now - member.used_at > IDLE_SECONDS:
+                    member.tasks.cancel_scope.cancel()
+
+
+async def serve(app: PodHttpServer, listener: socket.socket) -> None:
+    """Serve an application until Ctrl-C or SIGTERM. Raises KeyboardInterrupt in the end."""
+    config = uvicorn.Config(
+        app, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=2
+    )
+    async with app.running():
+        await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def _bearer(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].strip().decode("latin-1") if len(value) < _MAX_TOKEN_BYTES else None
+    return None
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{reason}\n".encode()})

@@ -1,0 +1,1 @@
+"""The models' APIs: requests in their own terms, and streamed replies."""

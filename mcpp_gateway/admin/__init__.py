@@ -1,0 +1,1 @@
+"""`mcpp admin`: the admin's interface of a gateway, from the command line."""

@@ -1,0 +1,63 @@
+"""A client of the admin's interface."""
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from mcpp.errors import McppError
+
+_SECONDS: Final = 10.0
+_MAX_BYTES: Final = 64 << 20
+
+
+class AdminError(McppError):
+    """The gateway cannot be reached, or does not answer as wanted."""
+
+
+class AdminClient:
+    """Asks one gateway. Opens a connection for each request."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._parts = urlsplit(url)
+        self._token = token
+        if self._parts.scheme not in ("http", "https") or not self._parts.hostname:
+            raise AdminError(f"{url!r} is not an address such as http://127.0.0.1:8787")
+
+    def get(self, name: str, query: Mapping[str, str]) -> Any:
+        """Return what the gateway shows under a name."""
+        return self._ask("GET", f"/admin/{name}?{urlencode(query)}", b"")
+
+    def post(self, name: str, body: Mapping[str, Any]) -> Any:
+        """Ask the gateway to act, and return what it says."""
+        return self._ask("POST", f"/admin/{name}", json.dumps(body).encode())
+
+    def _ask(self, method: str, path: str, body: bytes) -> Any:
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._parts.scheme == "https":
+            context = ssl.create_default_context()
+            line: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, port, timeout=_SECONDS, context=context
+            )
+        else:
+            line = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+        headers = {"Authorization": f"Bearer {self._token}"}
+        if body:
+            headers["Content-Type"] = "application/json"
+        try:
+            line.request(method, path, body or None, headers)
+            answer = line.getresponse()
+            data = answer.read(_MAX_BYTES)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise AdminError(f"cannot reach the gateway: {error}") from None
+        finally:
+            line.close()
+        if answer.status != 200:
+            text = data.decode(errors="replace").strip()[:200]
+            raise AdminError(f"the gateway answered {answer.status}: {text}")
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise AdminError("the gateway's answer is not JSON") from None

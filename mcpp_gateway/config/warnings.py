@@ -1,0 +1,75 @@
+"""Warnings: what a configuration allows and should perhaps not."""
+
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from mcpp_gateway.config.sections import PodSection, Sections
+
+_MANY: Final = 5
+_OTHERS_MAY_READ: Final = 0o004
+
+
+def unsafe(sections: Sections, folder: Path) -> Iterator[str]:
+    """Yield a line for each thing that is unsafe."""
+    gateway = sections.gateway
+    if gateway.tls_cert is None and not _is_loopback(gateway.host):
+        yield (
+            f"gateway.host: {gateway.host} without TLS: tokens and envelopes can be read on the "
+            "way; set tls_cert and tls_key, or listen on 127.0.0.1 behind a proxy"
+        )
+    for pod, section in sections.pods.items():
+        yield from _of_pod(pod, section, folder)
+    if sections.admin.token_file is not None:
+        yield from _of_file(sections.admin.token_file, "admin.token_file", folder)
+    yield from _of_issuers(sections)
+
+
+def of_file(path: Path, has_tokens: bool) -> Iterator[str]:
+    """Yield a line if everyone on the machine can read a configuration that holds tokens."""
+    if has_tokens and _is_readable(path):
+        yield f"{path}: holds tokens, and every user of this machine can read it (chmod o-r)"
+
+
+def _of_pod(pod: str, section: PodSection, folder: Path) -> Iterator[str]:
+    anything = []
+    for id, participant in section.participants.items():
+        if participant.token_file is not None:
+            key = f"pods.{pod}.participants.{id}.token_file"
+            yield from _of_file(participant.token_file, key, folder)
+        if {"kind": "*"} in participant.capabilities:
+            anything.append(id)
+    if len(anything) > _MANY:
+        yield (
+            f"pods.{pod}: {len(anything)} participants may send everything, also in requests to "
+            "each other's tools; list what each needs in its capabilities"
+        )
+
+
+def _of_file(name: str, key: str, folder: Path) -> Iterator[str]:
+    if _is_readable(folder / name):
+        yield f"{key}: every user of this machine can read {name} (chmod o-r)"
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & _OTHERS_MAY_READ)
+    except OSError:
+        return False
+
+
+def _of_issuers(sections: Sections) -> Iterator[str]:
+    free = [name for name, each in sections.issuers.items() if "*" in each.allow.participants]
+    if len(sections.issuers) > 1 and free:
+        yield (
+            f"issuers.{free[0]}.allow.participants: '*' with other issuers: the first to use a "
+            "name has it; give each issuer a pattern of its own"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,223 @@
+"""The participants of a pod: which are configured, which are present, and what each may use."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from mcpp.filters import Filter, everything
+from mcpp_gateway.core.hearing.filter_counts import FilterCounts
+from mcpp_gateway.core.hearing.rights import Rights
+from mcpp_gateway.core.joining.cards import Cards
+from mcpp_gateway.core.limits import PodLimits
+from mcpp_gateway.core.rates import Bucket, Rate
+from mcpp_gateway.core.sessions import Member, ParticipantSettings, Session
+
+# Every join is broadcast, and reads the log to count what it will replay. So a participant may join
+# this often, and what the pod reads for it counts as parts of joins: see `reading_cost`.
+_JOINS_PER_SECOND: Final = 10
+_JOIN_BURST: Final = 100
+# While a replay is being prepared, a participant with several connections may open a few more.
+_OPENING_AT_ONCE: Final = 4
+_OPENING_SECONDS: Final = 1.0
+
+
+class _Granted(NamedTuple):
+    """Where a participant that is not configured comes from."""
+
+    issuer: str
+    until: float
+
+
+class Members:
+    """The participants of one pod. Owns their settings, buckets and counts of what they use."""
+
+    def __init__(self, settings: Iterable[ParticipantSettings], limits: PodLimits) -> None:
+        self.present: dict[str, Member] = {}  # in the order in which they joined
+        self.sessions = 0
+        self.filter_counts = FilterCounts(limits)
+        self._limits = limits
+        self._settings = {each.id: each for each in settings}
+        self.cards = Cards()
+        self._granted: dict[str, _Granted] = {}  # those of `_settings` that tokens brought
+        # Buckets outlive sessions, or a reconnection would fill them.
+        self._buckets: dict[str, Bucket] = {}
+        self._joins: dict[str, Bucket] = {}
+
+    # --- settings -------------------------------------------------------------------------------
+
+    def configure(self, settings: Iterable[ParticipantSettings], now: float) -> None:
+        """Replace the settings. Those of signed tokens stay, but for ids that are configured now.
+
+        Buckets of participants that are still known stay.
+        """
+        configured = {each.id: each for each in settings}
+        for id in self._granted.keys() & configured.keys():
+            del self._granted[id]
+        granted = {id: self._settings[id] for id in self._granted}
+        self._settings = configured | granted
+        self._update_buckets(now)
+
+    def change_limits(self, limits: PodLimits, now: float) -> None:
+        """Apply new limits of the pod."""
+        self._limits = limits
+        self.filter_counts.change_limits(limits)
+        self._update_buckets(now)
+
+    def owner(self, participant: str) -> str | None:
+        """Return the issuer whose token named a participant; None if it is configured or new."""
+        granted = self._granted.get(participant)
+        return None if granted is None else granted.issuer
+
+    def known(self) -> Sequence[str]:
+        """Return the ids of all participants that are configured or have signed tokens."""
+        return tuple(self._settings)
+
+    def is_configured(self, participant: str) -> bool:
+        """Return whether a participant is known from the configuration."""
+        return participant in self._settings and participant not in self._granted
+
+    def grant(self, settings: ParticipantSettings, issuer: str, until: float, now: float) -> None:
+        """Add a participant for as long as its token is valid, or change its settings."""
+        known = self._granted.get(settings.id)
+        until = until if known is None else max(known.until, until)
+        self._granted[settings.id] = _Granted(issuer, until)
+        self._settings[settings.id] = settings
+        self._update_buckets(now, [settings.id])
+
+    def forget_granted(self, now: float) -> None:
+        """Forget participants whose tokens have expired and that are not present."""
+        expired = [
+            id
+            for id, granted in self._granted.items()
+            if granted.until <= now and id not in self.present
+        ]
+        for id in expired:
+            del self._granted[id], self._settings[id]
+        if expired:
+            self._update_buckets(now)
+
+    def limits(self, participant: str) -> PodLimits:
+        """Return the limits of the pod as they are for a participant."""
+        settings = self._settings.get(participant)
+        return self._limits if settings is None else settings.limits_in(self._limits)
+
+    def caps(self) -> dict[str, int]:
+        """Return how many contexts those may hold whose limits say so."""
+        default = self._limits.max_contexts_per_participant
+        found = {id: self.limits(id).max_contexts_per_participant for id in self._settings}
+        return {id: cap for id, cap in found.items() if cap != default}
+
+    def _update_buckets(self, now: float, ids: Iterable[str] | None = None) -> None:
+        """Apply the rates to buckets, and drop those of participants that are not known."""
+        for buckets, rate in ((self._buckets, _rate), (self._joins, _join_rate)):
+            if ids is None:
+                for id in buckets.keys() - self._settings.keys():
+                    del buckets[id]
+            for id in buckets if ids is None else buckets.keys() & set(ids):
+                buckets[id].change(rate(self.limits(id)), now)
+        if ids is None:
+            self.drop_unknown_cards()
+
+    def settings(self, participant: str) -> ParticipantSettings | None:
+        """Return the settings of a participant; None if it is not configured."""
+        return self._settings.get(participant)
+
+    @property
+    def has_persons(self) -> bool:
+        """Whether one of the configured participants is a person."""
+        return any(settings.person for settings in self._settings.values())
+
+    def is_person(self, participant: str) -> bool:
+        """Return whether a participant is configured as a person."""
+        settings = self._settings.get(participant)
+        return settings is not None and settings.person
+
+    def rights(self, participant: str) -> Rights:
+        """Return what a participant may hear of the log (H-06)."""
+        settings = self._settings.get(participant)
+        return Rights(participant, everything if settings is None else settings.hears)
+
+    def bucket(self, participant: str) -> Bucket | None:
+        """Return the bucket of a participant, which stays the same while it is configured."""
+        return self._buckets.get(participant)
+
+    # --- presence and sessions ------------------------------------------------------------------
+
+    def new(self, participant: str) -> Member:
+        """Return a member that is not present yet."""
+        settings = self._settings.get(participant) or ParticipantSettings.unknown(participant)
+        bucket = self._buckets.get(participant)
+        if bucket is None:
+            bucket = self._buckets[participant] = Bucket(_rate(self.limits(participant)))
+        return Member(settings, bucket, card=self.cards.digest(participant))
+
+    def add(self, participant: str) -> Member:
+        """Let a participant be present."""
+        member = self.present[participant] = self.new(participant)
+        return member
+
+    def drop_unknown_cards(self) -> None:
+        """Forget the cards of participants that are not configured."""
+        self.cards.keep(self._settings)
+
+    def show_card(self, participant: str, *others: Member) -> None:
+        """Take note that a participant has another card, where welcomes and presence show it."""
+        for member in (self.present.get(participant), *others):
+            if member is not None:
+                member.card = self.cards.digest(participant)
+                member.update(member.settings)
+
+    def attach(self, session: Session) -> None:
+        """Count a new session of a member, and its filter."""
+        session.member.sessions.append(session)
+        self.sessions += 1
+        self.filter_counts.add(session.member.settings.id, session.wanted)
+
+    def detach(self, session: Session) -> None:
+        """Stop counting a session that is no longer one of its member's."""
+        self.sessions -= 1
+        self.filter_counts.remove(session.member.settings.id, session.wanted)
+
+    # --- limits ---------------------------------------------------------------------------------
+
+    def join_refusal(self, participant: str, filter: Filter) -> str | None:
+        """Return why a participant cannot have one more connection with this filter (G-66)."""
+        member = self.present.get(participant)
+        sessions = () if member is None else member.sessions
+        previous = everything
+        if sessions and not self._settings[participant].multiple:
+            previous = sessions[0].wanted  # it replaces its connection
+        elif len(sessions) >= self.limits(participant).max_connections_per_participant:
+            return "too many connections of this participant (max_connections_per_participant)"
+        elif self.sessions >= self._limits.max_connections_per_pod:
+            return "too many connections in this pod (max_connections_per_pod)"
+        if not self.filter_counts.allow(participant, filter, previous):
+            return "too many different filters (max_filters_per_participant, max_filters_per_pod)"
+        return None
+
+    def join_wait(self, participant: str, now: float) -> float:
+        """Return the seconds until a participant may join again, 0 if it may now (G-49)."""
+        bucket = self._joins.get(participant)
+        wait = 0.0 if bucket is None else bucket.wait(now)
+        member = self.present.get(participant)
+        if not wait and member is not None and member.settings.multiple:
+            opening = sum(session.opening is not None for session in member.sessions)
+            return _OPENING_SECONDS if opening >= _OPENING_AT_ONCE else 0.0
+        return wait
+
+    def charge_join(self, participant: str, joins: float, now: float) -> None:
+        """Charge a participant for a join, or for a part of one (G-49)."""
+        bucket = self._joins.get(participant)
+        if bucket is None:
+            bucket = self._joins[participant] = Bucket(_join_rate(self.limits(participant)))
+        bucket.charge(joins, now)
+
+
+def _rate(limits: PodLimits) -> Rate:
+    return Rate.per_second(limits.messages_per_second, limits.burst)
+
+
+def _join_rate(limits: PodLimits) -> Rate:
+    """Return how often one may join: the more often, the more messages it may send (G-49)."""
+    messages = limits.messages_per_second
+    joins = messages and max(_JOINS_PER_SECOND, messages / 20)
+    return Rate.per_second(joins, max(_JOIN_BURST, limits.burst // 4))

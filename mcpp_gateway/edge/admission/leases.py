@@ -1,0 +1,62 @@
+"""Leases: connections whose token ends, by its expiry or because it was revoked."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from mcpp_gateway.core.effects import REVOKED, SESSION_EXPIRED, TOKEN_EXPIRED
+from mcpp_gateway.edge.admission.control import Admission
+
+if TYPE_CHECKING:
+    from mcpp_gateway.edge.connection import ServerConnection
+    from mcpp_gateway.tokens.claims import Grant
+
+
+class Leases:
+    """The connections whose token ends. Owns a timer for each."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._timers: dict[ServerConnection, asyncio.TimerHandle] = {}
+        self._grants: dict[ServerConnection, Grant] = {}
+
+    def add(self, connection: "ServerConnection", admission: Admission) -> None:
+        """Close a connection when its token expires, if it does."""
+        if admission.until is None:
+            return
+        if admission.grant is None:
+            code, reason = SESSION_EXPIRED, "the session has expired"
+        else:
+            code, reason = TOKEN_EXPIRED, "the token has expired; reconnect with a newer one"
+            self._grants[connection] = admission.grant
+        wait = max(0.0, admission.until - self._clock())
+        self._timers[connection] = self._loop.call_later(wait, connection.close, code, reason)
+
+    def forget(self, connection: "ServerConnection") -> None:
+        """Forget a connection that is closed."""
+        self._grants.pop(connection, None)
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+
+    def grants(self) -> Iterator[tuple["ServerConnection", "Grant"]]:
+        """Yield the connections that signed tokens admitted, with what these admit."""
+        yield from list(self._grants.items())
+
+    def grant(self, connection: "ServerConnection") -> "Grant | None":
+        """Return what a connection's signed token admits."""
+        return self._grants.get(connection)
+
+    def revoke(self, is_revoked: Callable[["Grant"], bool]) -> list["ServerConnection"]:
+        """Close the connections with revoked tokens, and return them."""
+        closed = [connection for connection, grant in self.grants() if is_revoked(grant)]
+        for connection in closed:
+            connection.close(REVOKED, "token revoked")
+        return closed
+
+    def end(self, is_changed: Callable[["Grant"], bool]) -> None:
+        """Close connections whose issuer has changed, so that they come back with other rights."""
+        for connection, grant in self.grants():
+            if is_changed(grant):
+                connection.close(TOKEN_EXPIRED, "the issuer's rights have changed; reconnect")

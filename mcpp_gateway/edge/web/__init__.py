@@ -1,0 +1,1 @@
+"""The gateway's HTTP side: routes, responses, metrics and the inspector's files."""

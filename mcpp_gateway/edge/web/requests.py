@@ -1,0 +1,30 @@
+"""HTTP requests as the routes see them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from mcpp_gateway.edge.admission import Headers
+
+MAX_BODY_BYTES: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """An HTTP request, with the address that it came from."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    address: str
+    body: bytes = b""
+
+
+def body_length(headers: Headers) -> int | None:
+    """Return how many bytes of body follow; None if that is unknown or too much."""
+    if "transfer-encoding" in headers:
+        return None
+    match headers.get("content-length", ["0"]):
+        case [text] if text.isascii() and text.isdigit() and len(text) < 6:
+            return int(text) if int(text) <= MAX_BODY_BYTES else None
+    return None

@@ -1,0 +1,217 @@
+"""The command `mcpp token`: tokens of the local pod, and signed tokens of any gateway."""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mcpp.cli.shorthand import read_filter
+from mcpp.client import local_pod
+from mcpp.errors import CapabilityError, McppError
+from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway import config as configuration
+from mcpp_gateway import links, log_format
+from mcpp_gateway.config import Config, ConfigError
+from mcpp_gateway.config.participants import id_mistake
+from mcpp_gateway.tokens.revocations import MAX_DAYS, Revocations
+
+if TYPE_CHECKING:
+    from mcpp_gateway.tokens.store import IssuedToken, TokenStore
+
+_EXIT_USAGE: Final = 2
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def main(argv: list[str]) -> int:
+    """Print, sign, list or revoke tokens of participants."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return _run(arguments)
+    except (McppError, OSError) as error:
+        print(f"mcpp token: {log_format.escape(error)}", file=sys.stderr)
+        return _EXIT_USAGE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mcpp token",
+        description="Print the token of a participant of the pod in this folder, adding the "
+        "participant if it is new. With --expires, sign a token that ends by itself: no file "
+        "is changed, and every gateway with the same keys accepts it.",
+    )
+    parser.add_argument("name", nargs="?", help="the participant's id, or a token's id")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="a gateway's configuration, with [tokens]"
+    )
+    parser.add_argument(
+        "--multiple", action="store_true", help="allow several connections at a time"
+    )
+    parser.add_argument(
+        "--person", action="store_true", help="a person, whose chats end a loop of agents"
+    )
+    signed = parser.add_argument_group("signed tokens")
+    signed.add_argument(
+        "--expires", type=_duration, metavar="TIME", help=f"such as 30d, 12h; up to {MAX_DAYS}d"
+    )
+    signed.add_argument("--pod", action="append", help="a pod that it is for; may be repeated")
+    signed.add_argument(
+        "--can",
+        action="append",
+        type=_pattern,
+        metavar="KIND",
+        help="a kind, or a JSON pattern, that it may send; may be repeated (default: all)",
+    )
+    signed.add_argument("--hears", metavar="FILTER", help="such as 'not type:reasoning', or JSON")
+    signed.add_argument("--admin", action="store_true", help="it may use the admin's interface")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--list", action="store_true", help="list tokens that were issued")
+    instead.add_argument(
+        "--revoke",
+        action="store_true",
+        help="end the participant's tokens, or one by its id, and close their connections",
+    )
+    instead.add_argument("--new-key", action="store_true", help="sign with a new key from now on")
+    instead.add_argument(
+        "--link",
+        action="store_true",
+        help="print a link that signs a browser in; it works once, for two minutes",
+    )
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    pod = local_pod.find() if arguments.config is None else None
+    if pod is None and arguments.config is None:
+        raise ConfigError("no pod found; start one with `mcpp up`, or name a --config")
+    if arguments.name is None and not (arguments.list or arguments.new_key):
+        raise ConfigError("name a participant")
+    if arguments.list:
+        print("\n".join(_table(arguments, pod)))
+    elif arguments.new_key:
+        print(f"signing with key {_store(arguments, pod).add_key()}")
+    elif arguments.revoke:
+        _revoke(arguments, pod)
+    elif arguments.expires is not None:
+        print(_sign(arguments, pod))
+    elif pod is None or _is_signed_only(arguments):
+        raise ConfigError("a signed token needs --expires, such as --expires 30d")
+    else:
+        token = pod.add(arguments.name, multiple=arguments.multiple, is_person=arguments.person)
+        print(links.request_link(pod, token) if arguments.link else token)
+    return 0
+
+
+def _is_signed_only(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.can or arguments.hears or arguments.pod or arguments.admin)
+
+
+def _config(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> Config:
+    return configuration.load(arguments.config if pod is None else pod.path)
+
+
+def _store(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> "TokenStore":
+    try:
+        from mcpp_gateway.tokens.store import TokenStore
+    except ModuleNotFoundError:
+        raise ConfigError("signed tokens need PyJWT: pip install 'mcpp-pods[gateway]'") from None
+    folder = _config(arguments, pod).token_folder
+    if folder is None:
+        if pod is None:
+            raise ConfigError(f'{arguments.config}: no [tokens] path, such as path = "tokens"')
+        folder = str(pod.folder / "tokens")
+    store = TokenStore(Path(folder))
+    is_new = not store.folder.exists()
+    store.create()
+    if is_new and pod is not None:
+        pod.reload()
+    return store
+
+
+def _sign(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> str:
+    mistake = id_mistake(arguments.name)
+    if mistake is not None:
+        raise ConfigError(mistake)
+    config = _config(arguments, pod)
+    pods = arguments.pod or list(config.pods)
+    for each in pods:
+        if each not in config.pods:
+            raise ConfigError(f"no pod {each!r}; there are: {', '.join(config.pods)}")
+        if any(one.id == arguments.name for one in config.pods[each]):
+            raise ConfigError(f"{arguments.name!r} is configured in pod {each!r} with a token")
+    rights: dict[str, Any] = {}
+    if arguments.can:
+        rights["capabilities"] = arguments.can
+    if arguments.hears:
+        rights["hears"] = read_filter(arguments.hears).to_json()
+    for name in ("multiple", "person", "admin"):
+        if getattr(arguments, name):
+            rights[name] = True
+    now = time.time()
+    store = _store(arguments, pod)
+    return store.sign(arguments.name, pods, rights, now=now, expires=now + arguments.expires)
+
+
+def _revoke(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> None:
+    was_configured = pod is not None and pod.remove(arguments.name)
+    has_signed = pod is None or (pod.folder / "tokens").exists()
+    if has_signed:
+        revocation = _store(arguments, pod).revoke(arguments.name, time.time())
+        if not was_configured:
+            print(f"revoked until {_time(revocation.until)}")
+    elif not was_configured:
+        raise ConfigError(f"no participant {arguments.name!r} in this pod")
+
+
+def _table(arguments: argparse.Namespace, pod: local_pod.LocalPod | None) -> Iterator[str]:
+    config = _config(arguments, pod)
+    yield f"{'id':16}  {'participant':20}  {'pods':20}  expires"
+    for name, settings in config.pods.items():
+        for each in settings:
+            yield f"{'(configured)':16}  {each.id:20}  {name:20}  never"
+    if config.token_folder is None and (pod is None or not (pod.folder / "tokens").exists()):
+        return
+    store, now, revoked = _store(arguments, pod), time.time(), Revocations()
+    revoked.add(store.revocations(), now)
+    for issued in store.issued():
+        yield _line(issued, revoked, now)
+
+
+def _line(issued: "IssuedToken", revoked: Revocations, now: float) -> str:
+    ends = _time(issued.expires)
+    if revoked.covers_token(issued.participant, issued.id, issued.issued):
+        ends = "revoked"
+    elif issued.expires <= now:
+        ends = f"expired {ends}"
+    return f"{issued.id:16}  {issued.participant:20}  {','.join(issued.pods):20}  {ends}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="minutes")
+
+
+def _duration(text: str) -> float:
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < seconds <= MAX_DAYS * 86_400:
+        raise argparse.ArgumentTypeError(f"must be a time such as 30d or 12h, not {text!r}")
+    return float(seconds)
+
+
+def _pattern(text: str) -> dict[str, Any]:
+    pattern: dict[str, Any] = {"kind": text}
+    if text.startswith("{"):
+        try:
+            pattern = msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    try:
+        Capabilities([pattern])
+    except CapabilityError as error:
+        raise argparse.ArgumentTypeError(f"{error.path[4:]} {error.reason}") from None
+    return pattern

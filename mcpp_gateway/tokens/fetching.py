@@ -1,0 +1,56 @@
+"""Fetches a JWK set over HTTP, within bounds of time and size. Blocking: it runs in a thread."""
+
+import http.client
+import ssl
+import time
+from typing import Final
+from urllib.parse import urlsplit
+
+from mcpp_gateway.tokens.keys import KeySetError
+
+MAX_BYTES: Final = 262_144
+MAX_SECONDS: Final = 5.0
+_CHUNK_BYTES: Final = 16_384
+
+
+def fetch(url: str) -> bytes:
+    """Return what a URL holds. Raises KeySetError, also for redirects and what takes too long."""
+    deadline = time.monotonic() + MAX_SECONDS
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        line: http.client.HTTPConnection = http.client.HTTPSConnection(
+            host, parts.port, timeout=MAX_SECONDS, context=context
+        )
+    else:
+        line = http.client.HTTPConnection(host, parts.port, timeout=MAX_SECONDS)
+    try:
+        path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+        line.request("GET", path, headers={"Accept": "application/json", "Connection": "close"})
+        response = line.getresponse()
+        if response.status != 200:
+            raise KeySetError(f"the key server answered {response.status}")
+        return _read(line, response, deadline)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise KeySetError(str(error) or type(error).__name__) from None
+    finally:
+        line.close()
+
+
+def _read(
+    line: http.client.HTTPConnection, response: http.client.HTTPResponse, deadline: float
+) -> bytes:
+    data = b""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise KeySetError(f"the key server took longer than {MAX_SECONDS:g} s")
+        if line.sock is not None:
+            line.sock.settimeout(left)  # a server that sends a byte at a time ends, too
+        chunk = response.read1(_CHUNK_BYTES)
+        if not chunk:
+            return data
+        data += chunk
+        if len(data) > MAX_BYTES:
+            raise KeySetError(f"the key set has more than {MAX_BYTES} bytes")

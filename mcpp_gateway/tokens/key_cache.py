@@ -1,0 +1,114 @@
+"""The keys of one issuer: read when needed, in a thread, and kept while the key server is down.
+
+A token with an unknown key id starts a refresh. The request waits for it, so that a rotation is
+not noticed by clients. Refreshes are `REFRESH_SECONDS` apart: tokens with invented key ids cost the
+key server no more than that. Keys are used for up to 24 hours after they were last read.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey
+
+logger = logging.getLogger("mcpp.gateway")
+
+REFRESH_SECONDS: Final = 5.0
+KEEP_SECONDS: Final = 24 * 3600.0
+_RENEW_SECONDS: Final = 600.0  # so that keys that were withdrawn are not trusted for long
+
+ReadKeys = Callable[[], Sequence[VerifyingKey]]
+
+
+class KeyCache:
+    """The known keys of an issuer. Owns the thread that reads them anew."""
+
+    def __init__(
+        self,
+        issuer: str,
+        read: ReadKeys,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        *,
+        renews: bool = True,
+    ) -> None:
+        self._issuer = issuer
+        self._read = read
+        self._loop = loop
+        self._clock = clock
+        self._renews = renews  # False: the keys are fixed
+        self._keys: Sequence[VerifyingKey] = ()
+        self._read_at = float("-inf")
+        self._tried_at = float("-inf")
+        self.refreshing: asyncio.Future[None] | None = None
+
+    def load(self) -> None:
+        """Read the keys in place, before the gateway serves. Raises KeySetError."""
+        self._tried_at = self._clock()
+        self._store(self._read())
+
+    def find(self, id: str | None) -> VerifyingKey | None:
+        """Return the key with an id, or the only key if a token names none."""
+        if self._renews and self._clock() - self._read_at > KEEP_SECONDS:
+            return None
+        if id is None:
+            return self._keys[0] if len(self._keys) == 1 else None
+        for key in self._keys:
+            if key.id == id:
+                return key
+        # A key from a PEM file has no id of its own: it is that of every token.
+        return next((key for key in self._keys if key.id is None), None)
+
+    @property
+    def retry_seconds(self) -> float | None:
+        """The seconds until keys may be read again; None if they are fixed."""
+        if not self._renews:
+            return None
+        return max(0.0, self._tried_at + REFRESH_SECONDS - self._clock())
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether no keys are known, or only such that are too old."""
+        return self._renews and self._clock() - self._read_at > KEEP_SECONDS
+
+    def renew(self) -> None:
+        """Read the keys anew if that is due; called about once a second."""
+        due = self._tried_at + (REFRESH_SECONDS if self.is_stale else _RENEW_SECONDS)
+        if self._renews and self._clock() >= due:
+            self.refresh()
+
+    def refresh(self) -> "asyncio.Future[None]":
+        """Read the keys anew in a thread; the future is done when that has succeeded or failed."""
+        if self.refreshing is None:
+            self._tried_at = self._clock()
+            self.refreshing = self._loop.create_future()
+            name = f"keys-{self._issuer}"
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        return self.refreshing
+
+    def _run(self) -> None:
+        keys: Sequence[VerifyingKey] | None = None
+        reason = ""
+        try:
+            keys = self._read()
+        except (KeySetError, OSError) as error:
+            reason = str(error)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._finish, keys, reason)
+
+    def _finish(self, keys: Sequence[VerifyingKey] | None, reason: str) -> None:
+        if keys is not None:
+            self._store(keys)
+        else:
+            facts = {"issuer": self._issuer, "reason": reason}
+            logger.warning("keys of an issuer cannot be read", extra=facts)
+        done, self.refreshing = self.refreshing, None
+        if done is not None and not done.done():
+            done.set_result(None)
+
+    def _store(self, keys: Sequence[VerifyingKey]) -> None:
+        self._keys = keys
+        self._read_at = self._clock()

@@ -1,0 +1,171 @@
+"""Signed tokens at a gateway: its issuers with their keys, and what was revoked."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from mcpp_gateway.config import OWN_ISSUER, Config, ConfigError, IssuerSettings
+from mcpp_gateway.tokens.claims import Grant, Template
+from mcpp_gateway.tokens.fetching import fetch
+from mcpp_gateway.tokens.key_cache import KeyCache, ReadKeys
+from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
+from mcpp_gateway.tokens.revocations import Revocation, Revocations
+from mcpp_gateway.tokens.store import ISSUER_CLAIM, TokenStore
+from mcpp_gateway.tokens.verdicts import BadToken, Verdict
+from mcpp_gateway.tokens.verification import Issuer, Issuers
+
+logger = logging.getLogger("mcpp.gateway")
+
+# The gateway's own tokens may grant everything: the command that signs them is the operator's.
+_OWN_TEMPLATE = Template(multiple=True, person=True, admin=True)
+
+
+class TokenService:
+    """Verifies signed tokens. Owns the issuers' keys and the revocations."""
+
+    def __init__(
+        self, config: Config, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]
+    ) -> None:
+        self.revocations = Revocations()
+        self._loop = loop
+        self._clock = clock
+        folder = config.token_folder
+        self._store = None if folder is None else TokenStore(Path(folder))
+        self._seen: object = None
+        self._issuers = list(self._issuers_of(config))
+        if self._store is not None:
+            self._store.create()
+            self._issuers.append(self._own_issuer(self._store))
+        self._verification = Issuers(self._issuers, config.pods)
+        self.learn()
+
+    def reread(self, config: Config) -> None:
+        """Apply new pods, and read key files again. Raises ConfigError."""
+        for issuer, settings in zip(self._issuers, config.issuers, strict=False):
+            if settings.keys_kind == "jwks_url":
+                issuer.keys.refresh()
+            else:
+                self._load(issuer.keys)
+        self._verification = Issuers(self._issuers, config.pods)
+
+    def verify(self, token: str, now: float, *, may_refresh: bool = True) -> Verdict:
+        """Return what a token admits; a revoked one admits no participant."""
+        verdict = self._verification.verify(token, now, may_refresh=may_refresh)
+        if isinstance(verdict, Grant) and self.revocations.covers(verdict):
+            return BadToken("the token was revoked")
+        return verdict
+
+    def revoke(self, name: str) -> Revocation:
+        """Revoke a token by its id, or all tokens of a participant (S-10)."""
+        now = self._clock()
+        if self._store is not None:
+            revocation = self._store.revoke(name, now)
+        else:
+            revocation = Revocation.of_participant(name, now)
+        self.add([revocation])
+        return revocation
+
+    def add(self, revocations: Iterable[Revocation]) -> bool:
+        """Add revocations that another gateway knows. Return whether any is new."""
+        return self.revocations.add(revocations, self._clock())
+
+    def learn(self) -> bool:
+        """Read what has changed in the folder of own tokens. Return whether anything is revoked."""
+        store = self._store
+        if store is None or (changes := store.changes()) == self._seen:
+            return False
+        self._seen = changes
+        for issuer in self._issuers:
+            if issuer.name == OWN_ISSUER:
+                self._load(issuer.keys)
+        try:
+            return self.add(store.revocations())
+        except (OSError, msgspec.DecodeError) as error:
+            logger.error("revocations cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+            return False
+
+    def renew_keys(self) -> None:
+        """Read keys anew where that is due; called about once a second."""
+        for issuer in self._issuers:
+            issuer.keys.renew()
+
+    def _load(self, keys: KeyCache) -> None:
+        try:
+            keys.load()
+        except (KeySetError, OSError) as error:
+            raise ConfigError(str(error)) from None
+
+    def _issuers_of(self, config: Config) -> Iterator[Issuer]:
+        for settings in config.issuers:
+            read, renews = _reader(settings)
+            cache = KeyCache(settings.name, read, self._loop, self._clock, renews=renews)
+            if settings.keys_kind == "jwks_url":
+                cache.refresh()  # not in place: the key server may take its time
+            else:
+                try:
+                    cache.load()
+                except (KeySetError, OSError) as error:
+                    key = f"issuers.{settings.name}.{settings.keys_kind}"
+                    raise ConfigError(f"{key}: {settings.keys}: {error}") from None
+            yield Issuer(
+                settings.name,
+                settings.issuer,
+                settings.audience,
+                cache,
+                _template(settings),
+                settings.claims,
+                settings.subject,
+                settings.clock_skew_seconds,
+            )
+
+    def _own_issuer(self, store: TokenStore) -> Issuer:
+        cache = KeyCache(OWN_ISSUER, store.public_keys, self._loop, self._clock, renews=False)
+        self._load(cache)
+        return Issuer(OWN_ISSUER, ISSUER_CLAIM, None, cache, _OWN_TEMPLATE, leeway_seconds=0.0)
+
+
+def check_keys(config: Config) -> None:
+    """Check the key files of a configuration; key servers are not asked. Raises ConfigError."""
+    for settings in config.issuers:
+        if settings.keys_kind != "jwks_url":
+            try:
+                _reader(settings)[0]()
+            except (KeySetError, OSError) as error:
+                key = f"issuers.{settings.name}.{settings.keys_kind}"
+                raise ConfigError(f"{key}: {error}") from None
+
+
+def _template(settings: IssuerSettings) -> Template:
+    allow = settings.allow
+    return Template(
+        pods=tuple(allow.pods),
+        participants=tuple(allow.participants),
+        capabilities=tuple(allow.capabilities),
+        hears=settings.hears,
+        limits=allow.limits,
+        multiple=allow.multiple,
+        person=allow.person,
+        admin=allow.admin,
+    )
+
+
+def _reader(settings: IssuerSettings) -> tuple[ReadKeys, bool]:
+    """Return how an issuer's keys are read, and whether they may change."""
+    if settings.keys_kind == "jwks_url":
+        return partial(_fetch_keys, settings.keys), True
+    path = Path(settings.keys)
+    if settings.keys_kind == "jwks_file":
+        return partial(_read_keys, path), True
+    return lambda: read_public_key(path.read_bytes()), False
+
+
+def _fetch_keys(url: str) -> Sequence[VerifyingKey]:
+    return read_key_set(fetch(url))
+
+
+def _read_keys(path: Path) -> Sequence[VerifyingKey]:
+    return read_key_set(path.read_bytes())

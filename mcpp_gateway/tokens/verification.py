@@ -1,0 +1,116 @@
+"""Verifies signed tokens: finds the issuer and the key, checks the signature, reads the claims."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jwt
+from jwt.exceptions import PyJWTError
+
+from mcpp_gateway.tokens.claims import ClaimError, Grant, Template, read_grant
+from mcpp_gateway.tokens.key_cache import KeyCache
+from mcpp_gateway.tokens.verdicts import BadToken, Unverifiable, Verdict
+
+_ALGORITHMS: Final = ("EdDSA", "ES256", "RS256")
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """A configured issuer."""
+
+    name: str
+    issuer: str | None  # the claim `iss`; None: not checked
+    audience: str | None
+    keys: KeyCache
+    template: Template
+    namespace: str = "mcpp"
+    subject: str = "sub"
+    leeway_seconds: float = 30.0
+
+
+class Issuers:
+    """The configured issuers. Owns nothing: keys are cached by each."""
+
+    def __init__(self, issuers: Iterable[Issuer], pods: Iterable[str]) -> None:
+        self._issuers = tuple(issuers)
+        self._pods = tuple(pods)
+
+    def verify(self, token: str, now: float, *, may_refresh: bool = True) -> Verdict:
+        """Return what a token admits.
+
+        With `may_refresh`, an unknown key is looked for at its issuer's key server.
+        """
+        try:
+            unverified = jwt.decode_complete(token, options={"verify_signature": False})
+        except (PyJWTError, ValueError, RecursionError, TypeError):
+            return BadToken()
+        header, claims = unverified["header"], unverified["payload"]
+        # An extension that must be understood (RFC 7515, 4.1.11) and is not.
+        if header.get("alg") not in _ALGORITHMS or "crit" in header or "b64" in header:
+            return BadToken()
+        key_id = header.get("kid")
+        if not isinstance(key_id, str | None):
+            return BadToken()
+        waiting: Unverifiable | None = None
+        for issuer in self._candidates(claims):
+            key = issuer.keys.find(key_id)
+            if key is None:
+                waiting = waiting or _unverifiable(issuer, may_refresh)
+                continue
+            if key.algorithm != header["alg"]:
+                continue
+            verified = _verify(token, key.key, key.algorithm, issuer)
+            if verified is not None:
+                return self._grant(verified, issuer, now)
+        return waiting or BadToken()
+
+    def _candidates(self, claims: Mapping[str, Any]) -> list[Issuer]:
+        stated = claims.get("iss")
+        return [each for each in self._issuers if each.issuer in (None, stated)]
+
+    def _grant(self, claims: Mapping[str, Any], issuer: Issuer, now: float) -> Grant | BadToken:
+        try:
+            return read_grant(
+                claims,
+                issuer=issuer.name,
+                template=issuer.template,
+                namespace=issuer.namespace,
+                subject=issuer.subject,
+                leeway_seconds=issuer.leeway_seconds,
+                pods=self._pods,
+                now=now,
+            )
+        except ClaimError as error:
+            return BadToken(str(error))
+
+
+def _unverifiable(issuer: Issuer, may_refresh: bool) -> Unverifiable | None:
+    keys = issuer.keys
+    wait = keys.retry_seconds
+    if wait is None:
+        return None  # its keys are fixed
+    refresh = None
+    if may_refresh:
+        refresh = keys.refreshing or (None if wait else keys.refresh())
+    return Unverifiable(refresh, not wait, max(1.0, wait), keys.is_stale)
+
+
+def _verify(token: str, key: Any, algorithm: str, issuer: Issuer) -> Mapping[str, Any] | None:
+    try:
+        claims: Mapping[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=[algorithm],
+            audience=issuer.audience,
+            issuer=issuer.issuer,
+            options={
+                # By the gateway's own clock, which does not jump.
+                "verify_exp": False,
+                "verify_nbf": False,
+                "verify_iat": False,
+                "verify_aud": issuer.audience is not None,
+            },
+        )
+    except (PyJWTError, ValueError, TypeError, RecursionError):
+        return None
+    return claims

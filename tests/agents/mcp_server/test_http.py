@@ -1,0 +1,193 @@
+"""The gateway's `/mcp`: streamable HTTP for the official MCP client and for hostile requests."""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import anyio
+import httpx2
+import mcp_types as types
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from mcpp import Participant
+from mcpp.agent.tools import ToolCall
+from tests.agents.processes import BOUND
+from tests.interaction.conftest import SocketPod
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+Mode = Literal["auto", "legacy"]
+
+
+def base_of(sockets: SocketPod) -> str:
+    return sockets.url.replace("ws://", "http://").partition("/ws")[0]
+
+
+@asynccontextmanager
+async def client_of(
+    sockets: SocketPod, name: str, path: str = "/mcp", mode: Mode = "auto", **options: Any
+) -> AsyncIterator[Client]:
+    """Connect the official client to the gateway with a participant's token."""
+    headers = {"Authorization": f"Bearer {sockets.token(name)}"}
+    with anyio.fail_after(2 * BOUND):
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=BOUND) as http,
+            Client(
+                streamable_http_client(base_of(sockets) + path, http_client=http),
+                mode=mode,
+                cache=None,
+                **options,
+            ) as client,
+        ):
+            yield client
+
+
+def calculator() -> Participant:
+    agent = Participant("calc")
+
+    @agent.tool
+    async def add(a: int, b: int, call: ToolCall) -> int:
+        await call.progress(1, 2, "adding")
+        return a + b
+
+    @agent.tool
+    async def who(call: ToolCall) -> str:
+        return call.sender
+
+    @agent.tool
+    async def ask(call: ToolCall) -> str:
+        schema = {"type": "object", "properties": {}}
+        params = {"mode": "form", "message": "Sure?", "requestedSchema": schema}
+        meta = {"_meta": {"mcpp/call": call.envelope.id}}
+        return str(await call.pod.request(call.sender, "elicitation/create", params | meta))
+
+    return agent
+
+
+@pytest.mark.rule("G-70")
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_many_clients_of_several_participants_are_served_by_one_process(
+    sockets: SocketPod, mode: Mode
+) -> None:
+    for name in ("ide", "bot"):
+        sockets.add(name)
+    progressed: list[float] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        progressed.append(progress)
+
+    async with (
+        sockets.run(calculator()),
+        client_of(sockets, "ide", mode=mode) as first,
+        client_of(sockets, "ide", mode=mode) as second,
+        client_of(sockets, "bot", mode=mode) as other,
+    ):
+        for client, name in ((first, "ide"), (second, "ide"), (other, "bot")):
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            assert {"pod_send", "pod_ask", "calc__add"} <= names
+            called = await client.call_tool("calc__who")
+            assert name in called.model_dump_json()
+        result = await first.call_tool("calc__add", {"a": 2, "b": 3}, progress_callback=on_progress)
+        assert result.structured_content == {"result": 5}
+        assert progressed == [1]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_question_reaches_the_client_whose_call_led_to_it(
+    sockets: SocketPod, mode: Mode
+) -> None:
+    sockets.add("ide")
+
+    def answering(asked: list[str]) -> Any:
+        async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+            asked.append(params.message)
+            return types.ElicitResult(action="accept", content={})
+
+        return elicit
+
+    mine: list[str] = []
+    others: list[str] = []
+    async with (
+        sockets.run(calculator()),
+        client_of(sockets, "ide", mode=mode, elicitation_callback=answering(others)) as other,
+        client_of(sockets, "ide", mode=mode, elicitation_callback=answering(mine)) as client,
+    ):
+        await other.list_tools()
+        assert "accept" in (await client.call_tool("calc__ask")).model_dump_json()
+    assert (mine, others) == (["Sure?"], [])
+
+
+async def test_one_participant_is_served_under_its_own_names(sockets: SocketPod) -> None:
+    sockets.add("ide")
+    async with sockets.run(calculator()), client_of(sockets, "ide", "/mcp/calc") as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["add", "who", "ask"]
+        assert (await client.call_tool("add", {"a": 1, "b": 1})).structured_content == {"result": 2}
+
+
+@pytest.mark.rule("G-70")
+@pytest.mark.parametrize(
+    ("headers", "path", "status"),
+    [
+        ({}, "/mcp", 401),
+        ({"Authorization": "Bearer wrong"}, "/mcp", 401),
+        ({"Origin": "http://evil.example"}, "/mcp", 403),
+        ({}, "/mcpx", 405),
+    ],
+)
+async def test_a_request_without_a_token_does_not_reach_the_process(
+    sockets: SocketPod, headers: dict[str, str], path: str, status: int
+) -> None:
+    async with httpx2.AsyncClient() as http:
+        refused = await http.post(base_of(sockets) + path, headers=headers, json={})
+    assert refused.status_code == status
+    assert sockets._gateway.mcp is not None
+    assert sockets._gateway.mcp._process is None
+
+
+async def test_a_participant_that_is_absent_is_not_found(sockets: SocketPod) -> None:
+    sockets.add("ide")
+    headers = {"Authorization": f"Bearer {sockets.token('ide')}"}
+    async with httpx2.AsyncClient(timeout=BOUND) as http:
+        answer = await http.post(f"{base_of(sockets)}/mcp/nobody", headers=headers, json={})
+    assert answer.status_code == 404
+
+
+@pytest.mark.rule("G-70")
+async def test_the_process_ends_with_the_gateway_and_is_started_again_if_it_dies(
+    sockets: SocketPod,
+) -> None:
+    sockets.add("ide")
+    for _ in range(2):
+        async with client_of(sockets, "ide") as client:
+            assert (await client.list_tools()).tools
+        service = sockets._gateway.mcp
+        assert service is not None
+        assert service._process is not None
+        os.kill(service._process.pid, 9)
+        with anyio.fail_after(BOUND):
+            while service._process.returncode is None:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+
+
+async def test_only_the_first_request_of_a_connection_is_answered(sockets: SocketPod) -> None:
+    sockets.add("ide")
+    host, _, port = base_of(sockets).removeprefix("http://").partition(":")
+    token = sockets.token("ide")
+    one = (
+        f"GET /mcp HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {token}\r\n"
+        "Connection: keep-alive\r\n\r\n"
+    ).encode()
+
+    def exchange() -> bytes:
+        with socket.create_connection((host, int(port)), timeout=BOUND) as line:
+            line.sendall(one + one)
+            received = b""
+            while chunk := line.recv(65536):
+                received += chunk
+        return received
+
+    received = await anyio.to_thread.run_sync(exchange)
+    assert received.count(b"HTTP/1.1 ") == 1

@@ -1,0 +1,1 @@
+"""A real cluster under load while something fails."""

@@ -1,0 +1,158 @@
+"""Limits of pods and participants, and what a reload changes without a restart."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from mcpp_gateway import config
+from mcpp_gateway.config import ConfigError
+from tests.gateway.sockets import (
+    BOUND,
+    chat,
+    config_text,
+    id_of,
+    joined,
+    receive,
+    receive_until,
+    running,
+    token,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def parsed(text: str) -> config.Config:
+    return config.parse(text, {})
+
+
+@pytest.mark.rule("O-03")
+def test_limits_of_a_pod_and_a_participant_override_the_general_ones() -> None:
+    text = (
+        "[limits]\nburst = 7\nmax_message_bytes = 5000\n"
+        "[pods.demo.limits]\nburst = 9\n"
+        '[pods.demo.participants.alice]\ntoken = "0123456789abcdef"\nlimits = { burst = 3 }\n'
+        "[pods.lab]\n"
+    )
+    found = parsed(text)
+    assert (found.limits_of("demo").burst, found.limits_of("lab").burst) == (9, 7)
+    assert found.limits_of("demo").max_message_bytes == 5000
+    (alice,) = found.pods["demo"]
+    assert alice.limits_in(found.limits_of("demo")).burst == 3
+
+
+@pytest.mark.rule("O-03")
+@pytest.mark.parametrize(
+    ("lines", "key"),
+    [
+        ("[pods.demo.limits]\nburst = 0", "pods.demo.limits.burst"),
+        ("[pods.demo.limits]\nwhat = 1", "pods.demo.limits.what"),
+        ('[pods.demo.limits]\nburst = "many"', "pods.demo.limits.burst"),
+        (
+            '[pods.demo.participants.a]\ntoken = "0123456789abcdef"\nlimits = { burst = 0 }',
+            "pods.demo.participants.a.limits.burst",
+        ),
+        (
+            '[pods.demo.participants.a]\ntoken = "0123456789abcdef"\nlimits = { outbox_bytes = 9 }',
+            "outbox_bytes",
+        ),
+    ],
+)
+def test_mistakes_in_limits_name_the_key(lines: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        parsed(lines)
+
+
+@pytest.mark.rule("O-03")
+async def test_a_participants_own_limits_apply_to_it_alone() -> None:
+    text = config_text(
+        {
+            "alice": "limits = { burst = 2, messages_per_second = 0.001, max_message_bytes = 700 }",
+            "bob": "",
+        }
+    )
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(text) as gateway,
+        joined(gateway, "alice") as alice,
+        joined(gateway, "bob") as bob,
+    ):
+        for _ in range(3):
+            await alice.send(last := chat("alice"))
+        refusal = (await receive_until(alice, id_of(last)))[-1]
+        assert refusal["payload"]["error"] == "rate_limited"
+        for _ in range(3):
+            await bob.send(last := chat("bob", "x" * 900))
+        await receive_until(bob, id_of(last))
+        await alice.send(chat("alice", "x" * 900))
+        await alice.wait_closed()
+        assert alice.close_code == 1009
+
+
+@pytest.mark.rule("O-03")
+async def test_limits_are_reloaded_for_connections_that_are_open() -> None:
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(config_text()) as gateway,
+        joined(gateway, "alice") as alice,
+    ):
+        await receive(alice)
+        changed = {"messages_per_second": 0.001, "burst": 1, "max_connections_per_pod": 1}
+        gateway.reconfigure(parsed(config_text(None, gateway=None, **changed)))
+        for _ in range(3):
+            await alice.send(last := chat("alice"))
+        refusal = (await receive_until(alice, id_of(last)))[-1]
+        assert refusal["payload"]["error"] == "rate_limited"
+        with pytest.raises(InvalidStatus):
+            async with joined(gateway, "bob"):
+                pass
+        gateway.reconfigure(parsed(config_text()))
+        async with joined(gateway, "bob") as bob:
+            assert (await receive(bob))["payload"]["limits"]["burst"] == 400
+        await alice.send(last := chat("alice"))
+        assert (await receive_until(alice, id_of(last)))[-1]["kind"] == "chat"
+
+
+@pytest.mark.rule("O-03")
+async def test_a_certificate_is_reloaded(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+
+    def write() -> None:
+        issued = authority.issue_cert("localhost")
+        issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+        issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+
+    write()
+    files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+    text = config_text(gateway=files)
+    async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+
+        async def serial() -> str:
+            async with connect(
+                f"wss://localhost:{gateway.port}/ws",
+                additional_headers={"Authorization": f"Bearer {token('alice')}"},
+                ssl=trust,
+            ) as client:
+                shown = client.transport.get_extra_info("ssl_object").getpeercert()
+                return str(shown["serialNumber"])
+
+        first = await serial()
+        write()
+        gateway.reconfigure(parsed(text))
+        second = await serial()
+        assert first != second
+        (tmp_path / "cert.pem").write_text("nonsense")
+        with pytest.raises(ConfigError, match="tls_cert"):
+            gateway.reconfigure(parsed(text))
+        assert await serial() == second

@@ -1,0 +1,158 @@
+"""Metrics, dashboard, alert rules, `--check` and warnings."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mcpp.cli.main import main
+from mcpp_gateway import config
+from tests.gateway.sockets import BOUND, chat, config_text, id_of, joined, receive_until, running
+
+pytestmark = pytest.mark.anyio
+DEPLOY = Path(__file__).parents[3] / "deploy"
+PROMTOOL = shutil.which("promtool")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def metrics(port: int) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return answer.partition(b"\r\n\r\n")[2].decode()
+
+
+async def observed(tmp_path: Path, kind: str) -> str:
+    log = f'[log]\nkind = "{kind}"\npath = "{tmp_path}"\n'
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(config_text() + log) as gateway,
+        joined(gateway, "alice") as alice,
+    ):
+        for _ in range(20):
+            await alice.send(last := chat("alice"))
+            await receive_until(alice, id_of(last))
+        return await metrics(gateway.port)
+
+
+@pytest.mark.rule("G-44")
+@pytest.mark.parametrize("kind", ["memory", "file"])
+async def test_metrics_tell_latency_lag_bytes_and_builds(tmp_path: Path, kind: str) -> None:
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(await observed(tmp_path, kind))
+        for sample in family.samples
+    }
+    assert found["mcpp_delivery_seconds_count",] >= 20
+    assert found["mcpp_delivery_seconds_bucket", "+Inf"] == found["mcpp_delivery_seconds_count",]
+    assert found["mcpp_participants", "demo"] == 1
+    assert found["mcpp_lag_entries", "demo"] == 0
+    assert found["mcpp_log_entries_total", "demo"] >= 21
+    assert found["mcpp_received_bytes_total",] > 1000
+    assert found["mcpp_sent_bytes_total",] > 1000
+    assert found["mcpp_logins_failed_total", "401"] == 0
+    assert found["process_resident_memory_bytes",] > 1_000_000
+    assert any(name == "mcpp_build_info" for name, *_ in found)
+    if kind == "file":
+        assert found["mcpp_log_sync_seconds_count",] >= 1
+        assert found["mcpp_log_sync_seconds_sum",] > 0
+
+
+async def test_every_metric_of_dashboard_and_alerts_exists(tmp_path: Path) -> None:
+    names = set(re.findall(r"^(\w+)[{ ]", await observed(tmp_path, "file"), re.MULTILINE))
+    only_elsewhere = {"mcpp_cluster_reachable", "mcpp_refused_total"}
+    for name in ("alerts.yaml", "grafana-dashboard.json"):
+        text = (DEPLOY / name).read_text()
+        used = set(re.findall(r"\b((?:mcpp|process)_\w+)\b", text)) - {"mcpp_gateways"}
+        assert used - names - only_elsewhere == set(), name
+
+
+def test_the_dashboard_has_the_shape_that_grafana_imports() -> None:
+    board = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
+    assert board["schemaVersion"] >= 36
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids)
+    variables = {each["name"] for each in board["templating"]["list"]}
+    for panel in board["panels"]:
+        assert panel["gridPos"].keys() == {"h", "w", "x", "y"}
+        assert panel["type"] in ("timeseries", "stat", "table")
+        for target in panel["targets"]:
+            used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval"}
+            assert used <= variables
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+def test_the_alert_rules_are_valid() -> None:
+    command = [str(PROMTOOL), "check", "rules", str(DEPLOY / "alerts.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- checking a configuration ---------------------------------------------------------------------
+
+
+def test_check_prints_what_a_configuration_means(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text(config_text() + '[admin]\ntoken = "0123456789abcdef"\n')
+    path.chmod(0o600)
+    assert main(["gateway", "--check", "--config", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "pod        demo: alice, bob, carol" in shown
+    assert "admin      its own token" in shown
+    assert "WARNING" not in shown
+    assert "0123456789abcdef" not in shown
+    path.write_text("[gateway]\nport = 'x'")
+    assert main(["gateway", "--check", "--config", str(path)]) == 2
+
+
+@pytest.mark.rule("O-05")
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ('[gateway]\nhost = "0.0.0.0"\n', "without TLS"),
+        ('[pods.demo.participants.a]\ntoken = "short"\n', "can be guessed"),
+        ('[pods.demo.participants.a]\ntoken_file = "token"\n', "can read token"),
+        (
+            "".join(
+                f'[pods.demo.participants.p{i}]\ntoken = "0123456789abcdef-{i}"\n'
+                'capabilities = [{ kind = "*" }]\n'
+                for i in range(6)
+            ),
+            "6 participants may send everything",
+        ),
+        (
+            "".join(
+                f'[issuers.i{i}]\njwks_url = "https://example.org"\naudience = "x"\n'
+                for i in range(2)
+            ),
+            "give each issuer a pattern",
+        ),
+    ],
+)
+def test_what_is_unsafe_is_warned_of(text: str, warning: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef")
+    (tmp_path / "token").chmod(0o644)
+    found = config.parse(text, {}, folder=tmp_path).warnings
+    assert any(warning in each for each in found), found
+
+
+@pytest.mark.rule("O-05")
+def test_a_readable_file_with_tokens_is_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text(config_text())
+    path.chmod(0o644)
+    assert any("chmod o-r" in each for each in config.load(path, {}).warnings)
+    path.chmod(0o640)
+    assert config.load(path, {}).warnings == ()

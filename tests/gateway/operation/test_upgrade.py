@@ -1,0 +1,155 @@
+"""Upgrades: a new process takes over the port and the log while participants talk."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+
+import pytest
+
+import mcpp
+from tests.gateway.sockets import token
+
+pytestmark = pytest.mark.anyio
+BOUND = 60.0
+CONFIG = """
+[gateway]
+port = {port}
+[limits]
+messages_per_second = 0
+[log]
+kind = "file"
+path = "data"
+[pods.demo.participants.alice]
+token = "token-of-alice-0123456789"
+capabilities = [{{ kind = "*" }}]
+[pods.demo.participants.bob]
+token = "token-of-bob-0123456789"
+"""
+RUN = "import sys; from mcpp.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class UpgradedGateway:
+    """A gateway whose process changes. Its log file says which one listens."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.port = port
+        self._log = folder / "stderr"
+        self.pid = 0
+
+    async def wait_for_next(self) -> None:
+        async with asyncio.timeout(BOUND):
+            while (found := self._listening()) == self.pid:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        self.pid = found
+
+    def _listening(self) -> int:
+        found = re.findall(r" listening .*pid=(\d+)", self._log.read_text())
+        return int(found[-1]) if found else 0
+
+    async def upgrade(self) -> None:
+        os.kill(self.pid, signal.SIGUSR2)
+        await self.wait_for_next()
+
+
+@asynccontextmanager
+async def started(folder: Path) -> AsyncIterator[UpgradedGateway]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = int(free.getsockname()[1])
+    (folder / "gateway.toml").write_text(CONFIG.format(port=port))
+    (folder / "run.py").write_text(RUN)
+    gateway = UpgradedGateway(folder, port)
+    with (folder / "stderr").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "run.py", "gateway", "--config", "gateway.toml", cwd=folder, stderr=log
+        )
+    reaping = asyncio.create_task(process.wait())  # it ends with the first upgrade
+    try:
+        await gateway.wait_for_next()
+        yield gateway
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(gateway.pid, signal.SIGTERM)
+        await reaping
+
+
+async def upgrades(folder: Path, count: int) -> list[float]:
+    """Upgrade some times while two participants talk; return the longest pauses that they saw."""
+    async with asyncio.timeout(10 * BOUND), started(folder) as gateway:
+        url = f"ws://127.0.0.1:{gateway.port}/ws?pod=demo"
+        acknowledged: list[str] = []
+        heard: list[str] = []
+        pauses: list[float] = []
+        async with (
+            mcpp.connect(url, token=token("alice")) as alice,
+            mcpp.connect(url, token=token("bob")) as bob,
+        ):
+
+            async def talk() -> None:
+                last = time.monotonic()
+                while True:
+                    await alice.send("chat", {"text": str(len(acknowledged))})
+                    acknowledged.append(str(len(acknowledged)))
+                    now = time.monotonic()
+                    pauses.append(now - last)
+                    last = now
+
+            async def listen() -> None:
+                async for message in bob:
+                    if message.kind == "chat":
+                        heard.append(message.text)
+
+            tasks = [asyncio.create_task(talk()), asyncio.create_task(listen())]
+            longest = []
+            for _ in range(count):
+                said = len(acknowledged)
+                pauses.clear()
+                await gateway.upgrade()
+                while len(acknowledged) < said + 50:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                longest.append(max(pauses))
+            tasks[0].cancel()
+            while not heard or int(heard[-1]) < len(acknowledged) - 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            tasks[1].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert heard[: len(acknowledged)] == acknowledged
+        assert heard == sorted(set(heard), key=int)
+    return longest
+
+
+@pytest.mark.rule("O-04")
+@pytest.mark.slow
+async def test_nothing_is_lost_when_a_new_process_takes_over(tmp_path: Path) -> None:
+    assert len(await upgrades(tmp_path, 3)) == 3
+
+
+@pytest.mark.rule("O-04")
+@pytest.mark.torture
+async def test_clients_resume_within_a_second_in_twenty_upgrades(tmp_path: Path) -> None:
+    longest = await upgrades(tmp_path, 20)
+    assert sorted(longest)[len(longest) // 2] < 1.0, longest
+
+
+@pytest.mark.rule("O-04")
+@pytest.mark.slow
+async def test_a_process_that_cannot_start_changes_nothing(tmp_path: Path) -> None:
+    async with asyncio.timeout(2 * BOUND), started(tmp_path) as gateway:
+        url = f"ws://127.0.0.1:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=token("alice")) as alice:
+            (tmp_path / "gateway.toml").write_text("nonsense")
+            os.kill(gateway.pid, signal.SIGUSR2)
+            while "this one goes on" not in (tmp_path / "stderr").read_text():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            await alice.send("chat", "still here")

@@ -1,0 +1,313 @@
+"""Signed tokens at a real gateway: issuers on loopback, rotation, expiry and revocation."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
+
+import mcpp
+from mcpp_gateway import config
+from mcpp_gateway.core.effects import REVOKED, TOKEN_EXPIRED
+from mcpp_gateway.edge.server import Gateway
+from mcpp_gateway.tokens import fetching, key_cache
+from mcpp_gateway.tokens.store import TokenStore
+from tests.gateway.sockets import BOUND, chat, config_text, receive, receive_until, running
+from tests.gateway.tokens.issuer import LoopbackIssuer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def issuer() -> Iterator[LoopbackIssuer]:
+    with LoopbackIssuer().serving() as serving:
+        yield serving
+
+
+@asynccontextmanager
+async def joined(
+    gateway: Gateway, token: str, query: str = "pod=demo"
+) -> AsyncIterator[ClientConnection]:
+    async with connect(
+        f"ws://localhost:{gateway.port}/ws?{query}",
+        additional_headers={"Authorization": f"Bearer {token}"},
+        open_timeout=BOUND,
+        close_timeout=1,
+    ) as client:
+        yield client
+
+
+async def status(gateway: Gateway, token: str, query: str = "pod=demo") -> int:
+    """Return the HTTP status of an attempt to join, 101 if it succeeds."""
+    try:
+        async with joined(gateway, token, query):
+            return 101
+    except InvalidStatus as error:
+        return error.response.status_code
+
+
+async def until(is_done: Callable[[], bool]) -> None:
+    while not is_done():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def issuer_config(issuer: LoopbackIssuer, **options: str) -> str:
+    return config_text() + "\n[pods.lab]\n" + issuer.config(**options)
+
+
+@pytest.mark.rule("S-01", "S-05")
+async def test_a_participant_is_admitted_by_its_token_within_the_issuers_template(
+    issuer: LoopbackIssuer,
+) -> None:
+    text = issuer_config(issuer, allow='capabilities = [{ kind = "chat" }]')
+    async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+        rights = {"capabilities": [{"kind": "chat"}, {"kind": "note"}]}
+        async with joined(gateway, issuer.sign("ada", pod="demo", mcpp=rights)) as ada:
+            welcome = await receive(ada)
+            assert welcome["payload"]["you"]["id"] == "ada"
+            await ada.send(text := chat("ada"))
+            assert (await receive_until(ada, mcpp.decode(text).id))[-1]["kind"] == "chat"
+            note = mcpp.new_envelope("note", "no", sender="ada")
+            await ada.send(mcpp.encode(note).decode())
+            refusal = (await receive_until(ada, note.id))[-1]
+            assert refusal["payload"]["error"] == "capability_violation"
+
+
+@pytest.mark.rule("S-06")
+async def test_a_token_for_several_pods_needs_the_name_of_one(issuer: LoopbackIssuer) -> None:
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        token = issuer.sign("ada", pod=["demo", "lab"])
+        assert await status(gateway, token, "") == 400
+        assert await status(gateway, token, "pod=lab") == 101
+        assert await status(gateway, issuer.sign("ada", pod="lab"), "pod=demo") == 403
+        assert await status(gateway, issuer.sign("ada", pod="none"), "") == 403
+
+
+@pytest.mark.rule("S-04")
+async def test_a_name_that_is_in_use_is_refused(issuer: LoopbackIssuer) -> None:
+    with LoopbackIssuer().serving() as other:
+        text = issuer_config(issuer) + other.config("partner", 'issuer = "https://other"')
+        async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+            assert await status(gateway, issuer.sign("alice")) == 403  # configured
+            async with joined(gateway, issuer.sign("ada")):
+                assert await status(gateway, other.sign("ada", iss="https://other")) == 403
+            assert await status(gateway, other.sign("eve", iss="https://other")) == 101
+
+
+@pytest.mark.rule("G-04")
+async def test_signed_tokens_may_be_long_but_not_endless(issuer: LoopbackIssuer) -> None:
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        token = issuer.sign("ada", padding="x" * 5000)
+        assert 512 < len(token) <= 8192
+        assert await status(gateway, token) == 101
+        assert await status(gateway, issuer.sign("ada", padding="x" * 6500)) == 401
+        assert await status(gateway, "x" * 600) == 401
+
+
+@pytest.mark.rule("G-06", "S-13")
+async def test_forged_tokens_use_up_the_budget_of_guesses(issuer: LoopbackIssuer) -> None:
+    async with asyncio.timeout(6 * BOUND), running(issuer_config(issuer)) as gateway:
+        good = issuer.sign("ada")
+        assert await status(gateway, good) == 101
+        head, claims, signature = good.split(".")
+        forged = f"{head}.{claims}.{'A' * len(signature)}"
+        answers = await asyncio.gather(*(status(gateway, forged) for _ in range(14)))
+        assert sorted(set(answers)) == [401, 429]
+        # Expired tokens are no guesses: a client that waits for its next one locks nobody out.
+        late = issuer.sign("ada", exp=time.time() - 100)
+        assert await status(gateway, late) in (401, 429)
+
+
+@pytest.mark.rule("S-08")
+async def test_a_rotation_of_keys_is_not_noticed(
+    issuer: LoopbackIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_cache, "REFRESH_SECONDS", 0.05)
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(issuer_config(issuer)) as gateway,
+        joined(gateway, issuer.sign("ada")) as ada,
+    ):
+        await receive(ada)
+        for number in range(5):
+            issuer.rotate(f"key-{number}")
+            await asyncio.sleep(0.06)
+            assert await status(gateway, issuer.sign(f"eve-{number}")) == 101
+        await ada.send(text := chat("ada"))  # the connection was not touched
+        await receive_until(ada, mcpp.decode(text).id)
+
+
+@pytest.mark.rule("S-08")
+@pytest.mark.parametrize("trouble", ["down", "endless", "silent"])
+async def test_a_key_server_in_trouble_delays_its_own_tokens_only(
+    issuer: LoopbackIssuer, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "MAX_SECONDS", 1.0)
+    issuer.status = 500 if trouble == "down" else 200
+    issuer.endless = trouble == "endless"
+    text = issuer_config(issuer)
+    if trouble == "silent":
+        silent = socket.create_server(("127.0.0.1", 0))
+        text = text.replace(issuer.address, f"http://127.0.0.1:{silent.getsockname()[1]}/keys")
+    async with asyncio.timeout(3 * BOUND), running(text) as gateway:
+        waiting = asyncio.create_task(status(gateway, issuer.sign("ada")))
+        assert await status(gateway, "token-of-alice-0123456789") == 101
+        assert trouble != "silent" or not waiting.done()  # it did not wait for the key server
+        assert await waiting == 503
+        issuer.endless = False
+    if trouble == "silent":
+        silent.close()
+
+
+@pytest.mark.rule("S-09")
+async def test_connections_end_when_the_token_expires_and_come_back_with_the_next(
+    issuer: LoopbackIssuer,
+) -> None:
+    text = issuer_config(issuer, more="clock_skew_seconds = 0")
+    lifetime = 0.6
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        async with joined(gateway, issuer.sign("eve", exp=time.time() + 0.3)) as eve:
+            await eve.wait_closed()
+            assert eve.close_code == TOKEN_EXPIRED
+        tokens: list[str] = []
+
+        def renew() -> str:
+            tokens.append(issuer.sign("ada", exp=time.time() + lifetime))
+            return tokens[-1]
+
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        alice = "token-of-alice-0123456789"
+        async with (
+            mcpp.connect(url, token=renew) as ada,
+            mcpp.connect(url, token=alice) as listener,
+        ):
+            heard: list[str] = []
+            while len(tokens) < 4:
+                await ada.send("chat", {"text": str(len(heard))})
+                while (message := await anext(listener)).kind != "chat":
+                    pass
+                heard.append(message.text)
+            assert heard == [str(number) for number in range(len(heard))]
+
+
+@pytest.mark.rule("S-12")
+async def test_a_stale_token_file_delays_an_agent_and_does_not_kill_it(
+    issuer: LoopbackIssuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mcpp.transports.token_sources import file_token
+
+    text = issuer_config(issuer, more="clock_skew_seconds = 0")
+    path = tmp_path / "token"
+    path.write_text(issuer.sign("ada", exp=time.time() + 0.5) + "\n")
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        url = f"ws://localhost:{gateway.port}/ws?pod=demo"
+        async with mcpp.connect(url, token=file_token(path)) as ada:
+            await until(lambda: "401 the token has expired" in caplog.text)
+            path.write_text(issuer.sign("ada"))
+            await ada.send("chat", "back")
+        path.write_text("not a token")
+        with pytest.raises(mcpp.errors.ConnectionLostError):
+            async with mcpp.connect(url, token=file_token(path)):
+                pass
+
+
+@pytest.mark.rule("S-10")
+async def test_a_revoked_token_ends_its_connections_within_two_seconds(tmp_path: Path) -> None:
+    text = config_text() + f'[tokens]\npath = "{tmp_path / "tokens"}"\n'
+    async with asyncio.timeout(4 * BOUND), running(text) as gateway:
+        store = TokenStore(tmp_path / "tokens")
+        now = time.time()
+        first, second = (
+            store.sign("ada", ["demo"], {"multiple": True}, now=now, expires=now + 60)
+            for _ in range(2)
+        )
+        ids = [each.id for each in store.issued()]
+        async with joined(gateway, first) as one, joined(gateway, second) as two:
+            await receive(two)
+            began = time.monotonic()
+            store.revoke(ids[0], time.time())
+            await one.wait_closed()
+            assert (one.close_code, time.monotonic() - began < 2) == (REVOKED, True)
+            assert await status(gateway, first) == 401
+            await two.send(text := chat("ada"))
+            await receive_until(two, mcpp.decode(text).id)
+            store.revoke("ada", time.time())
+            await two.wait_closed()
+            assert two.close_code == REVOKED
+        assert await status(gateway, second) == 401
+        now = time.time()
+        newer = store.sign("ada", ["demo"], {}, now=now, expires=now + 60)
+        assert await status(gateway, newer) == 101
+
+
+@pytest.mark.rule("S-11")
+async def test_removing_an_issuer_revokes_and_changing_it_reconnects(
+    issuer: LoopbackIssuer,
+) -> None:
+    def parsed(text: str) -> Any:
+        return config.parse(text, {})
+
+    async with asyncio.timeout(4 * BOUND), running(issuer_config(issuer)) as gateway:
+        async with joined(gateway, issuer.sign("ada")) as ada:
+            gateway.reconfigure(parsed(issuer_config(issuer)))  # the same
+            await ada.send(text := chat("ada"))
+            await receive_until(ada, mcpp.decode(text).id)
+            narrower = issuer_config(issuer, allow='capabilities = [{ kind = "note" }]')
+            gateway.reconfigure(parsed(narrower))
+            await ada.wait_closed()
+            assert ada.close_code == TOKEN_EXPIRED
+        assert await status(gateway, issuer.sign("ada")) == 101  # it waited for the keys
+        async with joined(gateway, issuer.sign("ada")) as ada:
+            gateway.reconfigure(parsed(config_text()))
+            await ada.wait_closed()
+            assert ada.close_code == REVOKED
+        assert await status(gateway, issuer.sign("ada")) == 401
+
+
+@pytest.mark.rule("S-04")
+async def test_a_participant_that_is_configured_later_replaces_the_one_of_a_token(
+    issuer: LoopbackIssuer,
+) -> None:
+    async with (
+        asyncio.timeout(3 * BOUND),
+        running(issuer_config(issuer)) as gateway,
+        joined(gateway, issuer.sign("dora")) as dora,
+    ):
+        people = {"alice": "", "dora": ""}
+        text = config_text(people) + "\n[pods.lab]\n" + issuer.config()
+        gateway.reconfigure(config.parse(text, {}))
+        await dora.wait_closed()
+        assert dora.close_code == REVOKED
+
+
+async def test_the_log_names_address_and_reason(
+    issuer: LoopbackIssuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mcpp.gateway")
+    async with asyncio.timeout(3 * BOUND), running(issuer_config(issuer)) as gateway:
+        async with joined(gateway, issuer.sign("ada")) as ada:
+            await receive(ada)
+        await status(gateway, "wrong-token-0123456789")
+        await until(lambda: any(record.message == "left" for record in caplog.records))
+    found = {record.message: vars(record) for record in caplog.records}
+    assert found["joined"]["issuer"] == "company"
+    assert found["joined"]["request"] == found["left"]["request"]
+    assert found["left"]["code"] == 1000
+    assert found["request refused"]["status"] == 401
+    assert {found[name]["address"] for name in ("joined", "left", "request refused")} <= {
+        "127.0.0.1",
+        "::1",
+    }
+    assert "ey" not in json.dumps([record.getMessage() for record in caplog.records])

@@ -1,0 +1,86 @@
+"""`mcpp token` with a gateway's configuration: sign, list and revoke."""
+
+import time
+from pathlib import Path
+
+import jwt
+import pytest
+
+from mcpp.cli.main import main
+from mcpp_gateway.tokens.store import TokenStore
+
+CONFIG = """
+[tokens]
+path = "tokens"
+[pods.demo.participants.alice]
+token = "0123456789abcdef"
+[pods.lab]
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "gateway.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert main(["token", *map(str, arguments)]) == 0
+    return capsys.readouterr().out.strip()
+
+
+@pytest.mark.rule("S-10")
+def test_tokens_are_signed_listed_and_revoked(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rights = ["--can", "chat", "--can", '{"kind": "mcp/*", "to": "files"}']
+    options = ["--config", str(config), "--pod", "demo", "--hears", "not type:reasoning"]
+    token = run(capsys, "ada", *options, *rights, "--expires", "30d")
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert claims["mcpp"] == {
+        "capabilities": [{"kind": "chat"}, {"kind": "mcp/*", "to": "files"}],
+        "hears": {"not": {"type": "reasoning"}},
+    }
+    assert (claims["sub"], claims["pod"]) == ("ada", "demo")
+    assert abs(claims["exp"] - time.time() - 30 * 86_400) < 60
+    listed = run(capsys, "--list", "--config", config)
+    assert token not in listed
+    assert claims["jti"] in listed
+    assert "(configured)" in listed
+    run(capsys, claims["jti"], "--revoke", "--config", config)
+    assert "revoked" in run(capsys, "--list", "--config", config)
+    key = run(capsys, "--new-key", "--config", config).split()[-1]
+    newer = run(capsys, "ada", "--config", config, "--expires", "1h")
+    assert jwt.get_unverified_header(newer)["kid"] == key
+    assert len(TokenStore(config.parent / "tokens").public_keys()) == 2
+    for path in (config.parent / "tokens").iterdir():
+        assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["ada"], "--expires"),
+        (["system:x", "--expires", "1d"], "reserved"),
+        (["alice", "--expires", "1d"], "is configured in pod 'demo'"),
+        (["ada", "--pod", "nowhere", "--expires", "1d"], "no pod 'nowhere'"),
+        (["ada", "--hears", "nonsense:1", "--expires", "1d"], "nonsense"),
+        ([], "name a participant"),
+    ],
+)
+def test_mistakes_are_explained_in_a_line(
+    config: Path, arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["token", *arguments, "--config", str(config)]) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("time", ["0d", "367d", "soon", "1y", "-1d"])
+def test_a_token_lives_a_year_at_most(
+    config: Path, time: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["token", "ada", "--config", str(config), f"--expires={time}"])

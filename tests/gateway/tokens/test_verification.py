@@ -1,0 +1,253 @@
+"""Forged tokens: other algorithms, other keys, other audiences, and what is no token at all."""
+
+import asyncio
+import hmac
+import json
+import time
+from base64 import urlsafe_b64encode
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcpp_gateway.tokens.claims import Grant, Template
+from mcpp_gateway.tokens.key_cache import KEEP_SECONDS, REFRESH_SECONDS, KeyCache
+from mcpp_gateway.tokens.keys import KeySetError, VerifyingKey, read_key_set, read_public_key
+from mcpp_gateway.tokens.verdicts import BadToken, Unverifiable
+from mcpp_gateway.tokens.verification import Issuer, Issuers
+from tests.gateway.tokens.issuer import LoopbackIssuer, jwk, new_key, part
+
+ALGORITHMS = ("EdDSA", "ES256", "RS256")
+
+
+def verifier(issuer: LoopbackIssuer, *, renews: bool = False) -> Issuers:
+    loop = asyncio.new_event_loop()
+    cache = KeyCache("company", lambda: read_key_set(issuer.key_set()), loop, time.time)
+    cache._renews = renews
+    cache.load()
+    loop.close()
+    return Issuers([Issuer("company", None, "mcpp", cache, Template())], ["demo"])
+
+
+@pytest.mark.rule("S-02")
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_token_of_each_algorithm_is_accepted(algorithm: str) -> None:
+    issuer = LoopbackIssuer(algorithm)
+    found = verifier(issuer).verify(issuer.sign("ada"), time.time())
+    assert isinstance(found, Grant)
+    assert found.settings.id == "ada"
+
+
+def unsigned(issuer: LoopbackIssuer, algorithm: str, signature: str = "") -> str:
+    claims = {"aud": "mcpp", "sub": "ada", "exp": time.time() + 60}
+    return f"{part({'alg': algorithm, 'kid': issuer.current})}.{part(claims)}.{signature}"
+
+
+@pytest.mark.rule("S-02")
+@pytest.mark.parametrize("algorithm", ["none", "NONE", "", "HS256", "ES384", "PS256"])
+def test_other_algorithms_are_refused_whatever_the_signature(algorithm: str) -> None:
+    issuer = LoopbackIssuer("RS256")
+    for signature in ("", "AA", part({})):
+        token = unsigned(issuer, algorithm, signature)
+        assert verifier(issuer).verify(token, time.time()) == BadToken()
+
+
+@pytest.mark.rule("S-02")
+@pytest.mark.parametrize("form", [Encoding.PEM, Encoding.DER])
+def test_a_public_key_is_never_the_secret_of_an_hmac(form: Encoding) -> None:
+    issuer = LoopbackIssuer("RS256")
+    public = issuer.keys["first"].public_key()
+    secret = public.public_bytes(form, PublicFormat.SubjectPublicKeyInfo)
+    for algorithm in ("HS256", "RS256"):
+        head = unsigned(issuer, algorithm).rstrip(".")
+        digest = hmac.digest(secret, head.encode(), "sha256")
+        token = f"{head}.{urlsafe_b64encode(digest).decode().rstrip('=')}"
+        assert verifier(issuer).verify(token, time.time()) == BadToken()
+
+
+@pytest.mark.rule("S-02")
+def test_a_key_signs_with_its_own_algorithm_only() -> None:
+    issuer = LoopbackIssuer("ES256")
+    token = issuer.sign("ada")
+    _, claims, signature = token.split(".")
+    forged = f"{part({'alg': 'EdDSA', 'kid': 'first'})}.{claims}.{signature}"
+    assert verifier(issuer).verify(forged, time.time()) == BadToken()
+
+
+@pytest.mark.rule("S-02")
+def test_keys_in_the_token_itself_are_ignored() -> None:
+    issuer, attacker = LoopbackIssuer(), new_key()
+    header = {"kid": "first", "jwk": jwk(attacker, "first"), "jku": "http://127.0.0.1:9/x"}
+    claims = {"aud": "mcpp", "sub": "ada", "exp": time.time() + 60}
+    token = jwt.encode(claims, attacker, algorithm="EdDSA", headers=header)
+    assert verifier(issuer).verify(token, time.time()) == BadToken()
+
+
+@pytest.mark.rule("S-02")
+@pytest.mark.parametrize("more", [{"crit": ["exp"]}, {"crit": ["b64"], "b64": False}])
+def test_extensions_that_must_be_understood_are_refused(more: dict[str, Any]) -> None:
+    issuer = LoopbackIssuer()
+    claims = {"aud": "mcpp", "sub": "ada", "exp": time.time() + 60}
+    key = issuer.keys["first"]
+    header = part({"alg": "EdDSA", "kid": "first", **more})
+    signing = f"{header}.{part(claims)}"
+    signature = urlsafe_b64encode(key.sign(signing.encode())).decode().rstrip("=")
+    assert verifier(issuer).verify(f"{signing}.{signature}", time.time()) == BadToken()
+
+
+@pytest.mark.rule("S-03")
+@pytest.mark.parametrize("audience", ["other", None, [], ["other"]])
+def test_tokens_for_another_audience_are_refused(audience: Any) -> None:
+    issuer = LoopbackIssuer()
+    assert verifier(issuer).verify(issuer.sign("ada", aud=audience), time.time()) == BadToken()
+
+
+@pytest.mark.rule("S-02")
+@given(st.floats(0, 1, exclude_max=True), st.sampled_from("AZaz09-_."))
+def test_a_changed_token_is_refused_and_nothing_escapes(share: float, letter: str) -> None:
+    token = _TOKEN
+    place = int(share * len(token))
+    changed = token[:place] + letter + token[place + 1 :]
+    found = _VERIFIER.verify(changed, time.time())
+    if changed != token and not isinstance(found, BadToken | Unverifiable):
+        # The last character of a part has bits that mean nothing.
+        assert place == len(token) - 1
+        assert jwt.decode(changed, options={"verify_signature": False})["sub"] == "ada"
+
+
+@given(st.text('abcAZ09._-~{}"', max_size=200))
+def test_texts_that_are_no_tokens_are_refused(text: str) -> None:
+    assert _VERIFIER.verify(text, time.time()) == BadToken()
+
+
+_SHARED = LoopbackIssuer()
+_VERIFIER = verifier(_SHARED)
+_TOKEN = _SHARED.sign("ada")
+
+
+def test_deeply_nested_claims_are_refused_without_harm() -> None:
+    token = f"{part({'alg': 'EdDSA', 'kid': 'first'})}.{'W' * 7000}.AA"
+    nested = urlsafe_b64encode(b"[" * 5000 + b"]" * 5000).decode().rstrip("=")
+    for claims in (token, f"{part({'alg': 'EdDSA', 'kid': 'first'})}.{nested}.AA"):
+        assert verifier(_SHARED).verify(claims, time.time()) == BadToken()
+
+
+# --- key sets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("S-02")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"keys": {}}',
+        b'{"keys": []}',
+        b'{"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "first"}]}',
+        b'{"keys": [1, null, {"kty": "RSA"}]}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_set_without_a_usable_key_is_refused(data: bytes) -> None:
+    with pytest.raises(KeySetError):
+        read_key_set(data)
+
+
+@pytest.mark.rule("S-02")
+def test_keys_for_other_uses_algorithms_and_lengths_are_skipped() -> None:
+    key = new_key()
+    items = [
+        jwk(key, "encrypts") | {"use": "enc"},
+        jwk(key, "lies") | {"alg": "RS256"},
+        jwk(key, "good"),
+    ]
+    found = read_key_set(json.dumps({"keys": items}).encode())
+    assert [each.id for each in found] == ["good"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_public_key_is_read_from_pem(algorithm: str) -> None:
+    key = new_key(algorithm).public_key()
+    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (found,) = read_public_key(pem)
+    assert (found.id, found.algorithm) == (None, algorithm)
+    with pytest.raises(KeySetError):
+        read_public_key(b"-----BEGIN NOTHING-----")
+
+
+# --- the cache ------------------------------------------------------------------------------------
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def _settled(cache: KeyCache) -> None:
+    async with asyncio.timeout(10):
+        await cache.refresh()
+
+
+@pytest.mark.rule("S-08")
+def test_keys_are_good_for_a_day_while_the_key_server_is_down() -> None:
+    issuer, clock = LoopbackIssuer(), SetClock()
+    is_down = False
+
+    def read() -> tuple[VerifyingKey, ...]:
+        if is_down:
+            raise KeySetError("down")
+        return read_key_set(issuer.key_set())
+
+    async def check() -> None:
+        nonlocal is_down
+        cache = KeyCache("company", read, asyncio.get_running_loop(), clock)
+        await _settled(cache)
+        is_down = True
+        clock.now += KEEP_SECONDS - 1
+        await _settled(cache)
+        assert cache.find("first") is not None
+        clock.now += 2
+        await _settled(cache)
+        assert cache.find("first") is None
+        assert cache.is_stale
+        is_down = False
+        await _settled(cache)
+        assert cache.find("first") is not None
+
+    asyncio.run(check())
+
+
+@pytest.mark.rule("S-08")
+def test_invented_key_ids_reach_the_key_server_at_most_once_in_five_seconds() -> None:
+    issuer, clock = LoopbackIssuer(), SetClock()
+    reads = 0
+
+    def read() -> tuple[VerifyingKey, ...]:
+        nonlocal reads
+        reads += 1
+        return read_key_set(issuer.key_set())
+
+    async def check() -> None:
+        cache = KeyCache("company", read, asyncio.get_running_loop(), clock)
+        cache.load()
+        known = Issuers([Issuer("company", None, "mcpp", cache, Template())], ["demo"])
+        issuer.current = "invented"
+        issuer.keys["invented"] = new_key()
+        token = issuer.sign("ada")
+        del issuer.keys["invented"]
+        for _ in range(100):
+            clock.now += REFRESH_SECONDS / 10
+            found = known.verify(token, time.time())
+            assert isinstance(found, Unverifiable)
+            if found.refresh is not None:
+                await found.refresh
+        assert reads <= 12
+
+    asyncio.run(check())
