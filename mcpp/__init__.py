@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from mcpp.kinds import Kind
     from mcpp.protocol.cards import Card, OfferedItem
     from mcpp.protocol.codec import decode, encode
-    from mcpp.protocol.envelope import PROTOCOL, Context, Envelope
+    from mcpp.protocol.envelope import PROTOCOL, Attachment, Context, Envelope
     from mcpp.protocol.rpc import ToolResult
     from mcpp.protocol.tree import ContextNode, ContextTree
     from mcpp.session.resumption import Gap
@@ -89,6 +89,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PROTOCOL",
     "AbsentError",
+    "Attachment",
     "CallError",
     "Card",
     "ClaimHeldError",
@@ -171,7 +172,7 @@ _HOMES: Final = {
     "mcpp.kinds": ("Kind",),
     "mcpp.protocol.cards": ("Card", "OfferedItem"),
     "mcpp.protocol.codec": ("decode", "encode"),
-    "mcpp.protocol.envelope": ("PROTOCOL", "Context", "Envelope"),
+    "mcpp.protocol.envelope": ("PROTOCOL", "Attachment", "Context", "Envelope"),
     "mcpp.protocol.rpc": ("ToolResult",),
     "mcpp.protocol.tree": ("ContextNode", "ContextTree"),
     "mcpp.session.resumption": ("Gap",),

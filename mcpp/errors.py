@@ -17,6 +17,7 @@ McppError
 │   ├── JoinError               the gateway refused the connection
 │   ├── WrongParticipantError   the token belongs to another participant
 │   └── ClosedError             the connection was closed for good, by the gateway or by us
+├── AttachmentError     content cannot be uploaded or fetched
 ├── TooLargeError       an envelope exceeds the gateway's size limit and was not sent
 ├── Refused             the gateway refused an envelope; `code` says why
 └── CallError           a request failed
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AbsentError",
     "AddressError",
+    "AttachmentError",
     "BusyError",
     "CallError",
     "CapabilityError",
@@ -256,6 +258,20 @@ class ClosedError(ConnectionLostError):
 
     def __str__(self) -> str:
         return f"the connection is closed ({self.code}): {self.reason or 'no reason given'}"
+
+
+class AttachmentError(McppError):
+    """Content cannot be uploaded or fetched, or is not what its reference names."""
+
+    def __init__(self, status: int | None, reason: str) -> None:
+        super().__init__(status, reason)
+        self.status = status
+        """The HTTP status: 404 unknown or not for you, 413 too large, 507 no room; or None."""
+        self.reason = reason
+        """The gateway's explanation, or what happened here."""
+
+    def __str__(self) -> str:
+        return self.reason if self.status is None else f"{self.status}: {self.reason}"
 
 
 class TooLargeError(McppError):

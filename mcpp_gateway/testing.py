@@ -4,13 +4,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import msgspec
 import uuid6
 
+from mcpp.errors import AttachmentError
 from mcpp.filters import everything, parse
 from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.attachments.blob_table import QuotaError
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import ParticipantSettings, PodCore
 from mcpp_gateway.edge.frames import decode_texts
@@ -100,6 +103,7 @@ class MemoryGateway:
         self._connections: set[MemoryConnection] = set()
         self._undelivered: deque[tuple[MemoryConnection, bytes | tuple[int, str]]] = deque()
         self._delivering = False
+        self._blobs: dict[str, bytes] = {}
         self._pod = self._new_pod()
 
     def add(self, participant: str, capabilities: Sequence[Mapping[str, Any]]) -> None:
@@ -146,7 +150,31 @@ class MemoryGateway:
         self._hub.perform_all(self._pod.tick(self._clock()))
         while self._pod.has_expiries:
             self._hub.perform_all(self._pod.tick(self._clock()))
+        for hash in self._pod.blobs.expire(self._pod.journal.start, self._clock()):
+            self._blobs.pop(hash, None)
         self._deliver()
+
+    def upload(self, participant: str, data: bytes) -> str:
+        """Keep a blob and return its hash. Raises AttachmentError where it does not fit."""
+        hash, size = sha256(data).hexdigest(), len(data)
+        limits = self._pod.members.limits(participant)
+        if size > limits.max_blob_bytes:
+            raise AttachmentError(413, f"a blob has at most {limits.max_blob_bytes} bytes")
+        try:
+            self._pod.blobs.reserve(participant, size)
+        except QuotaError as error:
+            raise AttachmentError(507, str(error)) from None
+        self._pod.blobs.release(participant, size)
+        self._pod.blobs.add(participant, hash, size, self._clock())
+        self._blobs[hash] = data
+        return hash
+
+    def download(self, participant: str, hash: str) -> bytes | None:
+        """Return a blob; None if there is none for this participant."""
+        pod = self._pod
+        rights = pod.members.rights(participant)
+        size = pod.blobs.readable_size(rights, hash, pod.journal.committed)
+        return None if size is None else self._blobs[hash]
 
     def cut(self, participant: str) -> None:
         """Drop a participant's connections as a failing network would."""
@@ -157,6 +185,7 @@ class MemoryGateway:
     def restart(self) -> None:
         """Lose the log and all connections, as a gateway without a durable log does."""
         self._pod = self._new_pod()
+        self._blobs.clear()
         for connection in list(self._connections):
             self.enqueue_close(connection, _ABNORMAL_CLOSURE, "")
         self._deliver()

@@ -135,7 +135,7 @@ class Connection:
     ) -> None:
         self.session = session
         self.failure: ConnectionLostError | None = None
-        self._connector = connector
+        self.connector = connector
         self._options = options
         self._clock = clock
         self._transport: Transport | None = None
@@ -399,16 +399,16 @@ class Connection:
         """Open a transport, or return the error if it may be retried."""
         try:
             with anyio.fail_after(self._options.open_seconds):
-                return await self._connector.open(self.session.join())
+                return await self.connector.open(self.session.join())
         except TimeoutError:
             seconds = self._options.open_seconds
-            error = UnreachableError(self._connector.address, f"no answer in {seconds:g} s")
+            error = UnreachableError(self.connector.address, f"no answer in {seconds:g} s")
         except UnreachableError as unreachable:
             error = unreachable
         except TokenRefusedError as refused:
             if self._task_status is not None:
                 raise
-            error = UnreachableError(self._connector.address, f"401 {refused.reason}")
+            error = UnreachableError(self.connector.address, f"401 {refused.reason}")
         first = self._task_status is not None
         if first and not self._options.keep_trying and not isinstance(error, BusyError):
             raise error

@@ -12,7 +12,14 @@ from msgspec import UNSET, Raw
 from mcpp.errors import DecodeError, EncodeError
 from mcpp.kinds import Kind
 from mcpp.protocol.codec import decode, encode
-from mcpp.protocol.envelope import ENVELOPE_MEMBERS, PROTOCOL, Context, Envelope, with_extra
+from mcpp.protocol.envelope import (
+    ENVELOPE_MEMBERS,
+    PROTOCOL,
+    Attachment,
+    Context,
+    Envelope,
+    with_extra,
+)
 from mcpp.protocol.value_types import encode_model, to_json
 
 __all__ = ["local_now", "new_context", "new_envelope", "new_id", "now", "timestamp"]
@@ -100,6 +107,7 @@ def new_envelope(
     to: str | Iterable[str] | None = None,
     correlation_id: str | None = None,
     context: Context | str | None = None,
+    attachments: Iterable[Attachment] = (),
     id: str | None = None,
     ts: datetime | str | None = None,
     extra: Mapping[str, Any] | None = None,
@@ -116,6 +124,7 @@ def new_envelope(
         to: the addressee or several; None addresses the whole pod.
         correlation_id: the id of the envelope that this one answers.
         context: a context, or the id of one that has been described before.
+        attachments: the content that it names; its sender needs access to it.
         id: defaults to a new one.
         ts: defaults to the current time.
         extra: members that the protocol does not define.
@@ -134,6 +143,7 @@ def new_envelope(
     raw = {name: _raw(value, f"$.{name}") for name, value in (extra or {}).items()}
     for name in ENVELOPE_MEMBERS.intersection(raw):
         raise EncodeError(f"$.{name}", "is defined by the protocol and cannot be an extra member")
+    named = [_check_attachment(each) for each in attachments]
     draft = Envelope(
         protocol=PROTOCOL,
         id=new_id() if id is None else id,
@@ -143,6 +153,7 @@ def new_envelope(
         kind=str(kind),
         correlation_id=correlation_id,
         context=Context(id=context) if isinstance(context, str) else context,
+        raw_attachments=Raw(msgspec.json.encode(named)) if named else UNSET,
         raw_payload=_raw(payload, "$.payload"),
     )
     try:
@@ -151,6 +162,12 @@ def new_envelope(
         raise EncodeError(error.path, error.reason) from None
     except UnicodeEncodeError:
         raise EncodeError("$", "has a lone surrogate") from None
+
+
+def _check_attachment(value: object) -> Attachment:
+    if not isinstance(value, Attachment):
+        raise EncodeError("$.attachments", "must be Attachments, as `pod.attach` returns them")
+    return value
 
 
 def _raw(value: Any, path: str) -> Raw:

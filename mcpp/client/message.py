@@ -1,15 +1,18 @@
 """An envelope as a participant receives it: with its pod, so that it can reply."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
 from mcpp import kinds
+from mcpp.conversation.attachments import MAX_FETCH_BYTES
 from mcpp.payloads import text_of, text_payload
-from mcpp.protocol.envelope import Context, Envelope
+from mcpp.protocol.envelope import Attachment, Context, Envelope
 
 if TYPE_CHECKING:
     from mcpp.client.pod import Pod
@@ -64,6 +67,33 @@ class Message(msgspec.Struct, frozen=True):
         return self.envelope.context
 
     @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """References to the content that it names; `fetch` gets it."""
+        return self.envelope.attachments
+
+    @overload
+    async def fetch(self, attachment: Attachment, *, max_bytes: int = MAX_FETCH_BYTES) -> bytes: ...
+    @overload
+    async def fetch(
+        self,
+        attachment: Attachment,
+        *,
+        to: str | PathLike[str],
+        max_bytes: int = MAX_FETCH_BYTES,
+    ) -> Path: ...
+    async def fetch(
+        self,
+        attachment: Attachment,
+        *,
+        to: str | PathLike[str] | None = None,
+        max_bytes: int = MAX_FETCH_BYTES,
+    ) -> bytes | Path:
+        """Return the content of one of its attachments, checked: see `Pod.fetch`."""
+        if to is None:
+            return await self.pod.fetch(attachment, max_bytes=max_bytes)
+        return await self.pod.fetch(attachment, to=to, max_bytes=max_bytes)
+
+    @property
     def payload(self) -> Any:
         """The payload's JSON value."""
         return self.envelope.payload
@@ -97,7 +127,14 @@ class Message(msgspec.Struct, frozen=True):
         """
         return self.pod.context(type, title=title, id=id, parent=self.context, **metadata)
 
-    async def reply(self, payload: Any, *, kind: str = kinds.CHAT, wait: bool = True) -> Envelope:
+    async def reply(
+        self,
+        payload: Any,
+        *,
+        kind: str = kinds.CHAT,
+        attachments: Iterable[Attachment] = (),
+        wait: bool = True,
+    ) -> Envelope:
         """Reply to the sender, in the message's context; a string becomes `{"text": …}`."""
         return await self.pod.send(
             kind,
@@ -105,6 +142,7 @@ class Message(msgspec.Struct, frozen=True):
             to=[self.sender],
             correlation_id=self.id,
             context=None if self.context is None else self.context.id,
+            attachments=attachments,
             wait=wait,
         )
 

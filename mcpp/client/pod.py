@@ -11,8 +11,10 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
+from os import PathLike
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from anyio import CancelScope, Lock
 from anyio.abc import TaskGroup
@@ -26,6 +28,7 @@ from mcpp.client.scopes.claims import ClaimScope, with_claims
 from mcpp.client.scopes.context_scope import ContextScope
 from mcpp.client.scopes.templates import ContextTemplate
 from mcpp.client.tasks import contained
+from mcpp.conversation import attachments
 from mcpp.conversation.cards import PodCards
 from mcpp.errors import ConnectionLostError
 from mcpp.filters import Filter, parse
@@ -33,7 +36,7 @@ from mcpp.kinds import Kind
 from mcpp.payloads import ContextInfo, ParticipantInfo
 from mcpp.protocol import rpc
 from mcpp.protocol.cards import OfferedItem
-from mcpp.protocol.envelope import Context, Envelope
+from mcpp.protocol.envelope import Attachment, Context, Envelope
 from mcpp.session.claims import HeldClaim
 from mcpp.session.resumption import Delivery, Gap, HistoryEnd
 
@@ -232,6 +235,61 @@ class Pod(PodHistory):
         """
         cards = await self.cards.all()
         return [tool for card in cards.values() for tool in card.tools.values()]
+
+    async def attach(
+        self,
+        content: bytes | str | PathLike[str],
+        *,
+        name: str | None = None,
+        media_type: str | None = None,
+    ) -> Attachment:
+        """Upload content, and return a reference to send: `send(…, attachments=[reference])`.
+
+        Until an envelope names it, the gateway keeps it for `blob_grace_seconds` and for this
+        participant only.
+
+        Args:
+            content: bytes, or the path of a file.
+            name: a file name for people; by default that of the file.
+            media_type: such as `image/png`; by default by the name.
+
+        Raises AttachmentError, and EncodeError for a name or type that is not one.
+        """
+        return await attachments.upload(self._connection.connector, content, name, media_type)
+
+    @overload
+    async def fetch(
+        self, attachment: Attachment, *, max_bytes: int = attachments.MAX_FETCH_BYTES
+    ) -> bytes: ...
+    @overload
+    async def fetch(
+        self,
+        attachment: Attachment,
+        *,
+        to: str | PathLike[str],
+        max_bytes: int = attachments.MAX_FETCH_BYTES,
+    ) -> Path: ...
+    async def fetch(
+        self,
+        attachment: Attachment,
+        *,
+        to: str | PathLike[str] | None = None,
+        max_bytes: int = attachments.MAX_FETCH_BYTES,
+    ) -> bytes | Path:
+        """Return content that an envelope names, after checking its hash and size.
+
+        Args:
+            attachment: the reference, one of `message.attachments`.
+            to: the path of a file to write instead, which is then returned. The reference's own
+                name comes from its sender: do not use it as a path unchecked.
+            max_bytes: the most that is fetched.
+
+        Raises AttachmentError.
+        """
+        connector = self._connection.connector
+        if to is None:
+            return await attachments.fetch(connector, attachment, max_bytes)
+        return await attachments.fetch_to(connector, attachment, Path(to), max_bytes)
 
     def claim(self, name: str, *, wait: float | None = None) -> ClaimScope:
         """Hold a name that one participant at a time may hold: `async with pod.claim("task-42")`.

@@ -22,7 +22,7 @@ from mcpp.kinds import Kind
 from mcpp.live import GrowingText
 from mcpp.payloads import TEXT_KINDS, LiveText, Preview, Proposal, text_payload
 from mcpp.protocol import rpc
-from mcpp.protocol.envelope import Context, Envelope
+from mcpp.protocol.envelope import Attachment, Context, Envelope
 from mcpp.protocol.rpc import TOOLS_CALL, ToolResult
 from mcpp.protocol.value_types import InvalidValueError, ValueType
 
@@ -80,6 +80,7 @@ class Sender:
         to: str | Iterable[str] | None = None,
         correlation_id: str | None = None,
         context: ContextLike = None,
+        attachments: Iterable[Attachment] = (),
         wait: bool = True,
         rate_limit_seconds: float | None = None,
         id: str | None = None,
@@ -96,6 +97,7 @@ class Sender:
             to: the addressee or several; None addresses the whole pod.
             correlation_id: the id of the envelope that this one answers.
             context: another context to send in.
+            attachments: references that `Pod.attach` returned, or that this participant received.
             wait: False returns at once. A refusal is then only logged, and leaving the
                 connection's block waits for the rest; if the block raises, the number of
                 envelopes that may be lost is logged.
@@ -108,7 +110,9 @@ class Sender:
         target = self if context is None else context
         if isinstance(payload, str) and kind in TEXT_KINDS:
             payload = text_payload(kind, payload)
-        envelope = self._envelope(kind, payload, to, correlation_id, target, id=id)
+        envelope = self._envelope(
+            kind, payload, to, correlation_id, target, id=id, attachments=attachments
+        )
         if kinds.is_live(kind):
             await self._connection.send_live(envelope)
             return envelope
@@ -452,6 +456,7 @@ class Sender:
         correlation_id: str | None,
         context: ContextLike,
         id: str | None = None,
+        attachments: Iterable[Attachment] = (),
     ) -> Envelope:
         return factory.new_envelope(
             kind,
@@ -460,6 +465,7 @@ class Sender:
             to=to,
             correlation_id=correlation_id,
             context=context._describe() if isinstance(context, Sender) else context,
+            attachments=attachments,
             id=id,
         )
 

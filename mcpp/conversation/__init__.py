@@ -1,1 +1,1 @@
-"""What participants say beyond single envelopes: texts as they are written, and cards."""
+"""What participants say beyond single envelopes: texts as they are written, cards, attachments."""

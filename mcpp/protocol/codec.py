@@ -6,7 +6,8 @@ The fast path is for texts as common encoders write them: members in the protoco
 space or one after each comma and colon. One pattern matches everything up to the payload, which
 proves that no member is repeated or unknown and that all names are valid. msgspec parses the text,
 and if the payload it found extends to the end, nothing follows it. Any other text takes the strict
-path, which walks through the members, keeps unknown ones, and reports what is wrong.
+path, which walks through the members, keeps unknown ones, and reports what is wrong. So does every
+text with attachments: they are rare, and what they name is checked member by member.
 """
 
 import re
@@ -22,12 +23,18 @@ from mcpp.protocol.envelope import (
     CONTEXT_MEMBERS,
     ENVELOPE_MEMBERS,
     GATEWAY,
+    HASH_PATTERN,
     ID_PATTERN,
     KIND_PATTERN,
+    MAX_ATTACHMENTS,
+    MAX_ATTACHMENTS_BYTES,
     MAX_DEPTH,
     MAX_KIND_LENGTH,
     MAX_METADATA_BYTES,
     MAX_RECIPIENTS,
+    MAX_SIZE,
+    MEDIA_TYPE_PATTERN,
+    NAME_PATTERN,
     PARTICIPANT_PATTERN,
     PROTOCOL,
     TIMESTAMP_PATTERN,
@@ -57,6 +64,9 @@ _is_id = re.compile(ID_PATTERN).fullmatch
 _is_participant = re.compile(PARTICIPANT_PATTERN).fullmatch
 _has_kind_pattern = re.compile(KIND_PATTERN).fullmatch
 _is_timestamp = re.compile(TIMESTAMP_PATTERN).fullmatch
+_is_hash = re.compile(HASH_PATTERN).fullmatch
+_is_media_type = re.compile(MEDIA_TYPE_PATTERN).fullmatch
+_is_name = re.compile(NAME_PATTERN).fullmatch
 
 
 def is_kind(text: str) -> bool:
@@ -80,8 +90,9 @@ def encode(envelope: Envelope, *, indent: int = 0) -> bytes:
     if not indent:
         return text
     readable = msgspec.json.format(text, indent=indent)
-    # The size limit of metadata counts spaces (E-18): stay compact where they would exceed it.
-    return readable if context is None or _may_be_spaced(readable, context) else text
+    # The size limits of metadata and attachments count spaces: stay compact where they would exceed
+    # them (E-18, E-31).
+    return readable if _may_be_spaced(readable, envelope) else text
 
 
 def decode(data: bytes | str) -> Envelope:
@@ -226,14 +237,22 @@ _TIMESTAMP = _Rule(
     _is_timestamp, "must be an RFC 3339 time with T and an offset, such as 2025-08-31T12:00:00Z"
 )
 _PROTOCOL = _Rule(PROTOCOL.__eq__, f'must be "{PROTOCOL}"')
+_HASH = _Rule(_is_hash, "must be a SHA-256: 64 of 0-9 a-f")
+_MEDIA_TYPE = _Rule(_is_media_type, "must be a media type, such as image/png")
+_NAME = _Rule(_is_name, "must be 1 to 255 characters without / \\ and control characters")
 
 _REQUIRED: Final = ("protocol", "id", "ts", "from", "kind", "payload")
-_OPTIONAL: Final = ("to", "correlation_id", "context")
+_OPTIONAL: Final = ("to", "correlation_id", "context", "attachments")
 _OPTIONAL_IN_CONTEXT: Final = ("type", "parent", "metadata")
 
 
-def _may_be_spaced(readable: bytes, context: Context) -> bool:
-    if context.raw_metadata is UNSET:
+def _may_be_spaced(readable: bytes, envelope: Envelope) -> bool:
+    context = envelope.context
+    if envelope.raw_attachments is not UNSET:
+        spaced = bytes(_read_members(readable)["attachments"])
+        if len(spaced) > MAX_ATTACHMENTS_BYTES:
+            return False
+    if context is None or context.raw_metadata is UNSET:
         return True
     return _is_metadata(bytes(_read_members(_read_members(readable)["context"])["metadata"]))
 
@@ -256,6 +275,7 @@ def _decode_strictly(data: bytes, max_depth: int = MAX_DEPTH) -> Envelope:
         kind=_text(members["kind"], "$.kind", _KIND),
         correlation_id=_optional_text(members, "correlation_id", "$", _ID),
         context=None if context is None else _context(bytes(context)),
+        raw_attachments=_attachments(members["attachments"]) if "attachments" in members else UNSET,
         raw_payload=members["payload"],
     )
     envelope.__dict__["_size"] = len(data)  # all of it stays in memory, spaces too
@@ -314,6 +334,38 @@ def _recipients(data: bytes) -> tuple[str, ...]:
         raise DecodeError("$.to", f"has more than {MAX_RECIPIENTS} names")
     items = enumerate(found)
     return tuple(_text(item, f"$.to[{index}]", _PARTICIPANT) for index, item in items)
+
+
+def _attachments(raw: Raw) -> Raw:
+    """Check the list of attachments; its bytes stay the sender's (E-30)."""
+    data = bytes(raw)
+    if not data.startswith(b"["):
+        refuse_type("$.attachments", "an array", data)
+    if len(data) > MAX_ATTACHMENTS_BYTES:
+        raise DecodeError("$.attachments", f"is longer than {MAX_ATTACHMENTS_BYTES} bytes")
+    items = _read_items(data)
+    if len(items) > MAX_ATTACHMENTS:
+        raise DecodeError("$.attachments", f"has more than {MAX_ATTACHMENTS} items")
+    for index, item in enumerate(items):
+        _check_attachment(bytes(item), f"$.attachments[{index}]")
+    return raw
+
+
+def _check_attachment(data: bytes, path: str) -> None:
+    members = split_object(data, path)
+    _drop_nulls(members, ("name",))
+    for name, rule in (("hash", _HASH), ("size", None), ("media_type", _MEDIA_TYPE)):
+        if name not in members:
+            raise DecodeError(f"{path}.{name}", "is missing")
+        if rule is not None:
+            _text(members[name], f"{path}.{name}", rule)
+    size = bytes(members["size"])
+    if size[:1] not in b"-0123456789":
+        refuse_type(f"{path}.size", "a number", size)
+    value = float(size) if any(mark in size for mark in b".eE") else int(size)
+    if value != int(value) or not 0 <= value <= MAX_SIZE:
+        raise DecodeError(f"{path}.size", f"must be an integer from 0 to {MAX_SIZE}")
+    _optional_text(members, "name", path, _NAME)
 
 
 def _unknown(members: dict[str, Raw], known: frozenset[str]) -> dict[str, Raw]:

@@ -25,6 +25,9 @@ MAX_MEMBERS: Final = 256
 MAX_RECIPIENTS: Final = 1024
 MAX_DEPTH: Final = 64  # the envelope itself is level 1
 MAX_NUMBER_LENGTH: Final = 64  # in characters
+MAX_ATTACHMENTS: Final = 32
+MAX_ATTACHMENTS_BYTES: Final = 16_384  # of the whole member
+MAX_SIZE: Final = 2**53 - 1  # integers up to here are exact in every language
 
 # Without anchors: `fullmatch` and the JSON Schema add their own. A trailing `$` would let a
 # newline through in Python.
@@ -40,6 +43,11 @@ KIND_PATTERN: Final = (
     f"|%(?:F0%[9AB][0-9A-F]|F4%8[0-9A-F]|F[1-3]{_TAIL}){_TAIL}{_TAIL})+"
 )
 MAX_KIND_LENGTH: Final = 512
+HASH_PATTERN: Final = r"[0-9a-f]{64}"  # SHA-256
+_TOKEN: Final = "[A-Za-z0-9!#$&^_.+-]{1,127}"
+MEDIA_TYPE_PATTERN: Final = f"{_TOKEN}/{_TOKEN}(?:;[ -~]{{0,127}})?"
+# A file name for people: no separators of paths, no control characters, and none that reorder text.
+NAME_PATTERN: Final = r"[^\x00-\x1f/\\\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]{1,255}"
 # RFC 3339 including the calendar, so that the schema and the decoder cannot disagree.
 TIMESTAMP_PATTERN: Final = (
     r"(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
@@ -96,6 +104,22 @@ class Context(_Value, frozen=True, eq=False, kw_only=True):
         return hash(self.id)
 
 
+class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reference to content that the gateway keeps beside its log, by its SHA-256.
+
+    Type and name are what the sender says. Do not decide by them what is safe.
+    """
+
+    hash: str
+    size: int
+    media_type: str = "application/octet-stream"
+    name: str | None = None
+
+    def __str__(self) -> str:
+        """Return a line for people, such as `photo.png (image/png, 3.1 MB)`."""
+        return f"{self.name or self.hash[:12]} ({self.media_type}, {_readable_size(self.size)})"
+
+
 class Envelope(_Value, frozen=True, eq=False, kw_only=True):
     """One immutable message on the bus. Create one with `new_envelope` or `decode`.
 
@@ -110,7 +134,15 @@ class Envelope(_Value, frozen=True, eq=False, kw_only=True):
     kind: str
     correlation_id: str | None = None
     context: Context | None = None
+    raw_attachments: Raw | UnsetType = msgspec.field(default=UNSET, name="attachments")
     raw_payload: Raw = msgspec.field(name="payload")
+
+    @cached_property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """The content that the envelope names, empty if there is none (E-30)."""
+        if self.raw_attachments is UNSET:
+            return ()
+        return tuple(map(_attachment, msgspec.json.decode(self.raw_attachments)))
 
     @cached_property
     def payload(self) -> Any:
@@ -149,6 +181,8 @@ class Envelope(_Value, frozen=True, eq=False, kw_only=True):
         size = _FIXED_BYTES + len(self.raw_payload) + _extra_bytes(self)
         if self.to:
             size += sum(map(len, self.to)) + 3 * len(self.to)
+        if self.raw_attachments is not UNSET:
+            size += len(self.raw_attachments)
         if context is not None:
             size += 0 if context.raw_metadata is UNSET else len(context.raw_metadata)
             size += _extra_bytes(context)
@@ -182,6 +216,17 @@ def _read(raw: Raw, type: Any) -> Any:
     if bytes(raw).translate(_EXPONENT_SHAPE).find(_LONG_EXPONENT) >= 0:
         return msgspec.json.Decoder(type, float_hook=float).decode(raw)
     return msgspec.json.decode(raw, type=type)
+
+
+def _attachment(value: dict[str, Any]) -> Attachment:
+    return Attachment(value["hash"], int(value["size"]), value["media_type"], value.get("name"))
+
+
+def _readable_size(size: int) -> str:
+    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (1000, "kB")):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"
 
 
 def _extra_bytes(value: _Value) -> int:

@@ -11,11 +11,16 @@ import msgspec
 
 from mcpp.payloads import BY_FAMILY
 from mcpp.protocol.envelope import (
+    HASH_PATTERN,
     ID_PATTERN,
     KIND_PATTERN,
+    MAX_ATTACHMENTS,
     MAX_KIND_LENGTH,
     MAX_MEMBERS,
     MAX_RECIPIENTS,
+    MAX_SIZE,
+    MEDIA_TYPE_PATTERN,
+    NAME_PATTERN,
     PARTICIPANT_PATTERN,
     PROTOCOL,
     TIMESTAMP_PATTERN,
@@ -30,6 +35,9 @@ _PATTERNS: Final = {
     "participant": PARTICIPANT_PATTERN,
     "kind": KIND_PATTERN,
     "timestamp": TIMESTAMP_PATTERN,
+    "hash": HASH_PATTERN,
+    "media_type": MEDIA_TYPE_PATTERN,
+    "file_name": NAME_PATTERN,
 }
 _ENVELOPE: Final[dict[str, dict[str, Any]]] = {
     "protocol": {"const": PROTOCOL},
@@ -44,6 +52,11 @@ _ENVELOPE: Final[dict[str, dict[str, Any]]] = {
     "kind": {"$ref": "#/$defs/kind"},
     "correlation_id": {"anyOf": [{"$ref": "#/$defs/id"}, {"type": "null"}]},
     "context": {"anyOf": [{"$ref": "#/$defs/context"}, {"type": "null"}]},
+    "attachments": {
+        "type": ["array", "null"],
+        "items": {"$ref": "#/$defs/attachment"},
+        "maxItems": MAX_ATTACHMENTS,
+    },
     "payload": {},
 }
 _CONTEXT: Final[dict[str, dict[str, Any]]] = {
@@ -51,6 +64,18 @@ _CONTEXT: Final[dict[str, dict[str, Any]]] = {
     "type": {"anyOf": [{"$ref": "#/$defs/kind"}, {"type": "null"}]},
     "parent": {"anyOf": [{"$ref": "#/$defs/id"}, {"type": "null"}]},
     "metadata": {"type": ["object", "null"]},
+}
+
+_ATTACHMENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["hash", "size", "media_type"],
+    "properties": {
+        "hash": {"$ref": "#/$defs/hash"},
+        "size": {"type": "integer", "minimum": 0, "maximum": MAX_SIZE},
+        "media_type": {"$ref": "#/$defs/media_type"},
+        "name": {"anyOf": [{"$ref": "#/$defs/file_name"}, {"type": "null"}]},
+    },
+    "maxProperties": MAX_MEMBERS,
 }
 
 
@@ -72,7 +97,13 @@ def generate() -> dict[str, Any]:
         "$id": ID,
         "title": f"An envelope of {PROTOCOL}",
         **_object(Envelope, _ENVELOPE),
-        "$defs": {**texts, "context": _object(Context, _CONTEXT), "message": message} | definitions,
+        "$defs": {
+            **texts,
+            "context": _object(Context, _CONTEXT),
+            "attachment": _ATTACHMENT,
+            "message": message,
+        }
+        | definitions,
     }
 
 

@@ -20,7 +20,7 @@ from mcpp.client.connection import Options
 from mcpp.client.joining import open_pod
 from mcpp.client.local_pod import ANYTHING
 from mcpp.client.pod import OnGap, Pod
-from mcpp.errors import McppError
+from mcpp.errors import AttachmentError, McppError
 from mcpp.filters import Filter
 from mcpp.session.resumption import Join
 from mcpp.session.session import ClientSession
@@ -45,6 +45,8 @@ class PodBackend(Protocol):
         after: str | None,
         last: int | None,
     ) -> MemoryLink: ...
+    def upload(self, participant: str, data: bytes) -> str: ...
+    def download(self, participant: str, hash: str) -> bytes | None: ...
     def cut(self, participant: str) -> None: ...
     def restart(self) -> None: ...
     def tick(self) -> None: ...
@@ -154,3 +156,14 @@ class MemoryConnector:
                 last=join.last,
             )
         )
+
+    async def upload(self, hash: str, size: int, content: AsyncIterator[bytes]) -> None:
+        """Upload a blob. Raises AttachmentError where it does not fit."""
+        self.gateway.upload(self.name, b"".join([piece async for piece in content]))
+
+    async def download(self, hash: str) -> AsyncIterator[bytes]:
+        """Yield the content of a blob. Raises AttachmentError if there is none for it."""
+        data = self.gateway.download(self.name, hash)
+        if data is None:
+            raise AttachmentError(404, "there is no such blob for you")
+        yield data

@@ -8,6 +8,7 @@ def test_my_agent_survives(envelope): ...
 """
 
 import re
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +25,10 @@ from mcpp.protocol.envelope import (
     MAX_KIND_LENGTH,
     MAX_METADATA_BYTES,
     MAX_NUMBER_LENGTH,
+    MAX_SIZE,
+    NAME_PATTERN,
     PARTICIPANT_PATTERN,
+    Attachment,
     Context,
     Envelope,
     with_extra,
@@ -38,6 +42,7 @@ except ModuleNotFoundError:
     ) from None
 
 __all__ = [
+    "attachments",
     "contexts",
     "envelopes",
     "hostile_json",
@@ -125,6 +130,19 @@ def contexts() -> st.SearchStrategy[Context]:
     )
 
 
+def attachments() -> st.SearchStrategy[Attachment]:
+    """Return references to content, as envelopes name it."""
+    types = ("image/png", "text/html;profile=mcp-app", "application/vnd.x+json", "a/b; c=d")
+    names = st.text(min_size=1, max_size=20).filter(re.compile(NAME_PATTERN).fullmatch)
+    return st.builds(
+        Attachment,
+        st.binary(max_size=8).map(lambda data: sha256(data).hexdigest()),
+        st.integers(min_value=0, max_value=MAX_SIZE),
+        st.sampled_from(types),
+        st.none() | names,
+    )
+
+
 def envelopes(
     *,
     kinds: st.SearchStrategy[str] | None = None,
@@ -140,6 +158,7 @@ def envelopes(
         to=st.none() | st.lists(participants(), max_size=3),
         correlation_id=st.none() | ids(),
         context=st.none() | contexts(),
+        attachments=st.just(()) | st.lists(_all_attachments(), max_size=3),
         id=ids(),
         ts=timestamps(),
         extra=_unknown_members(ENVELOPE_MEMBERS),
@@ -186,6 +205,8 @@ _INSERTIONS: Final = (
     b',"context":{"id":"x","id":"y"}',
     b',"context":{"id":"x","metadata":{"x":1e999}}',
     b',"to":null',
+    b',"attachments":null',
+    b',"attachments":[{"hash":"x","size":1,"media_type":"a/b"}]',
     b',"note":null',
     b'"\\ud800"',
     b"\\u0041",
@@ -209,6 +230,7 @@ _INSERTIONS: Final = (
 )
 
 _all_kinds: Final = kinds
+_all_attachments: Final = attachments
 
 
 def _names(pattern: str) -> st.SearchStrategy[str]:

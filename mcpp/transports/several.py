@@ -2,14 +2,14 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import anyio
 
 from mcpp.errors import UnreachableError
 from mcpp.session.resumption import Join
-from mcpp.transports.transport import Connector, Transport
+from mcpp.transports.transport import Connector, Transport, blob_transfer
 
 # A gateway that does not answer in this time is passed over.
 _SECONDS_EACH: Final = 3.0
@@ -39,6 +39,7 @@ class SeveralGateways:
         self._connectors = list(connectors)
         shuffle(self._connectors)
         self._next = 0
+        self._opened = self._connectors[0]  # the last one that answered
 
     @property
     def address(self) -> str:
@@ -56,10 +57,20 @@ class SeveralGateways:
             self._next += 1
             try:
                 with anyio.fail_after(_SECONDS_EACH):
-                    return await connector.open(join)
+                    transport = await connector.open(join)
+                    self._opened = connector
+                    return transport
             except TimeoutError:
                 error = UnreachableError(connector.address, f"no answer in {_SECONDS_EACH:g} s")
             except UnreachableError as unreachable:
                 error = unreachable
         assert error is not None
         raise error
+
+    async def upload(self, hash: str, size: int, content: AsyncIterator[bytes]) -> None:
+        """Upload a blob to the gateway that is connected: that one checks what is named (A-11)."""
+        await blob_transfer(self._opened).upload(hash, size, content)
+
+    def download(self, hash: str) -> AsyncIterator[bytes]:
+        """Yield the content of a blob, from the gateway that is connected."""
+        return blob_transfer(self._opened).download(hash)

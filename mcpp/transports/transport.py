@@ -4,11 +4,12 @@ A `Connector` opens connections, a `Transport` is one. `websocket` implements bo
 `MemoryTransport` connects a participant to a gateway's core in the same process.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import anyio
 
+from mcpp.errors import AttachmentError
 from mcpp.session.resumption import Join
 
 # RFC 6455: the connection ended without a close frame.
@@ -55,6 +56,24 @@ class Connector(Protocol):
 
         Raises UnreachableError where a retry may help, JoinError or AddressError where not.
         """
+
+
+@runtime_checkable
+class BlobTransfer(Protocol):
+    """A connector that can also transfer blobs, with the same token."""
+
+    async def upload(self, hash: str, size: int, content: AsyncIterator[bytes]) -> None:
+        """Upload a blob. Raises AttachmentError."""
+
+    def download(self, hash: str) -> AsyncIterator[bytes]:
+        """Yield the content of a blob as it arrives. Raises AttachmentError."""
+
+
+def blob_transfer(connector: Connector) -> BlobTransfer:
+    """Return a connector that can transfer blobs. Raises AttachmentError if this one cannot."""
+    if not isinstance(connector, BlobTransfer):
+        raise AttachmentError(None, "this transport carries no attachments")
+    return connector
 
 
 class MemoryLink(Protocol):

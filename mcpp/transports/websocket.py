@@ -6,7 +6,7 @@ The same code runs on asyncio and on trio, and RFC 6455 is left to websockets (1
 import logging
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,13 +24,16 @@ from websockets.version import version as websockets_version
 import mcpp
 from mcpp.errors import (
     AddressError,
+    AttachmentError,
     BusyError,
+    ConnectionLostError,
     JoinError,
     TokenRefusedError,
     TokenUnavailableError,
     UnreachableError,
 )
 from mcpp.session.resumption import Join
+from mcpp.transports.http import BlobAddress
 from mcpp.transports.tcp import Stream, open_stream
 from mcpp.transports.token_sources import TokenSource, read_token
 from mcpp.transports.transport import ABNORMAL, TransportClosed
@@ -75,13 +78,32 @@ class WebSocketConnector:
         """The pod's URL."""
         return self.url
 
-    async def open(self, join: Join) -> "WebSocket":
-        """Connect and complete the handshake."""
+    async def upload(self, hash: str, size: int, content: AsyncIterator[bytes]) -> None:
+        """Upload a blob with the same token. Raises AttachmentError."""
+        await (await self._blobs()).upload(hash, size, content)
+
+    async def download(self, hash: str) -> AsyncIterator[bytes]:
+        """Yield the content of a blob. Raises AttachmentError."""
+        async for piece in (await self._blobs()).download(hash):
+            yield piece
+
+    async def _blobs(self) -> BlobAddress:
+        try:
+            return BlobAddress(self.url, await self._read_token(), self.ssl_context)
+        except ConnectionLostError as error:
+            raise AttachmentError(None, str(error)) from None
+
+    async def _read_token(self) -> str:
         try:
             token = await read_token(self.token)
         except TokenUnavailableError as error:
             raise UnreachableError(self.url, str(error)) from None
         self._check_token(token)
+        return token
+
+    async def open(self, join: Join) -> "WebSocket":
+        """Connect and complete the handshake."""
+        token = await self._read_token()
         uri = self._uri(join)
         tls = (self.ssl_context or ssl.create_default_context()) if uri.secure else None
         try:

@@ -19,6 +19,7 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
 _MAX_ARGUMENTS: Final = 100
+_MAX_ATTACHED: Final = 300
 _MAX_TITLE: Final = 40
 _BRACKETS: Final = str.maketrans("‹›", "  ")  # a title must not look like the end of its label
 _is_plain_name = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
@@ -54,6 +55,14 @@ def json_document(text: bytes) -> str:
 
 def describe(envelope: Envelope, max_arguments: int | None = _MAX_ARGUMENTS) -> str:
     """Return an envelope's content as text for people. Only chat may have several lines."""
+    said = _describe(envelope, max_arguments)
+    if not envelope.attachments:
+        return said
+    attached = one_line(", ".join(map(str, envelope.attachments)), _MAX_ATTACHED)
+    return f"{said} [attached: {attached}]".lstrip()
+
+
+def _describe(envelope: Envelope, max_arguments: int | None) -> str:
     kind = Kind.parse(envelope.kind)
     payload = envelope.payload
     known = payload if isinstance(payload, dict) else {}

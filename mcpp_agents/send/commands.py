@@ -18,7 +18,8 @@ from mcpp_agents.send.exchange import send, wait_for_answer
 def main(argv: list[str]) -> int:
     """Send one envelope; print its id, or with --wait the answer."""
     arguments = _read_arguments(argv)
-    text = " ".join(arguments.text) if arguments.text else _read_standard_input()
+    has_text = bool(arguments.text or arguments.attach)
+    text = " ".join(arguments.text) if has_text else _read_standard_input()
     payload = _decode_json(text) if arguments.json else text_payload(arguments.kind, text)
     context = None
     if arguments.context is not None:
@@ -27,6 +28,7 @@ def main(argv: list[str]) -> int:
     async def run() -> tuple[str, int]:
         address = options.address_of_person(arguments, arguments.name)
         async with mcpp.connect(address, name=arguments.name) as pod:
+            attached = [await pod.attach(path) for path in arguments.attach]
             sent = await send(
                 pod,
                 arguments.kind,
@@ -34,6 +36,7 @@ def main(argv: list[str]) -> int:
                 to=arguments.to,
                 context=context,
                 correlation_id=arguments.answers,
+                attachments=attached,
                 is_awaited=arguments.wait is not None,
             )
             if arguments.wait is None:
@@ -49,8 +52,9 @@ def main(argv: list[str]) -> int:
 def _read_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="mcpp send",
-        description="Send one envelope and print its id. Without a text argument, the text is read "
-        "from standard input. With --wait, print the answer, and exit with 1 if it is an error.",
+        description="Send one envelope and print its id. Without a text argument and a file, the "
+        "text is read from standard input. With --wait, print the answer, and exit with 1 if it is "
+        "an error.",
         epilog="To call a tool: --kind mcp/request:tools/call:TOOL --to NAME --json "
         '\'{"params": {"arguments": {...}}}\'. The other members of a request (jsonrpc, id, '
         "method, params.name) are added.",
@@ -63,6 +67,13 @@ def _read_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--type", help="the context's type")
     parser.add_argument("--parent", metavar="ID", help="the context's parent")
     parser.add_argument("--answers", metavar="ID", help="the id of the envelope that it answers")
+    parser.add_argument(
+        "--attach",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="upload a file and name it in the envelope; repeatable",
+    )
     parser.add_argument(
         "--wait",
         type=options.seconds,

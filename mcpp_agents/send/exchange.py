@@ -1,11 +1,12 @@
 """Sending one envelope and waiting for its answer."""
 
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 import anyio
 
-from mcpp import AbsentError, Context, Envelope, Kind, NoAnswerError, Pod, kinds
+from mcpp import AbsentError, Attachment, Context, Envelope, Kind, NoAnswerError, Pod, kinds
 from mcpp.client import factory
 from mcpp.protocol import rpc
 from mcpp_agents.cli.display import progress_of
@@ -24,6 +25,7 @@ async def send(
     to: list[str] | None = None,
     context: Context | None = None,
     correlation_id: str | None = None,
+    attachments: Iterable[Attachment] = (),
     is_awaited: bool = False,
 ) -> Envelope:
     """Send an envelope and return it; a request's payload is completed.
@@ -38,7 +40,13 @@ async def send(
     id = factory.new_id()
     payload = complete_request(Kind.parse(kind), payload, id)
     return await pod.send(
-        kind, payload, to=to, correlation_id=correlation_id, context=context, id=id
+        kind,
+        payload,
+        to=to,
+        correlation_id=correlation_id,
+        context=context,
+        attachments=attachments,
+        id=id,
     )
 
 

@@ -29,6 +29,9 @@ _MAY_BE_ZERO: Final = {
     "max_hops",
     "history_messages",
     "history_bytes",
+    "max_blob_bytes",
+    "max_blob_bytes_per_participant",
+    "max_blob_bytes_per_pod",
 }
 
 

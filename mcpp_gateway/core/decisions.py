@@ -4,9 +4,11 @@ Deciding reads the context tree, the journal's dedupe window and the sender's ca
 accepted envelope changes the tree at once, ahead of the journal; everything else changes nothing.
 """
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from mcpp.errors import DecodeError
 from mcpp.kinds import CHAT
@@ -56,10 +58,17 @@ Verdict: TypeAlias = LogEntry | Revival | LivePart | SuspectedLoop | Refusal | b
 class Decisions:
     """Decides on envelopes. Owns nothing: tree and journal are the pod's."""
 
-    __slots__ = ("_journal", "_tree", "hops")
+    __slots__ = ("_attachment_refusal", "_journal", "_tree", "hops")
 
-    def __init__(self, tree: LiveContexts, journal: Journal, hops: Hops | None = None) -> None:
+    def __init__(
+        self,
+        tree: LiveContexts,
+        journal: Journal,
+        hops: Hops | None = None,
+        attachment_refusal: Callable[[Envelope], Refusal | None] = lambda envelope: None,
+    ) -> None:
         self.hops = hops  # None: chats are not limited
+        self._attachment_refusal = attachment_refusal
         self._tree = tree
         self._journal = journal
 
@@ -87,6 +96,12 @@ class Decisions:
             return refusals.duplicate_id(envelope.id)
         if not self._journal.accepting:
             return refusals.unavailable()
+        named: tuple[str, ...] = ()
+        if envelope.raw_attachments is not UNSET:
+            refusal = self._attachment_refusal(envelope)
+            if refusal is not None:
+                return refusal
+            named = tuple(dict.fromkeys(each.hash for each in envelope.attachments))
         hops = self.hops if kind == CHAT else None
         if hops is not None and hops.max_hops < (count := hops.count(envelope)):
             return _suspect_loop(hops, envelope, count, lineage)
@@ -110,6 +125,8 @@ class Decisions:
         to = envelope.to
         several = to if to is None or len(to) <= SHORT_LIST else frozenset(to)
         entry = LogEntry(envelope.id, sender, several, kind, lineage, text, (), (), now)
+        if named:
+            entry = msgspec.structs.replace(entry, attachments=named)
         return Revival(revived, entry) if revived else entry
 
     def _decide_special(

@@ -30,6 +30,10 @@ class PodLimits(
     max_connections_per_pod: int = 10_000
     max_filters_per_participant: int = 16
     max_filters_per_pod: int = 1_024
+    max_blob_bytes: int = 67_108_864  # of one blob
+    max_blob_bytes_per_participant: int = 268_435_456  # of all that it has uploaded
+    max_blob_bytes_per_pod: int = 1_073_741_824
+    blob_grace_seconds: float = 3600.0  # that a blob is kept without an envelope that names it
 
 
 class ParticipantLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +44,7 @@ class ParticipantLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     messages_per_second: float | None = None
     burst: int | None = None
     max_connections_per_participant: int | None = None
+    max_blob_bytes_per_participant: int | None = None
 
     def over(self, limits: PodLimits) -> PodLimits:
         """Return a pod's limits with the stated ones in place of them."""

@@ -19,6 +19,7 @@ from mcpp.protocol.codec import decode
 from mcpp.protocol.contexts import Lineage
 from mcpp.protocol.envelope import GATEWAY, Envelope
 from mcpp_gateway.core import refusals, system_envelopes
+from mcpp_gateway.core.attachments.blob_table import BlobTable
 from mcpp_gateway.core.contexts.hops import Hops
 from mcpp_gateway.core.contexts.replay import replay
 from mcpp_gateway.core.contexts.tree import LiveContexts
@@ -81,7 +82,10 @@ class PodCore:
         self.stopping = False  # no presence is logged: after a restart the members are present
         self._new_id = new_id
         self._presence = PresenceQueue()
-        self._decisions = Decisions(self.tree, self.journal, self._new_hops())
+        self.blobs = BlobTable(self.members.limits)
+        self._decisions = Decisions(
+            self.tree, self.journal, self._new_hops(), self._attachment_refusal
+        )
         self._delivery = Router(self.journal, self.members.present, limits.outbox_bytes)
         self.filter_work = self._delivery.work
         # None: every entry is committed as soon as it is appended.
@@ -145,10 +149,13 @@ class PodCore:
         self.origin = state.origin
         self.tree.restore(state.live, state.dormant)
         self.members.cards = Cards(state.cards)
+        self.blobs.restore(state.named)
         present = dict.fromkeys(state.present)
         for batch in batches:
-            for entry in batch.entries:
+            for position, entry in enumerate(batch.entries, batch.position):
                 self._replay(entry, batch.time, present)
+                if entry.attachments:
+                    self.blobs.name(entry, position)
         self._decisions.hops = self._new_hops()
         self.members.drop_unknown_cards()
         for id in present:
@@ -179,6 +186,7 @@ class PodCore:
             fsync,
             self.origin,
             self.members.cards.snapshot(),
+            self.blobs.snapshot(),
         )
 
     # --- joining and leaving --------------------------------------------------------------------
@@ -319,6 +327,8 @@ class PodCore:
             return self.answers.refuse(session, refusal, refusals.readable_id(text), now)
         verdict = self._decisions.decide(member.settings, envelope, text, now)
         if isinstance(verdict, LogEntry):
+            if verdict.attachments:
+                self.blobs.name(verdict, self.journal.end)
             self.journal.append(verdict)
             if self._gate is None:
                 # The common case without a call: 0.1 µs.
@@ -392,6 +402,12 @@ class PodCore:
         hops = Hops(self.limits.max_hops, self.members.is_person)
         hops.read(self.journal)
         return hops
+
+    def _attachment_refusal(self, envelope: Envelope) -> Refusal | None:
+        """Return a refusal if an envelope names a blob that its sender may not read (A-06)."""
+        rights = self.members.rights(envelope.sender)
+        missing = self.blobs.unreadable(rights, envelope.attachments, self.journal.committed)
+        return None if missing is None else refusals.no_attachment(missing.hash)
 
     def _pod_info(self, now: float) -> dict[str, Any]:
         """Return what welcomes say of the pod."""
@@ -538,6 +554,8 @@ class PodCore:
         return self._append(entry)
 
     def _append(self, entry: LogEntry) -> list[Effect]:
+        if entry.attachments:
+            self.blobs.name(entry, self.journal.end)
         self.journal.append(entry)
         if self._gate is None:
             return [self._delivery.broadcast(entry)]

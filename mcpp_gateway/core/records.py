@@ -20,6 +20,7 @@ from mcpp.protocol.envelope import GATEWAY
 SHORT_LIST: Final = 8
 # In `LogEntry.contexts`: the type of a context of which the log holds nothing but what is below it.
 UNKNOWN_TYPE: Final = ""
+_ContextRow: TypeAlias = tuple[str, str | None, tuple[str, ...]]  # id, type, ancestors
 _ENCODED_AT_ONCE: Final = 500  # a fraction of a millisecond
 
 
@@ -43,6 +44,7 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
     # The card that a `system/update` announces, which is not sent with it. Such an entry has an
     # empty `to`, so that the bounds by bytes count the card, too.
     card: bytes = b""
+    attachments: tuple[str, ...] = ()  # the hashes of the blobs that the envelope names
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -99,6 +101,41 @@ class CardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     text: bytes
 
 
+class GrantState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Equal namings of a blob: what filters ask about, and the first and last of them."""
+
+    sender: str
+    to: tuple[str, ...] | None
+    kind: str
+    context: _ContextRow | None
+    first: int
+    last: int
+    time: float  # of the last
+
+    @classmethod
+    def of(cls, entry: LogEntry, first: int, last: int, time: float) -> "GrantState":
+        """Return the namings by entries like this one."""
+        lineage = entry.lineage
+        context = None if lineage is None else (lineage.id, lineage.type, lineage.ancestors)
+        to = None if entry.to is None else tuple(entry.to)
+        return cls(entry.sender, to, entry.kind, context, first, last, time)
+
+    def entry(self) -> LogEntry:
+        """Return an entry for filters, without id and text."""
+        lineage = None if self.context is None else Lineage(*self.context)
+        return LogEntry("", self.sender, recipients(self.to), self.kind, lineage, b"")
+
+
+class NamedState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A blob that the log names: where, and in which ways (A-06)."""
+
+    hash: str
+    first: int
+    last: int
+    time: float
+    grants: tuple[GrantState, ...]
+
+
 class WindowEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An id by which a repetition is recognised (G-27)."""
 
@@ -136,14 +173,12 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     fsync: str = "always"  # how what follows is synced: "always" or "interval"
     origin: Origin | None = None
     cards: tuple[CardState, ...] = ()
+    named: tuple[NamedState, ...] = ()
 
     @property
     def is_fork_beginning(self) -> bool:
         """Whether this is a fork in which nothing has been said yet."""
         return self.origin is not None and self.position == self.origin.position + 1
-
-
-_ContextRow: TypeAlias = tuple[str, str | None, tuple[str, ...]]  # id, type, ancestors
 
 
 class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -157,6 +192,7 @@ class _EntryRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     contexts: tuple[_ContextRow, ...] = ()
     erased: bool = False
     card: bytes = b""
+    attachments: tuple[str, ...] = ()
 
 
 class _BatchRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -236,6 +272,8 @@ def _row(entry: LogEntry) -> tuple[Any, ...]:
     lineage = entry.lineage
     context = None if lineage is None else (lineage.id, lineage.type, lineage.ancestors)
     row = (entry.id, entry.sender, entry.to, entry.kind, context, entry.text)
+    if entry.attachments:
+        return (*row, None, (), False, b"", entry.attachments)
     if entry.sender != GATEWAY and not entry.erased:
         return row
     contexts = [(each.id, each.type, each.ancestors) for each in entry.contexts]
@@ -259,4 +297,5 @@ def _entry(found: _EntryRow, time: float) -> LogEntry:
         time,
         found.erased,
         found.card,
+        found.attachments,
     )

@@ -73,6 +73,18 @@ def duplicate_id(id: str) -> Refusal:
     return Refusal("duplicate_id", f"another participant has already used the id {id}")
 
 
+def no_attachment(hash: str) -> Refusal:
+    """Refuse an envelope that names content which its sender may not read, or which is not there.
+
+    Which of these it is stays unsaid: a hash that was guessed must not tell what others have.
+    """
+    return Refusal(
+        "no_attachment",
+        f"there is no blob {hash} of this size for you: upload it, or name one that you have heard",
+        {"hash": hash},
+    )
+
+
 def loop_suspected(hops: int) -> Refusal:
     """Refuse a chat because too many followed each other without a person."""
     return Refusal(

@@ -28,7 +28,7 @@ from mcpp_gateway.edge.cpu_budget import (
 from mcpp_gateway.edge.frames import FrameError, FrameParser, RawFrame, close_code
 from mcpp_gateway.edge.peer import Peer
 from mcpp_gateway.edge.session_log import log_session
-from mcpp_gateway.edge.web import routes
+from mcpp_gateway.edge.web import blobs, routes
 from mcpp_gateway.edge.web.relay import Relay, read_head, write_head
 from mcpp_gateway.edge.web.requests import HttpRequest, body_length
 from mcpp_gateway.edge.web.responses import deny
@@ -69,6 +69,7 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_answering",
         "_awaits_large_text",
+        "_exchange",
         "_gateway",
         "_hub",
         "_parser",
@@ -99,6 +100,7 @@ class ServerConnection(asyncio.Protocol):
         self._request_head = b""
         self._answering: asyncio.Task[Response | Denial | Admission] | None = None
         self._relay: Relay | None = None
+        self._exchange: blobs.Exchange | None = None
         self._reading = True
         self._reading_paused = False
         self._awaits_large_text = False
@@ -128,6 +130,8 @@ class ServerConnection(asyncio.Protocol):
             self._read_frames(data, peer)
         elif self._relay is not None:
             self._relay.send(data)
+        elif self._exchange is not None:
+            self._exchange.send(data)
         elif self._protocol is None:
             self._read_request(self._request_head + data)
 
@@ -141,6 +145,8 @@ class ServerConnection(asyncio.Protocol):
             self._answering.cancel()
         if self._relay is not None:
             self._relay.close()
+        if self._exchange is not None:
+            self._exchange.close()
         self._gateway.forget(self)
         if self.peer is not None and not self.peer.closed:
             self._hub.leave(self.peer)
@@ -162,6 +168,8 @@ class ServerConnection(asyncio.Protocol):
             self._hub.catch_up(self.peer)
         elif self._relay is not None:
             self._relay.resume()
+        elif self._exchange is not None:
+            self._exchange.resume()
 
     # --- called by the hub, the quota and the gateway -------------------------------------------
 
@@ -240,8 +248,12 @@ class ServerConnection(asyncio.Protocol):
             select_subprotocol=_select_subprotocol,
             logger=_protocol_logger,
         )
-        if routes.is_relayed(head.partition(b" ")[2].partition(b" ")[0].decode("latin-1")):
+        target = head.partition(b" ")[2].partition(b" ")[0].decode("latin-1")
+        if routes.is_relayed(target):
             self._read_relayed(head, rest)
+            return
+        if blobs.is_blob(target):
+            self._read_blob(head, rest)
             return
         self._protocol.receive_data(head)
         events = self._protocol.events_received()
@@ -318,6 +330,37 @@ class ServerConnection(asyncio.Protocol):
         task = self._gateway.loop.create_task(service.connect(self._relay))
         data = write_head(method, target, headers) + rest
         task.add_done_callback(lambda done: self._begin_relay(done, data))
+
+    def _read_blob(self, head: bytes, rest: bytes) -> None:
+        """Read a request about a blob, whose content passes through in pieces."""
+        parsed = read_head(head)
+        if parsed is None:
+            self._refuse(Denial(400, "not a valid HTTP request"))
+            return
+        method, target, headers = parsed
+        path, _, query = target.partition("?")
+        request = HttpRequest(method, path, query, headers, self.address)
+        answer = blobs.handle(self._gateway, request, self)
+        if isinstance(answer, Denial):
+            self._refuse(answer)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._request_head = b""
+        self._exchange = answer
+        if rest:
+            answer.send(rest)
+        answer.start()
+
+    def end_exchange(self, answer: Response | None) -> None:
+        """Send the answer to a request about a blob, if it is not sent yet, and close."""
+        self._exchange = None
+        self.resume_reading()
+        if answer is not None:
+            self._respond(answer)
+        elif not self._transport.is_closing():
+            self._end_output()
 
     def _begin_relay(self, connecting: "asyncio.Task[None]", data: bytes) -> None:
         assert self._relay is not None

@@ -15,11 +15,15 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import uuid6
 
+from mcpp_gateway.blobs.folder import FolderStore
+from mcpp_gateway.blobs.service import BlobService
+from mcpp_gateway.blobs.store import BlobStoreError
 from mcpp_gateway.config import OWN_ISSUER, Config, ConfigError
 from mcpp_gateway.core.effects import DRAINING, ReadHistory
 from mcpp_gateway.core.pod import PodCore
@@ -90,6 +94,7 @@ class Gateway:
         self.on_drain_request: Callable[[], None] = lambda: None
         self.logs = self._open_logs()
         self.cluster = self._open_cluster()
+        self.blobs = BlobService(self._open_blobs(), lambda: self.hub.clock())
         self.tokens: TokenService | None = None
         self.tokens = self._open_tokens(config)
         self.pods = {name: self._new_pod(name, config) for name in config.pods}
@@ -115,7 +120,12 @@ class Gateway:
                 await self.cluster.connect()
                 key = await self.cluster.shared_key(self._session_key)
                 self._sessions = SessionTokens(key)
+            for pod in self.pods.values():
+                await self.blobs.load(pod)
             await self._listen(inherited)
+        except BlobStoreError as error:
+            await self._close_logs()
+            raise ConfigError(f"log.path: the blobs cannot be read: {error}") from None
         except ConfigError:
             await self._close_logs()
             raise
@@ -222,6 +232,7 @@ class Gateway:
         tokens = self._open_tokens(config)
         for name in config.pods.keys() - self.pods.keys():
             self.pods[name] = self._new_pod(name, config)
+            self.blobs.run(self.blobs.load(self.pods[name]))
         self._advance_clock()
         now = self.hub.clock()
         kept = {identity: secret for secret, identity in config.tokens.items()}
@@ -276,6 +287,7 @@ class Gateway:
             await self.mcp.close()
         for connection in list(self.connections):
             connection.abort()
+        await asyncio.sleep(0)  # so that uploads know that their clients are gone
         if self.cluster is not None:
             await self.cluster.say_goodbye()
         await self._close_logs()
@@ -306,7 +318,12 @@ class Gateway:
 
     # --- private --------------------------------------------------------------------------------
 
+    def _open_blobs(self) -> FolderStore:
+        """Return where blobs are kept: beside the logs, in a temporary folder without any."""
+        return FolderStore(Path(self.config.log.path) if self.config.log.kind == "file" else None)
+
     async def _close_logs(self) -> None:
+        await self.blobs.close()
         if self.logs is not None:
             self.logs.close()
         if self.cluster is not None:
@@ -462,6 +479,7 @@ class Gateway:
         self._timer = self.loop.call_later(_HOUSEKEEPING_SECONDS, self._run_housekeeping)
         for pod in self.pods.values():
             self._tick(pod)
+            self.blobs.check(pod)
         if self.logs is not None:
             self.logs.check()
         if self.cluster is not None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mcpp_gateway.blobs.folder import BLOBS, copy_blobs
 from mcpp_gateway.log_tools.new_folder import new_folder, sync
 from mcpp_gateway.log_tools.reader import LogReader, OpenSegment
 from mcpp_gateway.storage import segments
@@ -26,6 +27,7 @@ class Backup(NamedTuple):
     segments: int
     start: int
     end: int
+    blobs: int
 
 
 def back_up(source: Path, destination: Path, *, link: bool = False) -> Backup:
@@ -36,7 +38,9 @@ def back_up(source: Path, destination: Path, *, link: bool = False) -> Backup:
         end = _copy_newest(reader, newest, folder)
         for each in reversed(closed):
             _copy_closed(reader, each, folder, link=link)
-    return Backup(len(closed) + 1, reader.segments[0].segment.header.position, end)
+        # Last: what the copied log names was uploaded before.
+        blobs = copy_blobs(source / BLOBS, folder / BLOBS, link=link)
+    return Backup(len(closed) + 1, reader.segments[0].segment.header.position, end, blobs)
 
 
 def _copy_newest(reader: LogReader, each: OpenSegment, folder: Path) -> int:

@@ -300,7 +300,8 @@ def _backup(arguments: argparse.Namespace) -> int:
     source = pod_folder(arguments.folder, arguments.pod)
     found = backups.back_up(source, arguments.destination, link=arguments.link)
     size = f"{found.segments} segment{'s'[: found.segments != 1]}"
-    print(f"{size} copied, positions {found.start} to {found.end}")
+    blobs = f", {found.blobs} blob{'s'[: found.blobs != 1]}" if found.blobs else ""
+    print(f"{size}{blobs} copied, positions {found.start} to {found.end}")
     return 0
 
 

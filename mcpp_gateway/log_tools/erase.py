@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +13,10 @@ from mcpp.errors import DecodeError
 from mcpp.payloads import Erased
 from mcpp.protocol.codec import decode
 from mcpp.protocol.envelope import GATEWAY
+from mcpp_gateway.blobs.folder import BLOBS, delete_blobs, forget_uploader
 from mcpp_gateway.core.history.erasing import Erasure
 from mcpp_gateway.core.records import decode_batch
+from mcpp_gateway.log_tools.new_folder import sync
 from mcpp_gateway.log_tools.reader import LogReader, LogToolError
 from mcpp_gateway.storage import erasure as erasures
 from mcpp_gateway.storage.disk import OsDisk
@@ -59,6 +61,7 @@ def erase_entries(folder: Path, erasure: Erasure, *, dry_run: bool = False) -> i
             new_id=lambda: str(uuid6.uuid7()),
             now=time.time(),
             before_decision=lambda: _remove_words(folder),
+            remove_blobs=lambda hashes: _remove_blobs(folder / BLOBS, hashes, erasure.participant),
         )
     finally:
         os.close(lock)
@@ -87,3 +90,13 @@ def _remove_words(folder: Path) -> None:
     """Remove the index of words, which is built again."""
     for path in folder.glob(f"{TEXT}*"):
         path.unlink()
+
+
+def _remove_blobs(folder: Path, hashes: Iterable[str], participant: str | None) -> None:
+    """Remove blobs that only erased entries named, and who uploaded others."""
+    if not folder.is_dir():
+        return
+    delete_blobs(folder, hashes)
+    if participant is not None:
+        forget_uploader(folder, participant)
+    sync(folder)

@@ -86,6 +86,7 @@ class ExportedEntry(msgspec.Struct, omit_defaults=True, kw_only=True):
     contexts: tuple[ExportedContext, ...] = ()
     text: str
     erased: bool = False
+    attachments: tuple[str, ...] = ()  # hashes of blobs, which are not part of an export
 
 
 _encode = msgspec.json.Encoder().encode
@@ -200,6 +201,7 @@ def _exported(batch: Batch) -> Iterator[ExportedEntry]:
             contexts=tuple(map(_context, entry.contexts)),
             text=entry.text.decode(),
             erased=entry.erased,
+            attachments=entry.attachments,
         )
 
 
@@ -323,6 +325,7 @@ class _Importer:
                 (entry.about,) if isinstance(entry.about, str) else entry.about or (),
                 tuple(map(_lineage, entry.contexts)),
                 erased=entry.erased,
+                attachments=entry.attachments,
             )
         )
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 import uuid6
 
+from mcpp_gateway.blobs.folder import BLOBS, copy_blobs
 from mcpp_gateway.core.contexts.live_context import postponed
 from mcpp_gateway.core.journal import Window
 from mcpp_gateway.core.limits import PodLimits
@@ -54,7 +55,9 @@ def fork(source: Path, destination: Path, id: str) -> Fork:
         forking = _Forking(SegmentLog(OsDisk(folder), _OPTIONS))
         for record in _records_to(reader, position):
             forking.copy(record, position)
-        return forking.finish(reader.pod, id, position)
+        made = forking.finish(reader.pod, id, position)
+        copy_blobs(source / BLOBS, folder / BLOBS, link=True, hashes=forking.named)
+        return made
 
 
 def find_entry(reader: LogReader, id: str) -> int | None:
@@ -98,6 +101,7 @@ class _Forking:
         self._state: State | None = None
         self._batches: list[Batch] = []
         self._count = 0
+        self.named: frozenset[str] = frozenset()  # the blobs that the fork names
 
     def copy(self, record: Record, position: int) -> None:
         """Copy a record, a batch without the entries behind a position."""
@@ -136,7 +140,9 @@ class _Forking:
             postponed(live, now - (last.time if last else state.time)),
             dormant,
             origin=Origin(pod, state.epoch, position, id),
+            named=core.blobs.snapshot(),
         )
+        self.named = frozenset(each.hash for each in forked.named)
         self._log.grow()
         self._log.write([NewRecord(STATE, position + 1, now, encode_state(forked))])
         self._log.stop(position + 1, now)

@@ -20,6 +20,7 @@ from mcpp_gateway.core.history.erasing import Erasure, tombstone
 from mcpp_gateway.core.records import (
     Batch,
     LogEntry,
+    State,
     decode_batch,
     decode_state,
     encode_batch,
@@ -103,29 +104,36 @@ def erase(
     new_id: Callable[[], str],
     now: float,
     before_decision: Callable[[], None],
+    remove_blobs: Callable[[frozenset[str]], None] = lambda hashes: None,
 ) -> int:
     """Erase entries of a log that is in order and that no gateway uses; return how many.
 
-    `before_decision` removes copies of the texts, such as an index. Raises DamagedError,
-    ErasureError and OSError.
+    `before_decision` removes copies of the texts, such as an index; `remove_blobs` is called at the
+    end with the hashes of those that only erased entries named. Raises DamagedError, ErasureError
+    and OSError.
     """
     names = [name for name in disk.names() if segments.is_segment_name(name)]
     contexts: dict[tuple[object, ...], Lineage] = {}  # as it was at different times
     counts: dict[str, int] = {}
+    erased_blobs: set[str] = set()
+    kept_blobs: set[str] = set()
     for name in names:
-        affected = _affected(disk, name, erasure)
+        affected = _affected(disk, name, erasure, kept_blobs)
         counts[name] = len(affected)
+        erased_blobs.update(*(entry.attachments for entry in affected))
         for context in filter(None, map(erasure.erased_context, affected)):
             contexts[context.id, context.type, context.ancestors] = context
-    with_cards = {name for name in names if _has_card(disk, name, erasure)}
+    gone = frozenset(erased_blobs - kept_blobs)
+    changes = _StateChanges(erasure, gone)
+    with_states = {name for name in names if _has_state(disk, name, changes)}
     total = sum(counts.values())
-    if not total and not with_cards:
+    if not total and not with_states:
         return 0
     try:
         for name in names[:-1]:
-            if counts[name] or name in with_cards:
-                _Rewriting(disk, name, erasure).finish(b"")
-        rewriting = _Rewriting(disk, names[-1], erasure)
+            if counts[name] or name in with_states:
+                _Rewriting(disk, name, changes).finish(b"")
+        rewriting = _Rewriting(disk, names[-1], changes)
         known = tuple(contexts.values())
         rewriting.announce(lambda time: erasure.announcement(new_id(), total, time, known), now)
         rewriting.finish(bytes(END_BYTES))
@@ -136,6 +144,7 @@ def erase(
     before_decision()
     _decide(disk.open(DECISION, create=True))
     finish(disk)
+    remove_blobs(gone)
     return total
 
 
@@ -163,8 +172,23 @@ def _open(disk: Disk, name: str) -> tuple[DiskFile, SegmentHeader]:
     return file, header
 
 
-def _affected(disk: Disk, name: str, erasure: Erasure) -> list[LogEntry]:
-    """Return the entries of a segment that an erasure changes, without their texts."""
+class _StateChanges(NamedTuple):
+    """What an erasure changes in states: cards, and the names of blobs."""
+
+    erasure: Erasure
+    gone: frozenset[str]
+
+    def apply(self, state: State) -> State:
+        return self.erasure.without_names(self.erasure.without_cards(state), self.gone)
+
+
+def _affected(
+    disk: Disk, name: str, erasure: Erasure, kept_blobs: set[str] | None = None
+) -> list[LogEntry]:
+    """Return the entries of a segment that an erasure changes, without their texts.
+
+    Adds what all others name to `kept_blobs`.
+    """
     file, header = _open(disk, name)
     found: list[LogEntry] = []
     for record in _records(file, name, header):
@@ -175,16 +199,20 @@ def _affected(disk: Disk, name: str, erasure: Erasure) -> list[LogEntry]:
                 for entry in batch.entries
                 if erasure.includes(entry, batch.time)
             ]
+            if kept_blobs is not None:
+                for entry in batch.entries:
+                    if entry.attachments and not erasure.includes(entry, batch.time):
+                        kept_blobs.update(entry.attachments)
     return found
 
 
-def _has_card(disk: Disk, name: str, erasure: Erasure) -> bool:
-    """Return whether a state of a segment has a card that an erasure removes."""
+def _has_state(disk: Disk, name: str, changes: _StateChanges) -> bool:
+    """Return whether a state of a segment has a card or a name of a blob that is removed."""
     file, header = _open(disk, name)
     states = [
         decode_state(one.payload) for one in _records(file, name, header) if one.kind == STATE
     ]
-    return any(erasure.without_cards(state) is not state for state in states)
+    return any(changes.apply(state) is not state for state in states)
 
 
 def _decode(name: str, record: segments.Record) -> Batch:
@@ -197,7 +225,7 @@ def _decode(name: str, record: segments.Record) -> Batch:
 class _Rewriting:
     """One segment, copied without what is erased. Owns the new file."""
 
-    def __init__(self, disk: Disk, name: str, erasure: Erasure) -> None:
+    def __init__(self, disk: Disk, name: str, changes: _StateChanges) -> None:
         old, self._header = _open(disk, name)
         self._file = disk.open(name + NEW, create=True)
         self._offset = HEADER_BYTES
@@ -208,10 +236,10 @@ class _Rewriting:
         for record in _records(old, name, self._header):
             payload = record.payload
             if record.kind == BATCH:
-                payload = self._rewrite(_decode(name, record), erasure)
+                payload = self._rewrite(_decode(name, record), changes.erasure)
             elif record.kind == STATE:
                 state = decode_state(payload)
-                payload = encode_state(erasure.without_cards(state))
+                payload = encode_state(changes.apply(state))
                 self._end = _End(state.term, state.index, record.position, record.time)
             self._stopped = record.kind == SEAL and payload == STOPPED
             self._add(NewRecord(record.kind, record.position, record.time, payload, record.entries))

@@ -8,6 +8,7 @@ import pytest
 from mcpp import McppError, new_envelope
 from mcpp.errors import (
     AddressError,
+    AttachmentError,
     BusyError,
     CallError,
     ClosedError,
@@ -30,6 +31,7 @@ from mcpp.protocol.rpc import ToolResult
 
 ERRORS = [
     AddressError("x", "it is not a WebSocket URL"),
+    AttachmentError(404, "there is no such blob for you"),
     BusyError("ws://here", "429 joined too often", 2),
     CallError("files", "read", "it is gone"),
     ClosedError(4500, "replaced"),

@@ -10,7 +10,12 @@ from datetime import datetime
 from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
-from mcpp.protocol.envelope import ID_PATTERN, PARTICIPANT_PATTERN
+from mcpp.protocol.envelope import (
+    ID_PATTERN,
+    MEDIA_TYPE_PATTERN,
+    NAME_PATTERN,
+    PARTICIPANT_PATTERN,
+)
 
 REQUIRED = {"protocol", "id", "ts", "from", "kind", "payload"}
 
@@ -45,7 +50,7 @@ def check(data: bytes) -> None:
         raise RefusalError from None
     members = unique(root)
     require(len(members) <= 256)
-    members = without_nulls(members, "to", "correlation_id", "context")
+    members = without_nulls(members, "to", "correlation_id", "context", "attachments")
     require(members.keys() >= REQUIRED)
     check_value(root, depth=1)
     require(members["protocol"] == "mcpp/v0.1")
@@ -71,6 +76,22 @@ def check(data: bytes) -> None:
         if "metadata" in context:
             require(isinstance(context["metadata"], Pairs))
             require(len(source(source(text, "context"), "metadata").encode()) <= 2048)
+    if "attachments" in members:
+        require(type(members["attachments"]) is list and len(members["attachments"]) <= 32)
+        require(len(source(text, "attachments").encode()) <= 16_384)
+        for item in members["attachments"]:
+            check_attachment(item)
+
+
+def check_attachment(item: Any) -> None:
+    members = unique(item)
+    require(len(members) <= 256)
+    matches(members.get("hash"), "[0-9a-f]{64}")
+    matches(members.get("media_type"), MEDIA_TYPE_PATTERN)
+    size = members.get("size")
+    require(type(size) is float and size == int(size) and 0 <= size <= 2**53 - 1)
+    if members.get("name") is not None:
+        matches(members["name"], NAME_PATTERN)
 
 
 def without_nulls(members: dict[str, Any], *optional: str) -> dict[str, Any]:

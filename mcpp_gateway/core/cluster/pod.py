@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from mcpp import kinds
 from mcpp.errors import DecodeError
@@ -55,6 +56,7 @@ from mcpp_gateway.core.journal import Journal
 from mcpp_gateway.core.limits import PodLimits
 from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.records import LogEntry
+from mcpp_gateway.core.refusals import Refusal
 from mcpp_gateway.core.requests.answers import Answer
 from mcpp_gateway.core.requests.cards import NewCard, read_card_request
 from mcpp_gateway.core.sessions import Member, ParticipantSettings, Session
@@ -82,8 +84,13 @@ class _EdgeDecisions(Decisions):
 
     __slots__ = ("leads",)
 
-    def __init__(self, tree: LiveContexts, journal: Journal) -> None:
-        super().__init__(tree, journal)
+    def __init__(
+        self,
+        tree: LiveContexts,
+        journal: Journal,
+        attachment_refusal: Callable[[Envelope], Refusal | None],
+    ) -> None:
+        super().__init__(tree, journal, None, attachment_refusal)
         self.leads = False  # the leader is here, and checks everything itself
 
     def follow(self, tree: LiveContexts, *, leads: bool) -> None:
@@ -100,6 +107,11 @@ class _EdgeDecisions(Decisions):
             return text if refusal is None and _sets_card(envelope) else refusal
         if kinds.is_live(envelope.kind):
             return self.decide_live(settings, envelope, text, now)
+        # Here, not at the leader: this gateway has sent what the sender has heard.
+        if envelope.raw_attachments is not UNSET:
+            refusal = self._attachment_refusal(envelope)
+            if refusal is not None:
+                return refusal
         if self.leads:
             return text
         capabilities = settings.capabilities
@@ -152,9 +164,12 @@ class ClusterPod(PodCore):
             new_hops=self._new_hops,
         )
         self.members.cards = self.replica.cards
+        self.replica.blobs = self.blobs
         self.answers.refused = self.delegation.refused
         self.tree = self.replica.tree
-        self._decisions: _EdgeDecisions = _EdgeDecisions(self.tree, self.journal)
+        self._decisions: _EdgeDecisions = _EdgeDecisions(
+            self.tree, self.journal, self._attachment_refusal
+        )
         self._wire = wire
         self._sessions: dict[int, Session] = {}
         self._numbers: dict[Session, int] = {}
@@ -388,6 +403,8 @@ class ClusterPod(PodCore):
             while at < len(notes) and notes[at].place <= place:
                 self._apply_note(notes[at], batch.time, effects, now)
                 at += 1
+            if entry.attachments:
+                self.blobs.name(entry, replica.journal.end)
             append(entry)
             if entry.about or not is_ahead:
                 replica.apply_entry(entry, batch.time)

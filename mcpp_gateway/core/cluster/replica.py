@@ -7,6 +7,7 @@ decided and not committed never happened: the tree is built again from these (2.
 
 from mcpp import kinds
 from mcpp.protocol.envelope import GATEWAY
+from mcpp_gateway.core.attachments.blob_table import BlobTable
 from mcpp_gateway.core.cluster.journal import ClusterJournal
 from mcpp_gateway.core.cluster.leadership import Fence
 from mcpp_gateway.core.cluster.records import GONE, JOINED, LEFT, REPLACED, ClusterState, Note
@@ -37,6 +38,7 @@ class Replica:
         self.journal = ClusterJournal(limits.history_messages, limits.history_bytes)
         self.tree = LiveContexts(limits)
         self.cards = Cards()
+        self.blobs = BlobTable(lambda participant: limits)  # the pod's own takes its place
         self._limits = limits
         self._base: TreeState | None = None  # None: the tree does not run ahead
         self._since: list[Batch] = []
@@ -128,6 +130,7 @@ class Replica:
             live,
             dormant,
             cards=self.cards.snapshot(),
+            named=self.blobs.snapshot(),
         )
         return ClusterState(
             1,
@@ -152,6 +155,7 @@ class Replica:
         self.tree.restore(inner.live, inner.dormant)
         for card in inner.cards:
             self.cards.set(card.participant, card.text)
+        self.blobs.restore(inner.named)
 
 
 def apply_note(

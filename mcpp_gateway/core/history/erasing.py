@@ -5,6 +5,7 @@ a conclusion how the context ended. Its kind is `tombstone`, so that no particip
 request without arguments.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,16 @@ class Erasure:
         if len(kept) == len(state.cards):
             return state
         return msgspec.structs.replace(state, cards=tuple(kept))
+
+    def without_names(self, state: State, gone: Container[str]) -> State:
+        """Return a state without the namings that are to be erased; none of blobs that are gone."""
+        kept = []
+        for each in state.named:
+            grants = [one for one in each.grants if not self.includes(one.entry(), one.time)]
+            if each.hash not in gone:
+                kept.append(msgspec.structs.replace(each, grants=tuple(grants)))
+        named = tuple(kept)
+        return state if named == state.named else msgspec.structs.replace(state, named=named)
 
     def erased_context(self, entry: LogEntry) -> Lineage | None:
         """Return the context that is erased, as far as an entry in it or below it tells."""
@@ -116,5 +127,10 @@ def tombstone(entry: LogEntry, time: float) -> LogEntry:
     if original is not None and original.kind == kinds.CONCLUSION:
         envelope["payload"] = {"outcome": outcome_of(original)}
     return msgspec.structs.replace(
-        entry, to=None, kind=kinds.TOMBSTONE, text=_encode(envelope), erased=True
+        entry,
+        to=None,
+        kind=kinds.TOMBSTONE,
+        text=_encode(envelope),
+        erased=True,
+        attachments=(),
     )

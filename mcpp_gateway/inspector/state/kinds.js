@@ -60,7 +60,7 @@ export function readEnvelope(text) {
 export function isEnvelope(value) {
   const texts = ["id", "from", "kind", "ts"];
   if (!isObject(value) || !texts.every((name) => typeof value[name] === "string")) return false;
-  dropNulls(value, ["to", "correlation_id", "context"]);
+  dropNulls(value, ["to", "correlation_id", "context", "attachments"]);
   if (isObject(value.context)) dropNulls(value.context, ["type", "parent", "metadata"]);
   return true;
 }

@@ -224,7 +224,7 @@ def test_a_backup_opens_as_a_stopped_log(tmp_path: Path, link: bool, stop: bool)
     source, copy = tmp_path / "a" / "pod", tmp_path / "b" / "pod"
     write_sample(source, stop=stop)
     found = back_up(source, copy, link=link)
-    assert found == (2, 0, 15)
+    assert found == (2, 0, 15, 0)
     assert list(export(copy)) == list(export(source))
     assert problems(copy) == []
     assert ((source / FIRST).stat().st_ino == (copy / FIRST).stat().st_ino) == link

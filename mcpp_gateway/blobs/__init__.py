@@ -1,0 +1,1 @@
+"""Blobs: content that envelopes name, kept beside the logs of the pods."""

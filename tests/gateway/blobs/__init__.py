@@ -1,0 +1,1 @@
+"""Tests of blobs: uploads, downloads, stores."""

@@ -1,0 +1,211 @@
+"""Who may read and name a blob is what the log and the uploads say, by an oracle that reads both.
+
+Random pods: participants with random `hears` upload, name blobs in random envelopes, and hear of
+them; rights change, the log forgets its beginning, and uploads age. After each step the gateway's
+answer for every participant and blob is compared with a naive one.
+"""
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from mcpp import filters
+from mcpp.protocol.capabilities import Capabilities
+from mcpp_gateway.core.attachments.blob_table import BlobTable, QuotaError
+from mcpp_gateway.core.limits import PodLimits
+from mcpp_gateway.core.pod import ParticipantSettings
+from mcpp_gateway.core.records import State, decode_state, encode_state
+from tests.gateway.harness import PodHarness
+from tests.properties.hearing_oracle import may_hear
+from tests.properties.test_hears import GUESTS, IDS, KINDS, TYPES, random_filter
+
+GRACE_SECONDS = 20.0
+LIMITS: dict[str, Any] = {
+    "messages_per_second": 0,
+    "context_messages_per_second": 0,
+    "history_messages": 40,
+    "blob_grace_seconds": GRACE_SECONDS,
+}
+BLOBS = tuple(f"{number:064x}" for number in range(6))
+SIZE = 10_000
+
+
+class AttachmentPod:
+    """A random pod, and what it should permit."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.hears: dict[str, Any] = {}
+        self.harness = PodHarness(*GUESTS, limits=LIMITS)
+        self.change_rights()
+        self.clients = {name: self.harness.join(name) for name in GUESTS}
+        self.uploads: dict[str, dict[str, float]] = {}  # by blob: participant, time
+        self.cases = self.permitted = 0
+
+    def change_rights(self) -> None:
+        everything = Capabilities([{"kind": "*"}])
+        self.hears = {name: random_filter(self.random) for name in GUESTS}
+        self.hears[GUESTS[0]] = {}
+        settings = [
+            ParticipantSettings(name, everything, False, filters.parse(json.dumps(hears)))
+            if hears
+            else ParticipantSettings(name, everything)
+            for name, hears in self.hears.items()
+        ]
+        self.harness.perform(self.harness.pod.reconfigure(settings, self.harness.now))
+
+    def named(self, blob: str) -> list[tuple[dict[str, Any], Any]]:
+        """Return the envelopes of the log that name a blob, with their lineages."""
+        journal = self.harness.pod.journal
+        entries = journal.read(journal.start, 1000)
+        parsed = [(json.loads(entry.text), entry.lineage) for entry in entries]
+        return [
+            (envelope, lineage)
+            for envelope, lineage in parsed
+            if any(each["hash"] == blob for each in envelope.get("attachments", ()))
+        ]
+
+    def may_read(self, name: str, blob: str) -> bool:
+        if name in self.uploads.get(blob, ()):
+            return True
+        if blob not in self.uploads:
+            return False
+        hears = self.hears[name]
+        return any(
+            not hears or may_hear(name, hears, envelope, lineage)
+            for envelope, lineage in self.named(blob)
+        )
+
+    def upload(self) -> None:
+        name, blob = self.random.choice(GUESTS), self.random.choice(BLOBS)
+        self.harness.pod.blobs.add(name, blob, SIZE, self.harness.now)
+        self.uploads.setdefault(blob, {})[name] = self.harness.now
+
+    def send(self) -> None:
+        random, name = self.random, self.random.choice(GUESTS)
+        blobs = random.sample(BLOBS, random.choice((0, 1, 1, 1, 2)))
+        members: dict[str, Any] = {}
+        if random.random() < 0.5:
+            members["context"] = {"id": random.choice(IDS), "type": random.choice(TYPES)}
+        if random.random() < 0.3:
+            members["to"] = [random.choice(GUESTS)]
+        attachments = [{"hash": blob, "size": SIZE, "media_type": "a/b"} for blob in blobs]
+        allowed = all(self.may_read(name, blob) for blob in blobs)
+        client = self.clients[name]
+        before = len(client.errors)
+        self.harness.send(client, random.choice(KINDS), attachments=attachments, **members)
+        assert client.errors[before:] == ([] if allowed else ["no_attachment"])
+        self.cases += bool(blobs)
+
+    def pass_time(self) -> None:
+        self.harness.now += self.random.choice((0.1, 1.0, 15.0))
+        pod = self.harness.pod
+        gone = pod.blobs.expire(pod.journal.start, self.harness.now)
+        for blob in list(self.uploads):
+            is_fresh = max(self.uploads[blob].values()) + GRACE_SECONDS > self.harness.now
+            is_kept = is_fresh or bool(self.named(blob))
+            assert (blob in gone) == (not is_kept)
+            if not is_kept:
+                del self.uploads[blob]
+
+    def check(self) -> None:
+        pod = self.harness.pod
+        for name in GUESTS:
+            rights = pod.members.rights(name)
+            for blob in BLOBS:
+                size = pod.blobs.readable_size(rights, blob, pod.journal.committed)
+                expected = self.may_read(name, blob)
+                assert (size is not None) == expected, (name, blob, self.hears[name])
+                self.cases += 1
+                self.permitted += expected
+
+    def restart(self) -> None:
+        """Go on with a table that is read back from a state."""
+        pod = self.harness.pod
+        state = pod.snapshot(term=1, index=1, boot="", now=self.harness.now)
+        named = decode_state(encode_state(state)).named
+        pod.blobs.restore(named)
+        assert isinstance(state, State)
+
+    def used(self) -> None:
+        table = self.harness.pod.blobs
+        assert table.used_bytes == SIZE * len(self.uploads)
+        assert len(table) == len(self.uploads)
+
+
+@pytest.mark.rule("A-06", "A-09")
+@pytest.mark.parametrize("seed", range(6))
+def test_access_is_what_the_log_and_the_uploads_say(seed: int) -> None:
+    random = Random(seed)
+    pod = AttachmentPod(random)
+    steps = [pod.upload] * 3 + [pod.send] * 12 + [pod.pass_time] * 2 + [pod.restart]
+    for _ in range(120):
+        random.choice(steps)()
+        if random.random() < 0.05:
+            pod.change_rights()
+        pod.check()
+        pod.used()
+    assert pod.cases > 2000
+    assert pod.permitted > 200
+
+
+@pytest.mark.rule("A-07")
+def test_what_is_remembered_of_namings_is_bounded_and_only_restricts() -> None:
+    harness = PodHarness("alice", "bob", "carol", limits=LIMITS | {"history_messages": 10_000})
+    only = filters.parse({"kind": "note/0"})
+    capabilities = Capabilities([{"kind": "*"}])
+    settings = [
+        ParticipantSettings("alice", capabilities),
+        ParticipantSettings("bob", capabilities, False, only),
+        ParticipantSettings("carol", capabilities),
+    ]
+    harness.perform(harness.pod.reconfigure(settings, harness.now))
+    alice = harness.join("alice")
+    harness.pod.blobs.add("alice", BLOBS[0], SIZE, harness.now)
+    attachment = {"hash": BLOBS[0], "size": SIZE, "media_type": "a/b"}
+    readable: list[tuple[bool, bool]] = []
+    for number in range(300):
+        harness.send(alice, f"note/{number}", attachments=[attachment])
+        pod = harness.pod
+        sizes = [
+            pod.blobs.readable_size(pod.members.rights(name), BLOBS[0], pod.journal.committed)
+            for name in ("bob", "carol")
+        ]
+        readable.append((sizes[0] is not None, sizes[1] is not None))
+    assert readable == [(number < 256, True) for number in range(300)]
+    state = harness.pod.snapshot(term=1, index=1, boot="", now=harness.now)
+    assert [len(each.grants) for each in state.named] == [256]
+
+
+@pytest.mark.rule("A-02")
+@pytest.mark.parametrize("seed", range(3))
+def test_quotas_are_exact_whatever_the_order_of_uploads(seed: int) -> None:
+    random = Random(seed)
+    limits = PodLimits(
+        max_blob_bytes_per_participant=50_000,
+        max_blob_bytes_per_pod=80_000,
+        blob_grace_seconds=10.0,
+    )
+    table = BlobTable(lambda participant: limits)
+    now, kept = 0.0, dict[str, tuple[int, dict[str, float]]]()
+    for _ in range(400):
+        name, blob = random.choice("abc"), random.choice(BLOBS)
+        size = 1000 * (1 + BLOBS.index(blob) * 4)
+        own = sum(max(4096, each) for each, uploads in kept.values() if name in uploads)
+        total = sum(max(4096, each) for each, _ in kept.values())
+        fits = own + size <= 50_000 and total + size <= 80_000
+        try:
+            table.reserve(name, size)
+        except QuotaError:
+            assert not fits
+        else:
+            assert fits
+            table.release(name, size)
+            table.add(name, blob, size, now)
+            kept.setdefault(blob, (size, {}))[1][name] = now
+        now += random.choice((0.0, 1.0, 4.0))
+        table.expire(0, now)
+        kept = {key: value for key, value in kept.items() if max(value[1].values()) + 10.0 > now}
+        assert table.used_bytes == sum(max(4096, each) for each, _ in kept.values())
