@@ -1,7 +1,7 @@
 """Serves the requests to a participant: concurrently, each answered exactly once."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,9 +17,17 @@ from mcpp.agent.tools import ToolCall
 from mcpp.buffers import MAX_BUFFER_BYTES
 from mcpp.client.message import Message
 from mcpp.client.tasks import contained
-from mcpp.errors import ConnectionLostError, EncodeError, McppError, Refused, TooLargeError
+from mcpp.errors import (
+    AttachmentError,
+    ConnectionLostError,
+    EncodeError,
+    McppError,
+    Refused,
+    TooLargeError,
+)
 from mcpp.kinds import Kind
 from mcpp.protocol import rpc
+from mcpp.protocol.envelope import Attachment
 from mcpp.protocol.rpc import Failure, ToolResult
 
 logger = logging.getLogger("mcpp.agent")
@@ -161,7 +169,9 @@ class RequestServer:
         recipients = dict.fromkeys((message.sender, proposer or message.sender))
         context = message.context
 
-        async def send(payload: Any, id: str | None = id) -> None:
+        async def send(
+            payload: Any, id: str | None = id, attachments: Sequence[Attachment] = ()
+        ) -> None:
             try:
                 await message.pod.send(
                     str(kind),
@@ -169,15 +179,20 @@ class RequestServer:
                     to=recipients,
                     correlation_id=message.id,
                     context=None if context is None else context.id,
+                    attachments=attachments,
                     id=id,
                 )
             except Refused as refused:
                 if refused.code != "duplicate_id" or id is None:
                     raise
-                await send(payload, None)  # another participant took the published id (P-70)
+                # another participant took the published id (P-70)
+                await send(payload, None, attachments)
 
         try:
-            await send(outcome)
+            content, attachments = await message.pod.with_references(outcome)
+            await send(content, attachments=attachments)
+        except AttachmentError as error:
+            await send(Failure(rpc.INTERNAL_ERROR, f"the response cannot be attached: {error}"))
         except TooLargeError as error:
             await send(Failure(rpc.INTERNAL_ERROR, f"the response is too large: {error}"))
         except EncodeError as error:

@@ -28,7 +28,7 @@ from mcpp.client.scopes.claims import ClaimScope, with_claims
 from mcpp.client.scopes.context_scope import ContextScope
 from mcpp.client.scopes.templates import ContextTemplate
 from mcpp.client.tasks import contained
-from mcpp.conversation import attachments
+from mcpp.conversation import attachments, content
 from mcpp.conversation.cards import PodCards
 from mcpp.errors import ConnectionLostError
 from mcpp.filters import Filter, parse
@@ -44,6 +44,7 @@ OnGap = Callable[[Gap], Awaitable[None] | None]
 
 # Unechoed envelopes beyond which what can be left out is not sent.
 _MANY_UNECHOED: Final = 64
+_MAX_MESSAGE_BYTES: Final = 1_048_576  # where the gateway does not say it
 
 logger = logging.getLogger("mcpp.client")
 
@@ -290,6 +291,16 @@ class Pod(PodHistory):
         if to is None:
             return await attachments.fetch(connector, attachment, max_bytes)
         return await attachments.fetch_to(connector, attachment, Path(to), max_bytes)
+
+    async def with_references(self, result: Any) -> tuple[Any, list[Attachment]]:
+        """Return an MCP result with large content uploaded and named instead, and the references.
+
+        Responses of participants are sent this way. Raises AttachmentError.
+        """
+        limit = self._session.limits.get("max_message_bytes")
+        # What surrounds the result takes little: a request's id, names, the references.
+        max_bytes = (limit if isinstance(limit, int) else _MAX_MESSAGE_BYTES) * 3 // 4
+        return await content.to_references(self._connection.connector, result, max_bytes)
 
     def claim(self, name: str, *, wait: float | None = None) -> ClaimScope:
         """Hold a name that one participant at a time may hold: `async with pod.claim("task-42")`.

@@ -160,7 +160,7 @@ class OpenProposal:
                 raise LostProposalError(self._owner, self._method) from None
             if response is not None:
                 if response.kind.startswith(kinds.RESPONSE):
-                    return _outcome(response)
+                    return await self._outcome(response)
                 reason = _reason(response)
                 problem = f"approved by @{response.sender}, which then cancelled it: {reason}"
                 raise CallError(self._owner, self._method, problem)
@@ -179,6 +179,17 @@ class OpenProposal:
                 problem = "it left before it answered"
                 raise self._sender._absence(self._owner, self._method, problem)
 
+    async def _outcome(self, response: Envelope) -> Any:
+        kind = Kind.parse(response.kind)
+        method = kind.method or ""
+        value = await self._sender._read_result(response, method)
+        if method != rpc.TOOLS_CALL:
+            return value
+        result = rpc.ToolResult.from_json(value)
+        if result.is_error:
+            raise ToolError(response.sender, kind.name or method, result)
+        return result
+
 
 def _reason(cancelled: Envelope) -> str:
     try:
@@ -186,15 +197,3 @@ def _reason(cancelled: Envelope) -> str:
     except DecodeError:
         params = {}
     return str(params.get("reason") or "no reason given")
-
-
-def _outcome(envelope: Envelope) -> Any:
-    kind = Kind.parse(envelope.kind)
-    method = kind.method or ""
-    value = rpc.read_response(envelope, method)
-    if method != rpc.TOOLS_CALL:
-        return value
-    result = rpc.ToolResult.from_json(value)
-    if result.is_error:
-        raise ToolError(envelope.sender, kind.name or method, result)
-    return result

@@ -16,8 +16,17 @@ from mcpp.client.connection import Connection
 from mcpp.client.message import Message
 from mcpp.client.pending import PendingResponse
 from mcpp.client.proposals import OpenProposal, ProposalState
+from mcpp.conversation.content import restore
 from mcpp.conversation.text_stream import TextStream
-from mcpp.errors import AbsentError, DecodeError, EncodeError, NoAnswerError, ToolError
+from mcpp.errors import (
+    AbsentError,
+    AttachmentError,
+    CallError,
+    DecodeError,
+    EncodeError,
+    NoAnswerError,
+    ToolError,
+)
 from mcpp.kinds import Kind
 from mcpp.live import GrowingText
 from mcpp.payloads import TEXT_KINDS, LiveText, Preview, Proposal, text_payload
@@ -256,7 +265,18 @@ class Sender:
         label = str(name or method)
         await self._require(to, label, wait_for_presence)
         response = await self._exchange(envelope, target, label, timeout, on_progress, on_text)
-        return rpc.read_response(response, label)
+        return await self._read_result(response, label)
+
+    async def _read_result(self, response: Envelope, label: str) -> Any:
+        """Return the result in a response, with the content that it names (A-12)."""
+        result = rpc.read_response(response, label)
+        if not response.attachments:
+            return result
+        try:
+            return await restore(self._connection.connector, result, response.attachments)
+        except AttachmentError as error:
+            problem = f"its content cannot be fetched: {error}"
+            raise CallError(response.sender, label, problem) from None
 
     async def ask(
         self,
