@@ -9,35 +9,33 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import anyio.to_thread
 import msgspec
 
 from mcpp.conversation import attachments
 from mcpp.errors import AttachmentError
+from mcpp.prompts.attached import (
+    MARKS,
+    Container,
+    Mark,
+    as_string,
+    escaped,
+    find_empty,
+    read_marks,
+    unmark,
+)
 from mcpp.protocol.envelope import MAX_ATTACHMENTS, MEDIA_TYPE_PATTERN, Attachment
 from mcpp.transports.transport import Connector
 
-__all__ = ["MARKS", "Mark", "read_marks", "restore", "to_references"]
+__all__ = ["restore", "to_references"]
 
-MARKS: Final = "mcpp/attachments"
 LARGE_CHARACTERS: Final = 65_536
 MAX_RESTORED_BYTES: Final = 67_108_864  # of one result
-_MAX_MARKS: Final = 256
 _BINARY_MEMBERS: Final = ("data", "blob")  # of pictures, sounds and resources
 _UNKNOWN_TYPE: Final = "application/octet-stream"
 _is_media_type = re.compile(MEDIA_TYPE_PATTERN).fullmatch
-
-_Container: TypeAlias = dict[str, Any] | list[Any]
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """Where a string was, as a JSON pointer (RFC 6901), and the attachment that has its content."""
-
-    pointer: str
-    hash: str
-    encoding: str = "text"  # or base64: the string is the base64 of the content
 
 
 async def to_references(
@@ -88,7 +86,7 @@ async def restore(connector: Connector, result: Any, named: Sequence[Attachment]
     contents: dict[str, bytes] = {}
     left, kept = MAX_RESTORED_BYTES, []
     for mark in read_marks(result):
-        place, reference = _find(result, mark.pointer), known.get(mark.hash)
+        place, reference = find_empty(result, mark.pointer), known.get(mark.hash)
         if place is None or reference is None or reference.size > left:
             kept.append(mark)
             continue
@@ -96,28 +94,18 @@ async def restore(connector: Connector, result: Any, named: Sequence[Attachment]
         if mark.hash not in contents:
             contents[mark.hash] = await attachments.fetch(connector, reference, reference.size)
         holder, key = place
-        text = await anyio.to_thread.run_sync(_text, contents[mark.hash], mark.encoding)
-        holder[key] = text  # type: ignore[index]
+        try:
+            holder[key] = await anyio.to_thread.run_sync(
+                as_string, contents[mark.hash], mark.encoding
+            )
+        except UnicodeDecodeError:
+            raise AttachmentError(None, "an attached text is not UTF-8") from None
     if contents:
-        del result["_meta"][MARKS]
-        if kept:
-            result["_meta"][MARKS] = msgspec.to_builtins(kept)
-        if not result["_meta"]:
-            del result["_meta"]
+        unmark(result, kept)
     return result
 
 
-def read_marks(result: Any) -> list[Mark]:
-    """Return which strings of a result are attachments."""
-    meta = result.get("_meta") if isinstance(result, dict) else None
-    try:
-        marks = msgspec.convert(meta[MARKS], list[Mark]) if isinstance(meta, dict) else []
-    except (KeyError, msgspec.ValidationError):
-        return []
-    return marks[:_MAX_MARKS]
-
-
-async def _upload(connector: Connector, text: str, holder: _Container) -> tuple[Attachment, str]:
+async def _upload(connector: Connector, text: str, holder: Container) -> tuple[Attachment, str]:
     content, encoding = await anyio.to_thread.run_sync(_bytes, text)
     given = holder.get("mimeType") if isinstance(holder, dict) else None
     media_type = _UNKNOWN_TYPE if encoding == "base64" else "text/plain"
@@ -137,50 +125,15 @@ def _bytes(text: str) -> tuple[bytes, str]:
     return text.encode(), "text"
 
 
-def _text(content: bytes, encoding: str) -> str:
-    if encoding == "base64":
-        return base64.b64encode(content).decode()
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise AttachmentError(None, "an attached text is not UTF-8") from None
-
-
-def _large_strings(result: _Container) -> Iterator[tuple[str, Any, Any]]:
+def _large_strings(result: Container) -> Iterator[tuple[str, Any, Any]]:
     """Yield pointer, container and key of every large string."""
-    waiting: list[tuple[str, _Container]] = [("", result)]
+    waiting: list[tuple[str, Container]] = [("", result)]
     while waiting:
         path, holder = waiting.pop()
         items = holder.items() if isinstance(holder, dict) else enumerate(holder)
         for key, value in items:
             if isinstance(value, str):
                 if len(value) > LARGE_CHARACTERS:
-                    yield f"{path}/{_escaped(key)}", holder, key
+                    yield f"{path}/{escaped(key)}", holder, key
             elif isinstance(value, dict | list):
-                waiting.append((f"{path}/{_escaped(key)}", value))
-
-
-def _escaped(key: str | int) -> str:
-    return str(key).replace("~", "~0").replace("/", "~1")
-
-
-def _find(result: Any, pointer: str) -> tuple[_Container, str | int] | None:
-    """Return container and key of an empty string; None if there is none at this place."""
-    if not pointer.startswith("/"):
-        return None
-    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    *parents, last = parts
-    holder = result
-    for part in parents:
-        holder = _item(holder, part)
-    if _item(holder, last) != "":
-        return None
-    return (holder, int(last)) if isinstance(holder, list) else (holder, last)
-
-
-def _item(holder: Any, part: str) -> Any:
-    if isinstance(holder, dict):
-        return holder.get(part)
-    if isinstance(holder, list) and part.isascii() and part.isdigit() and len(part) < 7:
-        return holder[int(part)] if int(part) < len(holder) else None
-    return None
+                waiting.append((f"{path}/{escaped(key)}", value))

@@ -4,13 +4,14 @@
 There is no clock and no randomness here: the same log gives the same prompt.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Final, Literal
 
 from mcpp import kinds
 from mcpp.filters import Filter
 from mcpp.payloads import TEXT_KINDS
+from mcpp.prompts.attached import with_contents
 from mcpp.prompts.blocks import block_tokens
 from mcpp.prompts.budget import Protected, fit, limit_images
 from mcpp.prompts.draft import LeftOut, PromptDraft, omission
@@ -87,6 +88,8 @@ class PromptBuilder:
         cache: the prices of the prompt cache, by which collapses are decided; None collapses as
             soon as possible.
         matching: which tool calls consume which results.
+        contents: attached content by hash, as `Pod.fetch` returns it. Pictures in tool results are
+            shown where it is given; other attachments are named.
     """
 
     def __init__(
@@ -103,7 +106,9 @@ class PromptBuilder:
         counter: Counter = estimate,
         cache: CachePolicy | None = DEFAULT_CACHE_POLICY,
         matching: Matching = DEFAULT_MATCHING,
+        contents: Mapping[str, bytes] | None = None,
     ) -> None:
+        self._contents = contents or {}
         self.viewer: Final = viewer
         self._filter = filter
         self._context_mode: ContextMode = contexts
@@ -166,6 +171,8 @@ class PromptBuilder:
         """Add the next envelope of the log; an envelope already added is ignored."""
         if envelope.id in self._tracker.seen:
             return
+        if envelope.attachments and self._contents:
+            envelope = with_contents(envelope, self._contents)
         index = self._length
         self._length += 1
         lineage = None
@@ -367,6 +374,7 @@ class PromptBuilder:
             counter=self._count,
             cache=self._cache,
             matching=self._matching,
+            contents=self._contents,
         )
         for envelope in envelopes:
             copy.add(envelope)

@@ -14,6 +14,7 @@ import msgspec
 from mcpp import kinds
 from mcpp.payloads import TEXT_KINDS, text_of
 from mcpp.prompts import quoting
+from mcpp.prompts.attached import read_marks
 from mcpp.prompts.blocks import Block, CallBlock, ImageBlock, ResultBlock, TextBlock, block_tokens
 from mcpp.prompts.names import call_id, tool_name
 from mcpp.protocol.envelope import Envelope
@@ -148,7 +149,7 @@ class PromptEntry(msgspec.Struct, eq=False):
         """Return a block with the first characters of the entry and its handle."""
         if self.kind == "result":
             assert self.call is not None
-            text = "\n".join(map(as_text, result_content(self.call.result)))
+            text = "\n".join(map(as_text, self._result_content()))
         else:
             text = self._body()
         # All text may be shown if only images or a fold note are removed.
@@ -201,7 +202,7 @@ class PromptEntry(msgspec.Struct, eq=False):
                 return CallBlock(call_id(call.id), name, arguments, compact(arguments))
             case "result":
                 assert self.call is not None
-                content = result_content(self.call.result)
+                content = self._result_content()
                 if self.call.is_error:  # Anthropic accepts only text in a failed call
                     content = tuple(TextBlock(as_text(part)) for part in content)
                 return ResultBlock(call_id(self.call.id), content, self.call.is_error)
@@ -230,7 +231,15 @@ class PromptEntry(msgspec.Struct, eq=False):
             return envelope_text(self.envelope)
         if call.response is not self.envelope:
             return compact(call.arguments)
-        return "\n".join(map(as_text, result_content(call.result)))
+        return "\n".join(map(as_text, self._result_content()))
+
+    def _result_content(self) -> tuple[TextBlock | ImageBlock, ...]:
+        """Return the parts of a result, and which of its content is attached and not given."""
+        assert self.call is not None
+        content = result_content(self.call.result)
+        if not read_marks(self.call.result):
+            return content
+        return (*content, TextBlock(_attached(self.envelope)))
 
 
 def result_content(result: Mapping[str, Any]) -> tuple[TextBlock | ImageBlock, ...]:
@@ -292,4 +301,12 @@ def _recipients(preposition: str, recipients: tuple[str, ...] | None) -> str:
 def envelope_text(envelope: Envelope) -> str:
     """Return the text of an envelope; for kinds without text, the payload as JSON."""
     text = text_of(envelope, complete=True) if envelope.kind in TEXT_KINDS else None
-    return compact(envelope.payload) if text is None else text
+    said = compact(envelope.payload) if text is None else text
+    if not envelope.attachments:
+        return said
+    return f"{said}\n{_attached(envelope)}".lstrip("\n")
+
+
+def _attached(envelope: Envelope) -> str:
+    """Return a line that names the attachments, for a model that cannot see them."""
+    return f"[attached: {', '.join(map(str, envelope.attachments))}]"

@@ -1,6 +1,6 @@
 // The signed-in inspector: connects the model with the gateway connection and redraws what changed.
 
-import { Connection, fetchPrompt } from "./net.js";
+import { Connection, fetchBlob, fetchPrompt } from "./net.js";
 import { Controls } from "./controls.js";
 import { Decisions } from "./decisions.js";
 import { saveEntries } from "./download.js";
@@ -59,6 +59,7 @@ export class Inspector {
       reveal: (entry) => this.reveal(entry),
       look: (entry) => this.look(entry.envelope.from, entry),
       lookAs: (participant) => this.look(participant, null),
+      fetchBlob: (attachment) => fetchBlob(this._token, attachment),
       readCard: (participant) => this._readCard(participant),
       approve: (proposal) => this.decisions.approve(proposal),
       confirm: (proposal) => this.confirm(proposal),

@@ -135,6 +135,17 @@ export async function fetchPrompt(token, { viewer, at, budget }) {
   return response.json();
 }
 
+/** Return the content of an attachment; throw an error with the reason if it cannot be had. */
+export async function fetchBlob(token, { hash, size }) {
+  const response = await fetch(`/blob/${hash}`, { headers: { Authorization: `Bearer ${token}` }, cache: "no-store" });
+  if (!response.ok) throw new Error(response.status === 404 ? "The gateway no longer has it, or not for you." : (await response.text()).slice(0, 200));
+  const bytes = await response.arrayBuffer();
+  const digest = await globalThis.crypto.subtle?.digest("SHA-256", bytes); // not in pages over plain HTTP
+  const found = digest && [...new Uint8Array(digest)].map((one) => one.toString(16).padStart(2, "0")).join("");
+  if (bytes.byteLength !== size || (found && found !== hash)) throw new Error("The content is not what the message names.");
+  return bytes;
+}
+
 /** Return whether a token is "valid" or "refused", or the gateway is "unreachable". */
 export async function checkToken(token) {
   try {

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from pathlib import Path
@@ -176,6 +176,7 @@ class InspectorClient:
         context: Context | str | None = None,
         to: str | None = None,
         about: str | None = None,
+        attachments: Sequence[mcpp.Attachment] = (),
         wait: bool = True,
     ) -> str:
         """Send an envelope and return its id."""
@@ -186,6 +187,7 @@ class InspectorClient:
             context=Context(id=context) if isinstance(context, str) else context,
             to=[to] if to else None,
             correlation_id=about,
+            attachments=attachments,
         )
         self._connection.send(mcpp.encode(envelope).decode())
         if wait:

@@ -13,8 +13,8 @@ from tests.inspector.harness import BOUND, MCPP, InspectorHarness, inspector_har
 
 FILES = Path(__file__).parents[2] / "mcpp_gateway" / "inspector"
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob:; frame-ancestors 'none'"
 )
 
 

@@ -22,7 +22,7 @@ _TYPES: Final = {
 POLICIES: Final = (
     (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src 'self'; frame-ancestors 'none'"
+        "img-src 'self' blob:; frame-ancestors 'none'"
     ),
     "require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none'; form-action 'none'",
 )

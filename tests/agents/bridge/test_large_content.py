@@ -11,8 +11,8 @@ import pytest
 import mcpp
 from mcpp import Participant, ToolResult
 from mcpp.agent.tools import ToolCall
-from mcpp.conversation.content import MARKS, _find
 from mcpp.errors import RemoteError
+from mcpp.prompts.attached import MARKS, find_empty
 from mcpp.testing import MemoryPod
 from mcpp_agents.bridge.openers import over_stdio
 from tests.agents.bridge.test_bridge_real import bridged, installed
@@ -139,7 +139,7 @@ async def test_a_mark_that_the_envelope_does_not_name_stays_as_it_is(pod: Memory
 @pytest.mark.rule("A-12")
 def test_marks_point_at_empty_strings_only() -> None:
     result = {"a/b": ["", {"~": "x"}], "": ""}
-    assert _find(result, "/a~1b/0") == (result["a/b"], 0)
-    assert _find(result, "/") == (result, "")
+    assert find_empty(result, "/a~1b/0") == (result["a/b"], 0)
+    assert find_empty(result, "/") == (result, "")
     for pointer in ("/a~1b/1/~0", "/a~1b/2", "/a~1b/-1", "/a~1b", "", "x", "/a~1b/0/0", "/a~1b/²"):
-        assert _find(result, pointer) is None, pointer
+        assert find_empty(result, pointer) is None, pointer

@@ -1,9 +1,13 @@
 """Image limits: the newest images are shown, older ones are described."""
 
+import base64
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
+from mcpp import Attachment, new_envelope
 from mcpp.prompts import CachePolicy, ImageBlock, Prompt, PromptBuilder, ResultBlock
+from mcpp.prompts.attached import MARKS
 from mcpp.prompts.budget import MAX_IMAGES, MAX_IMAGES_CHARS
 from mcpp.transient import transient
 from tests.mcpp.prompts.formats import check_all
@@ -95,3 +99,38 @@ def test_a_result_with_described_images_still_collapses_under_a_budget() -> None
     prompt = build(log, cache=NEVER, token_budget=500)
     assert [one.reason for one in prompt.report.changed] == ["unpaired"]
     assert shown(prompt) == []
+
+
+def test_attached_pictures_are_shown_where_their_bytes_are_given_and_named_otherwise() -> None:
+    picture = base64.b64decode(png(9, 1))
+    hash = sha256(picture).hexdigest()
+    reference = Attachment(hash, len(picture), "image/png", "shot.png")
+    log = LogBuilder()
+    by_reference = {
+        "content": [{"type": "image", "data": "", "mimeType": "image/png"}],
+        "_meta": {MARKS: [{"pointer": "/content/0/data", "hash": hash, "encoding": "base64"}]},
+    }
+    response = log.run("shot", {"n": 1}, by_reference)
+    envelopes = [
+        new_envelope(
+            one.kind,
+            one.payload,
+            sender=one.sender,
+            to=one.to,
+            id=one.id,
+            correlation_id=one.correlation_id,
+            attachments=[reference],
+        )
+        if one.id == response
+        else one
+        for one in log.envelopes
+    ]
+    envelopes.append(new_envelope("chat", {"text": "see"}, sender="bob", attachments=[reference]))
+    given = PromptBuilder("analyst", contents={hash: picture}).build(envelopes)
+    check_all(given)
+    assert [image.data for image in shown(given)] == [png(9, 1)]
+    named = PromptBuilder("analyst", contents={"0" * 64: b"other"}).build(envelopes)
+    check_all(named)
+    assert shown(named) == []
+    text = named.markdown()
+    assert text.count(f"[attached: {reference}]") == 2

@@ -1,7 +1,7 @@
 // DOM helpers. Text from participants becomes only text nodes or attributes with safe names, never
 // markup.
 
-const ATTRIBUTES = /^(?:class|id|title|type|role|tabindex|for|value|rows|dir|name|datetime|placeholder|hidden|open|checked|selected|disabled|readonly|spellcheck|autocomplete|aria-[a-z]+|data-[a-z-]+)$/;
+const ATTRIBUTES = /^(?:class|id|title|alt|type|role|tabindex|for|value|rows|dir|name|datetime|placeholder|hidden|open|checked|selected|disabled|readonly|spellcheck|autocomplete|aria-[a-z]+|data-[a-z-]+)$/;
 
 /** Create an element. `on` holds listeners, `style` properties, the rest are attributes. */
 export function h(tag, properties = {}, ...children) {

@@ -7,6 +7,7 @@ import { keyOf } from "../../state/log/shown.js";
 import { cut } from "../../state/results/summaries.js";
 import { clockTime, duration, h, hueOf, plural } from "../elements/dom.js";
 import { explanationOf, proposalActions } from "../decisions/proposals.js";
+import { AttachmentsView } from "./attachments.js";
 import { edgeRow } from "./edges.js";
 
 const SHOWN_CHARS = 1_600;
@@ -23,6 +24,7 @@ export class RowRenderer {
     this._settings = settings;
     this._actions = actions;
     this._redraw = redraw;
+    this._attachments = new AttachmentsView((one) => actions.fetchBlob(one));
     this._raw = new Set(); // ids of envelopes whose raw JSON is shown
     this._expanded = new Set(); // ids of envelopes whose long text is shown completely
     this._originals = new Set(); // ids of envelopes whose collapsed result is shown
@@ -84,6 +86,7 @@ export class RowRenderer {
         h("span", { class: "row-end" }, entry.node && this._chip(entry.node, model), this._revealButton(entry), this._rawButton(entry)),
       ),
       this._body(entry, reading),
+      this._attachments.render(envelope),
     );
     const proposal = model.proposals.find(envelope.id, entry.text);
     if (proposal) row.append(...this._decision(entry, proposal, reading));
