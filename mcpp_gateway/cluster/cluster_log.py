@@ -17,6 +17,7 @@ import msgspec
 import uuid6
 
 from mcpp_gateway.cluster.archive import PodArchive
+from mcpp_gateway.cluster.blob_stream import BlobStream
 from mcpp_gateway.cluster.log_copy import CopyFolder, LogCopy
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.pod_link import PodLink
@@ -97,6 +98,7 @@ class ClusterLog:
         self._streams = Streams(self._link, section.replicas, config.log.retention)
         self.secrets = SharedSecrets(self._link, self._streams)
         self._pods: dict[str, PodLink] = {}
+        self.blobs = BlobStream(self._link, self._streams, self._leads)
         self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -167,6 +169,10 @@ class ClusterLog:
         self._connected = True
         await asyncio.gather(*(self._open(link) for link in self._pods.values()))
         self._beat(self._clock())
+
+    def _leads(self, pod: str) -> bool:
+        link = self._pods.get(token(pod))
+        return link is not None and link.pod.is_leader
 
     async def shared_key(self, candidate: bytes) -> bytes:
         """Return the key that all gateways sign with: the first one that any of them brought."""

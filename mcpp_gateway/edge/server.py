@@ -23,7 +23,7 @@ import uuid6
 
 from mcpp_gateway.blobs.folder import FolderStore
 from mcpp_gateway.blobs.service import BlobService
-from mcpp_gateway.blobs.store import BlobStoreError
+from mcpp_gateway.blobs.store import BlobStore, BlobStoreError
 from mcpp_gateway.config import OWN_ISSUER, Config, ConfigError
 from mcpp_gateway.core.effects import DRAINING, ReadHistory
 from mcpp_gateway.core.pod import PodCore
@@ -42,6 +42,7 @@ from mcpp_gateway.prompts.service import PromptService
 from mcpp_gateway.storage.log_store import LogStore
 
 if TYPE_CHECKING:
+    from mcpp_gateway.cluster.blob_stream import Announcement
     from mcpp_gateway.cluster.cluster_log import ClusterLog
     from mcpp_gateway.tokens.service import TokenService
 
@@ -318,9 +319,18 @@ class Gateway:
 
     # --- private --------------------------------------------------------------------------------
 
-    def _open_blobs(self) -> FolderStore:
+    def _open_blobs(self) -> BlobStore:
         """Return where blobs are kept: beside the logs, in a temporary folder without any."""
+        if self.cluster is not None:
+            self.cluster.blobs.on_upload = self._learn_upload
+            return self.cluster.blobs
         return FolderStore(Path(self.config.log.path) if self.config.log.kind == "file" else None)
+
+    def _learn_upload(self, pod: str, upload: "Announcement") -> None:
+        """Take note of an upload at any gateway of the cluster."""
+        if pod in self.pods:
+            table = self.pods[pod].blobs
+            table.add(upload.participant, upload.hash, upload.size, upload.time)
 
     async def _close_logs(self) -> None:
         await self.blobs.close()
