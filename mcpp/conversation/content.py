@@ -18,8 +18,8 @@ from mcpp.conversation import attachments
 from mcpp.errors import AttachmentError
 from mcpp.prompts.attached import (
     MARKS,
+    AttachedString,
     Container,
-    Mark,
     as_string,
     escaped,
     find_empty,
@@ -51,7 +51,7 @@ async def to_references(
         return result, []
     copy = msgspec.json.decode(msgspec.json.encode(result))
     moved: dict[str, tuple[Attachment, str]] = {}  # by the string
-    marks: list[Mark] = []
+    marks: list[AttachedString] = []
     try:
         for are_texts in (False, True):
             if are_texts and len(msgspec.json.encode(copy)) <= max_bytes:
@@ -64,7 +64,7 @@ async def to_references(
                     if text not in moved:
                         moved[text] = await _upload(connector, text, holder)
                     reference, encoding = moved[text]
-                    marks.append(Mark(path, reference.hash, encoding))
+                    marks.append(AttachedString(path, reference.hash, encoding))
                     holder[key] = ""
     except AttachmentError:
         if len(msgspec.json.encode(result)) > max_bytes:

@@ -18,7 +18,7 @@ _MAX_MARKS: Final = 256
 Container: TypeAlias = dict[str, Any] | list[Any]
 
 
-class Mark(msgspec.Struct, frozen=True):
+class AttachedString(msgspec.Struct, frozen=True):
     """Where a string was, as a JSON pointer (RFC 6901), and the attachment that has its content."""
 
     pointer: str
@@ -26,11 +26,11 @@ class Mark(msgspec.Struct, frozen=True):
     encoding: str = "text"  # or base64: the string is the base64 of the content
 
 
-def read_marks(result: Any) -> list[Mark]:
+def read_marks(result: Any) -> list[AttachedString]:
     """Return which strings of a result are attachments."""
     meta = result.get("_meta") if isinstance(result, dict) else None
     try:
-        marks = msgspec.convert(meta[MARKS], list[Mark]) if isinstance(meta, dict) else []
+        marks = msgspec.convert(meta[MARKS], list[AttachedString]) if isinstance(meta, dict) else []
     except (KeyError, msgspec.ValidationError):
         return []
     return marks[:_MAX_MARKS]
@@ -60,7 +60,7 @@ def as_string(content: bytes, encoding: str) -> str:
     return base64.b64encode(content).decode() if encoding == "base64" else content.decode()
 
 
-def unmark(result: dict[str, Any], kept: list[Mark]) -> None:
+def unmark(result: dict[str, Any], kept: list[AttachedString]) -> None:
     """Remove the marks of what was put back."""
     meta = {name: value for name, value in result["_meta"].items() if name != MARKS}
     if kept:
