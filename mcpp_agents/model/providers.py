@@ -65,6 +65,7 @@ class Reply(msgspec.Struct, frozen=True):
     tokens: int = 0
     incomplete_reason: str = ""
     usage: Usage = Usage()
+    stop_reason: str = ""  # in the API's own words
 
 
 async def ignore_text(text: str) -> None:

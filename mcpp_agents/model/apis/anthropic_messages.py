@@ -30,6 +30,7 @@ _COUNTERS: Final = (
 class Anthropic(ApiProvider):
     """A model behind Anthropic's Messages API."""
 
+    api = "anthropic"
     client_type = anthropic.AsyncAnthropic
     http_client_type = anthropic.DefaultAsyncHttpxClient
     error_type = anthropic.AnthropicError

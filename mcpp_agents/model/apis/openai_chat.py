@@ -27,6 +27,7 @@ _MAX_TOOLS: Final = 128
 class OpenAI(ApiProvider):
     """A model behind OpenAI's Chat Completions API, or a compatible one at `base_url`."""
 
+    api = "openai"
     client_type = openai.AsyncOpenAI
     http_client_type = openai.DefaultAsyncHttpxClient
     error_type = openai.OpenAIError
