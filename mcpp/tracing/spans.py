@@ -11,10 +11,19 @@ from typing import Any, Final, Literal, Protocol
 
 from mcpp.protocol.envelope import Envelope
 
-__all__ = ["Request", "Span", "SpanTracer", "current", "operation", "requesting", "serving", "use"]
+__all__ = [
+    "OpenSpan",
+    "SpanTracer",
+    "TracedRequest",
+    "current",
+    "operation",
+    "requesting",
+    "serving",
+    "use",
+]
 
 
-class Span:
+class OpenSpan:
     """An operation that is under way. This one records nothing."""
 
     def inject(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -32,7 +41,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TracedRequest:
     """A request that is about to be sent."""
 
     id: str
@@ -45,26 +54,26 @@ class Request:
 class SpanTracer(Protocol):
     """Makes spans. An exception that leaves a span's block becomes the span's error."""
 
-    def requesting(self, request: Request) -> AbstractContextManager[Span]:
+    def requesting(self, request: TracedRequest) -> AbstractContextManager[OpenSpan]:
         """Return the span of a request to another participant."""
         ...
 
-    def serving(self, envelope: Envelope, pod: str) -> AbstractContextManager[Span]:
+    def serving(self, envelope: Envelope, pod: str) -> AbstractContextManager[OpenSpan]:
         """Return the span of a request that this participant serves."""
         ...
 
     def operation(
         self, name: str, kind: Literal["client", "internal"], attributes: Mapping[str, Any]
-    ) -> AbstractContextManager[Span]:
+    ) -> AbstractContextManager[OpenSpan]:
         """Return the span of any other work."""
         ...
 
-    def current(self) -> Span:
+    def current(self) -> OpenSpan:
         """Return the span in which the caller runs."""
         ...
 
 
-_NOTHING: Final = Span()
+_NOTHING: Final = OpenSpan()
 _NO_BLOCK: Final = nullcontext(_NOTHING)
 
 _tracer: SpanTracer | None = None
@@ -76,23 +85,23 @@ def use(tracer: SpanTracer | None) -> None:
     _tracer = tracer
 
 
-def requesting(request: Request) -> AbstractContextManager[Span]:
+def requesting(request: TracedRequest) -> AbstractContextManager[OpenSpan]:
     """Return the span of a request to another participant."""
     return _NO_BLOCK if _tracer is None else _tracer.requesting(request)
 
 
-def serving(envelope: Envelope, pod: str) -> AbstractContextManager[Span]:
+def serving(envelope: Envelope, pod: str) -> AbstractContextManager[OpenSpan]:
     """Return the span of a request that this participant serves."""
     return _NO_BLOCK if _tracer is None else _tracer.serving(envelope, pod)
 
 
 def operation(
     name: str, attributes: Mapping[str, Any], *, kind: Literal["client", "internal"] = "internal"
-) -> AbstractContextManager[Span]:
+) -> AbstractContextManager[OpenSpan]:
     """Return the span of any other work, such as a model's reply."""
     return _NO_BLOCK if _tracer is None else _tracer.operation(name, kind, attributes)
 
 
-def current() -> Span:
+def current() -> OpenSpan:
     """Return the span in which the caller runs."""
     return _NOTHING if _tracer is None else _tracer.current()

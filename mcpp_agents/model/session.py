@@ -27,6 +27,7 @@ from mcpp import (
 )
 from mcpp.agent.shares import Shares
 from mcpp.errors import TooLargeError
+from mcpp.outcomes import Usage
 from mcpp.prompts import EXPAND, Prompt
 from mcpp.protocol import rpc
 from mcpp.protocol.rpc import Failure
@@ -41,7 +42,6 @@ from mcpp_agents.model.providers import (
     Provider,
     ProviderError,
     Reply,
-    Usage,
 )
 from mcpp_agents.model.tool_calls import ToolCaller
 from mcpp_agents.model.tracing import agent_span

@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mcpp import Pod
-from mcpp.tracing.spans import Span, operation
+from mcpp.tracing.spans import OpenSpan, operation
 from mcpp_agents.model.providers import Reply
 
 
-def agent_span(pod: Pod, context: str) -> AbstractContextManager[Span]:
+def agent_span(pod: Pod, context: str) -> AbstractContextManager[OpenSpan]:
     """Return the span in which an agent thinks about a question, in a context of its own."""
     attributes = {
         "gen_ai.operation.name": "invoke_agent",
@@ -25,7 +25,9 @@ def agent_span(pod: Pod, context: str) -> AbstractContextManager[Span]:
     return operation(f"invoke_agent {pod.me}", attributes)
 
 
-def chat_span(api: str, model: str, max_tokens: int, address: str) -> AbstractContextManager[Span]:
+def chat_span(
+    api: str, model: str, max_tokens: int, address: str
+) -> AbstractContextManager[OpenSpan]:
     """Return the span of one reply of a model, whose API is at an address."""
     parts = urlsplit(address)
     attributes: dict[str, Any] = {

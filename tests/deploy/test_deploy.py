@@ -1,4 +1,4 @@
-"""What is in `deploy/` works: the proxy with a real nginx, the image's steps, the unit."""
+"""What is in `deploy/` works: the proxy with a real nginx, the units of systemd, the cluster."""
 
 import asyncio
 import json
@@ -6,7 +6,6 @@ import re
 import shutil
 import ssl
 import subprocess
-import sys
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +15,6 @@ import pytest
 import trustme
 
 import mcpp
-from mcpp.cli.main import main
 from mcpp_gateway import config
 from mcpp_gateway.cluster.nats_servers import find_program
 from mcpp_gateway.edge.server import Gateway
@@ -135,70 +133,6 @@ async def test_participants_talk_through_the_proxy_and_metrics_stay_private(
             assert (await anext(bob)).text == "x" * 100_000
 
 
-# --- the image ---
-
-
-def instructions(name: str) -> list[str]:
-    """Return the arguments of the Dockerfile's instructions of one name."""
-    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
-    return re.findall(rf"^{name} (.*)$", text, re.MULTILINE)
-
-
-def test_the_image_is_built_from_what_it_copies(tmp_path: Path) -> None:
-    *copies, from_build = instructions("COPY")
-    assert from_build.startswith("--from=build")
-    for copy in copies:
-        *sources, target = copy.split()
-        for source in sources:
-            path = ROOT / source
-            if path.is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(path, tmp_path / target, ignore=ignored)
-            else:
-                shutil.copy(path, tmp_path / target)
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
-    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
-    assert list(tmp_path.glob("dist/mcpp_pods-*.whl"))
-
-
-def test_the_image_does_not_run_as_root_and_keeps_its_data_in_a_volume() -> None:
-    assert instructions("USER") == ["mcpp"]
-    assert instructions("VOLUME") == ["/var/lib/mcpp"]
-    assert len(instructions("FROM")) == 2
-    sample = tomllib.loads((DEPLOY / "gateway.toml").read_text())
-    assert sample["log"]["path"] == "/var/lib/mcpp"
-
-
-@pytest.mark.parametrize("is_running", [True, False])
-async def test_the_images_health_check_tells_whether_the_gateway_runs(is_running: bool) -> None:
-    (check,) = instructions("HEALTHCHECK")
-    command = json.loads(check.partition("CMD ")[2])
-    command[0] = sys.executable
-
-    async def code(port: int) -> int:
-        exact = [part.replace(":8787", f":{port}") for part in command]
-        process = await asyncio.create_subprocess_exec(*exact, stderr=asyncio.subprocess.DEVNULL)
-        return await process.wait()
-
-    async with asyncio.timeout(BOUND):
-        if is_running:
-            async with running(config_text()) as gateway:
-                assert await code(gateway.port) == 0
-        else:
-            assert await code(free_port()) != 0
-
-
-def test_the_images_command_is_one_that_mcpp_has(capsys: pytest.CaptureFixture[str]) -> None:
-    (entry,) = instructions("ENTRYPOINT")
-    command, name, *options = json.loads(entry)
-    assert command == "mcpp"
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert all(option in shown for option in options if option.startswith("--"))
-
-
 def start_server(path: Path, name: str) -> subprocess.Popen[bytes]:
     environment = {"NAME": name, "NATS_PASSWORD": "secret123"}
     command = [find_program(), "-c", str(path)]
@@ -241,10 +175,3 @@ async def test_the_files_of_the_cluster_start_one(tmp_path: Path) -> None:
             server.terminate()
         for server in servers:
             server.wait(10)
-
-
-def test_the_compose_file_of_the_cluster_names_what_exists() -> None:
-    text = (DEPLOY / "cluster/compose.yaml").read_text()
-    for name in re.findall(r"\./([\w.]+):", text):
-        assert (DEPLOY / "cluster" / name).is_file()
-    assert "ARG EXTRAS" in (DEPLOY / "Dockerfile").read_text()
