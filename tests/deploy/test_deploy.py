@@ -6,6 +6,7 @@ import re
 import shutil
 import ssl
 import subprocess
+import sys
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,6 +34,7 @@ def anyio_backend() -> str:
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin")
 SYSTEMD_ANALYZE = shutil.which("systemd-analyze")
+ACTIVATE = shutil.which("systemd-socket-activate")
 
 
 def test_the_sample_configuration_is_valid() -> None:
@@ -53,6 +55,50 @@ def test_the_units_exposure_is_at_most_two() -> None:
     )
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
     assert re.search(r"exposure level for mcpp-gateway.service: [01]\.\d", done.stdout)
+
+
+@pytest.mark.skipif(SYSTEMD_ANALYZE is None, reason="systemd-analyze is not installed")
+def test_the_units_are_valid(tmp_path: Path) -> None:
+    names = ("mcpp-gateway.service", "mcpp-gateway.socket")
+    for name in names:
+        text = (DEPLOY / name).read_text()
+        (tmp_path / name).write_text(text.replace("/opt/mcpp/bin/mcpp", sys.executable))
+    units = [str(tmp_path / name) for name in names]
+    command = [str(SYSTEMD_ANALYZE), "verify", "--man=no", "--recursive-errors=no", *units]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "mcpp-gateway" not in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(ACTIVATE is None, reason="systemd-socket-activate is not installed")
+async def test_the_gateway_serves_a_socket_that_systemd_has_opened(tmp_path: Path) -> None:
+    port = free_port()
+    # The socket counts, and not the port of the configuration.
+    config_file = tmp_path / "gateway.toml"
+    config_file.write_text(config_text().replace("port = 0", f"port = {free_port()}"))
+    program = str(Path(sys.executable).parent / "mcpp")
+    process = await asyncio.create_subprocess_exec(
+        str(ACTIVATE),
+        f"--listen=127.0.0.1:{port}",
+        program,
+        "gateway",
+        "--config",
+        str(config_file),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(6 * BOUND):
+            await process.stderr.readline()  # it listens, and starts the gateway when one connects
+            url = f"ws://127.0.0.1:{port}/ws?pod=demo"
+            async with mcpp.connect(url, token=token("alice")) as alice:
+                assert (await alice.send("chat", "hello")).sender == "alice"
+            process.terminate()
+            await process.communicate()
+        assert process.returncode == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mcpp.cli.main import main
+from tests.gateway.ports import free_port
 from tests.gateway.sockets import BOUND, config_text, running
-from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -90,7 +90,7 @@ def test_the_images_command_is_one_that_mcpp_has(capsys: pytest.CaptureFixture[s
 
 
 def lint(path: Path) -> subprocess.CompletedProcess[str]:
-    command = [BIN / "hadolint", "--failure-threshold", "info", path]
+    command = [str(BIN / "hadolint"), "--failure-threshold", "info", str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -126,7 +126,8 @@ def test_the_images_user_is_made_with_its_folder(tmp_path: Path) -> None:
 
 def valid(path: Path) -> subprocess.CompletedProcess[str]:
     """Check a compose file with the schema of the Compose Specification."""
-    command = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path]
+    program = str(BIN / "check-jsonschema")
+    command = [program, "--builtin-schema", "vendor.compose-spec", str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -66,12 +66,12 @@ def handle(gateway: "Gateway", request: HttpRequest) -> Response | Denial:
     try:
         if name in _ACTIONS:
             if request.method != "POST":
-                return Denial(405, "use POST")
+                return Denial(405, "use POST", allowed="POST")
             kind, act = _ACTIONS[name]
             return _json(act(gateway, _decode(request.body, kind)))
         if name in _VIEWS:
             if request.method != "GET":
-                return Denial(405, "use GET")
+                return Denial(405, "use GET", allowed="GET")
             return _json(_VIEWS[name](gateway, _query(gateway, request.query)))
     except _BadRequestError as error:
         return Denial(400, str(error))
