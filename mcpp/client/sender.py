@@ -244,9 +244,7 @@ class Sender:
             params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
         kind = str(Kind(kinds.REQUEST, method, name if isinstance(name, str) else None))
         label = str(name or method)
-        with spans.requesting(
-            spans.TracedRequest(id, method, params, to, self._own_pod.name)
-        ) as span:
+        with spans.requesting(method, params, id, to, self._own_pod.name) as span:
             payload = rpc.request(id, method, span.inject(params))
             envelope = self._envelope(kind, payload, [to], correlation_id, target, id=id)
             await self._require(to, label, wait_for_presence)

@@ -18,7 +18,7 @@ from mcpp.kinds import Kind
 from mcpp.protocol import rpc
 from mcpp.protocol.envelope import Envelope
 from mcpp.protocol.rpc import TOOLS_CALL, Failure
-from mcpp.tracing.spans import OpenSpan, TracedRequest
+from mcpp.tracing.spans import OpenSpan
 
 # The longest values of the reserved members of `_meta` that are read: W3C's own limits.
 _CARRIER: Final = {"traceparent": 128, "tracestate": 512, "baggage": 8192}
@@ -34,18 +34,20 @@ class OtelTracer:
         self._tracer = trace.get_tracer("mcpp", mcpp.__version__, provider)
 
     @contextmanager
-    def requesting(self, request: TracedRequest) -> Iterator[OpenSpan]:
+    def requesting(
+        self, method: str, params: Mapping[str, Any], id: str, to: str, pod: str
+    ) -> Iterator[OpenSpan]:
         """Return the span of a request: below the current one, or the one in its params (O-06)."""
-        name = request.params.get("name")
-        attributes = _attributes(request.method, name if isinstance(name, str) else None)
+        name = params.get("name")
+        attributes = _attributes(method, name if isinstance(name, str) else None)
         attributes |= {
-            "jsonrpc.request.id": request.id,
-            "mcpp.peer": request.to,
-            "mcpp.pod": request.pod,
+            "jsonrpc.request.id": id,
+            "mcpp.peer": to,
+            "mcpp.pod": pod,
         }
         ambient = trace.get_current_span().get_span_context()
-        context = None if ambient.is_valid else _context_in(request.params)
-        with self._open(_name(request.method, name), SpanKind.CLIENT, attributes, context) as span:
+        context = None if ambient.is_valid else _context_in(params)
+        with self._open(_name(method, name), SpanKind.CLIENT, attributes, context) as span:
             yield span
 
     @contextmanager

@@ -1,12 +1,11 @@
 """The seam between the SDK and a tracer: which operations have a span, and what it learns of them.
 
-Without a tracer, every operation gets the same span, which records nothing: a request then costs
-0.3 µs more than without this module.
+Without a tracer, every operation gets the same span, which records nothing: about a microsecond for
+a request that takes hundreds.
 """
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from mcpp.protocol.envelope import Envelope
@@ -14,7 +13,6 @@ from mcpp.protocol.envelope import Envelope
 __all__ = [
     "OpenSpan",
     "SpanTracer",
-    "TracedRequest",
     "current",
     "operation",
     "requesting",
@@ -40,21 +38,12 @@ class OpenSpan:
         """Give a span that another library has opened for a request our name and attributes."""
 
 
-@dataclass(frozen=True, slots=True)
-class TracedRequest:
-    """A request that is about to be sent."""
-
-    id: str
-    method: str
-    params: Mapping[str, Any]
-    to: str
-    pod: str
-
-
 class SpanTracer(Protocol):
     """Makes spans. An exception that leaves a span's block becomes the span's error."""
 
-    def requesting(self, request: TracedRequest) -> AbstractContextManager[OpenSpan]:
+    def requesting(
+        self, method: str, params: Mapping[str, Any], id: str, to: str, pod: str
+    ) -> AbstractContextManager[OpenSpan]:
         """Return the span of a request to another participant."""
         ...
 
@@ -85,9 +74,11 @@ def use(tracer: SpanTracer | None) -> None:
     _tracer = tracer
 
 
-def requesting(request: TracedRequest) -> AbstractContextManager[OpenSpan]:
+def requesting(
+    method: str, params: Mapping[str, Any], id: str, to: str, pod: str
+) -> AbstractContextManager[OpenSpan]:
     """Return the span of a request to another participant."""
-    return _NO_BLOCK if _tracer is None else _tracer.requesting(request)
+    return _NO_BLOCK if _tracer is None else _tracer.requesting(method, params, id, to, pod)
 
 
 def serving(envelope: Envelope, pod: str) -> AbstractContextManager[OpenSpan]:

@@ -59,10 +59,12 @@ def handle(gateway: "Gateway", request: HttpRequest) -> Response | Denial:
     admission, now = gateway.admission, gateway.hub.clock()
     if not admission.has_admin:
         return Denial(404, "not found")
+    name = request.path.removeprefix(PREFIX)
+    if request.method not in ("GET", "POST"):
+        return Denial(405, "not supported", allowed="POST" if name in _ACTIONS else "GET")
     denial = admission.check_admin(request.headers, request.address, now)
     if denial is not None:
         return denial
-    name = request.path.removeprefix(PREFIX)
     try:
         if name in _ACTIONS:
             if request.method != "POST":
