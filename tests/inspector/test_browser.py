@@ -243,6 +243,33 @@ def test_the_tree_shows_contexts_and_selects_them(page: Page, harness: Inspector
     expect(page.locator("#selection")).to_be_hidden()
 
 
+@pytest.mark.rule("C-22")
+def test_tokens_are_shown_per_context_and_agent(page: Page, harness: InspectorHarness) -> None:
+    run_scenario(harness)
+    analyst = harness.join("analyst")
+    for number, model in ((1, "small"), (2, "large")):
+        context = Context(id=f"count-{number}", type="reasoning", parent="review-2031")
+        usage = {"input_tokens": 1200 * number, "output_tokens": 60, "cached_tokens": 800}
+        payload = {"text": "counted", "usage": usage | {"model": model}}
+        analyst.send("conclusion", payload, context=context)
+    review = page.locator("#tree .tree-item", has_text="review-2031")
+    expect(review.locator(".tree-tokens")).to_have_text("3.7k tokens")
+    expect(review.locator(".tree-tokens")).to_have_attribute(
+        "title", "Tokens: 3,600 in (1,600 cached), 120 out, with the contexts below"
+    )
+    counted = page.locator("#tree .tree-item", has_text="count-2")
+    expect(counted.locator(".tree-tokens")).to_have_text("2.5k tokens")
+    person = page.locator("#participants .person", has=page.get_by_text("analyst", exact=True))
+    expect(person.locator(".tokens")).to_have_text("3.7k tokens")
+    person.locator("summary").click()
+    rows = person.locator(".tokens-by-model li")
+    expect(rows).to_have_text(
+        ["small 1,200 in (800 cached), 60 out", "large 2,400 in (800 cached), 60 out"]
+    )
+    others = page.locator("#participants .person", has=page.get_by_text("crm", exact=True))
+    expect(others.locator(".tokens")).to_have_count(0)
+
+
 def test_a_concluded_context_is_one_row_that_unfolds(page: Page, harness: InspectorHarness) -> None:
     files = harness.join("files")
     files.think("is there a backup?", Context(id="check", type="task"))
