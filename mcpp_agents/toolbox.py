@@ -12,6 +12,7 @@ import msgspec
 
 from mcpp import (
     CallError,
+    Card,
     ConnectionLostError,
     Kind,
     McppError,
@@ -32,8 +33,6 @@ logger = logging.getLogger("mcpp.toolbox")
 # long for a new participant's list, and a later answer still counts.
 GRACE_SECONDS: Final = 1.0
 _LIST_SECONDS: Final = 30.0
-# How long a newcomer may take to announce its card before it is asked.
-_CARD_SECONDS: Final = 0.5
 _WITHDRAW_SECONDS: Final = 2.0
 # Bounds on one participant's list and on all lists together: on the work and the memory that one
 # participant can cause (P-45). What is beyond them is not listed.
@@ -93,11 +92,23 @@ class Toolbox:
     def refresh(self) -> None:
         """Request the lists of participants without a card, so that `list_tools` waits less.
 
-        Of the others the card says whether there is anything to list.
+        Of the others the card says whether there is anything to list. They are asked when their
+        tools are needed.
         """
         for participant in self._pod.participants:
             if self._pod.cards.digest(participant) is None:
-                self._request(participant)
+                self._pod.start_soon(self._request_without_card, participant)
+
+    async def _request_without_card(self, participant: str) -> None:
+        if await self._wait_for_card(participant) is None:
+            self._request(participant)
+
+    async def _wait_for_card(self, participant: str) -> Card | None:
+        """Return a participant's card; a newcomer is given a moment to announce it."""
+        wait_seconds = self.grace_seconds / 2 if participant in self._newcomers else 0.0
+        card = await self._pod.cards.get(participant, wait_seconds=wait_seconds)
+        self._newcomers.discard(participant)
+        return card
 
     def _request(self, participant: str) -> None:
         digest = self._pod.cards.digest(participant)
@@ -163,9 +174,7 @@ class Toolbox:
 
         Not of a participant whose card says that it has no tools: it need not be asked.
         """
-        wait_seconds = _CARD_SECONDS if participant in self._newcomers else 0.0
-        self._newcomers.discard(participant)
-        card = await self._pod.cards.get(participant, wait_seconds=wait_seconds)
+        card = await self._wait_for_card(participant)
         request.card = self._pod.cards.digest(participant)
         if card is not None and not card.may_offer("tools"):
             return []

@@ -46,7 +46,7 @@ logger = logging.getLogger("mcpp.bridge")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ServerTask:
     """A task as a server describes it, in either form."""
 
     id: str
@@ -57,7 +57,7 @@ class Task:
     raw: Mapping[str, Any]
 
     @classmethod
-    def read(cls, value: Any) -> "Task | None":
+    def read(cls, value: Any) -> "ServerTask | None":
         """Return the task that an answer creates or describes, or None if it is none."""
         if not isinstance(value, dict):
             return None
@@ -75,13 +75,13 @@ class Task:
         return cls(id, str(status), shown, seconds, "resultType" in value, raw)
 
 
-def created_task(result: Mapping[str, Any]) -> Task | None:
+def created_task(result: Mapping[str, Any]) -> ServerTask | None:
     """Return the task that a server has created instead of answering a call."""
     is_task = result.get("resultType") == "task" or isinstance(result.get("task"), dict)
-    return Task.read(result) if is_task else None
+    return ServerTask.read(result) if is_task else None
 
 
-def knows_tasks(params: Mapping[str, Any], task: Task) -> bool:
+def knows_tasks(params: Mapping[str, Any], task: ServerTask) -> bool:
     """Return whether the sender of a call can handle the task that it led to."""
     if not task.is_newer:
         return isinstance(params.get("task"), dict)
@@ -103,7 +103,7 @@ class Tasks:
 
     _owners: dict[str, str] = field(default_factory=dict)
 
-    def add(self, task: Task, owner: str) -> None:
+    def add(self, task: ServerTask, owner: str) -> None:
         """Note whose task it is."""
         self._owners.pop(task.id, None)
         self._owners[task.id] = owner
@@ -144,7 +144,7 @@ class TaskWait:
     questions: Questions
     report: ProgressFnT | None
 
-    async def result(self, task: Task) -> dict[str, Any]:
+    async def result(self, task: ServerTask) -> dict[str, Any]:
         """Return the result of a task once it is done. Cancelling this cancels the task.
 
         Raises Failure with the error of the task.
@@ -156,7 +156,7 @@ class TaskWait:
                 await self._cancel(task)
             raise
 
-    async def _poll(self, task: Task) -> dict[str, Any]:
+    async def _poll(self, task: ServerTask) -> dict[str, Any]:
         is_newer, answered, looks = task.is_newer, set[str](), 0
         while task.status not in _ENDED:
             if task.status == "input_required":
@@ -164,7 +164,7 @@ class TaskWait:
                     break  # the questions come while the result is asked for
                 await self._answer(task, answered)
             await anyio.sleep(task.seconds)
-            found = Task.read(await self.request("tasks/get", {"taskId": task.id}))
+            found = ServerTask.read(await self.request("tasks/get", {"taskId": task.id}))
             if found is None or found.id != task.id:
                 raise Failure(rpc.INTERNAL_ERROR, "the server's answer describes no task")
             if self.report is not None and found.message not in (None, task.message):
@@ -175,7 +175,7 @@ class TaskWait:
             return await self.request("tasks/result", {"taskId": task.id})
         return _outcome(task)
 
-    async def _answer(self, task: Task, answered: set[str]) -> None:
+    async def _answer(self, task: ServerTask, answered: set[str]) -> None:
         """Have the pod answer the questions that a task waits for, each of them once."""
         requests = task.raw.get("inputRequests")
         new = {
@@ -188,14 +188,14 @@ class TaskWait:
             answers = await self.questions.answer_each(new, self.call)
             await self.request("tasks/update", {"taskId": task.id, "inputResponses": answers})
 
-    async def _cancel(self, task: Task) -> None:
+    async def _cancel(self, task: ServerTask) -> None:
         try:
             await self.request("tasks/cancel", {"taskId": task.id})
         except Failure as failure:
             logger.info("a task was not cancelled: %s", failure.message)
 
 
-def _outcome(task: Task) -> dict[str, Any]:
+def _outcome(task: ServerTask) -> dict[str, Any]:
     """Return the result of a task that has ended, by the extension. Raises Failure."""
     result, error = task.raw.get("result"), task.raw.get("error")
     if task.status == "completed" and isinstance(result, dict):
