@@ -28,6 +28,7 @@ from mcpp_agents.cli.display import one_line
 
 # People take their time; the participant that made the call may give up earlier.
 ANSWER_SECONDS: Final = 300.0
+_ROOTS_SECONDS: Final = 10.0  # a program knows its folders
 # Of participants that are not named by the operator, so many are asked at once.
 _MAX_ASKED: Final = 16
 _MAX_ROUNDS: Final = 10
@@ -75,12 +76,13 @@ class Questions:
         other questions.
         """
         answer = None
-        with anyio.move_on_after(self.seconds):
+        seconds = min(self.seconds, _ROOTS_SECONDS) if method == LIST_ROOTS else self.seconds
+        with anyio.move_on_after(seconds):
             answer = await self._ask_all(method, params, calls or tuple(self.calls))
             if answer is None:
                 return _decline(method, "no participant can answer it")
         if answer is None:
-            return _decline(method, f"no participant answered within {self.seconds:g} s")
+            return _decline(method, f"no participant answered within {seconds:g} s")
         return answer
 
     async def complete(
