@@ -130,14 +130,14 @@ class ClientTasks:
                 raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, reason, _MISSING)
             if method == "tasks/list":
                 return await self._list(context)
-            participant, id = self._find(context)
+            participant, id = await self._find(context)
             answer = await self._forward(context, participant, method, taskId=id)
             result = self._renamed(answer, participant)
             return {"resultType": "complete", **result} if is_newer else result
 
         return handle
 
-    def _find(self, context: Context) -> tuple[str, str]:
+    async def _find(self, context: Context) -> tuple[str, str]:
         """Return the participant and its id of the task that a request is about."""
         id = (context.params or {}).get("taskId")
         if not isinstance(id, str):
@@ -146,19 +146,26 @@ class ClientTasks:
         if self._only is not None:
             return self._only, id
         participant, slash, own = id.partition("/")
-        if not slash or participant not in self._pod.participants:
+        if not slash or not await self._has_tasks(participant):
             raise MCPError(rpc.INVALID_PARAMS, "Task not found")
         return participant, own
+
+    async def _has_tasks(self, participant: str) -> bool:
+        """Return whether a participant says that it has tasks; others may never answer."""
+        try:
+            card = await self._pod.cards.get(participant)
+        except McppError:
+            return False
+        return card is not None and "tasks" in card.answers
 
     async def _list(self, context: Context) -> dict[str, Any]:
         """Return the tasks of all participants that say that they have some."""
         names = [self._only] if self._only is not None else list(self._pod.participants)
         found: list[dict[str, Any]] = []
         for name in names:
+            if self._only is None and not await self._has_tasks(name):
+                continue
             try:
-                card = await self._pod.cards.get(name)
-                if self._only is None and (card is None or "tasks" not in card.answers):
-                    continue
                 page = await self._pod.request(name, "tasks/list", {}, timeout=_LIST_SECONDS)
             except McppError:
                 continue
