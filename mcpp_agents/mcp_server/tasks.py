@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from mcpp import Kind, McppError, Message, Pod, kinds
 from mcpp.protocol import rpc
-from mcpp_agents.mcp_server.client_calls import Context, session_of
+from mcpp_agents.mcp_server.client_calls import Context
 from mcpp_agents.mcp_server.results import with_listed_names
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
@@ -68,7 +68,7 @@ class ClientTasks:
         self._only = only
         self._call = call
         self._forward = forward
-        self._sessions: dict[str, tuple[str | None, ServerSession]] = {}
+        self._sessions: dict[str, ServerSession] = {}
 
     @property
     def handlers(self) -> Mapping[str, tuple[Any, Callable[[Context, Any], Awaitable[Any]]]]:
@@ -115,7 +115,7 @@ class ClientTasks:
         except ValidationError:
             return
         with suppress(MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            await known[1].send_notification(
+            await known.send_notification(
                 types.TaskStatusNotification(params=given)  # type: ignore[arg-type]
             )
 
@@ -192,7 +192,7 @@ class ClientTasks:
         return renamed
 
     def _follow(self, context: Context, id: str) -> None:
-        self._sessions[id] = (session_of(context), context.session)
+        self._sessions[id] = context.session
         if len(self._sessions) > _MAX_TASKS:
             del self._sessions[next(iter(self._sessions))]
 
