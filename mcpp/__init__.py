@@ -37,6 +37,7 @@ internal and may change in any release:
 - mcpp.client.local_pod: the pod of `mcpp up` in this folder, and addresses of pods
 - mcpp.client.tasks: background tasks, and work that ends on a signal
 - mcpp.protocol.capabilities: what a participant may send
+- mcpp.protocol.cards: what participants say about themselves
 - mcpp.protocol.contexts: type, parent and ancestors of contexts, from a stream of envelopes
 - mcpp.protocol.rpc: JSON-RPC requests, responses and error codes in envelopes
 - mcpp.tracing: spans of OpenTelemetry, off by default

@@ -12,8 +12,10 @@ import pytest
 from playwright.sync_api import Page, WebSocket, expect
 
 import mcpp
+from mcpp.protocol.cards import card_digest, card_text
 from mcpp.protocol.envelope import Context
 from mcpp.transient.summaries import summarize
+from mcpp_agents.cli.joining import PERSON
 from tests.gateway.ports import free_port
 from tests.inspector.conftest import press, sign_in
 from tests.inspector.harness import (
@@ -808,7 +810,7 @@ def test_the_log_does_not_move_under_the_pointer(page: Page, harness: InspectorH
         analyst.chat(f"after {number}")
     analyst.conclude("done", "k")
     expect(page.locator("#log .row.fold")).to_be_visible()
-    expect(page.locator("#tree .tree-item >> nth=0")).to_contain_text("39")
+    expect(page.locator("#tree .tree-item >> nth=0")).to_contain_text("40")
     assert approve.bounding_box() == before
 
 
@@ -1192,7 +1194,7 @@ def test_the_tab_key_stops_at_one_row_of_the_log(page: Page, harness: InspectorH
 
 def test_an_empty_log_shows_the_reason(page: Page, harness: InspectorHarness) -> None:
     empty = page.locator("#log .empty")
-    expect(empty).to_have_text("No messages yet.")
+    expect(page.locator("#log .row")).to_contain_text("announces its card")  # our own
     harness.join("analyst").chat("good morning")
     expect(empty).to_be_hidden()
     page.fill("#search", "evening")
@@ -1262,6 +1264,20 @@ def test_a_narrow_page_has_tabs_and_no_horizontal_overflow(
 
 
 # --- questions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("P-72")
+def test_the_page_announces_that_a_person_answers(page: Page, harness: InspectorHarness) -> None:
+    files = harness.join("files")
+    expect(page.locator("#status")).to_have_text("Signed in as ada")
+    files.send("pod/card", {"participant": "ada"}, wait=False)
+    told = files.receive_kind("system/")
+    while told["kind"] not in ("system/card", "system/error"):
+        told = files.receive_kind("system/")
+    assert told["payload"]["card"] == dict(PERSON)
+    # The same bytes as those of `mcpp chat`, so that a person who uses both has one card.
+    assert told["payload"]["digest"] == card_digest(card_text(PERSON))
+
 
 QUESTION: dict[str, Any] = {
     "mode": "form",
