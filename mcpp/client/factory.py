@@ -171,6 +171,8 @@ def _check_attachment(value: object) -> Attachment:
 
 
 def _raw(value: Any, path: str) -> Raw:
+    if isinstance(value, Raw):
+        return value  # of another envelope
     try:
         text = msgspec.json.encode(value, enc_hook=encode_model)
     except (TypeError, ValueError, NotImplementedError, RecursionError) as error:

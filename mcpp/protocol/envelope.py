@@ -33,6 +33,9 @@ MAX_SIZE: Final = 2**53 - 1  # integers up to here are exact in every language
 # newline through in Python.
 ID_PATTERN: Final = r"[A-Za-z0-9._:~-]{1,128}"
 PARTICIPANT_PATTERN: Final = r"[A-Za-z0-9._:@-]{1,64}"
+POD_PATTERN: Final = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
+# An envelope or a context of another pod (E-30).
+REFERENCE_PATTERN: Final = f"mcpp://{POD_PATTERN}/{ID_PATTERN}"
 # One spelling for every kind (E-15): what is not printable ASCII, and `%` itself, is
 # percent-encoded as UTF-8 in upper case; nothing else is.
 _TAIL: Final = "%[89AB][0-9A-F]"
@@ -139,7 +142,7 @@ class Envelope(_Value, frozen=True, eq=False, kw_only=True):
 
     @cached_property
     def attachments(self) -> tuple[Attachment, ...]:
-        """The content that the envelope names, empty if there is none (E-30)."""
+        """The content that the envelope names, empty if there is none (E-32)."""
         if self.raw_attachments is UNSET:
             return ()
         return tuple(map(_attachment, msgspec.json.decode(self.raw_attachments)))

@@ -47,7 +47,7 @@ http11.MAX_LINE_LENGTH = _MAX_REQUEST_BYTES
 # How much of a chunk is parsed before the clock is looked at, and how long a turn may take.
 _SLICE_BYTES: Final = 2048
 _SLICE_SECONDS: Final = 0.002
-_OTHER_METHODS: Final = frozenset(HTTPMethod) - {HTTPMethod.GET}
+_OTHER_METHODS: Final = frozenset((*HTTPMethod, "QUERY")) - {HTTPMethod.GET}
 _CLOSE_SECONDS: Final = 5.0
 _CLIENT_CHARACTERS: Final = 100
 _ADMIN_POST: Final = b"POST /admin/"
@@ -265,7 +265,7 @@ class ServerConnection(asyncio.Protocol):
             assert isinstance(request, Request)
             self._answer(method, request, rest)
         elif method in _OTHER_METHODS:  # websockets 16 parses GET requests only
-            self._answer(method, Request("", Headers()), rest)
+            self._answer(method, Request(target, Headers()), rest)
         else:
             self._refuse(Denial(400, "not a valid HTTP request"))
 
