@@ -94,7 +94,6 @@ class MemoryStore:
         engine = SqliteEngine(fspath(path))
         background = None
         if chosen is not None:
-            # Needs NumPy, as embedders do.
             from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
 
             background = EmbeddingWorker(engine, chosen)
@@ -362,7 +361,7 @@ class MemoryStore:
         return (item.principal, item.author) == (caller.principal.id, caller.author)
 
     def _compiler(self) -> Compiler:
-        return Compiler(self._engine, self._background.index if self._background else None)
+        return Compiler(self._engine, self._background.embedder if self._background else None)
 
     def _find_by_key(self, key: str) -> Item | None:
         return self._engine.find_by_key(self._caller.principal.id, self._caller.author, key)
