@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
+from mcpp.cli.extras import importing
 from mcpp_agents.memory.access import Principal, reach_of
 from mcpp_agents.memory.auditing import CallAudit, StoreCaller
 from mcpp_agents.memory.drafts import answer_for, is_repeated, item_from_draft
@@ -29,6 +30,7 @@ from mcpp_agents.memory.requests import (
 from mcpp_agents.memory.search.compiler import Compiler
 from mcpp_agents.memory.search.embedding import Embedder, load
 from mcpp_agents.memory.storage.engine import AuditEntry, Engine, Item, ItemLink
+from mcpp_agents.memory.storage.postgres.address import is_database
 from mcpp_agents.memory.storage.sqlite import SqliteEngine
 from mcpp_agents.memory.vocabulary import DEFAULT_KIND
 
@@ -73,25 +75,27 @@ class MemoryStore:
     @classmethod
     def open(
         cls,
-        path: str | PathLike[str],
+        location: str | PathLike[str],
         *,
         embedder: Embedder | str | None = "auto",
         clock: Callable[[], float] = time.time,
         bus_hourly_cap: int = BUS_HOURLY_CAP,
     ) -> Self:
-        """Open or create a memory file, as its owner.
+        """Open or create a memory file, or a database, as its owner.
 
         Args:
+            location: the path of a file, or the URL of a database: `postgresql://...`.
             embedder: an embedder or its name; None searches by words alone, `auto` takes the best
                 one that is installed.
             clock: returns seconds since 1970.
             bus_hourly_cap: the number of memories that a participant may add in an hour over a pod.
 
         Raises:
-            MemoryStoreError: the file is not a memory file, or the embedder is not installed.
+            MemoryStoreError: the file is not a memory file, the database cannot be used, or the
+                embedder or the database's driver is not installed.
         """
         chosen = load(embedder) if isinstance(embedder, str) else embedder
-        engine = SqliteEngine(fspath(path))
+        engine = _open_engine(fspath(location))
         background = None
         if chosen is not None:
             from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
@@ -397,3 +401,12 @@ class MemoryStore:
         if used + items > self._bus_hourly_cap:
             raise QuotaExceeded(author, self._bus_hourly_cap)
         self._engine.charge_quota(principal, author, items=items, at=now, expired_at=expired_at)
+
+
+def _open_engine(location: str) -> Engine:
+    if not is_database(location):
+        return SqliteEngine(location)
+    with importing("postgres"):
+        from mcpp_agents.memory.storage.postgres.postgres import PostgresEngine
+
+    return PostgresEngine(location)

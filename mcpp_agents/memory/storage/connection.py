@@ -68,9 +68,9 @@ class SqliteConnection:
         """Execute a statement of a write."""
         return self.raw.execute(sql, values)
 
-    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement of a write once for each row of values."""
-        self.raw.executemany(sql, rows)
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Execute a statement of a write for each row of values; return how many rows changed."""
+        return self.raw.executemany(sql, rows).rowcount
 
     def all(self, sql: str, *values: Any) -> list[Any]:
         """Return all rows of a query."""

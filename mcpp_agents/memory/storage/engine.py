@@ -187,8 +187,8 @@ class Engine(Protocol):
     def items_without_vector(self, model: str, after: int, limit: int) -> list[Item]:
         """Return items after a number that have no vector of the model yet, in order."""
 
-    def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> None:
-        """Store vectors of items, as 16-bit floats, in one write."""
+    def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> int:
+        """Store vectors of items, as 16-bit floats, in one write; return how many are new."""
 
     def nearest(
         self, model: str, vector: bytes, view: View, *, limit: int, also: Iterable[int]

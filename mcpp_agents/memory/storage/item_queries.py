@@ -34,8 +34,8 @@ class SqlConnection(Protocol):
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Written:
         """Execute a statement of a write."""
 
-    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement of a write once for each row of values."""
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Execute a statement of a write for each row of values; return how many rows changed."""
 
     def all(self, sql: str, *values: Any) -> list[Any]:
         """Return all rows of a query."""

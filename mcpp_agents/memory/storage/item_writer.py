@@ -47,13 +47,17 @@ class ItemWriter:
     def _scope_id(self, name: str) -> int:
         """Return the id of a scope, which is created if it is new."""
 
-    @abstractmethod
-    def _note_added(self, count: int) -> None:
-        """Follow up on added items."""
+    def _neighbourhood(self, item: Item) -> str:
+        """Return the key of an item's neighbourhood, empty if it has none."""
+        return neighbourhood_of(item)
 
     @abstractmethod
-    def _note_removed(self, seq: int) -> None:
-        """Follow up on a removed item."""
+    def _count_added(self, count: int) -> None:
+        """Count items that were added."""
+
+    @abstractmethod
+    def _remove_derived(self, seq: int) -> None:
+        """Remove what was derived from an item, apart from its words."""
 
     def add(self, items: Sequence[Item], links: Iterable[ItemLink]) -> None:
         """Insert items and relations, and index them with their neighbours."""
@@ -65,8 +69,10 @@ class ItemWriter:
         rows: list[tuple[Any, ...]] = []
         first = seq = self._reserve(len(items))
         for seq, item in enumerate(items, first):
-            scope, neighbourhood = scopes[item.scope], neighbourhood_of(item)
-            before = latest.get((scope, neighbourhood)) or self._latest(scope, neighbourhood)
+            scope, neighbourhood = scopes[item.scope], self._neighbourhood(item)
+            before = latest.get((scope, neighbourhood))
+            if before is None and neighbourhood:  # without one an item has no neighbours
+                before = self._latest(scope, neighbourhood)
             near[seq] = []
             if before and are_neighbours(before[1], item):
                 near[seq].append(before[1].content)
@@ -87,9 +93,12 @@ class ItemWriter:
             ],
         )
         self._table.add(first, seq)
-        self._note_added(len(rows))
-        for link in links:
-            self._add_link(link)
+        self._count_added(len(rows))
+        self.add_links(links)
+
+    def add_links(self, links: Iterable[ItemLink]) -> int:
+        """Insert relations between stored items, and return how many are new."""
+        return sum(self._add_link(link) for link in links)
 
     def remove(self, seq: int) -> None:
         """Delete an item, its relations and vectors, and its text in its neighbours."""
@@ -100,9 +109,8 @@ class ItemWriter:
         superseded = self._transfer_superseded(seq)
         execute = self._connection.execute
         execute("DELETE FROM relation WHERE ? IN (source, target)", [seq])
-        execute("DELETE FROM vector WHERE seq = ?", [seq])
+        self._remove_derived(seq)
         execute("DELETE FROM memory WHERE seq = ?", [seq])
-        self._note_removed(seq)
         if neighbourhood:  # an item without a neighbourhood has no neighbours
             self._reindex_around(scope, neighbourhood, seq)
             execute(
@@ -173,7 +181,7 @@ class ItemWriter:
 
     # Relations
 
-    def _add_link(self, link: ItemLink) -> None:
+    def _add_link(self, link: ItemLink) -> bool:
         inserted = self._connection.execute(
             "INSERT INTO relation (source, relationship, target)"
             " SELECT a.seq, ?, b.seq FROM memory a, memory b WHERE a.id = ? AND b.id = ?"
@@ -183,6 +191,7 @@ class ItemWriter:
         if inserted.rowcount and link.relationship == "supersedes":
             [target] = self._connection.one("SELECT seq FROM memory WHERE id = ?", link.target)
             self._update_superseded(target)
+        return bool(inserted.rowcount)
 
     def _transfer_superseded(self, seq: int) -> list[int]:
         """Let the successors of an item supersede what it superseded; return those items."""

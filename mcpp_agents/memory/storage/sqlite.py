@@ -56,10 +56,11 @@ class SqliteItemWriter(ItemWriter):
         self._connection.execute("INSERT OR IGNORE INTO scope (name) VALUES (?)", [name])
         return int(self._connection.one("SELECT id FROM scope WHERE name = ?", name)[0])
 
-    def _note_added(self, count: int) -> None:
+    def _count_added(self, count: int) -> None:
         self._connection.execute("UPDATE tally SET items = items + ?", [count])
 
-    def _note_removed(self, seq: int) -> None:
+    def _remove_derived(self, seq: int) -> None:
+        self._connection.execute("DELETE FROM vector WHERE seq = ?", [seq])
         self._connection.execute("INSERT INTO forgotten (seq) VALUES (?)", [seq])
         self._connection.execute("UPDATE tally SET items = items - 1")
 
@@ -138,10 +139,10 @@ class SqliteEngine(ItemQueries):
                 self._write_pending_audit(_AUDIT_WAIT_SECONDS)
                 self._audit_log.drop_excess()
 
-    def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> None:
+    def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> int:
         with self.writing():
             # An item may have been forgotten while its vector was computed.
-            self._connection.execute_many(
+            return self._connection.execute_many(
                 "INSERT OR IGNORE INTO vector (seq, model, data)"
                 " SELECT seq, ?, ? FROM memory WHERE seq = ?",
                 [(model, data, seq) for seq, data in vectors.items()],
