@@ -7,11 +7,17 @@ from contextlib import contextmanager
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from mcpp.cli.extras import importing
+from mcpp.cli.extras import missing_extra
 from mcpp_agents.memory.access import Principal, reach_of
 from mcpp_agents.memory.auditing import CallAudit, StoreCaller
 from mcpp_agents.memory.drafts import answer_for, is_repeated, item_from_draft
-from mcpp_agents.memory.errors import AccessDenied, InvalidMemory, QuotaExceeded, UnknownMemory
+from mcpp_agents.memory.errors import (
+    AccessDenied,
+    InvalidMemory,
+    MemoryStoreError,
+    QuotaExceeded,
+    UnknownMemory,
+)
 from mcpp_agents.memory.pack import ContextPack, Forgotten, Remembered
 from mcpp_agents.memory.packing.plan import SynthesisPlan, plan_from
 from mcpp_agents.memory.packing.token_budget import clamped_budget
@@ -406,7 +412,10 @@ class MemoryStore:
 def _open_engine(location: str) -> Engine:
     if not is_database(location):
         return SqliteEngine(location)
-    with importing("postgres"):
+    try:
         from mcpp_agents.memory.storage.postgres.postgres import PostgresEngine
-
+    except ModuleNotFoundError as error:
+        if missing := missing_extra(error, "postgres"):
+            raise MemoryStoreError(f"A database {missing}") from None
+        raise
     return PostgresEngine(location)

@@ -21,14 +21,18 @@ def connection_options(url: str) -> dict[str, str]:
     """
     import psycopg.conninfo
 
+    invalid = MemoryStoreError(
+        "The database URL is invalid; special characters in a password must be percent-encoded"
+    )
     try:
-        options = psycopg.conninfo.conninfo_to_dict(url)
+        found = psycopg.conninfo.conninfo_to_dict(url)
     except (psycopg.Error, UnicodeError):
-        # libpq's own message may contain a part of the password.
-        raise MemoryStoreError(
-            "The database URL is invalid; special characters in a password are percent-encoded"
-        ) from None
-    return {name: str(value) for name, value in options.items() if value is not None}
+        raise invalid from None  # libpq's own message may contain a part of the password
+    options = {name: str(value) for name, value in found.items() if value is not None}
+    # A slash or an @ in a password ends it too early, and the rest of it would be shown.
+    if any("@" in options.get(name, "") for name in ("host", "dbname")):
+        raise invalid
+    return options
 
 
 def shown(options: dict[str, str]) -> str:

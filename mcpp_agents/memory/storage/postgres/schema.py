@@ -87,8 +87,11 @@ def _check_encoding(connection: "Connection[Any]") -> None:
 
 
 def _version(connection: "Connection[Any]") -> int:
-    row = connection.execute("SELECT to_regclass(%s)", [f"{SCHEMA}.migration"]).fetchone()
-    if row is None or row[0] is None:
+    # Not by to_regclass(), which may not see a table that was created during the transaction.
+    row = connection.execute(
+        "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'migration'", [SCHEMA]
+    ).fetchone()
+    if row is None:
         return 0
     found = connection.execute(f"SELECT coalesce(max(version), 0) FROM {SCHEMA}.migration")
     return int((found.fetchone() or [0])[0])

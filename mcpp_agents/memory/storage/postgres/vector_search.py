@@ -13,8 +13,8 @@ from mcpp_agents.memory.storage.engine import Closeness
 from mcpp_agents.memory.storage.postgres.database import PostgresDatabase
 from mcpp_agents.memory.storage.postgres.reach import Reach
 
-# Up to this many items, all vectors of a view are compared: about 20 ms.
-_EXACT_ITEMS: Final = 20_000
+# Up to this many items, all vectors of a view are compared: about 10 ms.
+_EXACT_ITEMS: Final = 10_000
 _MAX_INDEXED_DIMENSIONS: Final = 4_000  # of pgvector's HNSW index on half precision
 # Candidates that an index scan keeps, for each one wanted, and at most.
 _EF_FACTOR: Final = 2

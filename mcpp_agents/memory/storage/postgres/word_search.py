@@ -1,10 +1,10 @@
 """Search by words in the table `posting`, with the BM25 of FTS5 and the rarity of a file's engine.
 
 A term's postings are adjacent in the index, for each scope. The rarest terms, as many as a budget
-of postings allows, select the candidates; the others are added up among the best of these. If even
-the rarest term exceeds the budget, only the newest items that contain it are candidates. In a view
-that fits the budget, as most do, the result is exact. How common a term is, is counted in the view
-(M-12), or in a large one estimated from its newest items.
+of postings allows, select the candidates; the others are added up among the best of these. If these
+are too few, the newest items with the next term are candidates too, and those that also contain the
+term after it. In a view that fits the budget, as most do, the result is exact. How common a term
+is, is counted in the view (M-12), or in a large one estimated from its newest items.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +32,7 @@ class PostingBudget:
     counted: int = 10_000  # items in which terms are counted exactly; more are sampled
     sampled: int = 5_000  # newest items from which frequencies are estimated
     min_sample: int = 30  # matching items that make an estimate good enough
+    joined: int = 60_000  # postings of two common terms that are joined
     paired: int = 500  # items of a pair's rarer word in which the pair is counted
 
 
@@ -71,9 +72,9 @@ class PostingSearch:
         candidates = self._best(terms[:leading], reach, average, wanted)
         if len(candidates) < limit and rest:
             since = self._newest_since(rest[0], reach, visible)
-            candidates = list(
-                dict.fromkeys(candidates + self._best(terms, reach, average, wanted, since))
-            )
+            candidates += self._best(terms, reach, average, wanted, since)
+            candidates += self._with_both(rest, reach, wanted)
+            candidates = list(dict.fromkeys(candidates))
         points, holders = self._score(terms, candidates, reach, average)
         best = sorted(points, key=lambda seq: (-points[seq], -seq))[:limit]
         chosen = set(best)
@@ -201,6 +202,22 @@ class PostingSearch:
             since,
             *values,
             max(average, 1e-9),
+            limit,
+        )
+        return [row[0] for row in rows]
+
+    def _with_both(self, terms: Sequence[_Term], reach: Reach, limit: int) -> list[int]:
+        """Return items that contain the two rarest of these terms, unless these are too common."""
+        if len(terms) < 2 or terms[0].count + terms[1].count > self._budget.joined:
+            return []
+        where, values = reach.posting_condition()
+        rows = self._database.all(
+            "SELECT p.seq FROM posting p JOIN posting other USING (scope, seq)"
+            f" WHERE p.word = ? AND other.word = ? AND other.scope = ANY (?){where} LIMIT ?",
+            terms[0].number,
+            terms[1].number,
+            reach.scopes,
+            *values,
             limit,
         )
         return [row[0] for row in rows]
