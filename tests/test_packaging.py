@@ -34,7 +34,7 @@ EXTRAS_OF = {
     "mcpp_agents.chat": {"chat"},
     "mcpp_agents.mcp_server": {"mcp"},
     "mcpp_agents.tool_schemas": {"agent", "mcp"},
-    "mcpp_agents.memory": {"memory", "minilm", "wordllama"},
+    "mcpp_agents.memory": {"memory", "minilm", "postgres", "wordllama"},
     "mcpp_agents.model": {"agent"},
 }
 # Programs, which are started and not imported.

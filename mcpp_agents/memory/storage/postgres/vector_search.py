@@ -22,7 +22,7 @@ _MAX_EF: Final = 1_000
 _BYTES: Final = 2
 
 
-class Model(NamedTuple):
+class StoredModel(NamedTuple):
     """An embedding model in the database."""
 
     id: int
@@ -35,14 +35,14 @@ class VectorTable:
     def __init__(self, database: PostgresDatabase, *, exact_items: int = _EXACT_ITEMS) -> None:
         self._database = database
         self._exact_items = exact_items
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, StoredModel] = {}
 
-    def model(self, name: str) -> Model | None:
+    def model(self, name: str) -> StoredModel | None:
         """Return a model that has vectors."""
         if name not in self._models:
             rows = self._database.all("SELECT id, dimensions FROM model WHERE name = ?", name)
             if rows:
-                self._models[name] = Model(*rows[0])
+                self._models[name] = StoredModel(*rows[0])
         return self._models.get(name)
 
     def register(self, name: str, dimensions: int, *, indexed: bool = True) -> None:
@@ -67,7 +67,7 @@ class VectorTable:
                 f" WHERE model = {int(id_)}"
             )
 
-    def add(self, model: Model, vectors: Mapping[int, bytes]) -> int:
+    def add(self, model: StoredModel, vectors: Mapping[int, bytes]) -> int:
         """Add the vectors of items that still exist, and return how many are new."""
         return self._database.execute(
             "INSERT INTO embedding (seq, model, scope, domain, data)"
@@ -78,7 +78,7 @@ class VectorTable:
         ).rowcount
 
     def nearest(
-        self, model: Model, vector: bytes, reach: Reach, *, limit: int, also: Iterable[int]
+        self, model: StoredModel, vector: bytes, reach: Reach, *, limit: int, also: Iterable[int]
     ) -> dict[int, Closeness]:
         """Return the items whose cosine, or that of the item before them, is highest."""
         query = "[" + ",".join(map(str, struct.unpack(f"{model.dimensions}f", vector))) + "]"
@@ -106,7 +106,7 @@ class VectorTable:
         best = sorted(close.keys() - kept, key=lambda seq: -_best(close[seq]))[:limit]
         return {seq: close[seq] for seq in (*best, *(kept & close.keys()))}
 
-    def _top(self, model: Model, query: str, reach: Reach, limit: int) -> list[int]:
+    def _top(self, model: StoredModel, query: str, reach: Reach, limit: int) -> list[int]:
         where, values = reach.condition("v")
         kind = f"halfvec({model.dimensions})"
         order = f"v.data::{kind} <#> ?::{kind}"
@@ -124,7 +124,7 @@ class VectorTable:
         )
         return [row[0] for row in rows]
 
-    def _cosines(self, model: Model, query: str, seqs: Sequence[int]) -> dict[int, float]:
+    def _cosines(self, model: StoredModel, query: str, seqs: Sequence[int]) -> dict[int, float]:
         """Return exact cosines: the query is not rounded to half precision."""
         kind = f"vector({model.dimensions})"
         rows: list[Any] = self._database.all(
