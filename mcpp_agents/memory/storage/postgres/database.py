@@ -123,7 +123,7 @@ class PostgresDatabase:
     def _transaction(self, begin: str, *, is_write: bool) -> Iterator[None]:
         with _translated(), self._connection() as connection:
             connection.execute(begin)
-            self._threads.current = _Transaction(connection, is_write)
+            outer, self._threads.current = self._current, _Transaction(connection, is_write)
             try:
                 yield
                 connection.execute("COMMIT")
@@ -132,7 +132,7 @@ class PostgresDatabase:
                     connection.execute("ROLLBACK")
                 raise
             finally:
-                self._threads.current = None
+                self._threads.current = outer
 
     @contextmanager
     def _connection(self) -> "Iterator[psycopg.Connection[Any]]":

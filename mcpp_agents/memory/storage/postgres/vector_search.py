@@ -5,6 +5,7 @@ view that is much smaller than the database, an index scan would skip most of wh
 a view is searched exactly.
 """
 
+import logging
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,8 @@ from typing import Any, Final, NamedTuple
 from mcpp_agents.memory.storage.engine import Closeness
 from mcpp_agents.memory.storage.postgres.database import PostgresDatabase
 from mcpp_agents.memory.storage.postgres.reach import Reach
+
+logger = logging.getLogger("mcpp.memory")
 
 # Up to this many items, all vectors of a view are compared: about 10 ms.
 _EXACT_ITEMS: Final = 10_000
@@ -56,11 +59,16 @@ class VectorTable:
             self._models.pop(name, None)  # not before it is committed
 
     def build_index(self, name: str) -> None:
-        """Build the index of a model, if it has none."""
+        """Build the index of a model, if it has none; only the tables' owner can."""
         [id_, dimensions] = self._database.one(
             "SELECT id, dimensions FROM model WHERE name = ?", name
         )
-        if dimensions <= _MAX_INDEXED_DIMENSIONS:
+        [is_owner] = self._database.one(
+            "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'embedding'::regclass"
+        )
+        if not is_owner or dimensions > _MAX_INDEXED_DIMENSIONS:
+            logger.warning("the vectors of %s have no index: large searches are slow", name)
+        else:
             self._database.execute(
                 f"CREATE INDEX IF NOT EXISTS embedding_hnsw_{int(id_)} ON embedding"
                 f" USING hnsw ((data::halfvec({int(dimensions)})) halfvec_ip_ops)"

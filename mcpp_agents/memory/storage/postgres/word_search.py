@@ -165,7 +165,11 @@ class PostingSearch:
         if visible <= items:
             return 0
         [first, last] = self._database.one(
-            "SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM memory"
+            "SELECT coalesce(min(ends.first), 0), coalesce(max(ends.last), 0)"
+            " FROM unnest(?::int[]) AS wanted (scope), LATERAL ("
+            "  SELECT min(seq) AS first, max(seq) AS last FROM memory"
+            "  WHERE memory.scope = wanted.scope AND superseded = 0) ends",
+            reach.scopes,
         )
         return int(last - (last - first) * items / visible)
 

@@ -25,7 +25,7 @@ POD = Principal.for_pod("demo")
 @pytest.fixture
 def file(tmp_path: Path, clock: ManualClock) -> Path:
     path = tmp_path / "memory.db"
-    with MemoryStore.open(path, embedder=Colours(), clock=clock) as store:  # type: ignore[arg-type]
+    with MemoryStore.open(path, embedder=Colours(), clock=clock) as store:
         old = store.remember("Old", "a poppy", "decision")
         store.remember("New", "some grass", "decision", related_to=[f"supersedes:{old.id}"])
         gone = store.remember("Gone", "zebra", "note")
@@ -45,7 +45,7 @@ def file(tmp_path: Path, clock: ManualClock) -> Path:
 
 
 def packs(location: str | Path, clock: ManualClock) -> list[Any]:
-    with MemoryStore.open(location, embedder=Colours(), clock=clock) as store:  # type: ignore[arg-type]
+    with MemoryStore.open(location, embedder=Colours(), clock=clock) as store:
         return [
             [(item.id, item.score, item.reason, item.related) for item in pack.items]
             for caller in (store, store.acting_as(ALICE), store.acting_as(POD))

@@ -371,7 +371,7 @@ class Scattered:
 def test_the_vector_index_finds_nearly_what_an_exact_search_finds(database_url: str) -> None:
     words = [f"{a}{b}" for a in range(60) for b in "abcdefgh"]
     ann = Principal("ann", frozenset({"web"}))
-    with MemoryStore.open(database_url, embedder=Scattered()) as store:  # type: ignore[arg-type]
+    with MemoryStore.open(database_url, embedder=Scattered()) as store:
         store.remember_many(
             MemoryDraft(title=word, content=f"{word} x", project="web" if n % 5 else None)
             for n, word in enumerate(words)
@@ -419,7 +419,7 @@ def test_both_engines_rank_alike(database_url: str, tmp_path: Any) -> None:
     for location in (tmp_path / "memory.db", database_url):
         with MemoryStore.open(
             location,
-            embedder=Scattered(),  # type: ignore[arg-type]
+            embedder=Scattered(),
             clock=ManualClock(),
         ) as store:
             numbers = {stored.id: n for n, stored in enumerate(store.remember_many(drafts))}

@@ -103,7 +103,7 @@ def test_a_transaction_sees_the_scopes_of_its_view_only(
 def test_a_query_that_lost_its_condition_still_sees_its_view_only(
     filled: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everything = (" AND true", [])
+    everything: tuple[str, list[Any]] = (" AND true", [])
     monkeypatch.setattr(Reach, "condition", lambda self, table: everything)
     monkeypatch.setattr(Reach, "posting_condition", lambda self: everything)
     assert names(filled.acting_as(ALICE)) == {"acme private", "acme web", "acme api"}

@@ -47,6 +47,7 @@ CREATE TABLE memory (
     more text NOT NULL
 );
 CREATE INDEX memory_neighbourhood ON memory (scope, neighbourhood, seq);
+CREATE INDEX memory_scope ON memory (scope, seq) WHERE superseded = 0;
 CREATE INDEX memory_kind ON memory (scope, kind, seq);
 CREATE INDEX memory_domain ON memory (scope, domain, seq) WHERE domain IS NOT NULL;
 CREATE INDEX memory_before ON memory (before) WHERE before IS NOT NULL;
