@@ -34,6 +34,11 @@ def rows(location: str | Path, sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
 
+def option_for(location: str) -> list[str]:
+    """Return the command-line option that names a file or a database."""
+    return ["--database" if is_database(location) else "--file", location]
+
+
 def audited(location: str | Path) -> list[tuple[str, str | None]]:
     """Return the tool and the refusal of each audit row."""
     found = rows(location, "SELECT tool, details FROM audit ORDER BY id")

@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,6 +203,27 @@ def test_one_key_stores_once_whoever_comes_first(database_url: str) -> None:
         )
         assert sum(answer.created for answer in answers) == 1
         assert names(store, "apple") == ["One"]
+
+
+# The command line
+
+
+def test_a_file_that_is_named_goes_before_the_variable(
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MCPP_MEMORY_DATABASE", database_url)
+    main(["remember", "Rotation", "tokens rotate"])
+    assert rows(database_url, "SELECT title FROM memory") == [("Rotation",)]
+    file = str(tmp_path / "memory.db")
+    main(["remember", "Other", "tokens rotate", "--file", file])
+    assert rows(file, "SELECT title FROM memory") == [("Other",)]
+    monkeypatch.setenv("MCPP_MEMORY_DATABASE", f"mysql://ann:{SECRET}@localhost")
+    with pytest.raises(SystemExit):
+        main(["audit"])
+    assert SECRET not in capsys.readouterr().err
 
 
 # Passwords
