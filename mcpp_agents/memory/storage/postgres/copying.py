@@ -156,7 +156,7 @@ class _Copy:
                 self._target.opt_out(principal, contexts, ())
 
     def _verify(self) -> None:
-        """Compare every item, and the numbers of relations and vectors."""
+        """Compare every item."""
         for batch in self._batches():
             found = self._target.find([item.id for item in batch], None)
             for item in batch:

@@ -208,8 +208,8 @@ class PostgresEngine(ItemQueries):
 
     def evidence(self, matches: Matches, seqs: Sequence[int], view: View) -> dict[int, Evidence]:
         with self._database.reading():
-            reach = reach_of_view(self._database, view)
-            return self._words.evidence(matches.holders, seqs, reach)
+            reach_of_view(self._database, view)
+            return self._words.evidence(matches.holders, seqs)
 
     def nearest(
         self, model: str, vector: bytes, view: View, *, limit: int, also: Iterable[int]

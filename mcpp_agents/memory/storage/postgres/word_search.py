@@ -28,11 +28,11 @@ _B: Final = 0.75
 class PostingBudget:
     """Limits on the postings read for one goal."""
 
-    scored: int = 10_000  # to select candidates
+    scored: int = 5_000  # to select candidates
     counted: int = 10_000  # items in which terms are counted exactly; more are sampled
     sampled: int = 5_000  # newest items from which frequencies are estimated
     min_sample: int = 30  # matching items that make an estimate good enough
-    joined: int = 60_000  # postings of two common terms that are joined
+    joined: int = 20_000  # postings of two common terms that are joined
     paired: int = 500  # items of a pair's rarer word in which the pair is counted
 
 
@@ -75,7 +75,7 @@ class PostingSearch:
             candidates += self._best(terms, reach, average, wanted, since)
             candidates += self._with_both(rest, reach, wanted)
             candidates = list(dict.fromkeys(candidates))
-        points, holders = self._score(terms, candidates, reach, average)
+        points, holders = self._score(terms, candidates, average)
         best = sorted(points, key=lambda seq: (-points[seq], -seq))[:limit]
         chosen = set(best)
         holders = {term: seqs & chosen for term, seqs in holders.items()}
@@ -84,19 +84,11 @@ class PostingSearch:
         rarity = {term.text: term.rarity for term in terms}
         return Matches({seq: points[seq] for seq in best}, holders, matched, rarity, visible)
 
-    def evidence(
-        self, terms: Iterable[str], seqs: Sequence[int], reach: Reach
-    ) -> dict[int, Evidence]:
+    def evidence(self, terms: Iterable[str], seqs: Sequence[int]) -> dict[int, Evidence]:
         """Return which terms these items contain, and which only their neighbours contain."""
         found = {seq: Evidence() for seq in seqs}
         numbers = self._numbers(list(terms))
-        rows = self._database.all(
-            "SELECT p.seq, p.word, p.own FROM posting p"
-            " WHERE p.scope = ANY (?) AND p.word = ANY (?) AND p.seq = ANY (?)",
-            reach.scopes,
-            sorted(set(numbers.values())),
-            list(seqs),
-        )
+        rows = self._postings("p.seq, p.word, p.own", numbers.values(), seqs)
         own = {(seq, word): is_own for seq, word, is_own in rows}
         for term, number in numbers.items():
             for seq, evidence in found.items():
@@ -227,16 +219,11 @@ class PostingSearch:
         return [row[0] for row in rows]
 
     def _score(
-        self, terms: Sequence[_Term], seqs: Sequence[int], reach: Reach, average: float
+        self, terms: Sequence[_Term], seqs: Sequence[int], average: float
     ) -> tuple[dict[int, float], dict[str, set[int]]]:
         """Return the points of each item, and which items contain each term."""
-        rows = self._database.all(
-            "SELECT p.word, p.seq, p.frequency, p.length FROM posting p"
-            " WHERE p.scope = ANY (?) AND p.word = ANY (?) AND p.seq = ANY (?)",
-            reach.scopes,
-            sorted({term.number for term in terms}),
-            list(seqs),
-        )
+        numbers = [term.number for term in terms]
+        rows = self._postings("p.word, p.seq, p.frequency, p.length", numbers, seqs)
         points = dict.fromkeys(seqs, 0.0)
         holders: dict[str, set[int]] = {}
         for term in terms:
@@ -247,6 +234,16 @@ class PostingSearch:
                     points[seq] += term.rarity * frequency * (_K1 + 1) / (frequency + damping)
                     holders[term.text].add(seq)
         return points, holders
+
+    def _postings(self, columns: str, numbers: Iterable[int], seqs: Sequence[int]) -> list[Any]:
+        """Return the postings of words in items, each found by the item's own scope."""
+        return self._database.all(
+            f"SELECT {columns} FROM word_list w, unnest(?::bigint[]) AS wanted (word), posting p"
+            " WHERE w.seq = ANY (?)"
+            " AND p.scope = w.scope AND p.word = wanted.word AND p.seq = w.seq",
+            sorted(set(numbers)),
+            list(seqs),
+        )
 
     # Pairs of adjacent words
 
