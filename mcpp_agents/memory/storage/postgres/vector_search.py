@@ -20,7 +20,7 @@ logger = logging.getLogger("mcpp.memory")
 _EXACT_ITEMS: Final = 10_000
 _MAX_INDEXED_DIMENSIONS: Final = 4_000  # of pgvector's HNSW index on half precision
 # Candidates that an index scan keeps, for each one wanted, and at most.
-_EF_FACTOR: Final = 2
+_EF_FACTOR: Final = 4
 _MAX_EF: Final = 1_000
 _BYTES: Final = 2
 
