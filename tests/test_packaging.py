@@ -36,7 +36,7 @@ EXTRAS_OF = {
     "mcpp_agents.cli.tracing": {"otel"},
     "mcpp_agents.mcp_server": {"mcp"},
     "mcpp_agents.tool_schemas": {"agent", "mcp"},
-    "mcpp_agents.memory": {"memory", "minilm", "wordllama"},
+    "mcpp_agents.memory": {"memory", "minilm", "postgres", "wordllama"},
     "mcpp_agents.model": {"agent"},
     "mcpp_agents.otel": {"otel"},
 }

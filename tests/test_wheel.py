@@ -40,7 +40,8 @@ EXTRAS = {
         "numpy",
         "onnxruntime",
     ),
-    *("openai", "prometheus_client", "prompt_toolkit", "pydantic", "pytest", "starlette"),
+    *("openai", "prometheus_client", "prompt_toolkit", "psycopg", "psycopg_pool", "pydantic"),
+    *("pytest", "starlette"),
     *("tokenizers", "uvicorn", "uvloop", "wordllama"),
 }
 # Command lines that need an extra, and the one they name when it is not installed.
@@ -50,6 +51,7 @@ NEEDS_EXTRA = {
     "chat": ([], "chat"),
     "mcp": ([], "mcp"),
     "memory serve": (["--file", "memory.db"], "memory"),
+    "memory audit": (["--database", "postgresql://localhost/none"], "postgres"),
     "memory join": (["--model", "openai:m", "--base-url", "http://127.0.0.1:9/v1"], "agent"),
 }
 

@@ -108,6 +108,12 @@ def reach_of(principal: Principal) -> View:
     return View(view.scopes, view.prefixes | {diaries})
 
 
+def organization_and_project(scope: str) -> tuple[str, str | None]:
+    """Return the organization of a scope, and its project if all members of that may read it."""
+    organization, kind, *rest = scope.split(_SEPARATOR)
+    return organization, rest[0] if kind == "project" else None
+
+
 def _scope_name(*parts: str) -> str:
     return _SEPARATOR.join(parts)
 

@@ -9,9 +9,14 @@ from typing import Any, Final
 from mcpp_agents.cli import options
 from mcpp_agents.memory.requests import DEFAULT_TOKEN_BUDGET
 from mcpp_agents.memory.search.embedding import NAMES
+from mcpp_agents.memory.storage.postgres.address import is_database
 from mcpp_agents.memory.vocabulary import DEFAULT_KIND, INTENTS, LAYERS
 
 DEFAULT_FILE: Final = Path(os.environ.get("MCPP_MEMORY", Path(".mcpp") / "memory.db"))
+# The address with a password belongs here rather than on the command line, which others can read.
+_DATABASE_VARIABLE: Final = "MCPP_MEMORY_DATABASE"
+# Without the text, which may contain a password.
+_NOT_A_DATABASE: Final = "must be postgresql://USER@HOST/DATABASE"
 _MAX_PORT: Final = 65_535
 
 
@@ -19,6 +24,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the options; `command` is the name of the subcommand."""
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if "database" in arguments and arguments.file is None and arguments.database is None:
+        arguments.database = os.environ.get(_DATABASE_VARIABLE) or None
+        if arguments.database is not None and not is_database(arguments.database):
+            parser.error(f"{_DATABASE_VARIABLE} {_NOT_A_DATABASE}")
+    if "database" in arguments and arguments.file is None:
+        arguments.file = DEFAULT_FILE
     if arguments.command == "serve" and arguments.http and arguments.principals is None:
         parser.error("--http needs --principals FILE, which lists the tokens")
     return arguments
@@ -30,11 +41,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     file = argparse.ArgumentParser(add_help=False)
-    file.add_argument(
+    place = file.add_mutually_exclusive_group()
+    place.add_argument(
         "--file",
         type=Path,
-        default=DEFAULT_FILE,
         help="the memory file (default: $MCPP_MEMORY or .mcpp/memory.db)",
+    )
+    place.add_argument(
+        "--database",
+        type=_database,
+        metavar="URL",
+        help="a PostgreSQL database instead of a file: postgresql://…"
+        f" (default: ${_DATABASE_VARIABLE})",
     )
     # Commands that do not search leave embedding to the next process that has an embedder.
     file.set_defaults(embedder="none")
@@ -51,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_context(commands, search)
     _add_plan(commands, search)
     _add_bench(commands)
+    _add_copy(commands)
     forget = commands.add_parser("forget", parents=[file], help="erase a memory")
     forget.add_argument("id", help="the id printed by `remember`")
     audit = commands.add_parser("audit", parents=[file], help="show the latest audit entries")
@@ -169,6 +188,14 @@ def _add_bench(commands: Any) -> None:
     )
 
 
+def _add_copy(commands: Any) -> None:
+    copy = commands.add_parser("copy", help="copy a memory file into a PostgreSQL database")
+    copy.add_argument("source", type=Path, metavar="SQLITE", help="the memory file")
+    copy.add_argument(
+        "target", type=_database, metavar="POSTGRES", help="the database: postgresql://…"
+    )
+
+
 def _add_tokens(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--tokens",
@@ -218,3 +245,9 @@ def _host_and_port(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > _MAX_PORT:
         raise argparse.ArgumentTypeError(f"must be HOST:PORT, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _database(text: str) -> str:
+    if not is_database(text):
+        raise argparse.ArgumentTypeError(_NOT_A_DATABASE)
+    return text

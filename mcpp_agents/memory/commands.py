@@ -41,11 +41,15 @@ def open_file(file: Path, embedder: str = "auto") -> MemoryStore:
 
 
 def _open(options: argparse.Namespace) -> MemoryStore:
+    if options.database is not None:
+        return MemoryStore.open(options.database, embedder=options.embedder)
     return open_file(options.file, options.embedder)
 
 
 def _open_existing(options: argparse.Namespace) -> MemoryStore:
-    """Open a file that must exist, so that a mistyped name does not create one."""
+    """Open a database, or a file that must exist: a mistyped name must not create one."""
+    if options.database is not None:
+        return _open(options)
     if not options.file.exists():
         raise MemoryStoreError(f"{options.file} does not exist; `mcpp memory remember` creates it")
     return MemoryStore.open(options.file, embedder=options.embedder)
@@ -133,6 +137,14 @@ def _bench(options: argparse.Namespace) -> None:
     bench(options)
 
 
+def _copy(options: argparse.Namespace) -> None:
+    with importing("postgres"):
+        from mcpp_agents.memory.storage.postgres.copying import copy_file
+
+    report = copy_file(options.source, options.target, progress=sys.stderr.write)
+    sys.stdout.write(f"{report}\n")
+
+
 def _serve_mcp(options: argparse.Namespace) -> None:
     with importing("memory"):
         from mcpp_agents.memory.serving.serve_command import serve_http, serve_stdio
@@ -159,6 +171,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], None]]] = {
     "context": _context,
     "plan": _plan,
     "bench": _bench,
+    "copy": _copy,
     "forget": _forget,
     "audit": _audit,
 }

@@ -7,10 +7,17 @@ from contextlib import contextmanager
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
+from mcpp.cli.extras import missing_extra
 from mcpp_agents.memory.access import Principal, reach_of
 from mcpp_agents.memory.auditing import CallAudit, StoreCaller
 from mcpp_agents.memory.drafts import answer_for, is_repeated, item_from_draft
-from mcpp_agents.memory.errors import AccessDenied, InvalidMemory, QuotaExceeded, UnknownMemory
+from mcpp_agents.memory.errors import (
+    AccessDenied,
+    InvalidMemory,
+    MemoryStoreError,
+    QuotaExceeded,
+    UnknownMemory,
+)
 from mcpp_agents.memory.pack import ContextPack, Forgotten, Remembered
 from mcpp_agents.memory.packing.plan import SynthesisPlan, plan_from
 from mcpp_agents.memory.packing.token_budget import clamped_budget
@@ -29,6 +36,7 @@ from mcpp_agents.memory.requests import (
 from mcpp_agents.memory.search.compiler import Compiler
 from mcpp_agents.memory.search.embedding import Embedder, load
 from mcpp_agents.memory.storage.engine import AuditEntry, Engine, Item, ItemLink
+from mcpp_agents.memory.storage.postgres.address import is_database
 from mcpp_agents.memory.storage.sqlite import SqliteEngine
 from mcpp_agents.memory.vocabulary import DEFAULT_KIND
 
@@ -73,28 +81,29 @@ class MemoryStore:
     @classmethod
     def open(
         cls,
-        path: str | PathLike[str],
+        location: str | PathLike[str],
         *,
         embedder: Embedder | str | None = "auto",
         clock: Callable[[], float] = time.time,
         bus_hourly_cap: int = BUS_HOURLY_CAP,
     ) -> Self:
-        """Open or create a memory file, as its owner.
+        """Open or create a memory file, or a database, as its owner.
 
         Args:
+            location: the path of a file, or the URL of a database: `postgresql://...`.
             embedder: an embedder or its name; None searches by words alone, `auto` takes the best
                 one that is installed.
             clock: returns seconds since 1970.
             bus_hourly_cap: the number of memories that a participant may add in an hour over a pod.
 
         Raises:
-            MemoryStoreError: the file is not a memory file, or the embedder is not installed.
+            MemoryStoreError: the file is not a memory file, the database cannot be used, or the
+                embedder or the database's driver is not installed.
         """
         chosen = load(embedder) if isinstance(embedder, str) else embedder
-        engine = SqliteEngine(fspath(path))
+        engine = _open_engine(fspath(location))
         background = None
         if chosen is not None:
-            # Needs NumPy, as embedders do.
             from mcpp_agents.memory.search.embedding_worker import EmbeddingWorker
 
             background = EmbeddingWorker(engine, chosen)
@@ -362,7 +371,7 @@ class MemoryStore:
         return (item.principal, item.author) == (caller.principal.id, caller.author)
 
     def _compiler(self) -> Compiler:
-        return Compiler(self._engine, self._background.index if self._background else None)
+        return Compiler(self._engine, self._background.embedder if self._background else None)
 
     def _find_by_key(self, key: str) -> Item | None:
         return self._engine.find_by_key(self._caller.principal.id, self._caller.author, key)
@@ -398,3 +407,15 @@ class MemoryStore:
         if used + items > self._bus_hourly_cap:
             raise QuotaExceeded(author, self._bus_hourly_cap)
         self._engine.charge_quota(principal, author, items=items, at=now, expired_at=expired_at)
+
+
+def _open_engine(location: str) -> Engine:
+    if not is_database(location):
+        return SqliteEngine(location)
+    try:
+        from mcpp_agents.memory.storage.postgres.postgres import PostgresEngine
+    except ModuleNotFoundError as error:
+        if missing := missing_extra(error, "postgres"):
+            raise MemoryStoreError(f"A database {missing}") from None
+        raise
+    return PostgresEngine(location)

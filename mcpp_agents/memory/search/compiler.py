@@ -23,11 +23,18 @@ from mcpp_agents.memory.search.ranking import (
 from mcpp_agents.memory.search.reasons import reason
 from mcpp_agents.memory.search.similarity import COMPARED, leading, rerank
 from mcpp_agents.memory.search.terms import Query, parse
-from mcpp_agents.memory.storage.engine import Engine, Item, LinkedItem, Matches, Outline
+from mcpp_agents.memory.storage.engine import (
+    Closeness,
+    Engine,
+    Item,
+    LinkedItem,
+    Matches,
+    Outline,
+)
 from mcpp_agents.memory.vocabulary import FACETS, KINDS, LAYERS, Intent, Layer, section_order
 
 if TYPE_CHECKING:
-    from mcpp_agents.memory.search.vectors import Closeness, VectorIndex
+    from mcpp_agents.memory.search.embedding import Embedder
 
 _MAX_ITEMS: Final = 50
 _MAX_RELATED: Final = 20
@@ -53,9 +60,9 @@ _EMPTY: Final = "Nothing is remembered about this yet; remember what you learn."
 class Compiler:
     """Compiles packs from one engine, which it only reads."""
 
-    def __init__(self, engine: Engine, index: "VectorIndex | None") -> None:
+    def __init__(self, engine: Engine, embedder: "Embedder | None") -> None:
         self._engine = engine
-        self._index = index
+        self._embedder = embedder
 
     def compile(self, request: PackRequest, principal: Principal, now: float) -> ContextPack:
         """Return the pack for a request.
@@ -63,6 +70,10 @@ class Compiler:
         Raises:
             AccessDenied: the principal may not read what it asks for.
         """
+        with self._engine.reading():
+            return self._compile(request, principal, now)
+
+    def _compile(self, request: PackRequest, principal: Principal, now: float) -> ContextPack:
         view = _view(request, principal)
         layer = LAYERS[request.layer]
         limit = _clamped(request.limit, 1, _MAX_ITEMS)
@@ -72,7 +83,7 @@ class Compiler:
         chosen = choose(candidates, intent=request.intent, limit=limit)
         items = self._engine.fetch([c.seq for c in chosen], view)
         chosen = [c for c in chosen if c.seq in items]  # another process may have forgotten one
-        evidence = self._engine.evidence(matches, list(items))
+        evidence = self._engine.evidence(matches, list(items), view)
         # M-06: a contradiction counts wherever the caller may read it, not only in the pack's view.
         readable = view_of(principal, agent=request.agent_id)
         linked = self._linked(list(items), readable)
@@ -105,8 +116,9 @@ class Compiler:
     ) -> list[tuple[str, float]]:
         """Return ids with relative relevance, best first."""
         view = _view(request, principal)
-        _, relevances = self._search(request.goal, parse(request.goal), view, max(limit, 200))
-        found = self._engine.fetch(list(relevances), view)
+        with self._engine.reading():
+            _, relevances = self._search(request.goal, parse(request.goal), view, max(limit, 200))
+            found = self._engine.fetch(list(relevances), view)
         ranked = [(item.id, relevances[seq].fused, seq) for seq, item in found.items()]
         ranked.sort(key=lambda each: (-each[1], -each[2]))
         return [(each[0], each[1]) for each in ranked[:limit]]
@@ -115,14 +127,16 @@ class Compiler:
         self, goal: str, query: Query, view: View, depth: int
     ) -> tuple[Matches, dict[int, Relevance]]:
         matches = self._engine.match(query, view, depth)
-        if self._index is None:
+        embedder = self._embedder
+        if embedder is None:
             relevances = fuse(matches, None, 1.0)
         else:
-            close = self._index.nearest(
-                goal, mask=self._engine.view_mask(view), limit=depth, also=matches.words
+            vector = embedder.embed([goal])[0].tobytes()
+            close = self._engine.nearest(
+                embedder.model, vector, view, limit=depth, also=matches.words
             )
             current = self._without_superseded(close, view)
-            relevances = fuse(matches, current, self._index.embedder.lexical_share)
+            relevances = fuse(matches, current, embedder.lexical_share)
         found = self._read_best(leading(relevances), view)
         written = {i.seq: f"{i.title}\n{i.content}" for i in found[:COMPARED] if not is_turn(i)}
         relevances = adjust(rerank(relevances, written), goal, query, found)
@@ -139,8 +153,8 @@ class Compiler:
         return [items[seq] for seq in best if seq in items]
 
     def _without_superseded(
-        self, close: "Mapping[int, Closeness]", view: View
-    ) -> "dict[int, Closeness]":
+        self, close: Mapping[int, Closeness], view: View
+    ) -> dict[int, Closeness]:
         """Drop superseded items, which still have vectors, also as predecessors (M-28)."""
         previous = {each.previous_seq for each in close.values() if each.previous_seq is not None}
         seqs = [*(close.keys() | previous)]

@@ -1,5 +1,7 @@
 """Background embedding: a thread that computes the vectors of new items.
 
+Vectors are stored in half precision, which halves their size and moves a cosine by less than 0.001.
+
 The thread must not outlive the interpreter. When Python ends, it stops a daemon thread as soon as
 that asks for the interpreter's lock; if the thread is inside the native code of an embedder, this
 unwinds C++ frames that do not allow it, or runs while the library's globals are destroyed, and the
@@ -13,19 +15,21 @@ from typing import Final
 
 from mcpp_agents.memory.errors import StoreUnavailable
 from mcpp_agents.memory.search.embedding import Embedder
-from mcpp_agents.memory.search.vectors import VectorIndex
-from mcpp_agents.memory.storage.engine import Engine
+from mcpp_agents.memory.storage.engine import Engine, Item
 
 logger = logging.getLogger("mcpp.memory")
 
 _RETRY_SECONDS: Final = 1.0
+_BATCH: Final = 64
 
 
 class EmbeddingWorker:
-    """Owns the vector index and the thread that fills it, started by the first `wake`."""
+    """Owns the thread that adds vectors to an engine, started by the first `wake`."""
 
     def __init__(self, engine: Engine, embedder: Embedder) -> None:
-        self.index = VectorIndex(engine, embedder)
+        self.embedder = embedder
+        self._engine = engine
+        self._embedded_to = 0
         self._pending = threading.Event()
         self._closing = threading.Event()
         self._embedding = threading.Lock()
@@ -45,7 +49,7 @@ class EmbeddingWorker:
         total = 0
         with self._embedding:
             while not self._closing.is_set() and (limit is None or total < limit):
-                count = self.index.embed_some()
+                count = self._embed_some()
                 if not count:
                     break
                 total += count
@@ -58,6 +62,20 @@ class EmbeddingWorker:
         if self._thread:
             self._thread.join()
             atexit.unregister(self.close)
+
+    def _embed_some(self) -> int:
+        """Embed some items that have no vector yet, in order, and return how many."""
+        model = self.embedder.model
+        items = self._engine.items_without_vector(model, self._embedded_to, _BATCH)
+        if items:
+            made = self.embedder.embed([_text(item) for item in items])
+            vectors = {
+                item.seq: vector.astype("float16").tobytes()
+                for item, vector in zip(items, made, strict=True)
+            }
+            self._engine.add_vectors(model, vectors)
+            self._embedded_to = items[-1].seq
+        return len(items)
 
     def _run(self) -> None:
         try:
@@ -73,3 +91,7 @@ class EmbeddingWorker:
         except Exception:
             # Search by words still works; the next process to open the file tries again.
             logger.exception("embedding stopped")
+
+
+def _text(item: Item) -> str:
+    return f"{item.title}\n{item.content}"

@@ -15,14 +15,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mcpp_agents.memory.search.terms import Query
-from mcpp_agents.memory.storage.engine import Evidence, Matches, Outline
+from mcpp_agents.memory.storage.engine import Closeness, Evidence, Matches, Outline
 from mcpp_agents.memory.vocabulary import Intent, Layer, emphasis, facet_of
-
-if TYPE_CHECKING:
-    from mcpp_agents.memory.search.vectors import Closeness
 
 # The part of an item's cosine that comes from its predecessor in its neighbourhood.
 _PREVIOUS_SHARE: Final = 0.3
@@ -78,7 +75,7 @@ def has_evidence(relevance: Relevance) -> bool:
 
 def fuse(
     matches: Matches,
-    close: "Mapping[int, Closeness] | None",
+    close: Mapping[int, Closeness] | None,
     lexical_share: float,
 ) -> dict[int, Relevance]:
     """Return the relevance of every item found by words or vectors."""
@@ -116,7 +113,7 @@ def _information(most: float, visible: int) -> float:
     return min(1.0, _ENOUGH * most / math.log1p(visible + 1))
 
 
-def _blended(close: "Closeness") -> float:
+def _blended(close: Closeness) -> float:
     if close.previous_cosine is None:
         return close.cosine
     return (1 - _PREVIOUS_SHARE) * close.cosine + _PREVIOUS_SHARE * close.previous_cosine

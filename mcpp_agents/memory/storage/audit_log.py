@@ -1,12 +1,12 @@
-"""The audit rows in the file, and those that still wait for the write lock."""
+"""The audit rows in the database, and those that still wait for the write lock."""
 
 import json
 import logging
 from collections import deque
 from typing import Final
 
-from mcpp_agents.memory.storage.connection import SqliteConnection
 from mcpp_agents.memory.storage.engine import AuditEntry
+from mcpp_agents.memory.storage.item_queries import SqlConnection
 
 logger = logging.getLogger("mcpp.memory")
 
@@ -16,7 +16,7 @@ _MAX_PENDING: Final = 10_000
 class AuditLog:
     """Reads and writes the table `audit`. It owns the entries that are not written yet (M-43)."""
 
-    def __init__(self, connection: SqliteConnection) -> None:
+    def __init__(self, connection: SqlConnection) -> None:
         self._connection = connection
         self._pending: deque[AuditEntry] = deque()
 

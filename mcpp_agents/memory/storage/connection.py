@@ -3,8 +3,8 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from mcpp_agents.memory.errors import StoreUnavailable
@@ -30,6 +30,10 @@ class SqliteConnection:
             except sqlite3.Error as error:
                 busy = getattr(error, "sqlite_errorcode", None) in _BUSY_CODES
                 raise StoreUnavailable(busy=busy) from error
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Hold the lock during the block."""
+        return self.exclusive()
 
     @contextmanager
     def begin(self, wait_seconds: float) -> Iterator[None]:
@@ -63,6 +67,10 @@ class SqliteConnection:
     def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Execute a statement of a write."""
         return self.raw.execute(sql, values)
+
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Execute a statement of a write for each row of values; return how many rows changed."""
+        return self.raw.executemany(sql, rows).rowcount
 
     def all(self, sql: str, *values: Any) -> list[Any]:
         """Return all rows of a query."""

@@ -1,8 +1,8 @@
 """The interface between the store and a database, and the rows that cross it.
 
-An engine stores rows, finds them by words inside a view, and reports how well they match. It does
-not decide what a pack contains: weights, fusion, recency and facets are shared Python (`ranking`),
-independent of the engine.
+An engine stores rows, finds them by words and vectors inside a view, and reports how well they
+match. It does not decide what a pack contains: weights, fusion, recency and facets are shared
+Python (`ranking`), independent of the engine. There are two: `sqlite` and `postgres`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -100,20 +100,15 @@ class Evidence:
     nearby: list[str] = field(default_factory=list)
 
 
-class StoredVector(NamedTuple):
-    """A stored vector. `mark` increases with every vector that any process adds."""
+class Closeness(NamedTuple):
+    """The cosines of an item and of its predecessor in its neighbourhood with a goal.
 
-    mark: int
-    seq: int
-    previous_seq: int | None  # the neighbour before it
-    vector: bytes
+    An answer is relevant to a goal if the question before it is ("Which port?" "8787.").
+    """
 
-
-class Removal(NamedTuple):
-    """The removal of an item. `mark` increases with every removal."""
-
-    mark: int
-    seq: int
+    cosine: float
+    previous_seq: int | None
+    previous_cosine: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +124,9 @@ class AuditEntry:
 
 class Engine(Protocol):
     """A database of items. Its methods are thread-safe and raise StoreUnavailable."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Run the block's reads together: on one connection, if possible on one snapshot."""
 
     def writing(self) -> AbstractContextManager[None]:
         """Run the block as one atomic write, exclusive in the database."""
@@ -177,7 +175,7 @@ class Engine(Protocol):
     def match(self, query: Query, view: View, limit: int) -> Matches:
         """Return the best matches by words inside the view."""
 
-    def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
+    def evidence(self, matches: Matches, seqs: Sequence[int], view: View) -> dict[int, Evidence]:
         """Return which terms matched in these items, which need not be in `matches`."""
 
     def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Outline]:
@@ -186,20 +184,19 @@ class Engine(Protocol):
     def linked(self, seqs: Sequence[int], view: View) -> list[LinkedItem]:
         """Return all items in the view that are one relation away, in either direction."""
 
-    def view_mask(self, view: View) -> bytes | None:
-        """Return one byte (1 or 0) per `seq` from 1 on; None if the view shows every item."""
-
     def items_without_vector(self, model: str, after: int, limit: int) -> list[Item]:
         """Return items after a number that have no vector of the model yet, in order."""
 
-    def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> None:
-        """Store vectors of items in one write."""
+    def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> int:
+        """Store vectors of items, as 16-bit floats, in one write; return how many are new."""
 
-    def vectors_since(self, model: str, mark: int) -> list[StoredVector]:
-        """Return the vectors added after a mark."""
+    def nearest(
+        self, model: str, vector: bytes, view: View, *, limit: int, also: Iterable[int]
+    ) -> dict[int, Closeness]:
+        """Return the items of the view whose vectors are nearest, and those in `also`.
 
-    def removals_since(self, mark: int) -> list[Removal]:
-        """Return the removals after a mark, by any process."""
+        `vector` is a unit vector of 32-bit floats. Superseded items may be among the nearest.
+        """
 
     def close(self) -> None:
         """Close the database."""

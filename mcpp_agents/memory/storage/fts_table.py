@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from mcpp_agents.memory.storage.view_masks import Mask, mask_condition
 
-# Weights of title, content, keys, near, grams: a title names the subject of an item, a neighbour's
-# text only its surroundings.
-_WEIGHTS: Final = "2.0, 1.0, 2.0, 0.15, 1.0"
+# A title names the subject of an item, a neighbour's text only its surroundings.
+COLUMN_WEIGHTS: Final = {"title": 2.0, "content": 1.0, "keys": 2.0, "near": 0.15, "grams": 1.0}
+_WEIGHTS: Final = ", ".join(map(str, COLUMN_WEIGHTS.values()))
 
 
 class FtsTable:

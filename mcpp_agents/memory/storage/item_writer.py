@@ -5,14 +5,14 @@ and a superseded item is hidden and shares no text (M-05). Both must follow ever
 and superseding relation.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from mcpp_agents.memory.search.neighbours import are_neighbours, neighbourhood_of
-from mcpp_agents.memory.storage.connection import SqliteConnection
 from mcpp_agents.memory.storage.engine import Item, ItemLink
-from mcpp_agents.memory.storage.fts_table import FtsTable
+from mcpp_agents.memory.storage.item_queries import SqlConnection
 from mcpp_agents.memory.storage.rows import (
     FROM_ITEMS,
     INSERTED_COLUMNS,
@@ -22,26 +22,57 @@ from mcpp_agents.memory.storage.rows import (
 )
 
 
-class ItemWriter:
-    """Writes the tables `memory`, `relation`, `tally` and the word index inside a transaction."""
+class WordTable(Protocol):
+    """The words of items."""
 
-    def __init__(self, connection: SqliteConnection, table: FtsTable) -> None:
+    def add(self, first: int, last: int) -> None:
+        """Index the rows of `memory` in a range of numbers, both included."""
+
+    def remove(self, seq: int) -> None:
+        """Remove a row from the index, before the row changes."""
+
+
+class ItemWriter:
+    """Writes `memory`, `relation` and the word index inside a transaction, in shared SQL."""
+
+    def __init__(self, connection: SqlConnection, table: WordTable) -> None:
         self._connection = connection
         self._table = table
 
+    @abstractmethod
+    def _reserve(self, count: int) -> int:
+        """Return the first of so many new numbers."""
+
+    @abstractmethod
+    def _scope_id(self, name: str) -> int:
+        """Return the id of a scope, which is created if it is new."""
+
+    def _neighbourhood(self, item: Item) -> str:
+        """Return the key of an item's neighbourhood, empty if it has none."""
+        return neighbourhood_of(item)
+
+    @abstractmethod
+    def _count_added(self, count: int) -> None:
+        """Count items that were added."""
+
+    @abstractmethod
+    def _remove_derived(self, seq: int) -> None:
+        """Remove what was derived from an item, apart from its words."""
+
     def add(self, items: Sequence[Item], links: Iterable[ItemLink]) -> None:
         """Insert items and relations, and index them with their neighbours."""
+        if not items:
+            return
         scopes = {name: self._scope_id(name) for name in {item.scope for item in items}}
         latest: dict[tuple[int, str], tuple[int, Item]] = {}  # the last item of each neighbourhood
         near: dict[int, list[str]] = {}
         rows: list[tuple[Any, ...]] = []
-        [last] = self._connection.one(
-            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'memory'"
-        )
-        first = seq = last + 1
+        first = seq = self._reserve(len(items))
         for seq, item in enumerate(items, first):
-            scope, neighbourhood = scopes[item.scope], neighbourhood_of(item)
-            before = latest.get((scope, neighbourhood)) or self._latest(scope, neighbourhood)
+            scope, neighbourhood = scopes[item.scope], self._neighbourhood(item)
+            before = latest.get((scope, neighbourhood))
+            if before is None and neighbourhood:  # without one an item has no neighbours
+                before = self._latest(scope, neighbourhood)
             near[seq] = []
             if before and are_neighbours(before[1], item):
                 near[seq].append(before[1].content)
@@ -52,7 +83,7 @@ class ItemWriter:
             rows.append((seq, scope, neighbourhood, before and before[0], item))
         for older in sorted(near.keys() - range(first, seq + 1)):
             self._set_near(older, near.pop(older), append=True)
-        self._connection.raw.executemany(
+        self._connection.execute_many(
             "INSERT INTO memory"
             f" (seq, scope, neighbourhood, before, near, {', '.join(INSERTED_COLUMNS)})"
             f" VALUES (?, ?, ?, ?, ?{', ?' * len(INSERTED_COLUMNS)})",
@@ -62,9 +93,12 @@ class ItemWriter:
             ],
         )
         self._table.add(first, seq)
-        self._connection.execute("UPDATE tally SET items = items + ?", [len(rows)])
-        for link in links:
-            self._add_link(link)
+        self._count_added(len(rows))
+        self.add_links(links)
+
+    def add_links(self, links: Iterable[ItemLink]) -> int:
+        """Insert relations between stored items, and return how many are new."""
+        return sum(self._add_link(link) for link in links)
 
     def remove(self, seq: int) -> None:
         """Delete an item, its relations and vectors, and its text in its neighbours."""
@@ -75,10 +109,8 @@ class ItemWriter:
         superseded = self._transfer_superseded(seq)
         execute = self._connection.execute
         execute("DELETE FROM relation WHERE ? IN (source, target)", [seq])
-        execute("DELETE FROM vector WHERE seq = ?", [seq])
+        self._remove_derived(seq)
         execute("DELETE FROM memory WHERE seq = ?", [seq])
-        execute("INSERT INTO forgotten (seq) VALUES (?)", [seq])
-        execute("UPDATE tally SET items = items - 1")
         if neighbourhood:  # an item without a neighbourhood has no neighbours
             self._reindex_around(scope, neighbourhood, seq)
             execute(
@@ -89,16 +121,7 @@ class ItemWriter:
         for target in superseded:
             self._update_superseded(target)
 
-    def _scope_id(self, name: str) -> int:
-        self._connection.execute("INSERT OR IGNORE INTO scope (name) VALUES (?)", [name])
-        return int(self._connection.one("SELECT id FROM scope WHERE name = ?", name)[0])
-
     # Neighbours in a neighbourhood
-
-    def _place(self, seq: int) -> tuple[int, str]:
-        query = "SELECT scope, neighbourhood FROM memory WHERE seq = ?"
-        scope, neighbourhood = self._connection.one(query, seq)
-        return scope, neighbourhood
 
     def _latest(self, scope: int, neighbourhood: str) -> tuple[int, Item] | None:
         rows = self._connection.all(
@@ -148,34 +171,36 @@ class ItemWriter:
     def _set_near(self, seq: int, texts: list[str], *, append: bool = False) -> None:
         """Set the neighbour text of an item, or append to it, and index the item again."""
         self._table.remove(seq)
-        self._connection.execute(
-            "UPDATE memory SET near = near || char(10) || ? WHERE seq = ?"
-            if append
-            else "UPDATE memory SET near = ? WHERE seq = ?",
-            ["\n".join(texts), seq],
-        )
+        joined = "\n".join(texts)
+        if append:
+            sql = "UPDATE memory SET near = near || ? WHERE seq = ?"
+            self._connection.execute(sql, [f"\n{joined}", seq])
+        else:
+            self._connection.execute("UPDATE memory SET near = ? WHERE seq = ?", [joined, seq])
         self._table.add(seq, seq)
 
     # Relations
 
-    def _add_link(self, link: ItemLink) -> None:
+    def _add_link(self, link: ItemLink) -> bool:
         inserted = self._connection.execute(
-            "INSERT OR IGNORE INTO relation (source, relationship, target)"
-            " SELECT a.seq, ?, b.seq FROM memory a, memory b WHERE a.id = ? AND b.id = ?",
+            "INSERT INTO relation (source, relationship, target)"
+            " SELECT a.seq, ?, b.seq FROM memory a, memory b WHERE a.id = ? AND b.id = ?"
+            " ON CONFLICT DO NOTHING",
             [link.relationship, link.source, link.target],
         )
         if inserted.rowcount and link.relationship == "supersedes":
             [target] = self._connection.one("SELECT seq FROM memory WHERE id = ?", link.target)
             self._update_superseded(target)
+        return bool(inserted.rowcount)
 
     def _transfer_superseded(self, seq: int) -> list[int]:
         """Let the successors of an item supersede what it superseded; return those items."""
         self._connection.execute(
-            "INSERT OR IGNORE INTO relation (source, relationship, target)"
+            "INSERT INTO relation (source, relationship, target)"
             " SELECT later.source, 'supersedes', earlier.target"
-            " FROM relation later, relation earlier"
-            " WHERE later.target = ?1 AND later.relationship = 'supersedes'"
-            " AND earlier.source = ?1 AND earlier.relationship = 'supersedes'",
+            " FROM relation later JOIN relation earlier ON earlier.source = later.target"
+            " WHERE later.target = ? AND later.relationship = 'supersedes'"
+            " AND earlier.relationship = 'supersedes' ON CONFLICT DO NOTHING",
             [seq],
         )
         rows = self._connection.all(
@@ -185,11 +210,13 @@ class ItemWriter:
 
     def _update_superseded(self, seq: int) -> None:
         """Count the items that supersede one; only at zero does it share text with neighbours."""
+        self._table.remove(seq)
         self._connection.execute(
             "UPDATE memory SET superseded = (SELECT count(*) FROM relation"
             " WHERE target = memory.seq AND relationship = 'supersedes') WHERE seq = ?",
             [seq],
         )
+        self._table.add(seq, seq)
         scope, neighbourhood = self._connection.one(
             "SELECT scope, neighbourhood FROM memory WHERE seq = ?", seq
         )

@@ -1,8 +1,8 @@
-"""Conversion between items and rows of the table `memory`."""
+"""Rows: conversion between items and rows of the table `memory`, and rows of vectors."""
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mcpp_agents.memory.search.terms import grams
 from mcpp_agents.memory.search.times import date_terms
@@ -32,6 +32,22 @@ _MORE: Final = (
     "valid_at",
     "metadata",
 )
+
+
+class StoredVector(NamedTuple):
+    """A stored vector. `mark` increases with every vector that any process adds."""
+
+    mark: int
+    seq: int
+    previous_seq: int | None  # the neighbour before it
+    vector: bytes
+
+
+class Removal(NamedTuple):
+    """The removal of an item. `mark` increases with every removal."""
+
+    mark: int
+    seq: int
 
 
 def item_values(item: Item) -> tuple[Any, ...]:

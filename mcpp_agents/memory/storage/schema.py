@@ -12,6 +12,8 @@ BUSY_SECONDS: Final = 30.0
 # Tables that tell a memory file from another program's; the version number alone proves nothing.
 _OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
 
+TOKENIZER: Final = "tokenize = 'porter unicode61 remove_diacritics 2'"
+
 # The index is external-content: it keeps no second copy of the text. Its columns must match the
 # weights in fts_table.py.
 #
@@ -26,7 +28,7 @@ _OUR_TABLES: Final = frozenset({"memory", "memory_index", "audit"})
 #   vector_seq         without it, every removal would scan all vectors
 #   memory_superseded  superseded items, which every pack leaves out, are few
 #   quota              what each author stored over the bus in the last hour (M-35)
-_TABLES: Final = """
+_TABLES: Final = f"""
 CREATE TABLE scope (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE
@@ -60,7 +62,7 @@ CREATE UNIQUE INDEX memory_key ON memory (principal, coalesce(author, ''), idemp
 CREATE VIRTUAL TABLE memory_index USING fts5 (
     title, content, keys, near, grams,
     content = 'memory', content_rowid = 'seq',
-    tokenize = 'porter unicode61 remove_diacritics 2'
+    {TOKENIZER}
 );
 CREATE TABLE relation (
     source INTEGER NOT NULL REFERENCES memory,

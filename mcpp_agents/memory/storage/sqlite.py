@@ -4,8 +4,8 @@ import json
 import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpp_agents.memory.access import View
 from mcpp_agents.memory.errors import StoreUnavailable
@@ -14,21 +14,22 @@ from mcpp_agents.memory.storage.audit_log import AuditLog
 from mcpp_agents.memory.storage.connection import SqliteConnection
 from mcpp_agents.memory.storage.engine import (
     AuditEntry,
+    Closeness,
     Evidence,
     Item,
     ItemLink,
-    LinkedItem,
     Matches,
-    Outline,
-    Removal,
-    StoredVector,
 )
 from mcpp_agents.memory.storage.fts_table import FtsTable
+from mcpp_agents.memory.storage.item_queries import Condition, Dialect, ItemQueries
 from mcpp_agents.memory.storage.item_writer import ItemWriter
-from mcpp_agents.memory.storage.rows import FROM_ITEMS, ITEM_COLUMNS, item_from_row
+from mcpp_agents.memory.storage.rows import Removal, StoredVector
 from mcpp_agents.memory.storage.schema import BUSY_SECONDS
-from mcpp_agents.memory.storage.view_masks import Condition, ViewMasks
+from mcpp_agents.memory.storage.view_masks import ViewMasks
 from mcpp_agents.memory.storage.word_index import WordIndex
+
+if TYPE_CHECKING:
+    from mcpp_agents.memory.storage.vector_matrix import VectorMatrix
 
 logger = logging.getLogger("mcpp.memory")
 
@@ -39,7 +40,32 @@ _CLOSE_WAIT_SECONDS: Final = 2.0
 _PURGED_AT_ONCE: Final = 10_000
 
 
-class SqliteEngine:
+_DIALECT: Final = Dialect("IN (SELECT value FROM json_each(?))", json.dumps)
+
+
+class SqliteItemWriter(ItemWriter):
+    """Writes items, and what only a file has: the tally and the list of forgotten rows."""
+
+    def _reserve(self, count: int) -> int:
+        row = self._connection.one(
+            "SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'memory'"
+        )
+        return int(row[0])
+
+    def _scope_id(self, name: str) -> int:
+        self._connection.execute("INSERT OR IGNORE INTO scope (name) VALUES (?)", [name])
+        return int(self._connection.one("SELECT id FROM scope WHERE name = ?", name)[0])
+
+    def _count_added(self, count: int) -> None:
+        self._connection.execute("UPDATE tally SET items = items + ?", [count])
+
+    def _remove_derived(self, seq: int) -> None:
+        self._connection.execute("DELETE FROM vector WHERE seq = ?", [seq])
+        self._connection.execute("INSERT INTO forgotten (seq) VALUES (?)", [seq])
+        self._connection.execute("UPDATE tally SET items = items - 1")
+
+
+class SqliteEngine(ItemQueries):
     """An open memory file. It owns the connection."""
 
     def __init__(
@@ -50,13 +76,15 @@ class SqliteEngine:
         purged_at_once: int = _PURGED_AT_ONCE,
     ) -> None:
         self._connection = SqliteConnection(path)
+        super().__init__(self._connection, _DIALECT)
         self._busy_seconds = busy_seconds
         self._purged_at_once = purged_at_once
         self._masks = ViewMasks(self._connection.raw)
         self._table = FtsTable(self._connection.raw)
         self._words = WordIndex(self._table)
-        self._items = ItemWriter(self._connection, self._table)
+        self._items = SqliteItemWriter(self._connection, self._table)
         self._audit_log = AuditLog(self._connection)
+        self._vectors: dict[str, VectorMatrix] = {}
         self._has_removed = False  # in the current write
         self._needs_purge = False  # the index still contains words of removed items
 
@@ -69,6 +97,9 @@ class SqliteEngine:
             self._connection.raw.close()
 
     # Writes
+
+    def reading(self) -> AbstractContextManager[None]:
+        return nullcontext()  # other threads can use the connection between two reads
 
     @contextmanager
     def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
@@ -99,26 +130,6 @@ class SqliteEngine:
         else:
             self._needs_purge = True
 
-    def charge_quota(
-        self, principal: str, author: str, *, items: int, at: float, expired_at: float
-    ) -> None:
-        self._connection.execute("DELETE FROM quota WHERE at <= ?", [expired_at])
-        self._connection.execute(
-            "INSERT INTO quota (principal, author, at, items) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET items = items + excluded.items",
-            [principal, author, at, items],
-        )
-
-    def opt_out(self, principal: str, added: Iterable[str], removed: Iterable[str]) -> None:
-        self._connection.raw.executemany(
-            "DELETE FROM opt_out WHERE principal = ? AND context = ?",
-            [(principal, context) for context in removed],
-        )
-        self._connection.raw.executemany(
-            "INSERT OR IGNORE INTO opt_out (principal, context) VALUES (?, ?)",
-            [(principal, context) for context in added],
-        )
-
     def audit(self, entry: AuditEntry) -> None:
         with self._connection.exclusive():
             if self._connection.raw.in_transaction:
@@ -128,10 +139,10 @@ class SqliteEngine:
                 self._write_pending_audit(_AUDIT_WAIT_SECONDS)
                 self._audit_log.drop_excess()
 
-    def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> None:
+    def add_vectors(self, model: str, vectors: Mapping[int, bytes]) -> int:
         with self.writing():
             # An item may have been forgotten while its vector was computed.
-            self._connection.raw.executemany(
+            return self._connection.execute_many(
                 "INSERT OR IGNORE INTO vector (seq, model, data)"
                 " SELECT seq, ?, ? FROM memory WHERE seq = ?",
                 [(model, data, seq) for seq, data in vectors.items()],
@@ -165,114 +176,35 @@ class SqliteEngine:
     def audit_entries(self, last: int) -> list[AuditEntry]:
         return self._audit_log.read(last)
 
-    def quota_used(self, principal: str, author: str, since: float) -> int:
-        row = self._connection.one(
-            "SELECT coalesce(sum(items), 0) FROM quota"
-            " WHERE principal = ? AND author = ? AND at > ?",
-            principal,
-            author,
-            since,
-        )
-        return int(row[0])
-
-    def find(self, ids: Sequence[str], view: View | None) -> dict[str, Item]:
-        where, values = self._condition(view) if view else ("", [])
-        items = self._select(
-            f"WHERE m.id IN (SELECT value FROM json_each(?)){where}", json.dumps(list(ids)), *values
-        )
-        return {item.id: item for item in items}
-
-    def find_by_key(self, principal: str, author: str | None, key: str) -> Item | None:
-        items = self._select(
-            "WHERE m.principal = ? AND coalesce(m.author, '') = ? AND m.idempotency_key = ?",
-            principal,
-            author or "",
-            key,
-        )
-        return items[0] if items else None
-
-    def recorded(self, principal: str) -> list[Item]:
-        return self._select("WHERE m.principal = ? AND m.origin = 'bus'", principal)
-
-    def fetch(self, seqs: Sequence[int], view: View) -> dict[int, Item]:
-        where, values = self._condition(view)
-        items = self._select(
-            f"WHERE m.seq IN (SELECT value FROM json_each(?)) AND m.superseded = 0{where}",
-            json.dumps(list(seqs)),
-            *values,
-        )
-        return {item.seq: item for item in items}
-
-    def outline(self, seqs: Sequence[int], view: View) -> list[Outline]:
-        where, values = self._condition(view)
-        rows = self._connection.all(
-            "SELECT m.seq, m.kind, m.since FROM memory m WHERE m.seq IN"
-            f" (SELECT value FROM json_each(?)) AND m.superseded = 0{where}",
-            json.dumps(list(seqs)),
-            *values,
-        )
-        return [Outline(*row) for row in rows]
-
-    def newest(self, view: View, kinds: Sequence[str], limit: int) -> list[Outline]:
-        where, values = self._condition(view)
-        rows = self._connection.all(
-            "SELECT m.seq, m.kind, m.since FROM memory m WHERE m.kind IN"
-            f" (SELECT value FROM json_each(?)) AND m.superseded = 0{where}"
-            " ORDER BY m.seq DESC LIMIT ?",
-            json.dumps(list(kinds)),
-            *values,
-            limit,
-        )
-        return [Outline(*row) for row in rows]
-
-    def linked(self, seqs: Sequence[int], view: View) -> list[LinkedItem]:
-        where, values = self._condition(view)
-        found: list[LinkedItem] = []
-        for here, there in (("source", "target"), ("target", "source")):
-            rows = self._connection.all(
-                f"SELECT r.{here}, r.relationship, {ITEM_COLUMNS} FROM relation r"
-                f" JOIN memory m ON m.seq = r.{there} JOIN scope s ON s.id = m.scope"
-                f" WHERE r.{here} IN (SELECT value FROM json_each(?)) AND m.superseded = 0{where}"
-                " ORDER BY m.seq DESC",
-                json.dumps(list(seqs)),
-                *values,
-            )
-            found += [
-                LinkedItem(of, item_from_row(row), relationship, here == "source")
-                for of, relationship, *row in rows
-            ]
-        return found
-
-    def opted_out(self, principal: str) -> frozenset[str]:
-        rows = self._connection.all("SELECT context FROM opt_out WHERE principal = ?", principal)
-        return frozenset(row[0] for row in rows)
-
     def match(self, query: Query, view: View, limit: int) -> Matches:
         with self._connection.exclusive():
             return self._words.match(query, self.view_mask(view), limit)
 
-    def evidence(self, matches: Matches, seqs: Sequence[int]) -> dict[int, Evidence]:
+    def evidence(self, matches: Matches, seqs: Sequence[int], view: View) -> dict[int, Evidence]:
         with self._connection.exclusive():
             return self._words.evidence(matches, seqs)
 
     def view_mask(self, view: View) -> bytes | None:
+        """Return one byte (1 or 0) per `seq` from 1 on; None if the view shows every item."""
         with self._connection.exclusive():
             scopes = self._connection.one("SELECT count(*) FROM scope")[0]
             if view.domain is None and len(self._scope_ids(view)) == scopes:
                 return None
             return self._masks.mask(self._condition(view))
 
-    def items_without_vector(self, model: str, after: int, limit: int) -> list[Item]:
-        return self._select(
-            "WHERE m.seq > ? AND NOT EXISTS"
-            " (SELECT 1 FROM vector v WHERE v.model = ? AND v.seq = m.seq)"
-            " ORDER BY m.seq LIMIT ?",
-            after,
-            model,
-            limit,
-        )
+    def nearest(
+        self, model: str, vector: bytes, view: View, *, limit: int, also: Iterable[int]
+    ) -> dict[int, Closeness]:
+        # Needs NumPy, as embedders do.
+        from mcpp_agents.memory.storage.vector_matrix import VectorMatrix
+
+        mask = self.view_mask(view)
+        with self._connection.exclusive():
+            matrix = self._vectors.setdefault(model, VectorMatrix(self, model))
+        return matrix.nearest(vector, mask=mask, limit=limit, also=also)
 
     def vectors_since(self, model: str, mark: int) -> list[StoredVector]:
+        """Return the vectors added after a mark."""
         rows = self._connection.all(
             "SELECT v.mark, v.seq, m.before, v.data"
             " FROM vector v JOIN memory m ON m.seq = v.seq"
@@ -283,17 +215,19 @@ class SqliteEngine:
         return [StoredVector(*row) for row in rows]
 
     def removals_since(self, mark: int) -> list[Removal]:
+        """Return the removals after a mark, by any process."""
         rows = self._connection.all(
             "SELECT mark, seq FROM forgotten WHERE mark > ? ORDER BY mark", mark
         )
         return [Removal(*row) for row in rows]
 
-    def _select(self, where: str, *values: Any) -> list[Item]:
-        rows = self._connection.all(f"SELECT {ITEM_COLUMNS} {FROM_ITEMS} {where}", *values)
-        return [item_from_row(row) for row in rows]
+    @property
+    def _vector_of_item(self) -> str:
+        return "SELECT 1 FROM vector v WHERE v.model = ? AND v.seq = m.seq"
 
-    def _condition(self, view: View) -> Condition:
-        """Return the SQL condition that keeps a query inside a view, and its values."""
+    def _condition(self, view: View | None) -> Condition:
+        if view is None:
+            return "", []
         where = " AND m.scope IN (SELECT value FROM json_each(?))"
         values: list[Any] = [json.dumps(sorted(self._scope_ids(view)))]
         if view.domain is not None:

@@ -8,15 +8,15 @@ loses the rows that are forgotten.
 
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from mcpp_agents.memory.storage.item_queries import Condition
 
 # Views whose masks are cached.
 _MAX_MASKS: Final = 16
 
-# An SQL condition on `memory m` that keeps a query inside a view, and its values.
-Condition = tuple[str, Sequence[Any]]
 # One byte per row number from 1 on: 1 where the row is visible.
 Mask = bytes
 

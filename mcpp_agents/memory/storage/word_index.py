@@ -82,7 +82,7 @@ class WordIndex:
             both = search.rows_with_both(pair) & set(best)
             if seqs := self._rows_with_pair(pair, both, leaders):
                 count = self._estimate(_paired(pair), mask, frequencies.last)
-                pairs.append(PairMatch(pair, _rarity(frequencies.visible, count), seqs))
+                pairs.append(PairMatch(pair, rarity_of(frequencies.visible, count), seqs))
         words = {seq: search.points[seq] for seq in best}
         return Matches(words, search.holders, pairs, frequencies.rarity, frequencies.visible)
 
@@ -101,7 +101,7 @@ class WordIndex:
         if mask is not None:
             found = [term for term, count in counts.items() if count]
             seen = {term: self._estimate(quoted(term), mask, last) for term in found}
-        rarity = {term: _rarity(visible, count) for term, count in seen.items() if count}
+        rarity = {term: rarity_of(visible, count) for term, count in seen.items() if count}
         cost = {t: seen[t] + int(_SKIP_COST * (counts[t] - seen[t])) for t in rarity}
         return _Frequencies(total, visible, last, counts, rarity, cost)
 
@@ -256,7 +256,8 @@ def _best(points: Mapping[int, float], limit: int) -> list[int]:
     return sorted(newest_first, key=points.__getitem__, reverse=True)[:limit]
 
 
-def _rarity(total: int, count: int) -> float:
+def rarity_of(total: int, count: int) -> float:
+    """Return the weight of a term by Lucene's formula."""
     return math.log1p((max(total - count, 0) + 0.5) / (count + 0.5))
 
 

@@ -85,14 +85,16 @@ def test_a_pod_sees_its_project_and_granted_ones_never_private_items(filled: Mem
 
 
 @pytest.mark.rule("M-11")
-def test_another_project_is_denied_with_the_specified_text(filled: MemoryStore, path: Path) -> None:
+def test_another_project_is_denied_with_the_specified_text(
+    filled: MemoryStore, location: str
+) -> None:
     bob = filled.acting_as(BOB)
     with pytest.raises(ProjectDenied) as refused:
         bob.context("apple", project="web")
     assert str(refused.value) == "Project access denied: web"
     with pytest.raises(ProjectDenied):
         bob.remember("T", "c", "note", project="web")
-    details, _ = rows(path, "SELECT details FROM audit WHERE details LIKE '%refused%'")
+    details, _ = rows(location, "SELECT details FROM audit WHERE details LIKE '%refused%'")
     assert json.loads(details[0])["refused"] == "ProjectDenied"
 
 
@@ -165,8 +167,8 @@ def test_own_diary_entries_can_be_forgotten(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-35")
-def test_a_participant_has_an_hourly_quota(path: Path, clock: ManualClock) -> None:
-    with MemoryStore.open(path, embedder=None, clock=clock, bus_hourly_cap=2) as store:
+def test_a_participant_has_an_hourly_quota(location: str, clock: ManualClock) -> None:
+    with MemoryStore.open(location, embedder=None, clock=clock, bus_hourly_cap=2) as store:
         eve = store.acting_as(DEMO, author="eve", origin="bus")
         eve.remember("1", "apple", "note")
         eve.remember("2", "apple", "note")
@@ -178,8 +180,8 @@ def test_a_participant_has_an_hourly_quota(path: Path, clock: ManualClock) -> No
 
 
 @pytest.mark.rule("M-35")
-def test_forgetting_does_not_restore_the_quota_and_pods_count_separately(path: Path) -> None:
-    with MemoryStore.open(path, embedder=None, bus_hourly_cap=1) as store:
+def test_forgetting_does_not_restore_the_quota_and_pods_count_separately(location: str) -> None:
+    with MemoryStore.open(location, embedder=None, bus_hourly_cap=1) as store:
         eve = store.acting_as(DEMO, author="eve", origin="bus")
         eve.forget(eve.remember("1", "apple", "note").id)
         with pytest.raises(QuotaExceeded):

@@ -1,9 +1,7 @@
 """Every operation leaves exactly one audit row by any path; quotas have a table of their own."""
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -22,7 +20,7 @@ from mcpp_agents.memory import (
 from mcpp_agents.memory.bus.listener import ContextListener
 from mcpp_agents.memory.bus.recorder import Recorder
 from mcpp_agents.memory.bus.tool_handlers import MemoryToolHandlers
-from tests.agents.memory.conftest import ManualClock, rows
+from tests.agents.memory.conftest import ManualClock, audited, rows
 
 POD = Principal.for_pod("demo")
 DRAFT: dict[str, Any] = {"title": "Tokens", "content": "zebra", "kind": "note"}
@@ -73,33 +71,29 @@ def call_bus(store: MemoryStore, tool: str, arguments: dict[str, Any]) -> None:
 PATHS = pytest.mark.parametrize("call", [call_library, call_objects, call_mcp, call_bus])
 
 
-def audited(path: Path) -> list[tuple[str, str | None]]:
-    return rows(path, "SELECT tool, json_extract(details, '$.refused') FROM audit ORDER BY id")
-
-
 @PATHS
 @pytest.mark.rule("M-14")
 def test_a_successful_operation_leaves_one_audit_row(
-    store: MemoryStore, path: Path, call: Call
+    store: MemoryStore, location: str, call: Call
 ) -> None:
     call(store, "remember", DRAFT)
     call(store, "context", {"goal": "zebra"})
-    [(id,)] = rows(path, "SELECT id FROM memory")
+    [(id,)] = rows(location, "SELECT id FROM memory")
     call(store, "forget", {"id": id})
-    assert audited(path) == [("remember", None), ("context", None), ("forget", None)]
-    assert rows(path, "SELECT count(*) FROM memory") == [(0,)]
+    assert audited(location) == [("remember", None), ("context", None), ("forget", None)]
+    assert rows(location, "SELECT count(*) FROM memory") == [(0,)]
 
 
 @PATHS
 @pytest.mark.rule("M-14")
 def test_a_refused_operation_leaves_one_audit_row(
-    store: MemoryStore, path: Path, call: Call
+    store: MemoryStore, location: str, call: Call
 ) -> None:
     call(store, "remember", {**DRAFT, "title": " "})
     call(store, "remember", {**DRAFT, "related_to": ("mem_none",)})
     call(store, "context", {"goal": " "})
     call(store, "forget", {"id": "mem_none"})
-    assert audited(path) == [
+    assert audited(location) == [
         ("remember", "InvalidMemory"),
         ("remember", "UnknownMemory"),
         ("context", "InvalidMemory"),
@@ -110,12 +104,12 @@ def test_a_refused_operation_leaves_one_audit_row(
 @pytest.mark.parametrize("call", [call_mcp, call_bus])
 @pytest.mark.rule("M-14")
 def test_arguments_that_cannot_be_read_leave_one_audit_row(
-    store: MemoryStore, path: Path, call: Call
+    store: MemoryStore, location: str, call: Call
 ) -> None:
     call(store, "remember", {"title": 1})
     call(store, "context", {})
     call(store, "zebra", {})
-    assert audited(path) == [
+    assert audited(location) == [
         ("remember", "InvalidMemory"),
         ("context", "InvalidMemory"),
         ("unknown", "InvalidMemory"),
@@ -124,54 +118,53 @@ def test_arguments_that_cannot_be_read_leave_one_audit_row(
 
 @pytest.mark.rule("M-14")
 def test_a_memory_recorded_from_the_pod_leaves_one_audit_row(
-    store: MemoryStore, path: Path
+    store: MemoryStore, location: str
 ) -> None:
     listener, recorder = ContextListener("demo"), Recorder(store, POD)
     conclusion = mcpp.new_envelope("conclusion", {"text": "Zebra."}, sender="ann", context="c1")
     recorder.record(listener.receive(conclusion))
-    assert rows(path, "SELECT tool, principal, author FROM audit") == [
+    assert rows(location, "SELECT tool, principal, author FROM audit") == [
         ("remember", "pod:demo", "ann")
     ]
 
 
 def test_a_refusal_after_a_stored_batch_has_its_own_audit_row(
-    store: MemoryStore, path: Path, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mcpp_agents.memory.store.BATCH", 1)
     unknown = MemoryDraft(**DRAFT, related_to=("mem_none",))
     with pytest.raises(MemoryStoreError):
         store.remember_many([MemoryDraft(**DRAFT), unknown])
-    assert audited(path) == [("remember", None), ("remember", "UnknownMemory")]
+    assert audited(location) == [("remember", None), ("remember", "UnknownMemory")]
 
 
 @pytest.mark.rule("M-35")
-def test_the_quota_is_charged_on_the_bus_only(store: MemoryStore, path: Path) -> None:
+def test_the_quota_is_charged_on_the_bus_only(store: MemoryStore, location: str) -> None:
     store.remember("Own", "zebra", "note")
     store.acting_as(POD).remember("Of the pod", "zebra", "note")
     ann = store.acting_as(POD, author="ann", origin="bus")
     ann.remember_many([MemoryDraft(**DRAFT), MemoryDraft(**DRAFT)])
     ann.remember(**DRAFT, idempotency_key="k")
     ann.remember(**DRAFT, idempotency_key="k")  # stored already
-    quota = rows(path, "SELECT principal, author, items FROM quota")
+    quota = rows(location, "SELECT principal, author, items FROM quota")
     assert quota == [("pod:demo", "ann", 3)]
 
 
 @pytest.mark.rule("M-35")
-def test_the_quota_does_not_depend_on_the_audit(path: Path, clock: ManualClock) -> None:
-    with MemoryStore.open(path, embedder=None, clock=clock, bus_hourly_cap=1) as store:
+def test_the_quota_does_not_depend_on_the_audit(location: str, clock: ManualClock) -> None:
+    with MemoryStore.open(location, embedder=None, clock=clock, bus_hourly_cap=1) as store:
         eve = store.acting_as(POD, author="eve", origin="bus")
         eve.remember(**DRAFT)
-        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
-            raw.execute("DELETE FROM audit")
+        rows(location, "DELETE FROM audit")
         with pytest.raises(QuotaExceeded):
             eve.remember(**DRAFT)
-        assert rows(path, "SELECT sum(items) FROM quota") == [(1,)]  # a refusal costs nothing
+        assert rows(location, "SELECT sum(items) FROM quota") == [(1,)]  # a refusal costs nothing
 
 
-def test_expired_charges_are_deleted(path: Path, clock: ManualClock) -> None:
-    with MemoryStore.open(path, embedder=None, clock=clock) as store:
+def test_expired_charges_are_deleted(location: str, clock: ManualClock) -> None:
+    with MemoryStore.open(location, embedder=None, clock=clock) as store:
         for author in ("ann", "eve"):
             store.acting_as(POD, author=author, origin="bus").remember(**DRAFT)
         clock.now += 3600
         store.acting_as(POD, author="eve", origin="bus").remember(**DRAFT)
-    assert rows(path, "SELECT author, at FROM quota") == [("eve", clock.now)]
+    assert rows(location, "SELECT author, at FROM quota") == [("eve", clock.now)]

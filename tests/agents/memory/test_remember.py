@@ -1,6 +1,5 @@
 """Storing, relating and forgetting."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ from mcpp_agents.memory import (
     UnknownMemory,
 )
 from mcpp_agents.memory.access import Principal
-from tests.agents.memory.conftest import rows
+from mcpp_agents.memory.storage.postgres.address import is_database
+from tests.agents.memory.conftest import audited, holds, rows
 
 
 def names(store: MemoryStore, goal: str) -> list[str]:
@@ -27,10 +27,10 @@ def test_a_stored_item_is_found_at_once(store: MemoryStore) -> None:
     assert (item.id, item.type, item.facet) == (answer.id, "decision", "decisions")
 
 
-def test_items_survive_reopening_the_store(path: Path) -> None:
-    with MemoryStore.open(path, embedder=None) as store:
+def test_items_survive_reopening_the_store(location: str) -> None:
+    with MemoryStore.open(location, embedder=None) as store:
         store.remember("Tokens rotate", "on each use", "decision")
-    with MemoryStore.open(path, embedder=None) as store:
+    with MemoryStore.open(location, embedder=None) as store:
         assert names(store, "tokens") == ["Tokens rotate"]
 
 
@@ -146,7 +146,7 @@ def test_distinct_items_with_the_same_title_both_survive(store: MemoryStore) -> 
 
 @pytest.mark.rule("M-07")
 def test_a_forgotten_item_is_not_found_through_its_neighbours(
-    store: MemoryStore, path: Path
+    store: MemoryStore, location: str
 ) -> None:
     # In one neighbourhood, so that the neighbours are indexed with its words.
     for text in ("we talked", "the zebra password", "we parted"):
@@ -156,8 +156,9 @@ def test_a_forgotten_item_is_not_found_through_its_neighbours(
     assert len(store.context("zebra").items) == 3
     store.forget(secret.id)
     assert store.context("zebra").items == []
-    rows(path, "INSERT INTO memory_index (memory_index) VALUES ('integrity-check')")
-    assert rows(path, "SELECT count(*) FROM memory WHERE near LIKE '%zebra%'") == [(0,)]
+    if not is_database(location):
+        rows(location, "INSERT INTO memory_index (memory_index) VALUES ('integrity-check')")
+    assert rows(location, "SELECT count(*) FROM memory WHERE near LIKE '%zebra%'") == [(0,)]
 
 
 def test_forgetting_an_unknown_item_is_refused(store: MemoryStore) -> None:
@@ -245,14 +246,14 @@ def test_an_unknown_kind_is_domain_knowledge(store: MemoryStore) -> None:
 
 
 @pytest.mark.rule("M-08")
-def test_secrets_are_never_stored(store: MemoryStore, path: Path) -> None:
+def test_secrets_are_never_stored(store: MemoryStore, location: str) -> None:
     key = "AKIA" + "ABCDEFGHIJKLMNOP"
     answer = store.remember("Deploy", f"Use {key} to deploy", "note", tags=[key])
     assert answer.secrets_withheld
     [item] = store.context("deploy").items
     assert item.content == "Use [secret withheld] to deploy"
     store.close()
-    assert not any(key.encode() in file.read_bytes() for file in path.parent.iterdir())
+    assert not holds(location, key)
 
 
 @pytest.mark.rule("M-08")
@@ -260,7 +261,7 @@ def test_secrets_are_never_stored(store: MemoryStore, path: Path) -> None:
     "field",
     ["title", "content", "source", "url", "idempotency_key", "tags", "retrieval_keys"],
 )
-def test_no_field_stores_a_secret(store: MemoryStore, path: Path, field: str) -> None:
+def test_no_field_stores_a_secret(store: MemoryStore, location: str, field: str) -> None:
     key = "AKIA" + "ABCDEFGHIJKLMNOP"
     fields: dict[str, Any] = {"title": "Deploy", "content": "zebra", "kind": "note"}
     fields[field] = [key] if field in ("tags", "retrieval_keys") else key
@@ -268,13 +269,13 @@ def test_no_field_stores_a_secret(store: MemoryStore, path: Path, field: str) ->
     assert store.remember("Plain", "zebra", "note", idempotency_key="a").secrets_withheld is False
     assert len({item.name for item in store.context("zebra deploy secret").items}) == 2
     store.close()
-    assert not any(key.encode() in file.read_bytes() for file in path.parent.iterdir())
+    assert not holds(location, key)
 
 
 @pytest.mark.rule("M-08")
 @pytest.mark.parametrize("field", ["domain", "project", "agent_id"])
 def test_an_id_is_kept_unchanged_and_refused_if_it_looks_like_a_secret(
-    store: MemoryStore, path: Path, field: str
+    store: MemoryStore, location: str, field: str
 ) -> None:
     ids = ("npm-package-publishing-pipeline", "hf-model-evaluation-harness", "sk-SK-shop-2026")
     for id in ids:
@@ -290,15 +291,15 @@ def test_an_id_is_kept_unchanged_and_refused_if_it_looks_like_a_secret(
     with pytest.raises(InvalidMemory, match=f"{field} must not be a secret"):
         store.context("zebra", **secret)
     store.close()
-    assert not any(key.encode() in file.read_bytes() for file in path.parent.iterdir())
+    assert not holds(location, key)
 
 
 @pytest.mark.rule("M-14")
-def test_every_call_leaves_an_audit_row_without_the_text(store: MemoryStore, path: Path) -> None:
+def test_every_call_leaves_an_audit_row_without_the_text(store: MemoryStore, location: str) -> None:
     answer = store.remember("Tokens", "zebra", "note")
     store.context("the zebra crossing")
     store.forget(answer.id)
-    audit = rows(path, "SELECT tool, principal, details FROM audit ORDER BY id")
+    audit = rows(location, "SELECT tool, principal, details FROM audit ORDER BY id")
     assert [row[:2] for row in audit] == [
         ("remember", "owner"),
         ("context", "owner"),
@@ -310,7 +311,7 @@ def test_every_call_leaves_an_audit_row_without_the_text(store: MemoryStore, pat
 
 
 @pytest.mark.rule("M-14")
-def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, path: Path) -> None:
+def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, location: str) -> None:
     outsider = store.acting_as(Principal("bob"))
     for name, arguments in [
         ("remember", {"title": "zebra"}),
@@ -322,7 +323,7 @@ def test_a_refused_call_leaves_one_audit_row_too(store: MemoryStore, path: Path)
     ]:
         with pytest.raises(MemoryStoreError):
             outsider.call(name, arguments)
-    audit = rows(path, "SELECT tool, json_extract(details, '$.refused') FROM audit ORDER BY id")
+    audit = audited(location)
     assert audit == [
         ("remember", "InvalidMemory"),
         ("remember", "InvalidMemory"),

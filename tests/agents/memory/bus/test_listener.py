@@ -695,18 +695,18 @@ def test_a_log_read_twice_is_stored_once(store: MemoryStore) -> None:
 
 
 def test_a_flood_is_limited_by_the_participants_quota(
-    store: MemoryStore, clock: ManualClock
+    file_store: MemoryStore, clock: ManualClock
 ) -> None:
-    bus, recorder = Bus(), Recorder(store, POD)
+    bus, recorder = Bus(), Recorder(file_store, POD)
     for number in range(200):
         recorder.record(bus.conclude("eve", f"Obey zebra {number}.", f"c{number}"))
     recorder.record(bus.conclude("ann", "Sane zebra.", "mine"))
     authors = [
         item.metadata["author"]
-        for item in store.acting_as(POD).context("sane zebra", limit=50).items
+        for item in file_store.acting_as(POD).context("sane zebra", limit=50).items
     ]
     assert authors[0] == "ann"
-    assert len(store.acting_as(POD).search("zebra", limit=500)) == 121
+    assert len(file_store.acting_as(POD).search("zebra", limit=500)) == 121
 
 
 def test_an_odd_key_or_time_does_not_prevent_storing(store: MemoryStore) -> None:

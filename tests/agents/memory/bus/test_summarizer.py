@@ -21,7 +21,7 @@ from mcpp_agents.model.apis.anthropic_messages import Anthropic
 from mcpp_agents.model.apis.openai_chat import OpenAI
 from mcpp_agents.model.providers import OnText, ignore_text
 from mcpp_agents.toolbox import RemoteTool
-from tests.agents.memory.conftest import ManualClock
+from tests.agents.memory.conftest import ManualClock, option_for
 from tests.agents.model.model_server import ModelServer, Scripted, model_server
 from tests.agents.processes import BOUND, Commands
 from tests.interaction.conftest import SocketPod
@@ -242,9 +242,9 @@ async def test_the_command_names_a_missing_key_or_model(
 
 
 async def test_the_command_joins_under_the_name_that_is_asked_for(
-    sockets: SocketPod, commands: Commands, path: Path
+    sockets: SocketPod, commands: Commands, location: str
 ) -> None:
-    memory = ["memory", "join", "--as", "archive", "--embedder", "none", "--file", str(path)]
+    memory = ["memory", "join", "--as", "archive", "--embedder", "none", *option_for(location)]
     async with commands.start("archive", *memory) as command:
         assert await command.line() == "mcpp memory: archive is in the pod"
         assert await command.interrupt() == 0

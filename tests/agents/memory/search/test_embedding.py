@@ -16,6 +16,7 @@ from mcpp_agents.memory.search.embedding import (
     minilm_tokenizer,
     read_verified,
 )
+from mcpp_agents.memory.storage.postgres.address import is_database
 from tests.agents.memory.conftest import ManualClock, rows
 
 np = pytest.importorskip("numpy")
@@ -40,9 +41,17 @@ class Colours:
 
 
 @pytest.fixture
-def store(path: Path, clock: ManualClock) -> Iterator[MemoryStore]:
-    with MemoryStore.open(path, embedder=Colours(), clock=clock) as opened:
+def store(location: str, clock: ManualClock) -> Iterator[MemoryStore]:
+    with MemoryStore.open(location, embedder=Colours(), clock=clock) as opened:
         yield opened
+
+
+def stored_vectors(location: str) -> list[str]:
+    """Return the model of each stored vector."""
+    sql = "SELECT model FROM vector"
+    if is_database(location):
+        sql = "SELECT name FROM embedding JOIN model ON model.id = embedding.model"
+    return sorted(row[0] for row in rows(location, sql))
 
 
 def names(store: MemoryStore, goal: str) -> list[str]:
@@ -101,7 +110,9 @@ def test_a_small_view_computes_the_same_cosines_as_a_large_one(store: MemoryStor
 
 
 @pytest.mark.rule("M-28")
-def test_an_answer_is_found_by_the_vector_of_its_question(store: MemoryStore, path: Path) -> None:
+def test_an_answer_is_found_by_the_vector_of_its_question(
+    store: MemoryStore, location: str
+) -> None:
     question = store.remember("Ann", "A poppy?", "message", source="D1:1")
     store.remember("Bob", "In the grass.", "message", source="D1:2")
     store.remember("Ann", "Blue, then.", "message", source="D1:3")
@@ -111,7 +122,7 @@ def test_an_answer_is_found_by_the_vector_of_its_question(store: MemoryStore, pa
     assert (first.content, second.content) == ("A poppy?", "In the grass.")
     assert second.reason == "follows something close in meaning (1.00), new"
     assert second.score < first.score
-    with MemoryStore.open(path, embedder=Colours()) as other:
+    with MemoryStore.open(location, embedder=Colours()) as other:
         assert len(names(other, "ruby")) == 2
         store.forget(question.id)
         # Its vector is gone, here and in another process.
@@ -160,11 +171,11 @@ def test_forgotten_items_take_no_place_among_the_nearest(store: MemoryStore) -> 
     assert [item.name for item in store.context("ruby", layer="wake").items] == ["Meadow"]
 
 
-def test_forgetting_erases_the_vector(store: MemoryStore, path: Path) -> None:
+def test_forgetting_erases_the_vector(store: MemoryStore, location: str) -> None:
     answer = store.remember("Flower", "a poppy", "note")
     store.embed_pending()
     store.forget(answer.id)
-    assert rows(path, "SELECT count(*) FROM vector") == [(0,)]
+    assert stored_vectors(location) == []
 
 
 @pytest.mark.rule("M-28")
@@ -179,35 +190,35 @@ def test_a_superseded_item_does_not_influence_its_successor(store: MemoryStore) 
     assert names(store, "ruby") == []
 
 
-def test_vectors_of_another_process_are_seen(store: MemoryStore, path: Path) -> None:
+def test_vectors_of_another_process_are_seen(store: MemoryStore, location: str) -> None:
     assert names(store, "red") == []
-    with MemoryStore.open(path, embedder=Colours()) as other:
+    with MemoryStore.open(location, embedder=Colours()) as other:
         other.remember("Flower", "a poppy", "note")
         other.embed_pending()
     assert names(store, "red") == ["Flower"]
 
 
-def test_vectors_of_different_models_are_never_compared(store: MemoryStore, path: Path) -> None:
+def test_vectors_of_different_models_are_never_compared(store: MemoryStore, location: str) -> None:
     store.remember("Flower", "a poppy", "note")
     store.embed_pending()
 
     class Renamed(Colours):
         model = "other"
 
-    with MemoryStore.open(path, embedder=Renamed()) as other:
+    with MemoryStore.open(location, embedder=Renamed()) as other:
         other.embed_pending()
         assert names(other, "red") == ["Flower"]
-    assert sorted(rows(path, "SELECT model FROM vector")) == [("colours",), ("other",)]
+    assert stored_vectors(location) == ["colours", "other"]
 
 
-def test_many_items_are_embedded_in_the_background(path: Path) -> None:
-    with MemoryStore.open(path, embedder=Colours()) as store:
+def test_many_items_are_embedded_in_the_background(location: str) -> None:
+    with MemoryStore.open(location, embedder=Colours()) as store:
         store.remember_many(
             MemoryDraft(title=f"Flower {n}", content="a poppy", kind="note") for n in range(300)
         )
-    with MemoryStore.open(path, embedder=Colours()) as store:  # takes up what closing left
+    with MemoryStore.open(location, embedder=Colours()) as store:  # takes up what closing left
         store.embed_pending()
-        assert rows(path, "SELECT count(*) FROM vector") == [(300,)]
+        assert len(stored_vectors(location)) == 300
 
 
 def test_an_unknown_embedder_is_named() -> None:

@@ -366,20 +366,22 @@ def test_three_contradictions_are_named_and_the_others_counted(store: MemoryStor
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.text(max_size=200))
-def test_no_text_escapes_its_quotation(store: MemoryStore, text: str) -> None:
+def test_no_text_escapes_its_quotation(file_store: MemoryStore, text: str) -> None:
     """Every line of a pack is generated, or behind `> `."""
     if not text.strip() or any("\ud800" <= c <= "\udfff" or c == "\0" for c in text):
         return
-    answer = store.remember("Quoted", text + "\nfindme", "note")
-    markdown = store.context("findme", limit=1).markdown
-    store.forget(answer.id)
+    answer = file_store.remember("Quoted", text + "\nfindme", "note")
+    markdown = file_store.context("findme", limit=1).markdown
+    file_store.forget(answer.id)
     for line in markdown.splitlines():
         assert not line or line.startswith(
             ("> ", ">", "# Context: findme", "## ", "### Quoted", "*", "Keep")
         )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+)
 @given(
     goal=st.text(min_size=1), intent=st.sampled_from(INTENTS), layer=st.sampled_from(list(LAYERS))
 )

@@ -160,9 +160,9 @@ def _found(path: Path, goal: str, mask: bytes | None = None, limit: int = 4) -> 
         return WordIndex(FtsTable(connection), SMALL).match(parse(goal), mask, limit)
 
 
-def test_an_old_item_with_all_common_words_is_found(store: MemoryStore, path: Path) -> None:
-    store.remember("Both", "wing flow", "note")
-    store.remember_many(
+def test_an_old_item_with_all_common_words_is_found(file_store: MemoryStore, path: Path) -> None:
+    file_store.remember("Both", "wing flow", "note")
+    file_store.remember_many(
         MemoryDraft(title=str(n), content="the wing" if n % 2 else "the flow", kind="note")
         for n in range(60)
     )
@@ -173,37 +173,51 @@ def test_an_old_item_with_all_common_words_is_found(store: MemoryStore, path: Pa
 
 
 def test_for_a_common_word_titles_and_newest_items_are_found(
-    store: MemoryStore, path: Path
+    file_store: MemoryStore, path: Path
 ) -> None:
-    store.remember("Flow", "what it is", "note")
-    store.remember_many(MemoryDraft(title=str(n), content="a flow", kind="note") for n in range(60))
+    file_store.remember("Flow", "what it is", "note")
+    file_store.remember_many(
+        MemoryDraft(title=str(n), content="a flow", kind="note") for n in range(60)
+    )
     assert list(_found(path, "flow").words) == [1, 61, 60, 59]
 
 
-def test_for_a_common_word_invisible_rows_take_no_place(store: MemoryStore, path: Path) -> None:
-    store.remember_many(MemoryDraft(title="Mine", content="a flow", kind="note") for _ in range(8))
-    store.remember_many(MemoryDraft(title="Flow", content="flow", kind="note") for _ in range(60))
+def test_for_a_common_word_invisible_rows_take_no_place(
+    file_store: MemoryStore, path: Path
+) -> None:
+    file_store.remember_many(
+        MemoryDraft(title="Mine", content="a flow", kind="note") for _ in range(8)
+    )
+    file_store.remember_many(
+        MemoryDraft(title="Flow", content="flow", kind="note") for _ in range(60)
+    )
     mask = b"\x01" * 8 + bytes(60)
     found = _found(path, "flow", mask)
     assert list(found.words) == [8, 7, 6, 5]
     assert found.rarity["flow"] == pytest.approx(math.log1p(0.5 / 8.5))
 
 
-def test_for_a_common_word_superseded_rows_take_no_place(store: MemoryStore, path: Path) -> None:
-    store.remember_many(MemoryDraft(title="Old", content="a flow", kind="note") for _ in range(3))
-    more = store.remember_many(
+def test_for_a_common_word_superseded_rows_take_no_place(
+    file_store: MemoryStore, path: Path
+) -> None:
+    file_store.remember_many(
+        MemoryDraft(title="Old", content="a flow", kind="note") for _ in range(3)
+    )
+    more = file_store.remember_many(
         MemoryDraft(title="Flow", content="flow", kind="note") for _ in range(40)
     )
     links = [f"supersedes:{each.id}" for each in more]
-    store.remember("New", "nothing of it", "note", related_to=links)
+    file_store.remember("New", "nothing of it", "note", related_to=links)
     assert list(_found(path, "flow").words) == [3, 2, 1]
 
 
 def test_a_rare_word_is_scored_with_the_common_words_around_it(
-    store: MemoryStore, path: Path
+    file_store: MemoryStore, path: Path
 ) -> None:
-    store.remember("Old", "ogive flow", "note")
-    store.remember_many(MemoryDraft(title=str(n), content="a flow", kind="note") for n in range(60))
+    file_store.remember("Old", "ogive flow", "note")
+    file_store.remember_many(
+        MemoryDraft(title=str(n), content="a flow", kind="note") for n in range(60)
+    )
     found = _found(path, "ogive flow")
     assert next(iter(found.words)) == 1
     assert 1 in found.holders["flow"]

@@ -20,6 +20,8 @@ import pytest
 from mcpp.cli import main as command_line
 from mcpp_agents.memory import MemoryStore, MemoryStoreError
 from mcpp_agents.memory.serving.credentials import Credentials
+from mcpp_agents.memory.storage.postgres.address import is_database
+from tests.agents.memory.conftest import option_for
 
 pytest.importorskip("mcp")
 
@@ -114,8 +116,8 @@ def test_a_refusal_is_an_error_with_its_reason(
     run(test)
 
 
-def test_an_assistant_uses_it_over_stdio(path: Path) -> None:
-    arguments = ["-c", COMMAND, "serve", "--file", str(path), "--embedder", "none"]
+def test_an_assistant_uses_it_over_stdio(location: str) -> None:
+    arguments = ["-c", COMMAND, "serve", *option_for(location), "--embedder", "none"]
 
     async def test() -> None:
         parameters = StdioServerParameters(command=sys.executable, args=arguments)
@@ -125,7 +127,8 @@ def test_an_assistant_uses_it_over_stdio(path: Path) -> None:
             assert pack["sections"][0]["items"][0]["name"] == "Rotation"
 
     run(test)
-    assert oct(path.stat().st_mode)[-3:] == "600"
+    if not is_database(location):
+        assert oct(Path(location).stat().st_mode)[-3:] == "600"
 
 
 @pytest.fixture
@@ -300,17 +303,17 @@ def test_a_mistyped_file_is_reported_and_not_created(
     assert not typo.parent.exists()
 
 
-def remember_rotation(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def remember_rotation(location: str, capsys: pytest.CaptureFixture[str]) -> str:
     """Store an item by the command line and return its id."""
-    main(["remember", "Rotation", "tokens rotate", "--file", str(path)])
+    main(["remember", "Rotation", "tokens rotate", *option_for(location)])
     return capsys.readouterr().out.strip()
 
 
 def test_the_command_line_shows_the_latest_audit_entries(
-    path: Path, capsys: pytest.CaptureFixture[str]
+    location: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = ["--file", str(path)]
-    stored = remember_rotation(path, capsys)
+    file = option_for(location)
+    stored = remember_rotation(location, capsys)
     main(["context", "rotation", "--embedder", "none", *file])
     main(["forget", "mem_none", *file])
     capsys.readouterr()
@@ -323,10 +326,10 @@ def test_the_command_line_shows_the_latest_audit_entries(
 
 
 def test_the_command_line_shows_as_many_related_items_as_asked_for(
-    path: Path, capsys: pytest.CaptureFixture[str]
+    location: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = ["--file", str(path)]
-    stored = remember_rotation(path, capsys)
+    file = option_for(location)
+    stored = remember_rotation(location, capsys)
     for name in ("One", "Two"):
         main(["remember", name, "no match", "--related-to", f"supports:{stored}", *file])
     capsys.readouterr()

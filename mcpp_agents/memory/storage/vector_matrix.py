@@ -1,19 +1,15 @@
-"""Vector search by brute force: all vectors in one matrix, milliseconds for 100,000 rows.
-
-An answer is relevant to a goal if the question before it is ("Which port?" "8787."). So an item of
-a neighbourhood has, besides its own cosine, that of its predecessor.
-"""
+"""Vector search by brute force: all vectors in one matrix, milliseconds for 100,000 rows."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from mcpp_agents.memory.search.embedding import Embedder
-from mcpp_agents.memory.storage.engine import Engine, Item
+from mcpp_agents.memory.storage.engine import Closeness
+from mcpp_agents.memory.storage.rows import Removal, StoredVector
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,22 +22,23 @@ _STORED = np.float16
 _GATHER_COST = 4
 
 
-class Closeness(NamedTuple):
-    """The cosines of an item and of its predecessor in its neighbourhood with a goal."""
+class VectorSource(Protocol):
+    """Where the vectors of a file are read from."""
 
-    cosine: float
-    previous_seq: int | None
-    previous_cosine: float | None
+    def vectors_since(self, model: str, mark: int) -> list[StoredVector]:
+        """Return the vectors added after a mark."""
+
+    def removals_since(self, mark: int) -> list[Removal]:
+        """Return the removals after a mark, by any process."""
 
 
-class VectorIndex:
-    """The vectors of one model, read from the engine incrementally."""
+class VectorMatrix:
+    """The vectors of one model, read from the file incrementally."""
 
-    def __init__(self, engine: Engine, embedder: Embedder) -> None:
-        self._engine = engine
-        self._embedder = embedder
+    def __init__(self, source: VectorSource, model: str) -> None:
+        self._source = source
+        self._model = model
         self._lock = threading.Lock()
-        self._embedded_to = 0
         self._removals_applied = 0
         self._mark = 0
         self._count = 0
@@ -50,28 +47,11 @@ class VectorIndex:
         self._previous = np.zeros(0, np.int64)  # row of the predecessor, -1 if there is none
         self._rows: dict[int, int] = {}
 
-    @property
-    def embedder(self) -> Embedder:
-        return self._embedder
-
-    def embed_some(self, limit: int = 64) -> int:
-        """Embed some items that have no vector yet, in order, and return how many."""
-        items = self._engine.items_without_vector(self._embedder.model, self._embedded_to, limit)
-        if items:
-            made = self._embedder.embed([_text(item) for item in items])
-            vectors = {
-                item.seq: vector.astype(_STORED).tobytes()
-                for item, vector in zip(items, made, strict=True)
-            }
-            self._engine.add_vectors(self._embedder.model, vectors)
-            self._embedded_to = items[-1].seq
-        return len(items)
-
     def nearest(
-        self, goal: str, *, mask: bytes | None, limit: int, also: Iterable[int]
+        self, vector: bytes, *, mask: bytes | None, limit: int, also: Iterable[int]
     ) -> dict[int, Closeness]:
         """Return the nearest items that a view mask shows, and the items in `also`."""
-        query = self._embedder.embed([goal])[0]
+        query = np.frombuffer(vector, np.float32)
         with self._lock:
             self._refresh()
             if not self._count:
@@ -116,12 +96,12 @@ class VectorIndex:
         return best
 
     def _refresh(self) -> None:
-        for removed in self._engine.removals_since(self._removals_applied):
+        for removed in self._source.removals_since(self._removals_applied):
             self._removals_applied = removed.mark
             # A zero row matches nothing; reading all the others again takes half a second.
             if (row := self._rows.pop(removed.seq, None)) is not None:
                 self._matrix[row] = 0
-        added = self._engine.vectors_since(self._embedder.model, self._mark)
+        added = self._source.vectors_since(self._model, self._mark)
         if not added:
             return
         self._mark = added[-1].mark
@@ -156,7 +136,3 @@ def _products(rows: Vectors, query: Vectors) -> Vectors:
     # as long or less, and leaves the other cores free.
     products: Vectors = np.einsum("ij,j->i", rows, query)
     return products
-
-
-def _text(item: Item) -> str:
-    return f"{item.title}\n{item.content}"

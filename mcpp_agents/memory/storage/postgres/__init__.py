@@ -1,0 +1,1 @@
+"""The PostgreSQL engine: a memory that many processes share, with pgvector for vectors."""

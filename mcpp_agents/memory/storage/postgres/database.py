@@ -1,0 +1,226 @@
+"""Connections to PostgreSQL: a pool, one transaction per thread, and the reach of each.
+
+A thread inside `reading` or `writing` has a connection of its own. Every transaction states which
+scopes it may see (row-level security): none until `see` is called.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+
+from mcpp_agents.memory.errors import MemoryStoreError, StoreUnavailable
+from mcpp_agents.memory.storage.postgres.address import connection_options, shown
+from mcpp_agents.memory.storage.postgres.schema import WRITE_LOCK, prepare, use_schema
+
+logger = logging.getLogger("mcpp.memory")
+
+_CONNECT_SECONDS: Final = 10
+_STATEMENT_SECONDS: Final = 30.0
+_POOL_SECONDS: Final = 10.0
+_MAX_CONNECTIONS: Final = 10
+# Another attempt later may succeed after these.
+_BUSY_ERRORS: Final = (
+    errors.QueryCanceled,
+    errors.LockNotAvailable,
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+    errors.TooManyConnections,
+    TooManyRequests,
+)
+ALL: Final = "all"
+
+
+@dataclass
+class _Transaction:
+    """The transaction of a thread, and what it may see."""
+
+    connection: "psycopg.Connection[Any]"
+    is_write: bool
+    reach: str = ""
+    facts: dict[Any, Any] = field(default_factory=dict)  # what was read once for all its queries
+
+
+class PostgresDatabase:
+    """A pool of connections to one database. It owns them."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        statement_seconds: float = _STATEMENT_SECONDS,
+        max_connections: int = _MAX_CONNECTIONS,
+    ) -> None:
+        self._timeout_ms = max(1, round(statement_seconds * 1000))
+        self._threads = threading.local()
+        options = {"connect_timeout": str(_CONNECT_SECONDS), "application_name": "mcpp memory"}
+        options |= connection_options(url)
+        self._options = options
+        try:
+            with psycopg.connect(**options, autocommit=True) as connection:  # type: ignore[arg-type]
+                prepare(connection)
+                _warn_of_bypass(connection)
+        except psycopg.Error as error:
+            line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise MemoryStoreError(f"Cannot use the {shown(options)}: {line}") from error
+        self._pool = ConnectionPool(
+            kwargs={**options, "autocommit": True},
+            min_size=1,
+            max_size=max_connections,
+            timeout=min(statement_seconds, _POOL_SECONDS),
+            configure=self._configure,
+            check=ConnectionPool.check_connection,  # after a restart of the server
+            name="mcpp-memory",
+            open=True,
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+    # Transactions
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Run the block's reads on one snapshot; inside another transaction, as part of it."""
+        if self._current is not None:
+            with _translated():
+                yield
+            return
+        with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", is_write=False):
+            yield
+
+    @contextmanager
+    def writing(self, *, wait_seconds: float | None = None) -> Iterator[None]:
+        """Run the block as one write; only one runs at a time in the database."""
+        with self._transaction("BEGIN", is_write=True):
+            wait = self._timeout_ms if wait_seconds is None else max(1, round(wait_seconds * 1000))
+            self.all(f"SET LOCAL lock_timeout = {wait}")
+            self.all("SELECT pg_advisory_xact_lock(?)", WRITE_LOCK)
+            self.see(ALL)
+            yield
+
+    @contextmanager
+    def appending(self) -> Iterator[None]:
+        """Run the block as one write beside others, which must not depend on what it adds."""
+        with self._transaction("BEGIN", is_write=True):
+            self.see(ALL)
+            yield
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether this thread is inside a write."""
+        return self._current is not None and self._current.is_write
+
+    @contextmanager
+    def _transaction(self, begin: str, *, is_write: bool) -> Iterator[None]:
+        with _translated(), self._connection() as connection:
+            connection.execute(begin)
+            outer, self._threads.current = self._current, _Transaction(connection, is_write)
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                if not connection.broken:
+                    connection.execute("ROLLBACK")
+                raise
+            finally:
+                self._threads.current = outer
+
+    @contextmanager
+    def _connection(self) -> "Iterator[psycopg.Connection[Any]]":
+        try:
+            connection = self._pool.getconn()
+        except PoolTimeout as error:
+            # Either all connections are in use, or the server is down: this says which.
+            psycopg.connect(**self._options).close()  # type: ignore[arg-type]
+            raise StoreUnavailable(busy=True) from error
+        try:
+            yield connection
+        finally:
+            self._pool.putconn(connection)
+
+    @property
+    def _current(self) -> _Transaction | None:
+        return getattr(self._threads, "current", None)
+
+    @property
+    def _required(self) -> _Transaction:
+        if self._current is None:
+            raise RuntimeError("not inside a transaction")
+        return self._current
+
+    # Statements, inside a transaction
+
+    def see(self, scopes: str) -> None:
+        """Let the transaction see these scopes: ALL, or an array of ids in SQL's notation."""
+        current = self._required
+        if current.reach != scopes:
+            self.all("SELECT set_config('mcpp.scopes', ?, true)", scopes)
+            current.reach = scopes
+
+    @property
+    def facts(self) -> dict[Any, Any]:
+        """What the transaction keeps for its later queries."""
+        return self._required.facts
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> "psycopg.Cursor[Any]":
+        """Execute a statement of a write."""
+        return self._required.connection.execute(_translated_sql(sql), values)
+
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Execute a statement of a write for each row of values; return how many rows changed."""
+        with self._required.connection.cursor() as cursor:
+            cursor.executemany(_translated_sql(sql), list(rows))
+            return cursor.rowcount
+
+    def all(self, sql: str, *values: Any) -> list[Any]:
+        """Return all rows of a query."""
+        cursor = self._required.connection.execute(_translated_sql(sql), values)
+        return cursor.fetchall() if cursor.description else []
+
+    def one(self, sql: str, *values: Any) -> tuple[Any, ...]:
+        """Return the first row of a query that has one."""
+        row: tuple[Any, ...] = self.all(sql, *values)[0]
+        return row
+
+    def _configure(self, connection: "psycopg.Connection[Any]") -> None:
+        use_schema(connection)
+        connection.execute(f"SET statement_timeout = {self._timeout_ms}")
+        connection.execute("SET idle_in_transaction_session_timeout = 600000")
+        # Every query has an index; without current statistics a scan could be chosen instead.
+        connection.execute("SET enable_seqscan = off")
+        connection.execute("SET jit = off")
+        connection.execute("SET hnsw.iterative_scan = relaxed_order")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise errors of the database as StoreUnavailable."""
+    try:
+        yield
+    except _BUSY_ERRORS as error:
+        raise StoreUnavailable(busy=True) from error
+    except (psycopg.Error, PoolClosed) as error:
+        raise StoreUnavailable(busy=False) from error
+
+
+@lru_cache(maxsize=256)
+def _translated_sql(sql: str) -> str:
+    """Return shared SQL with psycopg's placeholders."""
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+def _warn_of_bypass(connection: "psycopg.Connection[Any]") -> None:
+    row = connection.execute(
+        "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+    ).fetchone()
+    if row is not None and row[0]:
+        logger.warning("row-level security does not apply to this database role: use another one")

@@ -1,0 +1,55 @@
+"""Which scopes a view shows: their ids, their size, and the conditions on tables."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mcpp_agents.memory.access import View
+from mcpp_agents.memory.storage.postgres.database import ALL, PostgresDatabase
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The scopes of a view that exist, and how much they contain."""
+
+    scopes: list[int]
+    domain: str | None
+    items: int  # current items, of all domains
+    tokens: int
+
+    def condition(self, table: str) -> tuple[str, list[Any]]:
+        """Return the condition on a table with the columns `scope` and `domain`."""
+        where, values = f" AND {table}.scope = ANY (?)", [self.scopes]
+        if self.domain is not None:
+            return f"{where} AND {table}.domain = ?", [*values, self.domain]
+        return where, values
+
+    def posting_condition(self) -> tuple[str, list[Any]]:
+        """Return the condition on `posting p`, which has no domain."""
+        where, values = " AND p.scope = ANY (?)", [self.scopes]
+        if self.domain is not None:
+            inside = "EXISTS (SELECT FROM memory m WHERE m.seq = p.seq AND m.domain = ?)"
+            return f"{where} AND {inside}", [*values, self.domain]
+        return where, values
+
+
+def reach_of_view(database: PostgresDatabase, view: View) -> Reach:
+    """Return the reach of a view, and let the current transaction see no more than that."""
+    known: dict[View, Reach] = database.facts
+    if view not in known:
+        database.see(ALL)
+        rows = database.all(
+            "SELECT id, items, tokens FROM scope WHERE name = ANY (?)"
+            " UNION SELECT s.id, s.items, s.tokens FROM unnest(?::text[]) AS prefix"
+            " JOIN scope s ON starts_with(s.name, prefix)",
+            sorted(view.scopes),
+            sorted(view.prefixes),
+        )
+        known[view] = Reach(
+            sorted(row[0] for row in rows),
+            None if view.domain is None else view.domain.casefold(),
+            sum(int(row[1]) for row in rows),
+            sum(int(row[2]) for row in rows),
+        )
+    reach = known[view]
+    database.see("{" + ",".join(map(str, reach.scopes)) + "}")
+    return reach

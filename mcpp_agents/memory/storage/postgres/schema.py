@@ -1,0 +1,121 @@
+"""Migrations: numbered SQL files, applied once each, in order, by one process at a time."""
+
+import logging
+import re
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpp_agents.memory.errors import MemoryStoreError
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+logger = logging.getLogger("mcpp.memory")
+
+SCHEMA: Final = "mcpp_memory"
+# Names of advisory locks, which are shared by all programs that use the database.
+MIGRATION_LOCK: Final = 0x6D637070_00000001
+WRITE_LOCK: Final = 0x6D637070_00000002
+_NAME: Final = re.compile(r"(\d{4})_\w+\.sql")
+_MIN_PGVECTOR: Final = (0, 8)  # the first with filtered search that continues until it has enough
+
+
+def migrations() -> dict[int, str]:
+    """Return the SQL of each version."""
+    folder = files(__package__) / "migrations"
+    found = {
+        int(match[1]): file.read_text(encoding="utf-8")
+        for file in folder.iterdir()
+        if (match := _NAME.fullmatch(file.name))
+    }
+    return dict(sorted(found.items()))
+
+
+def prepare(connection: "Connection[Any]") -> None:
+    """Bring the schema to the version of this program.
+
+    Raises:
+        MemoryStoreError: the schema is newer, or the role may not create it.
+    """
+    import psycopg
+
+    steps = migrations()
+    try:
+        _check_encoding(connection)
+        if _version(connection) == max(steps):  # no rights and no lock are needed for this
+            return
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
+            version = _version(connection)
+            if version > max(steps):
+                raise MemoryStoreError(
+                    f"The database has version {version}; this program supports up to"
+                    f" version {max(steps)}"
+                )
+            _create_extension(connection)
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {SCHEMA}.migration"
+                " (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
+            )
+            use_schema(connection)
+            for number, sql in steps.items():
+                if number > version:
+                    connection.execute(sql)
+                    connection.execute(
+                        f"INSERT INTO {SCHEMA}.migration (version) VALUES (%s)", [number]
+                    )
+            connection.execute(f"GRANT SELECT ON {SCHEMA}.role_access TO PUBLIC")
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise MemoryStoreError(
+            f"The database role may not create the memory's tables: {_first_line(error)}"
+        ) from error
+
+
+def use_schema(connection: "Connection[Any]") -> None:
+    """Put the schema first in the search path; pgvector's may be any of the others."""
+    connection.execute(
+        "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), false)",
+        [SCHEMA],
+    )
+
+
+def _check_encoding(connection: "Connection[Any]") -> None:
+    [encoding] = connection.execute("SHOW server_encoding").fetchone() or [None]
+    if encoding != "UTF8":
+        raise MemoryStoreError(f"The database must have the encoding UTF8, not {encoding}")
+
+
+def _version(connection: "Connection[Any]") -> int:
+    # Not by to_regclass(), which may not see a table that was created during the transaction.
+    row = connection.execute(
+        "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'migration'", [SCHEMA]
+    ).fetchone()
+    if row is None:
+        return 0
+    found = connection.execute(f"SELECT coalesce(max(version), 0) FROM {SCHEMA}.migration")
+    return int((found.fetchone() or [0])[0])
+
+
+def _create_extension(connection: "Connection[Any]") -> None:
+    import psycopg
+
+    try:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    except psycopg.errors.InsufficientPrivilege:
+        raise MemoryStoreError(
+            "The database lacks pgvector, and this role may not add it: as a superuser,"
+            " CREATE EXTENSION vector"
+        ) from None
+    except (psycopg.errors.UndefinedFile, psycopg.errors.FeatureNotSupported):
+        raise MemoryStoreError("The PostgreSQL server has no pgvector; install it there") from None
+    [version] = connection.execute(
+        "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
+    ).fetchone() or ["0"]
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < _MIN_PGVECTOR:
+        wanted = ".".join(map(str, _MIN_PGVECTOR))
+        raise MemoryStoreError(f"The database has pgvector {version}; {wanted} or newer is needed")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")

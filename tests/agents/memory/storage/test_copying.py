@@ -1,0 +1,128 @@
+"""`mcpp memory copy`: a file into a database."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpp_agents.memory import MemoryDraft, MemoryStore, MemoryStoreError, Principal
+from mcpp_agents.memory.commands import main
+from tests.agents.memory.conftest import ManualClock, audited, rows
+
+psycopg = pytest.importorskip("psycopg")
+np = pytest.importorskip("numpy")
+pytest.importorskip("psycopg_pool")
+
+from mcpp_agents.memory.storage.postgres import copying  # noqa: E402
+from mcpp_agents.memory.storage.postgres.copying import copy_file  # noqa: E402
+from mcpp_agents.memory.storage.postgres.postgres import PostgresEngine  # noqa: E402
+from tests.agents.memory.search.test_embedding import Colours  # noqa: E402
+
+ALICE = Principal("alice", frozenset({"web"}), "acme")
+POD = Principal.for_pod("demo")
+
+
+@pytest.fixture
+def file(tmp_path: Path, clock: ManualClock) -> Path:
+    path = tmp_path / "memory.db"
+    with MemoryStore.open(path, embedder=Colours(), clock=clock) as store:
+        old = store.remember("Old", "a poppy", "decision")
+        store.remember("New", "some grass", "decision", related_to=[f"supersedes:{old.id}"])
+        gone = store.remember("Gone", "zebra", "note")
+        store.forget(gone.id)
+        ann = store.remember("Ann", "Which poppy?", "message", source="D1:1")
+        store.remember("Bob", "That one.", "message", source="D1:2", related_to=[ann.id])
+        store.acting_as(ALICE).remember("Of the web", "ruby sky", "note", project="web")
+        bus = store.acting_as(POD, author="eve", origin="bus")
+        bus.remember_many(
+            [MemoryDraft(title="Bus", content="sky", idempotency_key="k")],
+            metadata={"lineage": ["c1"]},
+        )
+        store.acting_as(POD).opt_out({"c9"})
+        store.remember_many(MemoryDraft(title=f"N{n}", content=f"grass {n}") for n in range(40))
+        store.embed_pending()
+    return path
+
+
+def packs(location: str | Path, clock: ManualClock) -> list[Any]:
+    with MemoryStore.open(location, embedder=Colours(), clock=clock) as store:
+        return [
+            [(item.id, item.score, item.reason, item.related) for item in pack.items]
+            for caller in (store, store.acting_as(ALICE), store.acting_as(POD))
+            for goal in ("poppy", "which one", "grass 7", "sky zebra")
+            for pack in [caller.context(goal)]
+        ]
+
+
+@pytest.mark.rule("M-66")
+def test_a_copy_answers_like_the_file(file: Path, database_url: str, clock: ManualClock) -> None:
+    before = audited(file)
+    report = copy_file(file, database_url)
+    assert (report.items, report.relations, report.vectors, report.verified) == (46, 2, 46, 46)
+    assert audited(database_url) == before
+    for copied, original in zip(packs(database_url, clock), packs(file, clock), strict=True):
+        for found, expected in zip(copied, original, strict=True):
+            # In a file, superseded items and those of other scopes have a part in averages.
+            assert found == (expected[0], pytest.approx(expected[1], abs=0.05), *expected[2:])
+    with MemoryStore.open(database_url, embedder=None) as store:
+        assert store.acting_as(POD).opted_out() == {"c9"}
+        bus = store.acting_as(POD, author="eve", origin="bus")
+        assert bus.has_stored("k")
+
+
+@pytest.mark.rule("M-66")
+def test_a_repeated_copy_adds_what_is_new(file: Path, database_url: str) -> None:
+    copy_file(file, database_url)
+    with MemoryStore.open(file, embedder=None) as store:
+        store.remember("Later", "sky", "note")
+    again = copy_file(file, database_url)
+    assert (again.items, again.relations, again.vectors, again.audit) == (1, 0, 0, 1)
+    assert again.verified == 47
+
+
+@pytest.mark.rule("M-66")
+def test_an_interrupted_copy_is_continued(
+    file: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_BATCH", 10)
+    add, calls = PostgresEngine.add, 0
+
+    def interrupted(self: PostgresEngine, *arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        add(self, *arguments)
+
+    monkeypatch.setattr(PostgresEngine, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        copy_file(file, database_url)
+    assert rows(database_url, "SELECT count(*) FROM memory") == [(20,)]
+    monkeypatch.setattr(PostgresEngine, "add", add)
+    report = copy_file(file, database_url)
+    assert (report.items, report.verified) == (26, 46)
+
+
+@pytest.mark.rule("M-66")
+def test_a_difference_is_reported(file: Path, database_url: str) -> None:
+    copy_file(file, database_url)
+    rows(database_url, "UPDATE memory SET content = 'changed' WHERE title = 'N7'")
+    with pytest.raises(MemoryStoreError, match="differs from the file"):
+        copy_file(file, database_url)
+
+
+def test_a_key_that_the_database_has_is_not_overwritten(file: Path, database_url: str) -> None:
+    with MemoryStore.open(database_url, embedder=None) as store:
+        bus = store.acting_as(POD, author="eve", origin="bus")
+        bus.remember("Other", "grass", "note", idempotency_key="k")
+    with pytest.raises(MemoryStoreError, match="another memory with the idempotency key"):
+        copy_file(file, database_url)
+
+
+def test_the_command_copies_and_says_what(
+    file: Path, database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["copy", str(file), database_url]) == 0
+    assert "copied 46 items, 2 relations, 46 vectors" in capsys.readouterr().out
+    with pytest.raises(MemoryStoreError, match="does not exist"):
+        main(["copy", str(file.with_name("none.db")), database_url])

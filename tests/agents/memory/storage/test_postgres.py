@@ -1,0 +1,457 @@
+"""The PostgreSQL engine: migrations, faults, searches in large databases, and erasure."""
+
+import logging
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpp_agents.memory import (
+    OWNER,
+    MemoryDraft,
+    MemoryStore,
+    MemoryStoreError,
+    Principal,
+    StoreUnavailable,
+)
+from mcpp_agents.memory.access import view_of
+from mcpp_agents.memory.commands import main
+from mcpp_agents.memory.search.terms import parse
+from mcpp_agents.memory.storage.engine import Matches
+from tests.agents.memory.conftest import ManualClock, holds, rows
+from tests.agents.memory.postgres_server import PostgresServer
+
+psycopg = pytest.importorskip("psycopg")
+np = pytest.importorskip("numpy")
+pytest.importorskip("psycopg_pool")
+
+from mcpp_agents.memory.storage.postgres import schema  # noqa: E402
+from mcpp_agents.memory.storage.postgres.database import PostgresDatabase  # noqa: E402
+from mcpp_agents.memory.storage.postgres.postgres import PostgresEngine  # noqa: E402
+from mcpp_agents.memory.storage.postgres.reach import reach_of_view  # noqa: E402
+from mcpp_agents.memory.storage.postgres.vector_search import VectorTable  # noqa: E402
+from mcpp_agents.memory.storage.postgres.word_search import PostingBudget  # noqa: E402
+
+SECRET = "hunter2-8fK"
+
+
+def open_store(url: str, **options: Any) -> MemoryStore:
+    return MemoryStore(PostgresEngine(url, **options))
+
+
+def names(store: MemoryStore, goal: str) -> list[str]:
+    return [item.name for item in store.context(goal).items]
+
+
+# Migrations
+
+
+@pytest.fixture
+def new_url(postgres: PostgresServer) -> str:
+    """The address of a database without tables."""
+    return postgres.new_database()
+
+
+@pytest.mark.rule("M-60")
+def test_processes_may_create_the_tables_at_the_same_time(new_url: str) -> None:
+    barrier = threading.Barrier(4)
+
+    def create(number: int) -> None:
+        barrier.wait()
+        with MemoryStore.open(new_url, embedder=None) as store:
+            store.remember(f"Item {number}", "apple", "note")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(create, range(4)))
+    with MemoryStore.open(new_url, embedder=None) as store:
+        assert len(names(store, "apple")) == 4
+    versions = rows(new_url, "SELECT version FROM migration ORDER BY version")
+    assert [row[0] for row in versions] == list(schema.migrations())
+
+
+@pytest.mark.rule("M-60")
+def test_an_older_schema_is_migrated_and_a_failed_migration_changes_nothing(
+    new_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: {1: steps[1]})
+    with psycopg.connect(new_url, autocommit=True) as connection:
+        schema.prepare(connection)
+    broken = {**steps, 99: "CREATE TABLE more (id integer); SELECT 1 / 0"}
+    monkeypatch.setattr(schema, "migrations", lambda: broken)
+    with pytest.raises(MemoryStoreError, match="division by zero"):
+        MemoryStore.open(new_url, embedder=None)
+    assert rows(new_url, "SELECT max(version), to_regclass('more') FROM migration") == [(1, None)]
+    monkeypatch.undo()
+    MemoryStore.open(new_url, embedder=None).close()
+    assert rows(new_url, "SELECT max(version) FROM migration") == [(max(steps),)]
+
+
+@pytest.mark.rule("M-60")
+def test_a_newer_schema_is_refused_in_one_line(
+    new_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    MemoryStore.open(new_url, embedder=None).close()
+    rows(new_url, "INSERT INTO migration (version) VALUES (4711)")
+    with pytest.raises(MemoryStoreError, match="has version 4711") as refused:
+        MemoryStore.open(new_url, embedder=None)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_role_without_rights_is_refused_in_one_line(
+    postgres: PostgresServer, new_url: str
+) -> None:
+    postgres.execute("DROP ROLE IF EXISTS stranger")
+    postgres.execute("CREATE ROLE stranger LOGIN")
+    url = new_url.replace("memory@", "stranger@")
+    with pytest.raises(MemoryStoreError, match="may not create the memory's tables") as refused:
+        MemoryStore.open(url, embedder=None)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_superuser_is_warned(
+    postgres: PostgresServer, new_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    MemoryStore.open(new_url.replace("memory@", "postgres@"), embedder=None).close()
+    assert "row-level security does not apply" in caplog.text
+
+
+# Faults
+
+
+@pytest.mark.rule("M-40", "M-61")
+def test_a_crash_of_the_server_loses_nothing_acknowledged_and_the_store_recovers(
+    postgres: PostgresServer, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_store(database_url, statement_seconds=1) as store:
+        store.remember("Before", "apple", "note")
+        postgres.stop()
+        with pytest.raises(StoreUnavailable, match="cannot be used now"):
+            store.context("apple")
+        postgres.start()
+        assert names(store, "apple") == ["Before"]
+        store.remember("After", "apple", "note")
+        assert set(names(store, "apple")) == {"Before", "After"}
+        tools = [entry.details.get("refused") for entry in store.audit_entries()]
+    assert tools.count("StoreUnavailable") == 1  # written once the server was back (M-43)
+
+
+@pytest.mark.rule("M-61")
+def test_a_terminated_connection_is_replaced(postgres: PostgresServer, database_url: str) -> None:
+    with open_store(database_url) as store:
+        store.remember("Before", "apple", "note")
+        postgres.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'mcpp memory'"
+        )
+        assert names(store, "apple") == ["Before"]
+
+
+@pytest.mark.rule("M-01", "M-61")
+def test_a_write_whose_connection_is_lost_stores_nothing(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    engine = PostgresEngine(database_url)
+    with MemoryStore(engine) as store:
+        with pytest.raises(StoreUnavailable), engine.writing():  # noqa: PT012 - its end raises
+            engine.charge_quota("p", "a", items=1, at=1.0, expired_at=0.0)
+            postgres.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'mcpp memory' AND state = 'idle in transaction'"
+            )
+        assert engine.quota_used("p", "a", 0.0) == 0
+        store.remember("After", "apple", "note")
+
+
+@pytest.mark.rule("M-43", "M-61")
+def test_a_write_waits_for_another_and_gives_up_with_advice(database_url: str) -> None:
+    with open_store(database_url, statement_seconds=0.3) as store:
+        store.remember("Before", "apple", "note")
+        with psycopg.connect(database_url) as other:
+            other.execute("SELECT pg_advisory_xact_lock(%s)", [schema.WRITE_LOCK])
+            with pytest.raises(StoreUnavailable, match="busy; try again later"):
+                store.remember("Blocked", "apple", "note")
+            assert names(store, "apple") == ["Before"]  # a pack does not wait
+        store.remember("After", "apple", "note")
+
+
+@pytest.mark.rule("M-61")
+def test_a_long_statement_is_ended(database_url: str) -> None:
+    engine = PostgresEngine(database_url, statement_seconds=0.2)
+    database: PostgresDatabase = engine._database
+    with pytest.raises(StoreUnavailable, match="busy"), database.reading():
+        database.all("SELECT pg_sleep(60)")
+    engine.close()
+
+
+@pytest.mark.rule("M-61")
+def test_more_callers_than_connections_take_turns(database_url: str) -> None:
+    with open_store(database_url, max_connections=2) as store, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: store.remember(f"Item {n}", "apple", "note"), range(16)))
+        found = list(pool.map(lambda _: len(names(store, "apple")), range(16)))
+    assert found == [16] * 16
+
+
+def test_one_key_stores_once_whoever_comes_first(database_url: str) -> None:
+    with open_store(database_url) as store, ThreadPoolExecutor(4) as pool:
+        answers = pool.map(
+            lambda _: store.remember("One", "apple", "note", idempotency_key="k"), range(8)
+        )
+        assert sum(answer.created for answer in answers) == 1
+        assert names(store, "apple") == ["One"]
+
+
+# The command line
+
+
+def test_a_file_that_is_named_goes_before_the_variable(
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MCPP_MEMORY_DATABASE", database_url)
+    main(["remember", "Rotation", "tokens rotate"])
+    assert rows(database_url, "SELECT title FROM memory") == [("Rotation",)]
+    file = str(tmp_path / "memory.db")
+    main(["remember", "Other", "tokens rotate", "--file", file])
+    assert rows(file, "SELECT title FROM memory") == [("Other",)]
+    monkeypatch.setenv("MCPP_MEMORY_DATABASE", f"mysql://ann:{SECRET}@localhost")
+    with pytest.raises(SystemExit):
+        main(["audit"])
+    assert SECRET not in capsys.readouterr().err
+
+
+# Passwords
+
+
+@pytest.mark.rule("M-62")
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://ann:{SECRET}@127.0.0.1:1/none?connect_timeout=2",
+        f"postgresql://ann:a/{SECRET}@localhost/none",
+        f"postgresql://ann:a@{SECRET}@localhost/none",
+        f"postgresql://ann:a?{SECRET}@localhost/none",
+        f"postgresql://ann:%zz{SECRET}@localhost/none",
+        f"postgresql://ann:{SECRET}@[::1/none",
+        f"postgresql://ann@localhost/none?password={SECRET}&nonsense=1",
+        f"mysql://ann:{SECRET}@localhost/none",
+    ],
+)
+def test_a_password_is_never_shown(
+    url: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    try:
+        code = main(["audit", "--database", url])
+    except (MemoryStoreError, SystemExit) as error:
+        code = 1
+        assert SECRET not in f"{error} {error.__cause__} {error!r}"
+    assert code != 0
+    output = capsys.readouterr()
+    assert SECRET not in output.out + output.err + caplog.text
+
+
+@pytest.mark.rule("M-62")
+def test_a_wrong_password_is_not_in_the_log(
+    postgres: PostgresServer, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = database_url.replace("memory@", f"memory:{SECRET}@")
+    with open_store(url, statement_seconds=0.5) as store:
+        postgres.stop()
+        with pytest.raises(StoreUnavailable) as refused:
+            store.context("apple")
+        postgres.start()
+    assert SECRET not in f"{refused.value} {refused.value.__cause__!r} {caplog.text}"
+    assert SECRET not in repr(vars(store._engine))
+
+
+# Erasure
+
+
+def sizes(url: str) -> list[Any]:
+    return rows(
+        url,
+        "SELECT s.items, s.tokens, count(w.seq), coalesce(sum(w.length), 0),"
+        " (SELECT count(*) FROM posting p WHERE p.scope = s.id)"
+        " - coalesce(sum(cardinality(w.words)), 0)"
+        " FROM scope s LEFT JOIN word_list w ON w.scope = s.id GROUP BY s.id",
+    )
+
+
+@pytest.mark.rule("M-07", "M-63")
+def test_forgetting_leaves_nothing_in_any_table(database_url: str) -> None:
+    with open_store(database_url) as store:
+        store.remember("Ann", "Is it Friday?", "message", source="D1:1")
+        answer = store.remember("Bob", "yes, zebra", "message", source="D1:2", tags=["zebra"])
+        old = store.remember("Old", "quagga", "note")
+        new = store.remember("New", "zebra", "note", related_to=[f"supersedes:{old.id}"])
+        assert holds(database_url, "zebra")
+        store.forget(answer.id)
+        store.forget(new.id)
+        assert not holds(database_url, "zebra")
+        assert names(store, "zebra") == []
+        assert names(store, "quagga") == ["Old"]
+    for items, tokens, listed, length, unlisted in sizes(database_url):
+        assert (items, tokens, unlisted) == (listed, length, 0)
+
+
+def test_the_counts_of_a_scope_follow_every_change(database_url: str) -> None:
+    chance = random.Random(3)
+    with open_store(database_url) as store:
+        ids: list[str] = []
+        for number in range(30):
+            if ids and chance.random() < 0.3:
+                store.forget(ids.pop(chance.randrange(len(ids))))
+            else:
+                related = [f"supersedes:{chance.choice(ids)}"] if ids and number % 5 == 0 else []
+                source = chance.choice([None, "D1:1", "D2:1"])
+                stored = store.remember(
+                    f"T{number}", f"apple {number}", "message", source=source, related_to=related
+                )
+                ids.append(stored.id)
+        for items, tokens, listed, length, unlisted in sizes(database_url):
+            assert (items, tokens, unlisted) == (listed, length, 0)
+
+
+# Searches with tiny budgets, as in a very large database
+
+SMALL = PostingBudget(scored=4, counted=6, sampled=10, min_sample=2, joined=200)
+
+
+@pytest.fixture
+def small(database_url: str, clock: ManualClock) -> Iterator[tuple[MemoryStore, PostgresEngine]]:
+    engine = PostgresEngine(database_url, budget=SMALL)
+    with MemoryStore(engine, clock=clock) as store:
+        yield store, engine
+
+
+def found(engine: PostgresEngine, goal: str, principal: Principal = OWNER) -> Matches:
+    return engine.match(parse(goal), view_of(principal), 4)
+
+
+def test_an_old_item_with_all_common_words_is_found(
+    small: tuple[MemoryStore, PostgresEngine],
+) -> None:
+    store, engine = small
+    store.remember("Both", "wing flow", "note")
+    store.remember_many(
+        MemoryDraft(title=str(n), content="the wing" if n % 2 else "the flow", kind="note")
+        for n in range(60)
+    )
+    matches = found(engine, "wing flow")
+    assert next(iter(matches.words)) == 1
+    assert [(match.pair.shown, match.seqs) for match in matches.pairs] == [("wing flow", {1})]
+
+
+def test_for_a_common_word_the_newest_visible_items_are_found(
+    small: tuple[MemoryStore, PostgresEngine],
+) -> None:
+    store, engine = small
+    ann = store.acting_as(Principal("ann"))
+    ann.remember_many(MemoryDraft(title="Mine", content="a flow", kind="note") for _ in range(8))
+    store.remember_many(MemoryDraft(title="Flow", content="flow", kind="note") for _ in range(60))
+    assert list(found(engine, "flow", Principal("ann")).words) == [8, 7, 6, 5]
+    assert min(found(engine, "flow").words) > 50
+
+
+def test_a_rare_word_is_scored_with_the_common_words_around_it(
+    small: tuple[MemoryStore, PostgresEngine],
+) -> None:
+    store, engine = small
+    store.remember("Old", "ogive flow", "note")
+    store.remember_many(MemoryDraft(title=str(n), content="a flow", kind="note") for n in range(60))
+    matches = found(engine, "ogive flow")
+    assert next(iter(matches.words)) == 1
+    assert 1 in matches.holders["flow"]
+    assert matches.rarity["ogive"] > matches.rarity["flow"]
+
+
+# Vectors
+
+
+class Scattered:
+    """An embedder whose vectors are random, but the same for the same text."""
+
+    model = "scattered"
+    lexical_share = 0.6
+
+    def embed(self, texts: Any) -> Any:
+        drawn = np.stack(
+            [np.random.default_rng(sum(map(ord, text))).standard_normal(24) for text in texts]
+        ).astype(np.float32)
+        return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+@pytest.mark.rule("M-64")
+def test_the_vector_index_finds_nearly_what_an_exact_search_finds(database_url: str) -> None:
+    words = [f"{a}{b}" for a in range(60) for b in "abcdefgh"]
+    ann = Principal("ann", frozenset({"web"}))
+    with MemoryStore.open(database_url, embedder=Scattered()) as store:
+        store.remember_many(
+            MemoryDraft(title=word, content=f"{word} x", project="web" if n % 5 else None)
+            for n, word in enumerate(words)
+        )
+        store.embed_pending()
+    database = PostgresDatabase(database_url)
+    exact, indexed = (VectorTable(database, exact_items=most) for most in (10**9, 0))
+    hits = total = 0
+    for vector in Scattered().embed([f"goal {number}" for number in range(10)]):
+        with database.reading():
+            model = exact.model("scattered")
+            assert model is not None
+            reach = reach_of_view(database, view_of(ann))
+            best, close = (
+                table.nearest(model, vector.tobytes(), reach, limit=20, also=())
+                for table in (exact, indexed)
+            )
+        hits += len(best.keys() & close.keys())
+        total += len(best)
+    database.close()
+    assert total == 200
+    assert hits / total >= 0.95
+
+
+@pytest.mark.rule("M-64")
+def test_both_engines_rank_alike(database_url: str, tmp_path: Any) -> None:
+    chance = random.Random(5)
+    vocabulary = [f"word{number}" for number in range(80)]
+
+    def text(count: int) -> str:
+        return " ".join(chance.choices(vocabulary, range(1, 81), k=count))
+
+    drafts = [
+        MemoryDraft(
+            title=text(4),
+            content=text(chance.randint(3, 60)),
+            kind=chance.choice(["note", "decision", "message"]),
+            source=chance.choice([None, "D1:3", "https://example.org/a#b"]),
+            idempotency_key=str(number),
+        )
+        for number in range(150)
+    ]
+    goals = [text(5) for _ in range(20)]
+    results = []
+    for location in (tmp_path / "memory.db", database_url):
+        with MemoryStore.open(
+            location,
+            embedder=Scattered(),
+            clock=ManualClock(),
+        ) as store:
+            numbers = {stored.id: n for n, stored in enumerate(store.remember_many(drafts))}
+            store.embed_pending()
+            results.append(
+                [
+                    {numbers[id]: points for id, points in store.search(goal, limit=20)}
+                    for goal in goals
+                ]
+            )
+    for in_file, in_database in zip(*results, strict=True):
+        assert list(in_file) == list(in_database)
+        assert list(in_file.values()) == pytest.approx(list(in_database.values()), abs=1e-4)

@@ -1,0 +1,178 @@
+"""Row-level security on PostgreSQL, seen by other roles and by hostile inputs."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from mcpp_agents.memory import MemoryStore, Principal, UnknownMemory
+from tests.agents.memory.conftest import rows
+from tests.agents.memory.postgres_server import PostgresServer
+
+psycopg = pytest.importorskip("psycopg")
+pytest.importorskip("psycopg_pool")
+
+from mcpp_agents.memory.storage.postgres.reach import Reach  # noqa: E402
+
+ALICE = Principal("alice", frozenset({"web", "api"}), "acme")
+BOB = Principal("bob", frozenset({"web"}), "other")
+TABLES = ("scope", "memory", "word_list", "posting", "relation", "audit", "quota", "opt_out")
+HOSTILE = (
+    "'; DROP TABLE memory; --",
+    '"; DROP TABLE memory; --',
+    "x' OR '1'='1",
+    "%s %(a)s %% ? $1 :name",
+    "{1,2,3}",
+    "\\'; SELECT pg_sleep(60); --",
+    "all",
+    "NULL",
+    "a:* & !b | (c <-> d)",
+    "\u202e\U0001f600 %",
+)
+
+
+@pytest.fixture
+def filled(database_url: str) -> Iterator[MemoryStore]:
+    with MemoryStore.open(database_url, embedder=None) as store:
+        alice, bob = store.acting_as(ALICE), store.acting_as(BOB)
+        alice.remember("acme private", "apple", "note")
+        web = alice.remember("acme web", "apple", "note", project="web")
+        alice.remember("acme api", "apple", "note", project="api", related_to=[web.id])
+        bob.remember("other web", "apple", "note", project="web")
+        bob.remember("other private", "apple", "note")
+        yield store
+
+
+def titles(connection: Any) -> set[str]:
+    return {row[0] for row in connection.execute("SELECT title FROM memory")}
+
+
+def connect(url: str, role: str = "memory") -> Any:
+    options = "-c search_path=mcpp_memory,public"
+    url = url.replace("memory@", f"{role}@")
+    return psycopg.connect(url, autocommit=True, options=options)
+
+
+def names(store: MemoryStore, goal: str = "apple", **fields: Any) -> set[str]:
+    return {item.name for item in store.context(goal, **fields).items}
+
+
+@pytest.mark.rule("M-65")
+def test_without_a_setting_even_the_owner_of_the_tables_sees_nothing(
+    filled: MemoryStore, database_url: str
+) -> None:
+    with connect(database_url) as connection:
+        for table in TABLES:
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+            connection.execute(
+                "INSERT INTO quota (principal, author, at, items) VALUES ('a', 'b', 1, 1)"
+            )
+
+
+@pytest.mark.rule("M-65")
+@pytest.mark.parametrize(
+    "setting", ["", "{}", "{0}", "ALL", "all ", "{1} OR true", "'{1}'", "all'; --", "{999999}"]
+)
+def test_no_other_setting_shows_anything(
+    filled: MemoryStore, database_url: str, setting: str
+) -> None:
+    with connect(database_url) as connection:
+        connection.execute("SELECT set_config('mcpp.scopes', %s, false)", [setting])
+        with suppress(psycopg.DataError):  # not an array of numbers
+            assert titles(connection) == set()
+
+
+@pytest.mark.rule("M-65")
+def test_a_transaction_sees_the_scopes_of_its_view_only(
+    filled: MemoryStore, database_url: str
+) -> None:
+    [(scope,)] = rows(
+        database_url, "SELECT id FROM scope WHERE organization = 'acme' AND project = 'web'"
+    )
+    with connect(database_url) as connection:
+        connection.execute("SELECT set_config('mcpp.scopes', %s, false)", [f"{{{scope}}}"])
+        assert titles(connection) == {"acme web"}
+        assert connection.execute("SELECT DISTINCT scope FROM posting").fetchall() == [(scope,)]
+        assert connection.execute("SELECT count(*) FROM relation").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM audit").fetchone() == (0,)
+
+
+@pytest.mark.rule("M-12", "M-65")
+def test_a_query_that_lost_its_condition_still_sees_its_view_only(
+    filled: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything: tuple[str, list[Any]] = (" AND true", [])
+    monkeypatch.setattr(Reach, "condition", lambda self, table: everything)
+    monkeypatch.setattr(Reach, "posting_condition", lambda self: everything)
+    assert names(filled.acting_as(ALICE)) == {"acme private", "acme web", "acme api"}
+    assert names(filled.acting_as(BOB)) == {"other private", "other web"}
+
+
+@pytest.mark.rule("M-65")
+def test_a_listed_role_sees_its_projects_whatever_it_sets(
+    postgres: PostgresServer, filled: MemoryStore, database_url: str
+) -> None:
+    database = database_url.split("@/")[1].split("?")[0]
+    if not postgres.execute("SELECT FROM pg_roles WHERE rolname = 'reader'"):
+        postgres.execute("CREATE ROLE reader LOGIN")
+    for sql in (
+        "GRANT USAGE ON SCHEMA mcpp_memory TO reader",
+        "GRANT SELECT ON ALL TABLES IN SCHEMA mcpp_memory TO reader",
+    ):
+        postgres.execute(sql, database)
+    with connect(database_url, "reader") as reader:
+        assert titles(reader) == set()
+        rows(
+            database_url,
+            "INSERT INTO role_access (role, organization, project)"
+            " VALUES ('reader', 'acme', 'web')",
+        )
+        for setting in ("", "all", "{1,2,3,4,5,6,7,8,9}"):
+            reader.execute("SELECT set_config('mcpp.scopes', %s, false)", [setting])
+            assert titles(reader) == {"acme web"}
+            scopes = reader.execute("SELECT organization, project FROM scope").fetchall()
+            assert scopes == [("acme", "web")]
+            for table in ("relation", "audit", "quota", "opt_out"):
+                assert reader.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+        for statement in (
+            "INSERT INTO role_access (role, organization) VALUES ('reader', 'other')",
+            "DELETE FROM role_access",
+            "DELETE FROM memory",
+            "ALTER TABLE memory DISABLE ROW LEVEL SECURITY",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                reader.execute(statement)
+        rows(database_url, "UPDATE role_access SET project = NULL")
+        assert titles(reader) == {"acme web", "acme api"}  # all projects, but nothing private
+
+
+@pytest.mark.rule("M-27", "M-65")
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_that_looks_like_sql_is_text(
+    filled: MemoryStore, database_url: str, text: str
+) -> None:
+    eve = filled.acting_as(Principal(text, frozenset({text}), text))
+    stored = eve.remember(
+        text, f"{text} zebra", "note", project=text, domain=text, source=text,
+        idempotency_key=text, tags=[text], metadata={"m": text},
+    )  # fmt: skip
+    eve.remember(text, "diary zebra", "note", agent_id=text)
+    [item] = eve.context(f"{text} zebra", project=text, domain=text, limit=5).items
+    assert (item.id, item.name, item.content) == (stored.id, text, f"{text} zebra")
+    eve.opt_out({text})
+    assert eve.opted_out() == {text}
+    assert names(eve, "apple") == set()
+    with pytest.raises(UnknownMemory):
+        filled.acting_as(BOB).forget(stored.id)
+    with pytest.raises(UnknownMemory):
+        eve.forget(text)
+    eve.forget(stored.id)
+    assert names(filled.acting_as(BOB)) == {"other private", "other web"}
+
+
+@pytest.mark.parametrize("id", ["\0", "mem_\0", "\ud800"])
+def test_an_id_that_is_no_text_is_unknown(filled: MemoryStore, id: str) -> None:
+    with pytest.raises(UnknownMemory):
+        filled.forget(id)
