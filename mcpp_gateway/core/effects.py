@@ -34,7 +34,7 @@ class Broadcast(msgspec.Struct, frozen=True, gc=False):
 class Broadcasts(msgspec.Struct, frozen=True, gc=False):
     """Send several texts, in order, to all sessions of these audiences.
 
-    One effect for what a commit releases: 0.3 µs less for each text.
+    One effect for all that a commit releases: 70 bytecodes less for each text.
     """
 
     texts: list[bytes]

@@ -91,6 +91,7 @@ class LogIndex:
         self._log = log
         self._epoch = epoch
         self._index_elsewhere = index_elsewhere
+        self._works_elsewhere = False  # whether the last piece of work was done there
         self._built_from: dict[IndexDatabase, int] = {}  # those that were built anew
         self._ids_progress = IndexProgress("ids", folder.name)
         self._text_progress = IndexProgress("texts", folder.name)
@@ -258,7 +259,7 @@ class LogIndex:
 
     def _rest(self, spent: float, behind: int) -> float:
         """Return how long to rest after a piece of work: as long as it took, if not much waits."""
-        if behind > _MAX_WAITING_ENTRIES:
+        if behind > _MAX_WAITING_ENTRIES and self._works_elsewhere:
             return 0.0
         return spent if behind else max(spent, self.rest_seconds)
 
@@ -270,7 +271,8 @@ class LogIndex:
             each.open()
         if self.text.indexed_to < self.committed or self.ids.indexed_to < self.committed:
             self._drop()
-            if not self._have_indexed():
+            self._works_elsewhere = self._have_indexed()
+            if not self._works_elsewhere:
                 if self.ids.indexed_to < self.committed:
                     self._index_ids(_IDS_AT_ONCE)
                 if self.ids.indexed_to >= self.committed:
