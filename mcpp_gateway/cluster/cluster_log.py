@@ -133,7 +133,7 @@ class ClusterLog:
         )
         link.archive = PodArchive(
             name,
-            LogCopy(self._copies.path / name, self._indexer.index_texts),
+            LogCopy(self._copies.path / name, self._indexer.index),
             self._streams,
             journal=link.pod.replica.journal,
             executor=self._executor,

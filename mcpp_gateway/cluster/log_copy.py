@@ -31,7 +31,7 @@ from mcpp_gateway.core.cluster.records import BareBatch, Claim, decode_bare
 from mcpp_gateway.core.journal import UnreadableError
 from mcpp_gateway.core.records import LogEntry, State, encode_state
 from mcpp_gateway.storage.disk import OsDisk
-from mcpp_gateway.storage.index.log_index import LogIndex, TextIndexer
+from mcpp_gateway.storage.index.log_index import Indexer, LogIndex
 from mcpp_gateway.storage.log_store import LOCK
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
 from mcpp_gateway.storage.segment_reader import SegmentReader
@@ -96,7 +96,7 @@ class CopyFolder:
 class LogCopy:
     """The copy of one pod's log. Owns its folder. One thread writes at a time, others may read."""
 
-    def __init__(self, folder: Path, index_elsewhere: TextIndexer | None = None) -> None:
+    def __init__(self, folder: Path, index_elsewhere: Indexer | None = None) -> None:
         self.sequence = 0  # of the last record that was taken; 0: none
         self.checksum = 0  # of that record
         self.has_failed = False  # nothing more is copied

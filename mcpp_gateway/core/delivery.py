@@ -20,6 +20,7 @@ from mcpp_gateway.core.effects import (
     POSITION_LOST,
     SLOW_READER,
     Broadcast,
+    Broadcasts,
     CatchUp,
     Close,
     Direct,
@@ -119,6 +120,12 @@ class Router:
         if len(route) == len(self.all):
             return Broadcast(entry.text, route)
         return Broadcast(entry.text, route, self._extra_recipients(entry, route))
+
+    def broadcast_all(self, entries: list[LogEntry]) -> list[Effect]:
+        """Route entries in their order."""
+        if self.unfiltered:
+            return [Broadcasts([entry.text for entry in entries], self.all)] if entries else []
+        return [self.broadcast(entry) for entry in entries]
 
     def relay(self, entry: LogEntry, sender: Session | None) -> RelayLive:
         """Route a live part to the audiences whose filter it passes, and to no others (G-80)."""

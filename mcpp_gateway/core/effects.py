@@ -31,6 +31,16 @@ class Broadcast(msgspec.Struct, frozen=True, gc=False):
     extra: tuple[Session, ...] = ()
 
 
+class Broadcasts(msgspec.Struct, frozen=True, gc=False):
+    """Send several texts, in order, to all sessions of these audiences.
+
+    One effect for all that a commit releases: 70 bytecodes less for each text.
+    """
+
+    texts: list[bytes]
+    audiences: tuple[Audience, ...]
+
+
 class RelayLive(msgspec.Struct, frozen=True, gc=False):
     """Send a live part to the sessions of these audiences, but for its sender (G-80).
 
@@ -86,4 +96,6 @@ class Several(msgspec.Struct, frozen=True, gc=False):
     effects: tuple[Effect, ...]
 
 
-Effect: TypeAlias = Broadcast | RelayLive | Direct | Move | Close | CatchUp | ReadHistory | Several
+Effect: TypeAlias = (
+    Broadcast | Broadcasts | RelayLive | Direct | Move | Close | CatchUp | ReadHistory | Several
+)

@@ -158,7 +158,7 @@ class Window:
         self._entries[end] = entry
         self.positions[entry.id] = end
         self.end = end + 1
-        self._bytes += len(entry.text) if entry.to is None else entry_bytes(entry)
+        self._bytes += len(entry.text) + ENTRY_BYTES if entry.to is None else entry_bytes(entry)
 
     def resize(self, max_messages: int, max_bytes: int) -> None:
         """Change the bounds, from the next `trim` on."""
@@ -181,13 +181,15 @@ class Window:
     def trim(self, committed: int) -> None:
         """Drop the oldest entries while there are too many, but none that is not committed."""
         start, kept_from = self.start, self.end - self._max_messages
-        while start < committed and (start < kept_from or self._bytes > self._max_bytes):
-            oldest = self._entries.pop(start)
-            del self.positions[oldest.id]
+        size, max_bytes = self._bytes, self._max_bytes
+        entries, positions = self._entries, self.positions
+        while start < committed and (start < kept_from or size > max_bytes):
+            oldest = entries.pop(start)
+            del positions[oldest.id]
             if type(oldest) is LogEntry:
-                self._bytes -= entry_bytes(oldest)
+                size -= len(oldest.text) + ENTRY_BYTES if oldest.to is None else entry_bytes(oldest)
             start += 1
-        self.start = start
+        self.start, self._bytes = start, size
 
     def __getitem__(self, position: int) -> LogEntry | WindowEntry:
         return self._entries[position]

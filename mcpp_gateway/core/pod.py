@@ -89,7 +89,7 @@ class PodCore:
         self._delivery = Router(self.journal, self.members.present, limits.outbox_bytes)
         self.filter_work = self._delivery.work
         # None: every entry is committed as soon as it is appended.
-        self._gate: Gate[LogEntry | Answer] | None = None
+        self._gate: Gate[LogEntry, Answer] | None = None
         if not self.journal.commits_at_once:
             self._gate = Gate(self.journal.committed)
         # Sessions that have read everything committed, and wait for more or for their own join.
@@ -335,7 +335,7 @@ class PodCore:
                 if self._delivery.unfiltered:
                     return Broadcast(text, self._delivery.all)
                 return self._delivery.broadcast(verdict)
-            self._gate.hold(verdict, self.journal.end)
+            self._gate.entries.append(verdict)
             return None
         return self._carry_out(verdict, session, envelope, now)
 
@@ -363,17 +363,9 @@ class PodCore:
         """Return what may leave now that every entry before a position is committed."""
         assert self._gate is not None
         effects: list[Effect] = []
-        delivery = self._delivery
-        for item in self._gate.release(committed):
-            if type(item) is LogEntry:
-                # The common case without a call, as in `receive`.
-                if delivery.unfiltered:
-                    effects.append(Broadcast(item.text, delivery.all))
-                else:
-                    effects.append(delivery.broadcast(item))
-                continue
-            assert type(item) is Answer
-            effect = self.answers.release(item)
+        for entries, answer in self._gate.release(committed):
+            effects += self._delivery.broadcast_all(entries)
+            effect = None if answer is None else self.answers.release(answer)
             if effect is not None:
                 effects.append(effect)
         waiting, self._waiting_for_commit = self._waiting_for_commit, {}
@@ -559,7 +551,7 @@ class PodCore:
         self.journal.append(entry)
         if self._gate is None:
             return [self._delivery.broadcast(entry)]
-        self._gate.hold(entry, self.journal.end)
+        self._gate.entries.append(entry)
         return []
 
     def _expire(self, now: float) -> list[Effect]:

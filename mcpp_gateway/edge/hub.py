@@ -21,6 +21,7 @@ from mcpp.filters import Filter
 from mcpp_gateway.core.effects import (
     SLOW_READER,
     Broadcast,
+    Broadcasts,
     CatchUp,
     Close,
     Direct,
@@ -179,7 +180,8 @@ class Hub:
             self.perform(effect)
         elif self._sample is None:
             self._sample = (peer.pod, peer.pod.journal.end, now)
-        return peer.closed or peer.account.is_exhausted(peer.session.member)
+        # `is_exhausted` without a call: with a log in files this is the common case.
+        return peer.closed or peer.session.member.rate_limited > peer.account.limit
 
     def catch_up(self, peer: Peer) -> None:
         """Send a session that is behind as much of the log as its connection accepts now."""
@@ -225,6 +227,12 @@ class Hub:
             if effect.extra:
                 for session in effect.extra:
                     self._insert(session.peer, data)
+        elif isinstance(effect, Broadcasts):
+            frames = [encode_text(text) for text in effect.texts]
+            for audience in effect.audiences:
+                if not audience.frames:
+                    self._audiences.append(audience)
+                audience.frames += frames
         elif isinstance(effect, RelayLive):
             self._keep_live(effect)
         elif isinstance(effect, Direct):

@@ -50,7 +50,10 @@ class WriterOptions:
 
 
 class Unwritten:
-    """What waits to be written, over all logs: the gateway reads no more while this is large."""
+    """The batches that wait to be written, over all logs.
+
+    The gateway reads no more while this is large.
+    """
 
     __slots__ = ("bytes",)
 
@@ -146,9 +149,7 @@ class GroupWriter:
         if not self._entries:
             self._loop.call_soon(self._seal)
         self._entries.append(entry)
-        size = len(entry.text) + _ENTRY_BYTES
-        self.unwritten_bytes += size
-        self._unwritten.bytes += size
+        self.unwritten_bytes += len(entry.text) + _ENTRY_BYTES
 
     def check(self) -> None:
         """Look after space, age and retention. Called about once a second."""
@@ -180,6 +181,7 @@ class GroupWriter:
         batch = Batch(self._term, self._index, self._end, now, entries)
         size_bytes = self.unwritten_bytes - self._sealed_bytes
         self._sealed_bytes = self.unwritten_bytes
+        self._unwritten.bytes += size_bytes
         self._index += 1
         self._end += len(entries)
         record = NewRecord(BATCH, batch.position, now, encode_batch(batch), len(entries))

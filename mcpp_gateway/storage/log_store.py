@@ -247,7 +247,7 @@ class LogStore:
             journal,
             writer,
             log,
-            LogIndex(self._path / name, log, pod.epoch, self._indexer.index_texts),
+            LogIndex(self._path / name, log, pod.epoch, self._indexer.index),
             SpaceReport(name),
         )
         journal.use_index(opened.index)

@@ -49,7 +49,7 @@ from mcpp_gateway.core.decisions import (
     live_entry,
     sender_refusal,
 )
-from mcpp_gateway.core.effects import Broadcast, CatchUp, Close, Effect
+from mcpp_gateway.core.effects import CatchUp, Close, Effect
 from mcpp_gateway.core.history.pages import MemorySource
 from mcpp_gateway.core.joining.cards import replay_card, updated_participant
 from mcpp_gateway.core.journal import Journal
@@ -396,32 +396,34 @@ class ClusterPod(PodCore):
         replica.heard.update(record.heard)
         heard = record.heard.get(self.delegation.origin)
         at = 0
-        outgoing, delivery = self.delegation.outgoing, self._delivery
+        outgoing = self.delegation.outgoing
         waiting = outgoing.commands if heard is not None else ()
         append, is_ahead = replica.journal.append, replica.is_ahead
+        run: list[LogEntry] = []  # entries between which nothing else happens
         for place, entry in enumerate(batch.entries):
             while at < len(notes) and notes[at].place <= place:
+                self._deliver(run, effects)
                 self._apply_note(notes[at], batch.time, effects, now)
                 at += 1
             if entry.attachments:
                 self.blobs.name(entry, replica.journal.end)
             append(entry)
             if entry.about or not is_ahead:
+                if entry.about:
+                    self._deliver(run, effects)
                 replica.apply_entry(entry, batch.time)
                 self._apply_presence(entry)
             if entry.kind == kinds.UPDATE:
                 self._apply_update(entry)
-            # The common case without a call, as in `PodCore.release`.
-            if delivery.unfiltered:
-                effects.append(Broadcast(entry.text, delivery.all))
-            else:
-                effects.append(delivery.broadcast(entry))
+            run.append(entry)
             if waiting and entry.id == waiting[0].id:
                 if not outgoing.pop_next():
+                    self._deliver(run, effects)
                     self._release(outgoing.resolve(0), effects)
             elif entry.sender in self._local:
                 # G-26: what a participant sends at other gateways counts here, too.
                 self._local[entry.sender].bucket.charge(1, now)
+        self._deliver(run, effects)
         for note in notes[at:]:
             self._apply_note(note, batch.time, effects, now)
         if heard is not None:
@@ -433,6 +435,11 @@ class ClusterPod(PodCore):
         if replica.end_batch(batch):
             self._wire.save(replica.snapshot())
         return effects
+
+    def _deliver(self, run: list[LogEntry], effects: list[Effect]) -> None:
+        """Route the entries of a run, and begin another one."""
+        effects += self._delivery.broadcast_all(run)
+        run.clear()
 
     def _apply_presence(self, entry: LogEntry) -> None:
         for id in entry.about:

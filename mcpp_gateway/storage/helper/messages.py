@@ -7,7 +7,7 @@ import msgspec
 from mcpp_gateway.core.history.pages import Found, Page
 from mcpp_gateway.core.history.query import Span
 from mcpp_gateway.core.records import LogEntry
-from mcpp_gateway.storage.index.database import DatabaseView
+from mcpp_gateway.storage.index.database import DatabaseView, IndexViews
 from mcpp_gateway.storage.segment_log import LogView
 
 # A page takes this long at most, and whatever one step takes beyond it.
@@ -53,18 +53,19 @@ class PageAnswer(msgspec.Struct, kw_only=True):
 
 
 class IndexRequest(msgspec.Struct, kw_only=True, tag="index"):
-    """Index some texts of a log; only one process may do so at a time."""
+    """Index a part of a log; only one process may do so at a time."""
 
     log: LogView
     epoch: str
-    generation: int  # of the database
+    ids_generation: int  # of the database
+    text_generation: int
     committed: int
 
 
 class IndexAnswer(msgspec.Struct, kw_only=True):
-    """How far the texts are indexed, or why not."""
+    """How far ids and texts are indexed, or why not."""
 
-    text: DatabaseView | None = None
+    views: IndexViews | None = None
     error: str = ""
 
 

@@ -20,7 +20,7 @@ from mcpp_gateway.storage.helper.messages import (
     read_message,
     write_message,
 )
-from mcpp_gateway.storage.index.database import DatabaseView
+from mcpp_gateway.storage.index.database import IndexViews
 from mcpp_gateway.storage.segment_log import SegmentLog
 
 logger = logging.getLogger("mcpp.gateway")
@@ -58,20 +58,24 @@ class HelperProcess:
                 self._end()
             return answer
 
-    def index_texts(
-        self, log: SegmentLog, epoch: str, generation: int, committed: int
-    ) -> DatabaseView | None:
-        """Index some texts of a log; return how far they are, or None if that was not possible."""
+    def index(
+        self, log: SegmentLog, epoch: str, ids_generation: int, text_generation: int, committed: int
+    ) -> IndexViews | None:
+        """Index a part of a log; return how far it is indexed, or None if that was not possible."""
         request = IndexRequest(
-            log=log.view(), epoch=epoch, generation=generation, committed=committed
+            log=log.view(),
+            epoch=epoch,
+            ids_generation=ids_generation,
+            text_generation=text_generation,
+            committed=committed,
         )
         data = self.call(request)
         if data is None:
             return None
         answer = decode_index(data)
-        if answer.text is None:
-            logger.warning("cannot index texts elsewhere", extra={"reason": answer.error})
-        return answer.text
+        if answer.views is None:
+            logger.warning("cannot index the log elsewhere", extra={"reason": answer.error})
+        return answer.views
 
     def close(self) -> None:
         """End the process, whatever it is doing."""

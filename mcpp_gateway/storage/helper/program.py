@@ -81,14 +81,15 @@ class _Logs:
 
     def index(self, request: IndexRequest) -> IndexAnswer:
         _, index = self._follow(request.log, request.epoch, request.committed)
-        index.text.generation = request.generation
+        index.ids.generation = request.ids_generation
+        index.text.generation = request.text_generation
         try:
-            index.index_text(_INDEX_SECONDS)
+            index.index_here(_INDEX_SECONDS)
         except (sqlite3.Error, OSError) as error:
             return IndexAnswer(error=str(error))
         finally:
-            index.text.close()  # the gateway may write it next
-        return IndexAnswer(text=index.text.view())
+            index.close()  # the gateway may write it next
+        return IndexAnswer(views=index.views())
 
     def _follow(self, view: LogView, epoch: str, committed: int) -> tuple[SegmentLog, LogIndex]:
         found = self._open.get((view.folder, epoch))

@@ -37,6 +37,13 @@ class DatabaseView(NamedTuple):
     generation: int
 
 
+class IndexViews(NamedTuple):
+    """How far both databases of a log's index are, for another process."""
+
+    ids: DatabaseView
+    text: DatabaseView
+
+
 class IndexDatabase:
     """One file. One thread writes; readers of one other thread at a time use `reader`."""
 
@@ -61,7 +68,8 @@ class IndexDatabase:
 
     def show(self, view: DatabaseView) -> None:
         """Take note of how far another process has come."""
-        self.indexed_to, self.last_id, self.parts, self.generation = view
+        self.parts, self.generation, self.last_id = view.parts, view.generation, view.last_id
+        self.indexed_to = view.indexed_to  # last: what is before it is looked for in the parts
 
     # --- writing --------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import msgspec
 
 from mcpp_gateway.core.records import Batch, decode_batch
-from mcpp_gateway.storage.index.database import DatabaseView, IndexDatabase
+from mcpp_gateway.storage.index.database import IndexDatabase, IndexViews
 from mcpp_gateway.storage.index.ids import IdIndex
 from mcpp_gateway.storage.index.progress import IndexProgress
 from mcpp_gateway.storage.index.text import TextIndex
@@ -32,9 +32,11 @@ TEXT: Final = "text.sqlite"
 # Indexed in one transaction.
 _IDS_AT_ONCE: Final = 5000
 _TEXT_AT_ONCE: Final = 500
-# If more texts than this wait, another process indexes them: a thread would take too much of the
-# event loop's time.
-_MANY_TEXTS: Final = 3000
+# If more entries than this wait, another process indexes them: a thread would take too much of the
+# event loop's time. SQLite takes the interpreter's lock twice for each row.
+_MANY_ENTRIES: Final = 3000
+# While more than this wait, there is no rest between two pieces of work (L-27).
+_MAX_WAITING_ENTRIES: Final = 100_000
 # Further behind than this at the start, ids are indexed first: a lookup that reads so much of the
 # log would hold up the gateway for longer than that.
 _MAX_BEHIND: Final = 20_000
@@ -65,30 +67,31 @@ class _IdBatch(msgspec.Struct, array_like=True, gc=False):
 _decode_ids = msgspec.msgpack.Decoder(_IdBatch).decode
 
 
-class TextIndexer(Protocol):
-    """Indexes texts elsewhere."""
+class Indexer(Protocol):
+    """Indexes logs elsewhere."""
 
     def __call__(
-        self, log: SegmentLog, epoch: str, generation: int, committed: int
-    ) -> DatabaseView | None:
-        """Index some texts; return how far they are, or None if that was not possible."""
+        self, log: SegmentLog, epoch: str, ids_generation: int, text_generation: int, committed: int
+    ) -> IndexViews | None:
+        """Index a part of a log; return how far it is indexed, or None if that was impossible."""
 
 
 class LogIndex:
     """The index of one log. Owns its databases and the thread that writes them."""
 
-    # Between two pieces of work the thread rests for as long as the last one took; and for this
-    # long if nothing is left, so that a busy log is not a transaction for every commit.
+    # After a piece of work with which nothing is left, the thread rests at least this long, so that
+    # a busy log is not a transaction for every commit.
     rest_seconds = 0.1
 
     def __init__(
-        self, folder: Path, log: SegmentLog, epoch: str, index_elsewhere: TextIndexer | None = None
+        self, folder: Path, log: SegmentLog, epoch: str, index_elsewhere: Indexer | None = None
     ) -> None:
         self.text = TextIndex(folder / TEXT, epoch)
         self.ids = IdIndex(folder / IDS, epoch)
         self._log = log
         self._epoch = epoch
         self._index_elsewhere = index_elsewhere
+        self._works_elsewhere = False  # whether the last piece of work was done there
         self._built_from: dict[IndexDatabase, int] = {}  # those that were built anew
         self._ids_progress = IndexProgress("ids", folder.name)
         self._text_progress = IndexProgress("texts", folder.name)
@@ -131,8 +134,8 @@ class LogIndex:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
+        self.close()
         for each in (self.ids, self.text):
-            each.close()
             each.close_reader()
 
     @property
@@ -156,6 +159,29 @@ class LogIndex:
             except sqlite3.Error as error:
                 self.ids.report(error)
         return None
+
+    # --- in a process that does nothing else ------------------------------------------------------
+
+    def index_here(self, seconds: float) -> None:
+        """Index for some time, ids first. Raises sqlite3.Error and OSError."""
+        until = time.monotonic() + seconds
+        for each in (self.ids, self.text):
+            each.open()
+            if not self._fits_log(each):
+                each.reset()
+        while self.ids.indexed_to < self.committed and time.monotonic() < until:
+            self._index_ids(_IDS_AT_ONCE)
+        while self.text.indexed_to < self.committed and time.monotonic() < until:
+            self._index_text()
+
+    def views(self) -> IndexViews:
+        """Return how far the log is indexed."""
+        return IndexViews(self.ids.view(), self.text.view())
+
+    def close(self) -> None:
+        """Close the connections that write."""
+        self.ids.close()
+        self.text.close()
 
     # --- private --------------------------------------------------------------------------------
 
@@ -229,25 +255,32 @@ class LogIndex:
             behind = self._step()
             if behind is None:
                 return
-            spent = time.monotonic() - began
-            self._stopping.wait(spent if behind else max(spent, self.rest_seconds))
+            self._stopping.wait(self._rest(time.monotonic() - began, behind))
 
-    def _step(self) -> bool | None:
-        """Do one piece of work; return whether more of it waits, or None if there was none."""
+    def _rest(self, spent: float, behind: int) -> float:
+        """Return how long to rest after a piece of work: as long as it took, if not much waits."""
+        if behind > _MAX_WAITING_ENTRIES and self._works_elsewhere:
+            return 0.0
+        return spent if behind else max(spent, self.rest_seconds)
+
+    def _step(self) -> int | None:
+        """Do one piece of work; return how many entries wait, or None if there was none."""
         for each in (self.ids, self.text):
             if each.damaged or self._is_oversized(each):
                 each.reset()
             each.open()
         if self.text.indexed_to < self.committed or self.ids.indexed_to < self.committed:
             self._drop()
-            if self.ids.indexed_to < self.committed:
-                self._index_ids(_IDS_AT_ONCE)
-            if self.ids.indexed_to >= self.committed and not self._index_text_elsewhere():
-                self._index_text()
+            self._works_elsewhere = self._have_indexed()
+            if not self._works_elsewhere:
+                if self.ids.indexed_to < self.committed:
+                    self._index_ids(_IDS_AT_ONCE)
+                if self.ids.indexed_to >= self.committed:
+                    self._index_text()
             indexed_to = max(self.text.indexed_to, self._log.start)
             self._text_progress.update(indexed_to, self.committed)
-            return self.text.indexed_to < self.committed
-        return True if self._drop() else None
+            return max(0, self.committed - indexed_to)
+        return 1 if self._drop() else None
 
     def _drop(self) -> bool:
         """Drop a part that retention has cut off; return whether there was one."""
@@ -280,26 +313,21 @@ class LogIndex:
             end = end if ids else self._skip(start, error)
         self.ids.write(ids, start, end)
 
-    def index_text(self, seconds: float) -> None:
-        """Index texts for some time, in a process that does nothing else."""
-        until = time.monotonic() + seconds
-        self.text.open()
-        if not self._fits_log(self.text):
-            self.text.reset()
-        while self.text.indexed_to < self.committed and time.monotonic() < until:
-            self._index_text()
-
-    def _index_text_elsewhere(self) -> bool:
-        """Return whether another process has indexed some texts, of which many wait."""
-        behind = self.committed - max(self.text.indexed_to, self._log.start)
-        if self._index_elsewhere is None or behind < _MANY_TEXTS:
+    def _have_indexed(self) -> bool:
+        """Return whether another process has indexed some entries, of which many wait."""
+        behind = self.committed - max(
+            min(self.ids.indexed_to, self.text.indexed_to), self._log.start
+        )
+        if self._index_elsewhere is None or behind < _MANY_ENTRIES:
             return False
-        self.text.close()  # one process writes at a time
-        generation = self.text.generation
-        found = self._index_elsewhere(self._log, self._epoch, generation, self.committed)
+        self.close()  # one process writes at a time
+        found = self._index_elsewhere(
+            self._log, self._epoch, self.ids.generation, self.text.generation, self.committed
+        )
         if found is None:
             return False
-        self.text.show(found)
+        self.ids.show(found.ids)
+        self.text.show(found.text)
         return True
 
     def _index_text(self) -> None:

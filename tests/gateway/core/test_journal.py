@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from mcpp.protocol.codec import decode
-from mcpp_gateway.core.journal import ENTRY_BYTES, MemoryJournal
+from mcpp_gateway.core.journal import ENTRY_BYTES, MemoryJournal, Window
 from mcpp_gateway.core.records import LogEntry
 from tests.gateway.harness import text
 
@@ -38,6 +38,17 @@ def test_the_oldest_go_first_when_they_are_too_large() -> None:
     log.append(entry("larger", 2 * ENTRY_BYTES + 36))
     assert log.read(0, 100) == []
     assert log.start == log.end == 7
+
+
+@pytest.mark.rule("G-29")
+def test_a_window_stays_within_its_bytes_while_it_moves_on() -> None:
+    window = Window(1000, 3 * (ENTRY_BYTES + 10) + 5)
+    for number in range(2000):
+        window.append(entry(str(number), to=frozenset("b") if number % 2 else None))
+        window.trim(window.end)
+    window.append(entry("large", 2 * ENTRY_BYTES + 30))
+    window.trim(window.end)
+    assert list(window.positions) == ["large"]
 
 
 @pytest.mark.rule("G-12")

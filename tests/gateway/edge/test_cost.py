@@ -20,10 +20,12 @@ from mcpp_gateway.edge.admission import AdmissionControl
 from mcpp_gateway.edge.connection import ServerConnection
 from mcpp_gateway.edge.server import Gateway
 from tests.gateway.edge.test_connection import RecordingSocket
-from tests.gateway.harness import text
+from tests.gateway.harness import DelayedJournal, HubHarness, ManualLoop, text
 
 # On Python 3.11 it is 620 with a context. One more function call is about 30.
 MOST_BYTECODES = 750
+# When the log is committed. Of these, 23 are for the frame, which in memory is made at once.
+MOST_BYTECODES_TO_RELEASE = 60
 ENVELOPES = 64
 
 
@@ -127,6 +129,26 @@ def test_an_envelope_takes_few_bytecodes(harness: Callable[..., GatewayHarness])
     plain = harness().cost(payload={"text": "x" * 200})
     within = harness().cost(payload={"text": "x" * 200}, context=CONTEXT)
     assert plain < within < MOST_BYTECODES
+
+
+def test_what_waits_for_the_log_takes_few_bytecodes_more() -> None:
+    loop = ManualLoop()
+    journal = DelayedJournal(1000)
+    harness = HubHarness(loop, "p0", journal=journal)
+    peer = harness.join("p0")
+
+    def commit() -> None:
+        journal.committed = journal.end
+        harness.hub.perform_all(harness.pod.release(journal.end))
+
+    commit()
+    loop.turn()
+    for number in range(ENVELOPES):
+        harness.send(peer, f"id-{number}", payload={"text": "x" * 200})
+    assert _bytecodes(commit) / ENVELOPES < MOST_BYTECODES_TO_RELEASE
+    loop.turn()
+    assert len(peer.texts) == 1 + ENVELOPES
+    loop.close()
 
 
 @pytest.mark.rule("G-40")

@@ -31,6 +31,7 @@ from mcpp_gateway.storage.helper.messages import (
 )
 from mcpp_gateway.storage.helper.process import HelperProcess
 from mcpp_gateway.storage.index import log_index as index_module
+from mcpp_gateway.storage.index.database import IndexViews
 from mcpp_gateway.storage.index.log_index import LogIndex
 from mcpp_gateway.storage.index.progress import IndexProgress
 from mcpp_gateway.storage.segment_log import SegmentLog, SegmentOptions
@@ -429,7 +430,7 @@ def test_a_lookup_reads_a_bounded_part_of_what_is_not_indexed(
     index.stop()
 
 
-def test_many_texts_are_indexed_by_another_process(tmp_path: Path) -> None:
+def test_many_entries_are_indexed_by_another_process(tmp_path: Path) -> None:
     log = IndexedLog(tmp_path)
     for number in range(8):
         log.add(many(500) if number % 2 else many(500)[::-1])
@@ -437,18 +438,19 @@ def test_many_texts_are_indexed_by_another_process(tmp_path: Path) -> None:
     helper = HelperProcess()
     try:
         found, deadline = None, time.monotonic() + 20
-        while found is None or found.indexed_to < 4000:
+        while found is None or found.text.indexed_to < 4000:
             assert time.monotonic() < deadline
-            found = helper.index_texts(log.log, "epoch", 0, 4000)
-        assert (found.indexed_to, found.last_id) == (4000, "m499")
+            found = helper.index(log.log, "epoch", 0, 0, 4000)
+        for each in found:
+            assert (each.indexed_to, each.last_id) == (4000, "m499")
     finally:
         helper.close()
     # The gateway goes on with it.
-    index = LogIndex(tmp_path, log.log, "epoch", index_elsewhere=helper.index_texts)
+    index = LogIndex(tmp_path, log.log, "epoch", index_elsewhere=helper.index)
     index.rest_seconds = 0.001
     index.start(4000)
     try:
-        assert index.text.indexed_to == 4000
+        assert (index.ids.indexed_to, index.text.indexed_to) == (4000, 4000)
         log.add(many(3))
         index.advance(4003)
         log.wait(index)
@@ -457,10 +459,50 @@ def test_many_texts_are_indexed_by_another_process(tmp_path: Path) -> None:
         index.stop()
 
 
+@pytest.mark.rule("L-27")
+def test_an_index_that_is_far_behind_is_written_without_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_MAX_WAITING_ENTRIES", 3000)
+    log = IndexedLog(tmp_path)
+    for _ in range(20):
+        log.add(many(500))
+    elsewhere = LogIndex(tmp_path, log.log, "epoch")
+    waiting: list[int] = []
+    rests: list[float] = []
+
+    def index_some(
+        log: SegmentLog, epoch: str, ids_generation: int, text_generation: int, committed: int
+    ) -> IndexViews:
+        elsewhere.committed = min(committed, elsewhere.text.indexed_to + 2000)
+        elsewhere.index_here(60)
+        elsewhere.close()
+        waiting.append(committed - elsewhere.committed)
+        return elsewhere.views()
+
+    class WatchedIndex(LogIndex):
+        def _rest(self, spent: float, behind: int) -> float:
+            rests.append(super()._rest(spent, behind))
+            return 0.0
+
+    index = WatchedIndex(tmp_path, log.log, "epoch", index_elsewhere=index_some)
+    index.start(10_000)
+    try:
+        log.wait(index)
+        log.check(index)
+    finally:
+        index.stop()
+    assert waiting == [8000, 6000, 4000, 2000]
+    assert rests[:3] == [0.0, 0.0, 0.0]
+    assert all(rests[3:])
+
+
 def test_the_other_process_ends_silently_with_a_gateway_that_was_killed(tmp_path: Path) -> None:
     log = IndexedLog(tmp_path)
     log.add(many(10))
-    request = IndexRequest(log=log.log.view(), epoch="epoch", generation=0, committed=10)
+    request = IndexRequest(
+        log=log.log.view(), epoch="epoch", ids_generation=0, text_generation=0, committed=10
+    )
     command = [sys.executable, "-m", "mcpp_gateway.storage.helper.program"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as helper:
@@ -479,7 +521,9 @@ def test_without_the_other_process_a_thread_indexes(tmp_path: Path) -> None:
     log.add(many(4000))
     asked: list[int] = []
 
-    def refuse(log: SegmentLog, epoch: str, generation: int, committed: int) -> None:
+    def refuse(
+        log: SegmentLog, epoch: str, ids_generation: int, text_generation: int, committed: int
+    ) -> None:
         asked.append(committed)
 
     index = LogIndex(tmp_path, log.log, "epoch", index_elsewhere=refuse)
