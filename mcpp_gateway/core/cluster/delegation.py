@@ -21,6 +21,7 @@ from mcpp_gateway.core.contexts.hops import Hops
 from mcpp_gateway.core.records import Batch
 from mcpp_gateway.core.sessions import Session
 
+PROBE_SECONDS: Final = 0.025
 _RESEND_SECONDS: Final = 0.5
 _CLAIM_SECONDS: Final = 1.0
 _RANK_SECONDS: Final = 0.1
@@ -52,6 +53,7 @@ class Delegation:
         self.outgoing = PendingCommands()
         self.leader: Leader | None = None  # if it is this gateway
         self.may_lead = False
+        self._steps_down = False  # decides no more: its successor does
         self.refused: dict[str, int] = {}
         self._pod = pod
         self._replica = replica
@@ -100,17 +102,18 @@ class Delegation:
         command = self.outgoing.add(
             event, number, session, participant=participant, seen=seen, now=now
         )
-        if self.leader is None:
+        leader = self._deciding
+        if leader is None:
             self._unsent.append(command)
         else:
-            self._hear_own(self.leader, command, now)
+            self._hear_own(leader, command, now)
         self._wire.wake()
 
     def send(
         self, number: int, session: Session, text: bytes, envelope: Envelope, now: float
     ) -> None:
         """Ask for a decision on a text of a session of this gateway."""
-        outgoing, leader = self.outgoing, self.leader
+        outgoing, leader = self.outgoing, self._deciding
         if not outgoing.commands:
             self._progress_at = now
         command = outgoing.add_text(number, session, text, envelope.id, now)
@@ -132,10 +135,11 @@ class Delegation:
 
     def hear(self, forward: Forward, now: float) -> None:
         """Take commands of another gateway, if this one leads."""
-        leader = self.leader
+        leader = self._deciding
         if leader is None:
             # Another gateway may know sooner than this one that it leads.
-            self._early.append(forward)
+            if self.leader is None and forward.commands:
+                self._early.append(forward)
             return
         for command in forward.commands:
             leader.hear(forward.origin, command, now)
@@ -151,6 +155,19 @@ class Delegation:
         elif self._unsent and self._replica.fence.leader is not None and now >= self._held_until:
             unsent, self._unsent = self._unsent, []
             self._forward(unsent)
+
+    def probe(self, now: float) -> bool:
+        """Ask the leader for a sign of life if it has been quiet while commands wait.
+
+        An empty message does: if the leader is not there, the servers say so at once. Commands that
+        it took with it would wait until they are sent again. Return whether commands wait.
+        """
+        leader = self._replica.fence.leader
+        if self.leader is not None or not self.outgoing or now < self._held_until:
+            return False
+        if leader is not None and now - self._progress_at >= PROBE_SECONDS:
+            self._wire.forward(leader, encode(Forward(self.origin, ())))
+        return True
 
     def limit_hops(self, has_persons: bool) -> None:
         """Begin or stop to limit hops, where a person was added or the last one removed."""
@@ -180,7 +197,7 @@ class Delegation:
 
         Return the number of contexts that expired.
         """
-        leader, expired = self.leader, 0
+        leader, expired = self._deciding, 0
         for _ in range(_PORTIONS if leader is not None else 0):
             assert leader is not None
             found = leader.expire(now)
@@ -208,7 +225,7 @@ class Delegation:
             self._progress_at, self._resend_soon = now, False
             for _, record in leader.in_flight:
                 self._wire.append(record)
-        for origin in leader.origins:
+        for origin in () if self._steps_down else leader.origins:
             gateway = origin.rpartition("/")[0]
             if gateway != self.gateway and self._is_gone(gateway):
                 leader.end_gateway(origin, now)
@@ -225,24 +242,26 @@ class Delegation:
         self._resend_soon = True
 
     def hand_over(self, now: float) -> bool:
-        """Let another gateway lead, once everything decided here is committed.
+        """Let another gateway lead. Return whether nothing is left to do.
 
-        Return whether nothing is left to do.
+        The claim follows what was decided here in the log. From then on nothing is decided here:
+        all gateways, this one included, send their commands to the successor.
         """
         self.may_lead = False
-        if self.leader is None:
+        leader = self.leader
+        if leader is None:
             return True
-        if self.leader.in_flight or self.leader.has_outcomes:
-            return False
         others = [each for each in self._silence.alive(_ALIVE_SECONDS) if each != self.gateway]
         if others and now - self._claimed_at > _CLAIM_SECONDS:
+            self._seal(leader, now)
+            self._steps_down = True
             self._claim(ranking(self._pod, others)[0], now)
         return not others
 
     def change(self, claim: Claim, now: float) -> None:
         """Follow a claim that counts: stop leading, begin, or send the new leader what waits."""
         if self.leader is not None:
-            self.leader = None
+            self.leader, self._steps_down = None, False
             self._replica.fall_back()
         self._suspected_since = None
         self._silence.hear(claim.gateway)
@@ -264,6 +283,10 @@ class Delegation:
             self._wire.wake()
 
     # --- private --------------------------------------------------------------------------------
+
+    @property
+    def _deciding(self) -> Leader | None:
+        return None if self._steps_down else self.leader
 
     def _hear_own(self, leader: Leader, command: Command, now: float) -> None:
         leader.hear(self.origin, command, now)
