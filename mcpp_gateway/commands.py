@@ -126,6 +126,12 @@ def up(argv: list[str]) -> int:
         return _fail("up", error)
 
 
+def local_gateway(path: str, port: int) -> int:
+    """Run one more gateway of a local pod, as a process of its own."""
+    environment = {**os.environ, "MCPP_GATEWAY__PORT": str(port)}
+    return _run("up", Path(path), environment)
+
+
 def _port(text: str) -> int:
     """Return a port number. 0 is not allowed: agents need to know the port."""
     if not text.isdecimal() or not 0 < int(text) < 65_536:
@@ -170,8 +176,6 @@ def _run(
 def local_tokens(config: Config, folder: Path) -> Config:
     """Return a local pod's configuration with its folder of signed tokens, if there is one."""
     tokens = folder / "tokens"
-    if config.log.kind == "jetstream":
-        return config
     return msgspec.structs.replace(config, token_folder=str(tokens)) if tokens.exists() else config
 
 

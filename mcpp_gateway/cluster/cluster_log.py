@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import uuid6
@@ -20,7 +20,7 @@ from mcpp_gateway.cluster.archive import PodArchive
 from mcpp_gateway.cluster.log_copy import CopyFolder, LogCopy
 from mcpp_gateway.cluster.nats_link import LinkError, NatsLink, NatsMessage
 from mcpp_gateway.cluster.pod_link import PodLink
-from mcpp_gateway.cluster.shared_secrets import SharedSecrets
+from mcpp_gateway.cluster.shared.secrets import SharedSecrets
 from mcpp_gateway.cluster.streams import Streams, token
 from mcpp_gateway.config import ClusterSection, Config, ConfigError
 from mcpp_gateway.core.cluster.leader import MAX_BATCH_BYTES
@@ -41,6 +41,9 @@ from mcpp_gateway.core.pod import PodCore
 from mcpp_gateway.core.sessions import ParticipantSettings
 from mcpp_gateway.storage.helper.process import HelperProcess
 from mcpp_gateway.storage.history_reader import HistoryReader
+
+if TYPE_CHECKING:
+    from mcpp_gateway.cluster.shared.tokens import SharedTokens
 
 logger = logging.getLogger("mcpp.gateway")
 
@@ -96,6 +99,8 @@ class ClusterLog:
         self._link = new_link(section, self.gateway)
         self._streams = Streams(self._link, section.replicas, config.log.retention)
         self.secrets = SharedSecrets(self._link, self._streams)
+        self.tokens: SharedTokens | None = None  # once signed tokens are in use
+        self._with_key = False
         self._pods: dict[str, PodLink] = {}
         self._opening = asyncio.Semaphore(_OPENED_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,9 +169,28 @@ class ClusterLog:
         self._timer = self._loop.call_later(_STEP_SECONDS, self._step)
         await self._persist(self._streams.create_states)
         await self._persist(self.secrets.open)
+        if self.tokens is not None:
+            await self._open_tokens(self.tokens, with_key=self._with_key)
         self._connected = True
         await asyncio.gather(*(self._open(link) for link in self._pods.values()))
         self._beat(self._clock())
+
+    def share_tokens(self, *, with_key: bool, on_change: Callable[[], None]) -> "SharedTokens":
+        """Return the signed tokens that all gateways have in common.
+
+        They are read as soon as the cluster can be reached. `with_key` creates a signing key if
+        there is none; `on_change` is called when the tokens have changed.
+        """
+        if self.tokens is None:
+            from mcpp_gateway.cluster.shared.tokens import SharedTokens
+
+            self.tokens = SharedTokens(self._link, self._streams)
+        self.tokens.on_change = on_change
+        if self._connected:
+            self._start(self._open_tokens(self.tokens, with_key=with_key))
+        else:
+            self._with_key = with_key
+        return self.tokens
 
     async def shared_key(self, candidate: bytes) -> bytes:
         """Return the key that all gateways sign with: the first one that any of them brought."""
@@ -228,6 +252,8 @@ class ClusterLog:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
+        if self.tokens is not None:
+            self.tokens.close()
         await self._link.close()
         self._history.close()
         self._indexer.close()
@@ -246,6 +272,10 @@ class ClusterLog:
             except LinkError as error:
                 logger.warning("the cluster is not ready", extra={"reason": str(error)})
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _open_tokens(self, tokens: "SharedTokens", *, with_key: bool) -> None:
+        await self._persist(lambda: tokens.open(with_key=with_key))
+        await tokens.follow()
 
     def _copy(self, pod: PodCore) -> LogCopy:
         return self._pods[token(pod.name)].archive.copy

@@ -91,8 +91,8 @@ class LocalCluster:
 
     def _start_gateway(self, port: int) -> None:
         program = "from mcpp_gateway.demo import end_with_parent; end_with_parent(); "
-        program += "import sys; from mcpp_gateway.commands import gateway; "
-        program += f"sys.exit(gateway(['--config', {str(self._config)!r}, '--port', '{port}']))"
+        program += "import sys; from mcpp_gateway.commands import local_gateway; "
+        program += f"sys.exit(local_gateway({str(self._config)!r}, {port}))"
         self._gateways.append(
             subprocess.Popen(
                 [sys.executable, "-c", program],

@@ -11,7 +11,7 @@ from typing import Final
 
 from mcpp.protocol.envelope import Envelope
 from mcpp_gateway.core.cluster.forwarding import PendingCommands
-from mcpp_gateway.core.cluster.leader import FindSettings, Leader
+from mcpp_gateway.core.cluster.leader import FindOwner, FindSettings, Leader
 from mcpp_gateway.core.cluster.leadership import Silence, ranking
 from mcpp_gateway.core.cluster.messages import JOIN, Command, Forward, encode
 from mcpp_gateway.core.cluster.records import Claim, encode_record
@@ -45,6 +45,7 @@ class Delegation:
         silence: Silence,
         options: ClusterOptions,
         settings: FindSettings,
+        owner: FindOwner,
         new_id: Callable[[], str],
         on_join: Callable[[int], None],
         new_hops: Callable[[], Hops | None],
@@ -61,6 +62,7 @@ class Delegation:
         self._silence = silence
         self._options = options
         self._settings = settings
+        self._owner = owner
         self._new_id = new_id
         self._new_hops = new_hops
         self._on_join = on_join  # told the number of a session of this gateway, decided here
@@ -94,13 +96,14 @@ class Delegation:
         now: float,
         *,
         participant: str = "",
+        grant: bytes = b"",
     ) -> None:
         """Ask for something else on behalf of a session of this gateway."""
         if not self.outgoing:
             self._progress_at = now
         seen = self._replica.fence.index
         command = self.outgoing.add(
-            event, number, session, participant=participant, seen=seen, now=now
+            event, number, session, participant=participant, seen=seen, grant=grant, now=now
         )
         leader = self._deciding
         if leader is None:
@@ -316,6 +319,7 @@ class Delegation:
         self.leader = Leader(
             self._replica,
             self._settings,
+            self._owner,
             self._new_id,
             refused=self.refused,
             checkpoint_entries=self._options.checkpoint_entries,
@@ -363,7 +367,7 @@ def _portions(commands: list[Command]) -> Iterator[list[Command]]:
     part: list[Command] = []
     size = 0
     for command in commands:
-        bytes = len(command.text) + _COMMAND_BYTES
+        bytes = len(command.text) + len(command.grant) + _COMMAND_BYTES
         if part and size + bytes > _FORWARD_BYTES:
             yield part
             part, size = [], 0

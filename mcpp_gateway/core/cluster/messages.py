@@ -22,6 +22,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True, gc=False):
     participant: str = ""
     text: bytes = b""
     seen: int = 0  # of a join: the index of the batch that its gateway expected next
+    grant: bytes = b""  # of a join with a signed token: what that admits
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True, gc=False):

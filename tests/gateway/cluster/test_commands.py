@@ -87,6 +87,16 @@ def test_a_local_cluster_shows_its_gateways_and_leaders(folder: Path) -> None:
         pytest.fail(found.stdout + found.stderr)
     sent = subprocess.run([MCPP, "send", "hello"], cwd=folder, capture_output=True, text=True)
     assert sent.returncode == 0, sent.stderr
+    command = [MCPP, "token", "ada", "--expires", "1h"]
+    signed = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.strip()
+    for line in gateways:
+        url = f"ws://{line.split()[1]}/ws"
+        command = [MCPP, "send", "hi", "--url", url, "--token", signed]
+        for _ in range(20):  # the gateways learn of the folder of tokens by a signal
+            sent = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            if sent.returncode == 0:
+                break
+        assert sent.returncode == 0, sent.stderr
 
 
 def test_a_cluster_that_cannot_be_reached_is_reported_in_one_line(tmp_path: Path) -> None:
