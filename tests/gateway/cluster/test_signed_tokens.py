@@ -24,9 +24,9 @@ from tests.gateway.cluster.test_gateways import (
     url,
 )
 from tests.gateway.durability.workload import MCPP
+from tests.gateway.ports import free_ports
 from tests.gateway.sockets import token
 from tests.gateway.tokens.issuer import LoopbackIssuer
-from tests.ports import free_ports
 
 OPERATOR = "the-token-of-the-operator"
 ADMIN = f'[admin]\ntoken = "{OPERATOR}"'

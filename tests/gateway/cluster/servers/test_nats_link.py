@@ -12,7 +12,7 @@ from mcpp_gateway.cluster.nats_link import LinkError, NatsLink
 from mcpp_gateway.cluster.nats_servers import NatsServers
 from mcpp_gateway.cluster.streams import JetStreamError, Streams
 from mcpp_gateway.config import RetentionSection
-from tests.ports import free_ports
+from tests.gateway.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
