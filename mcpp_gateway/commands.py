@@ -97,6 +97,7 @@ def up(argv: list[str]) -> int:
             if arguments.port is not None:
                 pod.set_port(arguments.port)
             agents = demo.agents(pod) if arguments.demo else nullcontext()
+            cluster: LocalCluster | None = None
 
             async def announce(gateway: Gateway) -> None:
                 address = links.link(pod, await gateway.invite(pod.name, person))
@@ -104,6 +105,10 @@ def up(argv: list[str]) -> int:
                 print(f"  inspector  {address}  (works once, for two minutes)")
                 print(f"             new link: mcpp token {person} --link")
                 print(f"  agents     {pod.url}")
+                if cluster is not None:
+                    print(
+                        f"             or, to outlive one gateway: MCPP_URL={cluster.urls(pod.url)}"
+                    )
                 print("Stop with Ctrl-C.", flush=True)
 
             key = _session_key(pod.folder)
@@ -111,16 +116,16 @@ def up(argv: list[str]) -> int:
                 with agents:
                     return _run("up", pod.path, os.environ, announce, key, loading, _LOCAL_LOG)
             port = configuration.load(pod.path).gateway.port
-            cluster = LocalCluster(pod.path, port, arguments.cluster, os.environ)
+            cluster = local = LocalCluster(pod.path, port, arguments.cluster, os.environ)
 
             @contextmanager
             def loading_everywhere() -> Iterator[None]:
                 with loading():
                     yield
-                cluster.reload()
+                local.reload()
 
-            with cluster.running(), agents:
-                environment = cluster.environment
+            with local.running(), agents:
+                environment = local.environment
                 return _run("up", pod.path, environment, announce, key, loading_everywhere)
     except McppError as error:
         return _fail("up", error)

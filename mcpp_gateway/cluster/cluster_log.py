@@ -64,6 +64,10 @@ _RETRY_SECONDS: Final = 1.0
 _DAY_SECONDS: Final = 86_400.0
 # The log is out of reach if a command has had no outcome for so long (G-53).
 _STALLED_SECONDS: Final = 3.0
+# Or if nothing was stored for so long, and JetStream, which is asked now and then, answers nothing:
+# its servers have no majority. Longer than most elections.
+PROOF_SECONDS: Final = 8.0
+_ASK_SECONDS: Final = 2.0
 
 
 class ClusterLog:
@@ -108,6 +112,7 @@ class ClusterLog:
         self._next_beat = 0.0
         self._stepped_at = float("inf")
         self._connected = False
+        self._proved_at = float("-inf")  # when the servers last had a majority
         self._unreachable_seconds = section.unreachable_seconds
         self._reached_at = 0.0
 
@@ -172,6 +177,8 @@ class ClusterLog:
         if self.tokens is not None:
             await self._open_tokens(self.tokens, with_key=self._with_key)
         self._connected = True
+        self._proved_at = self._clock()
+        self._start(self._prove())
         await asyncio.gather(*(self._open(link) for link in self._pods.values()))
         self._beat(self._clock())
 
@@ -273,6 +280,16 @@ class ClusterLog:
                 logger.warning("the cluster is not ready", extra={"reason": str(error)})
                 await asyncio.sleep(_RETRY_SECONDS)
 
+    async def _prove(self) -> None:
+        """Ask JetStream now and then: a gateway without messages would not notice a loss."""
+        while True:
+            await asyncio.sleep(_ASK_SECONDS)
+            try:
+                await self._streams.info(self._streams.state_stream)
+                self._proved_at = self._clock()
+            except LinkError as error:
+                logger.debug("JetStream does not answer", extra={"reason": str(error)})
+
     async def _open_tokens(self, tokens: "SharedTokens", *, with_key: bool) -> None:
         await self._persist(lambda: tokens.open(with_key=with_key))
         await tokens.follow()
@@ -300,7 +317,8 @@ class ClusterLog:
 
     def _reaches(self, link: PodLink, now: float) -> bool:
         is_stalled = link.pod.waiting_seconds(now) >= _STALLED_SECONDS
-        return self._link.is_connected and link.is_open and not is_stalled
+        is_proved = now - self._proved_at < PROOF_SECONDS
+        return self._link.is_connected and link.is_open and is_proved and not is_stalled
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -316,6 +334,8 @@ class ClusterLog:
         now = self._clock()
         was_suspended = now - self._stepped_at > _SUSPENDED_SECONDS
         self._stepped_at = now
+        if was_suspended:
+            self._proved_at = now  # it could not ask
         self._silence.advance(now)
         if now >= self._next_beat:
             self._next_beat = now + _BEAT_SECONDS
@@ -332,12 +352,15 @@ class ClusterLog:
         leads = {name: each for name, each in said.items() if each is not None}
         sessions = sum(link.pod.session_count for link in self._pods.values())
         lag = sum(link.lag for link in self._pods.values())
-        beat = Beat(self.gateway, leads, self.stopping, self.address, sessions, lag)
+        outdated = any(link.pod.outdated for link in self._pods.values())
+        about = (self.address, sessions, lag, self.is_reachable, outdated)
+        beat = Beat(self.gateway, leads, self.stopping, *about)
         self._link.send(f"{self._link.prefix}.beat", encode(beat))
 
     def _receive_record(self, message: NatsMessage) -> None:
         link = self._pods.get(message.subject.split(".")[1])
         if link is not None:
+            self._proved_at = self._clock()
             link.receive_record(message)
 
     def _receive_forward(self, message: NatsMessage) -> None:

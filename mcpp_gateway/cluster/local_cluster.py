@@ -51,6 +51,11 @@ class LocalCluster:
         }
         self._gateways: list[subprocess.Popen[bytes]] = []
 
+    def urls(self, url: str) -> str:
+        """Return the addresses of all gateways, given that of the first."""
+        first = f":{self.ports[0]}/"
+        return ",".join(url.replace(first, f":{port}/") for port in self.ports)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run the servers and the other gateways while the block runs."""

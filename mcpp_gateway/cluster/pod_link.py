@@ -64,6 +64,7 @@ class PodLink:
         self._missing_since: float | None = None
         self._awake = False
         self._probing = False
+        self._is_reported = False  # that the log holds records of a newer version
         self._live: list[bytes] = []  # parts for the other gateways, of this tick
         self._live_bytes = 0
         self._early: list[tuple[int, bytes]] = []  # records that came before the log was read
@@ -198,6 +199,8 @@ class PodLink:
             at = found[-1][0] + 1
         self.is_open = True
         self.pod.delegation.may_lead = not self.pod.outdated
+        if self.pod.outdated:
+            self._report_newer_version()
         for sequence, data in self._early:
             self._take(sequence, data)
         self._early.clear()
@@ -228,10 +231,20 @@ class PodLink:
             if effects:
                 self._perform(effects)
             self.archive.take(sequence, record)
+            if self.pod.outdated:
+                self._report_newer_version()
         except Exception as error:
             # A record that was applied in part would make this gateway differ from the others.
             self._on_failure(error)
             raise
+
+    def _report_newer_version(self) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            reason = (
+                "the log holds records of a newer version: this gateway follows, but never leads"
+            )
+            logger.warning(reason, extra={"pod": self._name})
 
     def _flush(self) -> None:
         self._awake = False

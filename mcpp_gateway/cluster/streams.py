@@ -187,7 +187,11 @@ class Streams:
             others = await asyncio.gather(*(self._load_part(pod, each) for each in numbers))
             parts = [first, *(each for each in others if each and each.id == first.id)]
             if len(parts) == first.parts:
-                return decode_cluster_state(b"".join(part.data for part in parts))
+                try:
+                    return decode_cluster_state(b"".join(part.data for part in parts))
+                except msgspec.DecodeError as error:
+                    reason = f"the stored state of pod {pod!r} is of a newer version, or damaged"
+                    raise LinkError(f"{reason}: {error}") from None
             await asyncio.sleep(_RETRY_SECONDS)  # another gateway is storing one just now
         raise LinkError(f"the stored state of pod {pod!r} is not complete")
 

@@ -320,6 +320,7 @@ class ClusterPod(PodCore):
     def begin(self, state: ClusterState) -> None:
         """Begin with a state instead of with the first record."""
         self.replica.restore(state)
+        self.outdated = state.version > VERSION
         self.epoch = self.replica.epoch
         for id, data in state.granted.items():
             self._grant(id, data, state.state.time)
