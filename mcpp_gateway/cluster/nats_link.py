@@ -33,6 +33,7 @@ _QUEUE_BYTES: Final = 64 << 20
 _CHECK_SECONDS: Final = 0.5
 _REPLACE_SECONDS: Final = 3.0  # longer than the library takes where another server answers
 _CLOSE_SECONDS: Final = 1.0
+_LOG_SECONDS: Final = 10.0
 # With uvloop, a write to a closed socket raises RuntimeError; the library lets it pass, and its own
 # assertions, too.
 _FAILURES: Final = (NatsError, OSError, RuntimeError, AttributeError, AssertionError)
@@ -79,6 +80,7 @@ class NatsLink:
         self._client = Client()
         self._subscriptions: list[tuple[str, Handler]] = []
         self._keeper: asyncio.Task[None] | None = None
+        self._logged: dict[str, float] = {}  # when each error was logged last
         self._queue: deque[tuple[str, bytes, str, dict[str, str] | None]] = deque()
         self._queue_bytes = 0
         self._queued = asyncio.Event()
@@ -96,7 +98,7 @@ class NatsLink:
         refused = asyncio.get_running_loop().create_future()
 
         async def on_error(error: Exception) -> None:
-            await _log_error(error)
+            await self._log_error(error)
             if _is_final(error) and not refused.done():
                 refused.set_result(error)
 
@@ -256,13 +258,20 @@ class NatsLink:
     async def _replace(self) -> None:
         closing = asyncio.create_task(_close(self._client))
         try:
-            self._client = await self._connect(_log_error)
+            self._client = await self._connect(self._log_error)
             for subject, handler in self._subscriptions:
                 await self._subscribe(self._client, subject, handler)
         except (LinkError, *_FAILURES) as error:
-            await _log_error(error)
+            await self._log_error(error)
             await _close(self._client)  # to be tried again
         await closing
+
+    async def _log_error(self, error: Exception) -> None:
+        """Log an error, the same one now and then: a server may be away for long."""
+        reason, now = str(error) or type(error).__name__, asyncio.get_running_loop().time()
+        if now - self._logged.get(reason, float("-inf")) >= _LOG_SECONDS:
+            self._logged = {**self._logged, reason: now} if len(self._logged) < 100 else {}
+            logger.warning("cluster connection", extra={"reason": reason})
 
     async def _send_queue(self) -> None:
         queue = self._queue
@@ -291,7 +300,3 @@ def _is_final(error: Exception) -> bool:
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
         return False  # it ended during the handshake
     return isinstance(error, ssl.SSLError) or "uthorization" in str(error)
-
-
-async def _log_error(error: Exception) -> None:
-    logger.warning("cluster connection", extra={"reason": str(error) or type(error).__name__})
