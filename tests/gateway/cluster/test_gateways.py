@@ -19,6 +19,7 @@ from mcpp_gateway import config
 from mcpp_gateway.cluster import cluster_log
 from mcpp_gateway.cluster.cluster_log import ClusterLog, new_link
 from mcpp_gateway.cluster.nats_servers import NatsServers
+from mcpp_gateway.cluster.streams import Streams
 from mcpp_gateway.config import Config, ConfigError
 from mcpp_gateway.core.cluster.messages import decode_beat
 from mcpp_gateway.core.cluster.pod import ClusterPod
@@ -280,6 +281,22 @@ async def test_an_idle_gateway_notices_that_its_servers_have_no_majority(
             await eventually(lambda: only.is_log_reachable, 60)
     finally:
         servers.stop()
+
+
+async def test_retention_is_the_limit_of_the_stream_and_a_change_applies_at_the_next_start(
+    nats: NatsServers,
+) -> None:
+    link = new_link(configure(nats).cluster, "test")
+    await link.connect()
+    for days, size in ((30, 1 << 30), (10, 1 << 29)):
+        retention = f"[log.retention]\nmax_age_days = {days}\nmax_bytes = {size}"
+        found = configure(nats, retention)
+        async with gateways(found, 1):
+            info = await Streams(link, 1, found.log.retention).info("MCPP_demo")
+            assert info is not None
+            limits = info["config"]["max_age"], info["config"]["max_bytes"]
+            assert limits == (days * 86_400 * 10**9, size)
+    await link.close()
 
 
 @pytest.mark.rule("N-09")

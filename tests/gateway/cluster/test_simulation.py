@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from mcpp_gateway.core.cluster.records import Claim, decode_record
 from tests.gateway.cluster.simulation import (
     OBSERVER,
     PARTICIPANTS,
@@ -82,20 +83,34 @@ def test_drained_gateways_leave_one_order_and_lose_nothing(seed: int) -> None:
 
 
 @pytest.mark.rule("N-05")
-def test_a_leader_with_new_commands_every_moment_is_drained_at_once() -> None:
+def test_a_leader_with_something_always_on_its_way_hands_over_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(Random(1), probes=True)
     world.run(1.0)
     [leader] = [each for each in world.gateways.values() if each.pod.is_leader]
-    others = [each for each in world.gateways.values() if each is not leader]
     client = world.clients[PARTICIPANTS[0]]
-    client.connect(others[0])
+    client.connect(next(each for each in world.gateways.values() if each is not leader))
     world.run(0.5)
-    for number in range(200):
-        client.send("plain")
-        world.run(0.001)
-        if number == 20:
-            world.drain(leader.name)
-    assert leader.name not in world.gateways
+    records: list[bytes] = []
+    append = leader.append
+
+    def note(record: bytes) -> None:
+        records.append(record)
+        append(record)
+
+    monkeypatch.setattr(leader, "append", note)
+    world.log_is_open = False  # so that nothing is committed
+    client.send("plain")
+    world.run(0.02)
+    assert records
+    world.log_is_open = True
+    assert not leader.hand_over()
+    client.send("plain")
+    world.run(0.005)
+    assert isinstance(decode_record(records[-1]), Claim)  # nothing is decided behind it
+    world.run(0.1)
+    assert not leader.pod.is_leader
     assert check_settled(world) == []
 
 
